@@ -56,9 +56,9 @@ WIDER = {
         *MODELS,
     ),
     "nn": ("tests/test_parts.py", *MODELS),
-    "tuning": ("tests/runs/test_machine.py",),
+    "tuning": ("tests/runs/files/test_training_machine.py",),
     "generate": ("tests/generate",),
-    "quantize": ("tests/runs/test_use.py",),
+    "quantize": ("tests/runs/inference/test_text.py",),
     "training": ("tests/training/test_trainer.py", "tests/training/test_validation.py"),
 }
 """The tests of what is built from a package, which run where the mirror of a file passes."""

@@ -20,9 +20,9 @@ import torch
 
 from addnorm.data.batches.buckets import Batch
 from addnorm.memory import peak_resident_memory
-from addnorm.runs.peak_memory import largest_batches, predict_peak_memory
-from addnorm.runs.recipe import read_recipe
-from addnorm.runs.training import Prepared
+from addnorm.runs.recipes.recipe import read_recipe
+from addnorm.runs.train.peak_memory import largest_batches, predict_peak_memory
+from addnorm.runs.train.train_run import Prepared
 from addnorm.training.trainer import Trainer
 
 HERE = Path(__file__).parent

@@ -29,10 +29,10 @@ from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, TextDecod
 from addnorm.metrics.scores import translation_scores
 from addnorm.quantize import Int8Config, StaticConfig, WeightsOnlyConfig, quantize
 from addnorm.runs.evaluation import EvaluationData, data_of
-from addnorm.runs.quantization import QuantizeOptions, calibration_examples
-from addnorm.runs.quantized import Quantization
+from addnorm.runs.files.quantization_file import Quantization
+from addnorm.runs.inference.text import write
+from addnorm.runs.rewriting.quantize import QuantizeOptions, calibration_examples
 from addnorm.runs.run import Run
-from addnorm.runs.use import write
 
 SCHEMES = {
     "int8 weights only": Int8Config(activations=WeightsOnlyConfig()),

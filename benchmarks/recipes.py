@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from addnorm import __version__
-from addnorm.runs.folder import read_settings
+from addnorm.runs.files.folder import read_settings
 
 RESULTS = Path(__file__).parent / "results"
 

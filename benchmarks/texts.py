@@ -62,8 +62,8 @@ def child(recipes: list[Path]) -> dict[str, object]:
     def mark(name: str) -> None:
         marks.append((name, time.perf_counter(), time.process_time()))
 
-    from addnorm.runs.recipe import read_recipe
-    from addnorm.runs.training import Prepared
+    from addnorm.runs.recipes.recipe import read_recipe
+    from addnorm.runs.train.train_run import Prepared
     from addnorm.training.trainer import Trainer
 
     mark("imports")

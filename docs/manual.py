@@ -18,8 +18,8 @@ from cyclopts.argument import Argument
 from addnorm.checking.parts import FAMILIES, describing
 from addnorm.config import meanings
 from addnorm.parts import family_of, kind_of, members
-from addnorm.runs.mistakes import chooses, classes_in, hints_of
-from addnorm.runs.recipe import Recipe
+from addnorm.runs.recipes.error_messages import chooses, classes_in, hints_of
+from addnorm.runs.recipes.recipe import Recipe
 
 
 def write_all(folder: Path, app: App) -> None:

@@ -25,9 +25,9 @@ from addnorm.quantize import Int4Config, Int8Config, QuantizationConfig, quantiz
 from addnorm.quantize.layers import QuantizedLinear, QuantizedRecurrence
 from addnorm.runs.description import describe_run
 from addnorm.runs.export import WRITERS, export_run
+from addnorm.runs.inference.text import compiled, write
+from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 from addnorm.runs.run import Run
-from addnorm.runs.swap import SwapOptions, swap_run
-from addnorm.runs.use import compiled, write
 from addnorm.training.adapters import LoRAConfig, adapt
 
 WIDE = '{n_heads = 2, n_kv_heads = 1, d_head = 6, qk_norm = "rmsnorm", core = "eager"}'

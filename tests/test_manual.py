@@ -19,8 +19,8 @@ import addnorm
 from addnorm.cli.main import app
 from addnorm.config import config, meanings
 from addnorm.parts import kind_of
-from addnorm.runs.mistakes import classes_in, hints_of
-from addnorm.runs.recipe import Recipe
+from addnorm.runs.recipes.error_messages import classes_in, hints_of
+from addnorm.runs.recipes.recipe import Recipe
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -40,7 +40,7 @@ from addnorm.parts import (
     kind_of,
     members,
 )
-from addnorm.runs.imports import import_parts, needed_imports
+from addnorm.runs.recipes.custom_parts import import_parts, needed_imports
 from addnorm.training.loss import LossConfig
 from addnorm.training.optim import OptimizerConfig
 from addnorm.training.schedule import ScheduleConfig

@@ -112,10 +112,10 @@ from addnorm.nn.residuals import PostNormConfig as PostNormConfig
 from addnorm.nn.residuals import PreNormConfig as PreNormConfig
 from addnorm.nn.residuals import SandwichNormConfig as SandwichNormConfig
 from addnorm.nn.similarity import SimilarityHeadConfig as SimilarityHeadConfig
-from addnorm.runs.in_memory import train as train
-from addnorm.runs.recipe import Recipe as Recipe
+from addnorm.runs.recipes.recipe import Recipe as Recipe
 from addnorm.runs.run import Run as Run
 from addnorm.runs.run import load as load
+from addnorm.runs.train.train_function import train as train
 from addnorm.tasks.eval_config import EvalConfig as EvalConfig
 from addnorm.training.constraint import MaxNormConfig as MaxNormConfig
 from addnorm.training.loss import CrossEntropyConfig as CrossEntropyConfig

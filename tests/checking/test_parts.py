@@ -10,7 +10,7 @@ from addnorm.checking import FAMILY_NAMES
 from addnorm.checking.parts import FAMILIES, equation, module_names, parts, source
 from addnorm.cli.new import starting_file
 from addnorm.errors import InputError
-from addnorm.runs.imports import import_parts
+from addnorm.runs.recipes.custom_parts import import_parts
 
 
 def test_every_part_has_an_equation_a_source_and_a_file() -> None:

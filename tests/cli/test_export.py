@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Command
 from tests.disks import fill
-from tests.runs.test_start import GPT2_PARTS
+from tests.runs.recipes.test_starting_model import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.runs.test_forecasting import HOUR, START, N, folder_of, trained, truth_of, waves
+from tests.runs.inference.test_forecast import HOUR, START, N, folder_of, trained, truth_of, waves
 from torch.testing import assert_close
 
 from addnorm.cli.main import status
-from addnorm.runs.forecasting import forecast
+from addnorm.runs.inference.forecast import forecast
 from addnorm.runs.run import Run
 
 

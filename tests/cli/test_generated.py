@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.runs.test_media import SOUND, write
+from tests.runs.inference.test_media import SOUND, write
 from tests.runs.tiny import quiet
 
 from addnorm.cli.generated import as_json, as_lines, depth_of
 from addnorm.cli.main import status
 from addnorm.errors import InputError
 from addnorm.runs.evaluation import evaluation_of
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.inference.results import Written
+from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import train_run
-from addnorm.runs.types import Written
+from addnorm.runs.train.train_run import train_run
 
 HEAD = 'head = { kind = "classification", pooling = "mean" }\n'
 EVAL = '\n[eval]\nmetric = "wer"\nvalid_examples = 5\ndecoding = { kind = "greedy" }\n'

@@ -225,7 +225,7 @@ def test_an_interrupted_training_says_how_to_go_on(
     def stop(*_: object, **__: object) -> None:
         raise Interrupted(2)
 
-    monkeypatch.setattr("addnorm.runs.training.train_run", stop)
+    monkeypatch.setattr("addnorm.runs.train.train_run.train_run", stop)
     code, _, err = addnorm("train", recipe, "--out", tmp_path / "r")
     assert code == 130
     assert err == (

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable
 
-from addnorm.runs.schema import recipe_schema
+from addnorm.runs.recipes.schema import recipe_schema
 
 Command = Callable[..., tuple[int, str, str]]
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from tests.runs.tiny import RECIPES, write_recipe
 
-from addnorm.runs import peak_memory
 from addnorm.runs.run import Run
+from addnorm.runs.train import peak_memory
 
 Command = Callable[..., tuple[int, str, str]]
 COMMAND = [sys.executable, "-m", "addnorm"]

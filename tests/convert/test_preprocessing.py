@@ -20,11 +20,11 @@ from addnorm.errors import InputError
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.quantize import DynamicConfig, Int8Config
 from addnorm.runs.export import export_run
-from addnorm.runs.media import check_read_alike
-from addnorm.runs.quantization import QuantizeOptions, quantize_run
+from addnorm.runs.files.speech_prompt import speech_prompt
+from addnorm.runs.inference.media import check_read_alike
+from addnorm.runs.rewriting.quantize import QuantizeOptions, quantize_run
+from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 from addnorm.runs.run import Run
-from addnorm.runs.speech_prompt import speech_prompt
-from addnorm.runs.swap import SwapOptions, swap_run
 
 Command = Callable[..., tuple[int, str, str]]
 transformers: Any = pytest.importorskip("transformers")

@@ -18,7 +18,7 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.runs.export import export_run
-from addnorm.runs.media import check_read_alike, classify_files
+from addnorm.runs.inference.media import check_read_alike, classify_files
 from addnorm.runs.run import Run
 
 transformers: Any = pytest.importorskip("transformers")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from addnorm.errors import InputError
 from addnorm.inspect import predictions
 from addnorm.inspect.predictions import confusion_picture, forecast_picture
-from addnorm.runs.types import Forecast
+from addnorm.runs.inference.results import Forecast
 
 PAIRS = [("a", "a"), ("a", "b"), ("b", "b"), ("b", "b"), ("$x", "a")]
 

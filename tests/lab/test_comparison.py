@@ -20,7 +20,7 @@ from addnorm.lab.comparison import (
     write_comparison,
 )
 from addnorm.quantize import Int8Config
-from addnorm.runs.quantization import QuantizeOptions, quantize_run
+from addnorm.runs.rewriting.quantize import QuantizeOptions, quantize_run
 
 
 @pytest.fixture(scope="module")

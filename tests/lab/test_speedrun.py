@@ -20,7 +20,7 @@ from addnorm.lab.speedrun import (
     speedrun,
     times_table,
 )
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.recipes.recipe import read_recipe
 
 
 def record(board: str) -> str:

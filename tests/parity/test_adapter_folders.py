@@ -19,8 +19,8 @@ from addnorm.cli.main import status
 from addnorm.convert.core.modules import places_of
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel
-from addnorm.runs.chat import chat_prompt
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.inference.chat import chat_prompt
+from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
 
 pytestmark = [

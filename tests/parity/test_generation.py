@@ -13,7 +13,7 @@ from tests.contracts import combined
 from addnorm.convert.folder import load
 from addnorm.generate import generate, translate
 from addnorm.models import DecoderModel, EncoderDecoderModel
-from addnorm.runs.folder import read_settings
+from addnorm.runs.files.folder import read_settings
 
 pytestmark = pytest.mark.parity
 

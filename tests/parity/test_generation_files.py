@@ -15,7 +15,7 @@ from tests.convert import vocabularies
 import addnorm
 from addnorm.convert.tokenizers.files import load_tokenizers
 from addnorm.generate import RulesConfig
-from addnorm.runs.generation_config import decoding_of
+from addnorm.runs.files.generation_config import decoding_of
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore:.*not followed")]
 

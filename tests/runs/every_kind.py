@@ -20,11 +20,11 @@ from tests.runs import (
 from tests.runs.tiny import RECIPES, VARIANTS, quiet, write_corpora
 
 from addnorm.convert.core.readback import model_logits, sample_inputs
-from addnorm.runs.forecasting import forecast
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.inference.forecast import forecast
+from addnorm.runs.inference.series import answer_series
+from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.series_files import answer_series
-from addnorm.runs.training import Prepared
+from addnorm.runs.train.train_run import Prepared
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import PoolerHeadConfig
-from addnorm.runs import peak_memory
 from addnorm.runs.description import describe, expectation, expected_memory, planned, too_large
-from addnorm.runs.estimate import estimate
-from addnorm.runs.peak_memory import PeakMemory
-from addnorm.runs.recipe import Recipe, read_recipe
-from addnorm.runs.training import Prepared
+from addnorm.runs.recipes.recipe import Recipe, read_recipe
+from addnorm.runs.train import peak_memory
+from addnorm.runs.train.cost import estimate
+from addnorm.runs.train.peak_memory import PeakMemory
+from addnorm.runs.train.train_run import Prepared
 from addnorm.training.settings import TrainConfig
 
 RunOf = Callable[[str], Path]

@@ -13,11 +13,11 @@ from addnorm.data.ids.compact import Compact
 from addnorm.errors import InputError
 from addnorm.runs.encoded_data import read_data
 from addnorm.runs.evaluation import evaluate_on
-from addnorm.runs.folder import Saved
-from addnorm.runs.recipe import read_recipe
-from addnorm.runs.resuming import resumed_recipe
+from addnorm.runs.files.folder import Saved
+from addnorm.runs.files.resuming import resumed_recipe
+from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import train_run
+from addnorm.runs.train.train_run import train_run
 from addnorm.training.checkpoint import checkpoints_in
 
 WAYS = ("windows", "packed", "tokens")

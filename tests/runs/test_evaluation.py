@@ -15,8 +15,8 @@ from addnorm.errors import InputError
 from addnorm.metrics import scores as metrics
 from addnorm.nn.crf import CRFHead, best_tags, log_likelihood
 from addnorm.runs.evaluation import evaluate_run, evaluation_of
+from addnorm.runs.inference.text import classify, predict, tag, write
 from addnorm.runs.run import Run
-from addnorm.runs.use import classify, predict, tag, write
 
 RunOf = Callable[[str], Path]
 

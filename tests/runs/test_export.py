@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.runs.test_start import GPT2_PARTS
+from tests.runs.recipes.test_starting_model import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
 import addnorm
@@ -20,9 +20,9 @@ from addnorm.models import EncoderConfig, presets
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.export import Form, export_run
-from addnorm.runs.layout import AROUND, WEIGHTS
+from addnorm.runs.files.layout import AROUND, WEIGHTS
+from addnorm.runs.inference.text import write
 from addnorm.runs.run import Run
-from addnorm.runs.use import write
 
 
 @pytest.fixture(scope="module")

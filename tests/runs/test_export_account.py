@@ -11,7 +11,7 @@ import jinja2
 import pytest
 import transformers
 from tests.runs.every_kind import say_of_use
-from tests.runs.test_start import GPT2_PARTS
+from tests.runs.recipes.test_starting_model import GPT2_PARTS
 from tests.runs.tiny import train_tiny
 
 from addnorm.data import AudioConfig, ImageFilesConfig
@@ -22,10 +22,10 @@ from addnorm.generate import SampleConfig
 from addnorm.models import EncoderConfig
 from addnorm.nn.heads import ClassificationHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
-from addnorm.runs.chat_template import naming
 from addnorm.runs.export import export_run
 from addnorm.runs.export_account import CARRIES, Form, exported_template, facts_of, rest_of
-from addnorm.runs.layout import AROUND
+from addnorm.runs.files.layout import AROUND
+from addnorm.runs.recipes.chat_template import naming
 from addnorm.runs.run import Run
 
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"

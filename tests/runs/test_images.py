@@ -13,12 +13,12 @@ from tests.runs.tiny import CLASSIFICATION, quiet, said, write_corpora
 
 from addnorm.errors import InputError
 from addnorm.runs.description import describe, expectation
-from addnorm.runs.estimate import estimate
 from addnorm.runs.evaluation import evaluate_run, evaluation_of
-from addnorm.runs.recipe import RECIPE, read_recipe
+from addnorm.runs.inference.text import classify
+from addnorm.runs.recipes.recipe import RECIPE, read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import Prepared, train_run
-from addnorm.runs.use import classify
+from addnorm.runs.train.cost import estimate
+from addnorm.runs.train.train_run import Prepared, train_run
 
 RECIPE_TEXT = """
 [data]

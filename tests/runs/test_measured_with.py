@@ -17,7 +17,7 @@ from addnorm.lab.comparison import compare, rows
 from addnorm.metrics.scores import translation_scores
 from addnorm.runs.description import describe
 from addnorm.runs.measured_with import measured_with
-from addnorm.runs.recipe import Recipe, read_recipe
+from addnorm.runs.recipes.recipe import Recipe, read_recipe
 from addnorm.tasks import TASKS
 from addnorm.training.journal import read_journal
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runs.test_forecasting import RECIPE as FORECAST
-from tests.runs.test_forecasting import waves
-from tests.runs.test_series_files import RECIPE as SERIES
+from tests.runs.inference.test_forecast import RECIPE as FORECAST
+from tests.runs.inference.test_forecast import waves
+from tests.runs.inference.test_series import RECIPE as SERIES
 from tests.runs.tiny import CLASSIFICATION, TAGGING, quiet, said, train_text, write_corpora
 from torch import Tensor, nn
 
@@ -20,11 +20,11 @@ from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig, TokenHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig, Variables
 from addnorm.nn.similarity import SimilarityHeadConfig
-from addnorm.runs.build import sized_model
+from addnorm.runs.files.weights import sized_model
 from addnorm.runs.named_rows import Names, named_axes, transfer_by_name
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import train_run
+from addnorm.runs.train.train_run import train_run
 from addnorm.training.average import weights_of
 
 

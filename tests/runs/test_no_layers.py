@@ -9,7 +9,7 @@ from rich.console import Console
 import addnorm
 from addnorm.errors import InputError
 from addnorm.inspect.look import look
-from addnorm.runs.pruning import PruneOptions, prune_run
+from addnorm.runs.rewriting.prune import PruneOptions, prune_run
 from addnorm.runs.run import Run
 
 ROWS = [

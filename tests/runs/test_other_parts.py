@@ -9,8 +9,8 @@ from tests.contracts import combined
 from tests.public_data import DATA
 from tests.runs.tiny import quiet
 
-from addnorm.runs.recipe import read_recipe
-from addnorm.runs.training import train_run
+from addnorm.runs.recipes.recipe import read_recipe
+from addnorm.runs.train.train_run import train_run
 
 ROOT = Path(__file__).parents[2]
 SLICES = {

@@ -20,9 +20,9 @@ from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
 from addnorm.models import EncoderModel
 from addnorm.nn.heads import PoolerHeadConfig
 from addnorm.runs.evaluation import evaluate_run
+from addnorm.runs.inference.results import listed, path_of, words_of
+from addnorm.runs.inference.text import classify, tag, write
 from addnorm.runs.run import Run
-from addnorm.runs.types import listed, path_of, words_of
-from addnorm.runs.use import classify, tag, write
 
 RunOf = Callable[[str], Path]
 

@@ -14,9 +14,9 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tests.runs.test_bi_encoder import RECIPE as SIMILARITY
-from tests.runs.test_fill import RECIPES as HIDING
-from tests.runs.test_start import GPT2_PARTS
+from tests.runs.inference.test_bi_encoder import RECIPE as SIMILARITY
+from tests.runs.inference.test_masked_tokens import RECIPES as HIDING
+from tests.runs.recipes.test_starting_model import GPT2_PARTS
 from tests.runs.tiny import RECIPES, quiet, train_text
 from torch.nn import functional as F
 
@@ -26,9 +26,9 @@ from addnorm.inspect.prepared_text import prepare_text
 from addnorm.metrics.scores import accuracy, translation_scores
 from addnorm.runs.evaluation import evaluation_of
 from addnorm.runs.export import Form, export_run
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.sequences import written_sequences
+from addnorm.runs.train.sequences import written_sequences
 
 WORDS = ["ÉTÉ", "Ein", "HUND", "rote", "Katze", "ΟΔΟΣ", "İzmir", "SIEHT", "den", "Fisch", "STRAẞE"]
 

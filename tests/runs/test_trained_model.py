@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 
 from addnorm.generate import GreedyConfig
+from addnorm.runs.inference.text import write
 from addnorm.runs.opening import open_model
 from addnorm.runs.run import Run
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.runs.use import write
 
 RunOf = Callable[[str], Path]
 

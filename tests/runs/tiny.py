@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import train_run
+from addnorm.runs.train.train_run import train_run
 
 PARTS = """
 d_model = 16

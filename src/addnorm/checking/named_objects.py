@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.errors import InputError, nearest
-from addnorm.runs.imports import import_parts
+from addnorm.runs.recipes.custom_parts import import_parts
 
 
 def named_object(name: str, option: str) -> Any:

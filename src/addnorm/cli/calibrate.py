@@ -10,7 +10,7 @@ def calibrate() -> None:
     """
 
     from addnorm.cli.terminal import output
-    from addnorm.runs.machine import machine_table
+    from addnorm.runs.files.training_machine import machine_table
     from addnorm.tuning.calibration import calibrated
 
     output().print(machine_table(calibrated(again=True)))

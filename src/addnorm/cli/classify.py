@@ -62,8 +62,8 @@ def classify(
     import_named(imports)
     opened = where.open(run)
     from addnorm.data.tokenizing.word_splitting import words_between_spaces
-    from addnorm.runs.media import reads_files
-    from addnorm.runs.series_files import reads_tables
+    from addnorm.runs.inference.media import reads_files
+    from addnorm.runs.inference.series import reads_tables
     from addnorm.tasks.regression import numbers_line
 
     if reads_files(opened) or reads_tables(opened):
@@ -94,7 +94,7 @@ def classify(
 def _classify_files(
     opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
 ) -> None:
-    from addnorm.runs.media import classify_files
+    from addnorm.runs.inference.media import classify_files
 
     paths, skipped = media_files(files, reading)
     with skipped:
@@ -106,7 +106,7 @@ def _classify_files(
 def _answer_tables(
     opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
 ) -> None:
-    from addnorm.runs.series_files import answer_series
+    from addnorm.runs.inference.series import answer_series
     from addnorm.tasks.regression import numbers_line
 
     paths, skipped = media_files(files, reading, "tables of series", "series or tables")

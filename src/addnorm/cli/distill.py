@@ -58,9 +58,9 @@ def distill(
     check_recipe_file(recipe)
     from addnorm.cli.terminal import console
     from addnorm.cli.train import train
-    from addnorm.runs.recipe import read_recipe
+    from addnorm.runs.recipes.recipe import read_recipe
     from addnorm.runs.run import Run
-    from addnorm.runs.sequences import written_sequences
+    from addnorm.runs.train.sequences import written_sequences
 
     folder = out or Path("runs") / f"{recipe.stem}-distilled"
     fields["train.distillation.teacher"] = str(teacher)

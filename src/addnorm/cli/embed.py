@@ -15,8 +15,8 @@ from addnorm.cli.where import ANYWHERE, Where
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from addnorm.runs.inference.results import Pooling
     from addnorm.runs.run import Run
-    from addnorm.runs.types import Pooling
 
 FORMS = (".npy", ".safetensors", ".jsonl")
 
@@ -58,7 +58,7 @@ def embed(
     opened = where.open(run)
     import torch
 
-    from addnorm.runs.media import reads_files
+    from addnorm.runs.inference.media import reads_files
 
     found: list[torch.Tensor] = []
 
@@ -83,7 +83,7 @@ def _of_files(
     opened: "Run", files: Sequence[Path], pooling: "Pooling | None", reading: Reading
 ) -> "Iterator[Tensor]":
     """The vector of each image or clip; those that cannot be read are said and counted."""
-    from addnorm.runs.media import embed_files
+    from addnorm.runs.inference.media import embed_files
 
     paths, skipped = media_files(files, reading)
     with skipped:

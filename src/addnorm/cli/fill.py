@@ -13,7 +13,7 @@ from addnorm.cli.where import ANYWHERE, Where
 from addnorm.errors import InputError
 
 if TYPE_CHECKING:
-    from addnorm.runs.types import Filled
+    from addnorm.runs.inference.results import Filled
 
 
 def fill(
@@ -55,7 +55,7 @@ def fill(
         raise InputError("give either --text or files, and not both")
     import_named(imports)
     opened = where.open(run)
-    from addnorm.runs.fill import check_fills
+    from addnorm.runs.inference.masked_tokens import check_fills
 
     check_fills(opened)
 

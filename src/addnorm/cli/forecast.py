@@ -14,7 +14,7 @@ from addnorm.cli.plot import check_folder, check_picture
 from addnorm.cli.where import ANYWHERE, Where
 
 if TYPE_CHECKING:
-    from addnorm.runs.types import Forecast
+    from addnorm.runs.inference.results import Forecast
 
 
 @Parameter(name="*")

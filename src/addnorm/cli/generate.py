@@ -14,9 +14,9 @@ from addnorm.errors import InputError
 if TYPE_CHECKING:
     from addnorm.generate import DecodingConfig, Generated
     from addnorm.models.early_exit import EarlyExit
-    from addnorm.runs.chat import Messages
+    from addnorm.runs.inference.chat import Messages
+    from addnorm.runs.inference.text import Compiled
     from addnorm.runs.run import Run
-    from addnorm.runs.use import Compiled
 
 
 @Parameter(name="*")
@@ -204,7 +204,7 @@ def generate(
     import_named(imports)
     opened = _opened(run, speed, asked)
     from addnorm.cli.generated import write_files
-    from addnorm.runs.media import reads_files
+    from addnorm.runs.inference.media import reads_files
 
     decoding = choices.decoding(opened)
     if reads_files(opened):
@@ -251,7 +251,7 @@ def _check_plain(run: Path, asked: Asked, end: End, speed: Speed) -> None:
 def _conversations(opened: "Run", asked: Asked, reading: Reading) -> "Rows | None":
     """How files of conversations are read, by a model that is to chat."""
     from addnorm.data.readers.chat import holds_conversations
-    from addnorm.runs.chat import chats, conversations
+    from addnorm.runs.inference.chat import chats, conversations
 
     if not (asked.chat or chats(opened)):
         return None
@@ -289,7 +289,7 @@ def _opened(run: Path, speed: Speed, asked: Asked) -> "Run":
     """The run, its weights in few bits where that is asked for; it can chat if it has to."""
     opened = speed.open(run)
     from addnorm.quantize import with_weights
-    from addnorm.runs.chat import template_of
+    from addnorm.runs.inference.chat import template_of
 
     if asked.chat:
         template_of(opened)
@@ -308,7 +308,7 @@ def _compiled(
 ) -> "Compiled | None":
     """The run's compiled graph where one is wanted, or what runs in its place."""
     from addnorm.cli.terminal import console
-    from addnorm.runs.use import compiled
+    from addnorm.runs.inference.text import compiled
 
     if not wanted:
         return graph

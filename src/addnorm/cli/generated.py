@@ -67,7 +67,7 @@ def write_files(
     json_lines: bool,
 ) -> None:
     """Write the texts of each file, a line each: the text, a tab, and the file's name."""
-    from addnorm.runs.media import transcribe_files
+    from addnorm.runs.inference.media import transcribe_files
 
     paths, skipped = media_files(files, reading)
     n_best = decoding.n_best if decoding.kind == "beam" else 1

@@ -20,6 +20,6 @@ Imports = Annotated[
 def import_named(names: Sequence[str]) -> None:
     """Import the named files and modules. Raises `InputError` if one does not exist."""
     if names:
-        from addnorm.runs.imports import import_parts
+        from addnorm.runs.recipes.custom_parts import import_parts
 
         import_parts(names)

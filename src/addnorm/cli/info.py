@@ -39,8 +39,8 @@ def info(
         _check_there(what)
     from addnorm.cli.terminal import output
     from addnorm.runs.description import describe
-    from addnorm.runs.digests import check_digests
-    from addnorm.runs.machine import given_table, machine_table
+    from addnorm.runs.files.digests import check_digests
+    from addnorm.runs.files.training_machine import given_table, machine_table
     from addnorm.training.checkpoint import check_checkpoint, checkpoints_in
     from addnorm.tuning.calibration import calibrated
     from addnorm.tuning.provider import given_choices

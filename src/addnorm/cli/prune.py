@@ -12,7 +12,7 @@ from addnorm.cli.main import with_options
 from addnorm.files import check_model_folder
 
 if TYPE_CHECKING:
-    from addnorm.runs.pruning import PruneReport
+    from addnorm.runs.rewriting.prune import PruneReport
 
 
 @Parameter(name="*")
@@ -75,7 +75,7 @@ def prune(
     import_named(imports)
     check_model_folder(run)
     from addnorm.cli.terminal import console
-    from addnorm.runs.pruning import PruneOptions, prune_run
+    from addnorm.runs.rewriting.prune import PruneOptions, prune_run
 
     chosen = PruneOptions(
         heads=removed.heads,
@@ -95,7 +95,7 @@ def _print(report: "PruneReport", split: str) -> None:
 
     from addnorm.cli.terminal import output
     from addnorm.inspect.flops import forward_flops
-    from addnorm.runs.training import count
+    from addnorm.runs.train.train_run import count
 
     names = [*report.models, *(name for name in report.scores if name not in report.models)]
     table = Table(box=None, pad_edge=False)

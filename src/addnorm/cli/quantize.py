@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from addnorm.quantize import QuantizationConfig
-    from addnorm.runs.quantization import QuantizationReport, QuantizeOptions
+    from addnorm.runs.rewriting.quantize import QuantizationReport, QuantizeOptions
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
@@ -138,7 +138,7 @@ class Calibration:
 
     def options(self, scheme: "QuantizationConfig") -> "QuantizeOptions":
         """The same for the library. Raises `InputError` for a number out of range."""
-        from addnorm.runs.quantization import QuantizeOptions
+        from addnorm.runs.rewriting.quantize import QuantizeOptions
 
         if self.calibrate < 1:
             raise InputError(f"--calibrate {self.calibrate}: give at least one example")
@@ -199,7 +199,7 @@ def quantize(
         raise InputError("a sweep measures every scheme: leave the options of one away")
     check_model_folder(run)
     from addnorm.cli.terminal import console
-    from addnorm.runs.quantization import SWEEP, quantize_run, sweep_run
+    from addnorm.runs.rewriting.quantize import SWEEP, quantize_run, sweep_run
 
     chosen = calibration.options(scheme.config())
     if out is None:

@@ -9,6 +9,6 @@ def schema() -> None:
     Write `#:schema recipe.schema.json` as the first line of a recipe: editors with a TOML language
     server read it. Example: `addnorm schema > recipe.schema.json`.
     """
-    from addnorm.runs.schema import recipe_schema
+    from addnorm.runs.recipes.schema import recipe_schema
 
     print(json.dumps(recipe_schema(), indent=1, ensure_ascii=False))

@@ -11,7 +11,7 @@ from addnorm.cli.main import with_options
 from addnorm.files import check_model_folder
 
 if TYPE_CHECKING:
-    from addnorm.runs.swap import SwapReport
+    from addnorm.runs.rewriting.swap import SwapReport
 
 
 def swap(
@@ -56,7 +56,7 @@ def swap(
     import_named(imports)
     check_model_folder(run)
     from addnorm.cli.terminal import console
-    from addnorm.runs.swap import SwapOptions, swap_run
+    from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 
     options = SwapOptions(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
     _print(swap_run(run, out, options, fields, console), split)

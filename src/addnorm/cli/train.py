@@ -13,7 +13,7 @@ from addnorm.files import check_recipe_file
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from addnorm.runs.recipe import Recipe
+    from addnorm.runs.recipes.recipe import Recipe
 
 
 def train(
@@ -61,9 +61,9 @@ def train(
         raise InputError(f"{recipe}: no such run folder.{nearest(recipe.name, there)}")
     check_recipe_file(recipe)
     from addnorm.cli.terminal import console
-    from addnorm.runs.recipe import read_recipe
-    from addnorm.runs.resuming import resume_command, resumed_recipe
-    from addnorm.runs.training import train_run
+    from addnorm.runs.files.resuming import resume_command, resumed_recipe
+    from addnorm.runs.recipes.recipe import read_recipe
+    from addnorm.runs.train.train_run import train_run
     from addnorm.training.patience import ExhaustedError
 
     if recipe.is_dir():
@@ -89,9 +89,9 @@ def train(
 def show_expectations(recipe: "Recipe", console: "Console") -> None:
     """Print what a recipe builds and needs; steps are timed if they fit into memory."""
     from addnorm.runs.description import expectation, expected_memory, planned, too_large
-    from addnorm.runs.estimate import estimate
-    from addnorm.runs.peak_memory import predict_peak_memory
-    from addnorm.runs.training import Prepared
+    from addnorm.runs.train.cost import estimate
+    from addnorm.runs.train.peak_memory import predict_peak_memory
+    from addnorm.runs.train.train_run import Prepared
 
     prepared = Prepared(recipe, console=console)
     prepared.report(console)

@@ -20,12 +20,12 @@ from addnorm.inspect.pictures import Lettering, Panel, attention_picture, positi
 from addnorm.models import EncoderDecoderModel
 from addnorm.nn.positions import sinusoidal_encoding
 from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.folder import read_settings
-from addnorm.runs.lock import LOCK, locked
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.files.folder import read_settings
+from addnorm.runs.files.lock import LOCK, locked
+from addnorm.runs.inference.text import write
+from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import train_run
-from addnorm.runs.use import write
+from addnorm.runs.train.train_run import train_run
 from addnorm.tuning.provider import check_choices
 
 

@@ -15,7 +15,7 @@ from addnorm.inspect.pictures import (
     finished,
     style,
 )
-from addnorm.runs.types import Forecast
+from addnorm.runs.inference.results import Forecast
 
 NUMBERED = 20
 """The most classes for which each cell has its number written in it."""

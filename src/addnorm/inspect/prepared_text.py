@@ -17,7 +17,7 @@ from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
-from addnorm.runs.shortening import ids_as_shortened
+from addnorm.runs.inference.shortening import ids_as_shortened
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import task_of_head
 from addnorm.training.loss import loss_sum

@@ -15,12 +15,12 @@ from addnorm.inspect.curves import Curves, distinct_names, training_picture
 from addnorm.lab.markup import finite, plain
 from addnorm.lab.studies.matching import flops_per_token
 from addnorm.lab.studies.worker import training_times
-from addnorm.runs.build import count_parameters
-from addnorm.runs.differences import differences
-from addnorm.runs.folder import is_run, read_settings
-from addnorm.runs.quantized import read_quantization
-from addnorm.runs.recipe import Recipe, task_of
-from addnorm.runs.training import Prepared
+from addnorm.runs.files.folder import is_run, read_settings
+from addnorm.runs.files.quantization_file import read_quantization
+from addnorm.runs.files.weights import count_parameters
+from addnorm.runs.recipes.differences import differences
+from addnorm.runs.recipes.recipe import Recipe, task_of
+from addnorm.runs.train.train_run import Prepared
 from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
 from addnorm.training.journal import read_journal

@@ -21,8 +21,8 @@ from addnorm.data.readers.labelled_files import LabelledFiles
 from addnorm.data.readers.text_files import ROOT, given
 from addnorm.nn.choices import CHOICES, KernelChoices
 from addnorm.processor import processor
-from addnorm.runs.digests import digest
-from addnorm.runs.layout import BASE, OF_TRAINING
+from addnorm.runs.files.digests import digest
+from addnorm.runs.files.layout import BASE, OF_TRAINING
 
 
 def cell_digest(

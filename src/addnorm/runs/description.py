@@ -15,13 +15,13 @@ from addnorm.convert.weights.files import INDEX, PICKLED, SAFE
 from addnorm.convert.weights.peft import is_adapter, name_of_base
 from addnorm.models import EncoderConfig
 from addnorm.parts import kind_of
-from addnorm.runs.build import count_parameters
-from addnorm.runs.decoding import usual_decoding
-from addnorm.runs.estimate import Estimate
-from addnorm.runs.folder import is_finished, read_settings
-from addnorm.runs.peak_memory import PeakMemory
-from addnorm.runs.quantized import read_quantization
-from addnorm.runs.recipe import Recipe, read_recipe, task_of
+from addnorm.runs.files.folder import is_finished, read_settings
+from addnorm.runs.files.quantization_file import read_quantization
+from addnorm.runs.files.weights import count_parameters
+from addnorm.runs.inference.decoding import usual_decoding
+from addnorm.runs.recipes.recipe import Recipe, read_recipe, task_of
+from addnorm.runs.train.cost import Estimate
+from addnorm.runs.train.peak_memory import PeakMemory
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.journal import read_journal
 from addnorm.training.precision import resolve_precision

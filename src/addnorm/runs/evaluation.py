@@ -23,11 +23,11 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.runs.encoded_data import EncodedData, read_data
-from addnorm.runs.folder import Saved
+from addnorm.runs.files.folder import Saved
+from addnorm.runs.inference.media import check_read_alike
+from addnorm.runs.inference.results import check_choice, corpus_of
 from addnorm.runs.measured_with import lines_of
-from addnorm.runs.media import check_read_alike
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.runs.types import check_choice, corpus_of
 from addnorm.tasks import TASKS, task_of_batches
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.forecasting import naive_scores

@@ -27,8 +27,6 @@ from addnorm.models import (
 )
 from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, dequantize
 from addnorm.quantize.model import scales_of
-from addnorm.runs.bi_encoder import giving_vectors, without_head, write_pooling
-from addnorm.runs.chat_template import write_template
 from addnorm.runs.export_account import (
     OF_DATA,
     Form,
@@ -38,10 +36,12 @@ from addnorm.runs.export_account import (
     token_ids,
     write_account,
 )
-from addnorm.runs.generation_config import keys_of
-from addnorm.runs.quantized import Quantization, check_float
+from addnorm.runs.files.generation_config import keys_of
+from addnorm.runs.files.quantization_file import Quantization, check_float
+from addnorm.runs.inference.bi_encoder import giving_vectors, without_head, write_pooling
+from addnorm.runs.inference.shortening import write_most_tokens
+from addnorm.runs.recipes.chat_template import write_template
 from addnorm.runs.saving import write_for_use
-from addnorm.runs.shortening import write_most_tokens
 from addnorm.runs.trained_model import TrainedModel
 
 GGUF: dict[torch.dtype, Dtype] = {

@@ -14,11 +14,11 @@ from addnorm.data import ChatConfig
 from addnorm.generate import BeamConfig
 from addnorm.models import EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
-from addnorm.runs.chat_template import chat_template, naming, template_of
-from addnorm.runs.scaling import SCALES
-from addnorm.runs.sentence_vectors import facts_of_vectors
-from addnorm.runs.shortening import most_tokens
-from addnorm.runs.speech_prompt import speech_keys
+from addnorm.runs.files.scaling import SCALES
+from addnorm.runs.files.speech_prompt import speech_keys
+from addnorm.runs.inference.sentence_vectors import facts_of_vectors
+from addnorm.runs.inference.shortening import most_tokens
+from addnorm.runs.recipes.chat_template import chat_template, naming, template_of
 from addnorm.runs.trained_model import TrainedModel
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]

@@ -9,7 +9,7 @@ from addnorm.data import lowercases
 from addnorm.generate.rules import NO_RULES
 from addnorm.metrics.rouge import MEASURES
 from addnorm.metrics.scores import sacrebleu_signatures
-from addnorm.runs.recipe import RECIPE, Recipe, task_of
+from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of
 from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import MetricName
 

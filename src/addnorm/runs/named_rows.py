@@ -19,8 +19,13 @@ from addnorm.models import EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
 from addnorm.nn.init import without_values
 from addnorm.nn.patches import SeriesEmbeddingConfig
-from addnorm.runs.build import sized_model, vocabulary_sizes
-from addnorm.runs.start import NOTHING_MATCHES, MatchReport, shown, transfer_matching_weights
+from addnorm.runs.files.weights import sized_model, vocabulary_sizes
+from addnorm.runs.recipes.starting_model import (
+    NOTHING_MATCHES,
+    MatchReport,
+    shown,
+    transfer_matching_weights,
+)
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import task_of_head
 from addnorm.training.average import Weights, weights_of

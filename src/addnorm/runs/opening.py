@@ -10,21 +10,21 @@ from addnorm.convert.folder import is_hf_folder
 from addnorm.convert.folder import load as load_hf
 from addnorm.convert.weights.peft import base_of, is_adapter
 from addnorm.errors import InputError
-from addnorm.runs.adapted import (
+from addnorm.runs.files.adapter_files import (
     apply_adapter,
     check_base,
     goes_by_name,
     start_of,
     without_adapter,
 )
-from addnorm.runs.build import build_model, load_model
-from addnorm.runs.folder import Saved, read_settings, settings_of, stored_recipe
+from addnorm.runs.files.folder import Saved, read_settings, settings_of, stored_recipe
+from addnorm.runs.files.quantization_file import check_float, read_quantization
+from addnorm.runs.files.resuming import resume_command
+from addnorm.runs.files.scaling import read_scaling
+from addnorm.runs.files.variables import read_variables
+from addnorm.runs.files.weights import build_model, load_model
 from addnorm.runs.named_rows import take_weights
-from addnorm.runs.quantized import check_float, read_quantization
-from addnorm.runs.resuming import resume_command
-from addnorm.runs.scaling import read_scaling
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.runs.variables import read_variables
 
 CPU = torch.device("cpu")
 

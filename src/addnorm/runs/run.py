@@ -14,16 +14,13 @@ from addnorm.data import Corpus, DataConfig
 from addnorm.errors import InputError, known_keywords
 from addnorm.generate import DecodingConfig, Generated
 from addnorm.models.early_exit import EarlyExit
-from addnorm.runs.chat import Messages, is_conversation
 from addnorm.runs.devices import device_named, dtype_named
 from addnorm.runs.evaluation import Evaluation, Split, evaluate_on, evaluation_of
 from addnorm.runs.export import export_run
-from addnorm.runs.fill import fill
-from addnorm.runs.forecasting import forecast
-from addnorm.runs.opening import open_model
-from addnorm.runs.saving import save_run
-from addnorm.runs.trained_model import TrainedModel
-from addnorm.runs.types import (
+from addnorm.runs.inference.chat import Messages, is_conversation
+from addnorm.runs.inference.forecast import forecast
+from addnorm.runs.inference.masked_tokens import fill
+from addnorm.runs.inference.results import (
     ChatOptions,
     Classified,
     ClassifyOptions,
@@ -42,7 +39,7 @@ from addnorm.runs.types import (
     path_of,
     words_of,
 )
-from addnorm.runs.use import (
+from addnorm.runs.inference.text import (
     Compiled,
     answer,
     check_use,
@@ -55,6 +52,9 @@ from addnorm.runs.use import (
     write,
     write_as_it_comes,
 )
+from addnorm.runs.opening import open_model
+from addnorm.runs.saving import save_run
+from addnorm.runs.trained_model import TrainedModel
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,19 +9,19 @@ from addnorm.convert.preprocessing import copy_preprocessing
 from addnorm.data import ChatConfig
 from addnorm.errors import InputError
 from addnorm.nn.similarity import SimilarityHeadConfig
-from addnorm.runs.adapted import without_adapter
-from addnorm.runs.build import check_model, save_model
-from addnorm.runs.chat_template import copy_template
-from addnorm.runs.folder import write_settings
-from addnorm.runs.layout import AROUND
+from addnorm.runs.files.adapter_files import without_adapter
+from addnorm.runs.files.folder import write_settings
+from addnorm.runs.files.layout import AROUND
+from addnorm.runs.files.quantization_file import write_quantization
+from addnorm.runs.files.scaling import write_scaling
+from addnorm.runs.files.speech_prompt import copy_speech_keys
+from addnorm.runs.files.variables import write_variables
+from addnorm.runs.files.weights import check_model, save_model
+from addnorm.runs.inference.sentence_vectors import copy_modules
 from addnorm.runs.measured_with import lines_of
-from addnorm.runs.quantized import write_quantization
-from addnorm.runs.recipe import Recipe
-from addnorm.runs.scaling import write_scaling
-from addnorm.runs.sentence_vectors import copy_modules
-from addnorm.runs.speech_prompt import copy_speech_keys
+from addnorm.runs.recipes.chat_template import copy_template
+from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.runs.variables import write_variables
 from addnorm.training.journal import Journal
 
 

@@ -18,7 +18,7 @@ from addnorm.convert.weights.dtypes import READABLE, check_readable, one_dtype
 from addnorm.errors import InputError, NotFollowed
 from addnorm.quantize import Int8Config, WeightsOnlyConfig
 from addnorm.runs.description import describe_run
-from addnorm.runs.quantization import QuantizeOptions, quantize_run
+from addnorm.runs.rewriting.quantize import QuantizeOptions, quantize_run
 from addnorm.runs.run import Run
 
 TOKENS = torch.tensor([[4, 5, 6, 7, 8, 9, 10]])

@@ -10,10 +10,10 @@ from tests.runs.tiny import quiet
 
 from addnorm.data import Corpus, DatasetConfig, Image, medium_of
 from addnorm.errors import InputError
-from addnorm.runs.media import classify_files
-from addnorm.runs.recipe import read_recipe
+from addnorm.runs.inference.media import classify_files
+from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import train_run
+from addnorm.runs.train.train_run import train_run
 
 datasets: Any = pytest.importorskip("datasets")
 pillow: Any = pytest.importorskip("PIL.Image")

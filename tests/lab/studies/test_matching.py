@@ -8,8 +8,8 @@ from tests.lab.small import recipe_file
 from addnorm.errors import InputError
 from addnorm.lab.studies.matching import cost_of, flops_per_token, matched
 from addnorm.lab.studies.variants import reader_of, variants_of
-from addnorm.runs.build import count_parameters
-from addnorm.runs.training import Prepared
+from addnorm.runs.files.weights import count_parameters
+from addnorm.runs.train.train_run import Prepared
 
 
 @pytest.mark.parametrize("match", ["parameters", "flops"])

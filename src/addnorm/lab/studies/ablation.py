@@ -21,10 +21,10 @@ from addnorm.lab.studies.report import write_report
 from addnorm.lab.studies.study import Study, StudySettings, read_settings, study_of
 from addnorm.lab.studies.summary import Summary, summarise
 from addnorm.lab.studies.variants import Fields, Variant, check_several, check_start
-from addnorm.runs.build import count_parameters
-from addnorm.runs.estimate import estimate
-from addnorm.runs.recipe import Recipe
-from addnorm.runs.training import Prepared
+from addnorm.runs.files.weights import count_parameters
+from addnorm.runs.recipes.recipe import Recipe
+from addnorm.runs.train.cost import estimate
+from addnorm.runs.train.train_run import Prepared
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 

@@ -10,9 +10,9 @@ from addnorm.errors import InputError, choices
 from addnorm.inspect.flops import forward_flops
 from addnorm.lab.studies.options import DEFAULTS, Match
 from addnorm.lab.studies.variants import Reader, Variant
-from addnorm.runs.build import build_model, count_parameters
-from addnorm.runs.recipe import RECIPE, Recipe
-from addnorm.runs.training import Prepared
+from addnorm.runs.files.weights import build_model, count_parameters
+from addnorm.runs.recipes.recipe import RECIPE, Recipe
+from addnorm.runs.train.train_run import Prepared
 
 Cost = Callable[[Recipe], float]
 """The cost of a recipe's model."""

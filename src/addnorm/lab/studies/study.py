@@ -32,9 +32,9 @@ from addnorm.lab.studies.variants import (
 from addnorm.lab.studies.worker import run_cell
 from addnorm.nn.choices import KernelChoices, choices
 from addnorm.processor import file_name
-from addnorm.runs.imports import imports_of
-from addnorm.runs.lock import locked
-from addnorm.runs.recipe import RECIPE, Recipe, task_of
+from addnorm.runs.files.lock import locked
+from addnorm.runs.recipes.custom_parts import imports_of
+from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of
 from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
 

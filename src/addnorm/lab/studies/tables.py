@@ -23,9 +23,9 @@ from addnorm.lab.studies.report import markdown, write_report
 from addnorm.lab.studies.study import RESULTS, study_of
 from addnorm.lab.studies.summary import Summary
 from addnorm.lab.studies.variants import toml_value, without_repeats
-from addnorm.runs.imports import import_parts
-from addnorm.runs.recipe import Recipe
-from addnorm.runs.types import check_choice
+from addnorm.runs.inference.results import check_choice
+from addnorm.runs.recipes.custom_parts import import_parts
+from addnorm.runs.recipes.recipe import Recipe
 
 
 @dataclass(frozen=True, repr=False)

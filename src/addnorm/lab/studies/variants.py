@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from addnorm.errors import InputError, choices
-from addnorm.runs.recipe import RECIPE, Recipe, check_recipe, read_recipe, set_field
-from addnorm.runs.training import Prepared
+from addnorm.runs.recipes.recipe import RECIPE, Recipe, check_recipe, read_recipe, set_field
+from addnorm.runs.train.train_run import Prepared
 from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import MetricName
 from addnorm.tasks.of_model import LABELLED

@@ -22,13 +22,13 @@ from addnorm.errors import InputError, Interrupted, NonFiniteError
 from addnorm.lab.digest import digests_of_module
 from addnorm.lab.studies.cell import Figures, Job, figures_file, figures_of, write_figures
 from addnorm.nn.choices import KernelChoices, use_choices
-from addnorm.runs.build import count_parameters
 from addnorm.runs.evaluation import Evaluation, data_of, evaluated, usual_split
-from addnorm.runs.folder import is_finished, read_settings
-from addnorm.runs.imports import import_parts
-from addnorm.runs.recipe import check_recipe
+from addnorm.runs.files.folder import is_finished, read_settings
+from addnorm.runs.files.weights import count_parameters
+from addnorm.runs.recipes.custom_parts import import_parts
+from addnorm.runs.recipes.recipe import check_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.training import count, train_run
+from addnorm.runs.train.train_run import count, train_run
 from addnorm.training.journal import read_journal
 
 LOG = "train.log"

@@ -1,0 +1,214 @@
+"""Reading and writing run folders, except for the weights.
+
+A Hugging Face folder is also read as a run, one without data.
+
+config.json, tokenizer.json (or source. and target., or none), labels.json, model.safetensors,
+data.json, digests.json, metrics.jsonl, checkpoints/
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic_core import PydanticSerializationError
+
+from addnorm.atomic import atomic_write
+from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
+from addnorm.convert.folder import describe_folder, is_hf_folder
+from addnorm.convert.weights.peft import TENSORS, base_of, is_adapter
+from addnorm.data import medium_of
+from addnorm.data.examples import Medium
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.errors import InputError
+from addnorm.files import check_model_folder, read_json, read_names
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from addnorm.nn.audio import LogMelEmbeddingConfig
+from addnorm.runs.files.generation_config import Writes, decoding_of
+from addnorm.runs.files.lock import in_use
+from addnorm.runs.files.reading import as_trained
+from addnorm.runs.recipes.consistency import MEDIA, Place
+from addnorm.runs.recipes.custom_parts import check_imports, imports_of
+from addnorm.runs.recipes.recipe import (
+    RECIPE,
+    Recipe,
+    check_recipe,
+    set_field,
+    with_current_names,
+)
+from addnorm.runs.recipes.starting_model import sized, tree_of
+from addnorm.tasks.of_model import has_labels
+
+FORMAT = 1
+"""The version of this layout, stored in `config.json`."""
+
+
+class Saved(NamedTuple):
+    """Everything in a run except its weights; an image model has no tokenizers."""
+
+    recipe: Recipe
+    tokenizers: Tokenizers | None
+    labels: tuple[str, ...]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether this folder contains a run."""
+    return (folder / "config.json").exists()
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the run in this folder was trained to its end."""
+    return any((folder / name).is_file() for name in ("model.safetensors", TENSORS))
+
+
+def write_settings(
+    folder: Path, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
+) -> None:
+    """Write everything except the weights; `config.json` last, to mark the folder as complete."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if tokenizers is not None:
+        tokenizers.save(folder)
+    if labels:
+        atomic_write(folder / "labels.json", json.dumps(labels, ensure_ascii=False))
+    write_recipe(folder, recipe)
+
+
+def write_recipe(folder: Path, recipe: Recipe) -> None:
+    """Write `config.json`. Raises `InputError` for a custom part that cannot be serialised."""
+    facts: dict[str, Any] = {"format": FORMAT}
+    try:
+        facts["recipe"] = RECIPE.dump_python(recipe, mode="json")
+    except PydanticSerializationError as error:
+        problem = str(error).rpartition("ValueError: ")[2]
+        raise InputError(f"{folder}: the recipe cannot be saved: {problem}") from error
+    if imports := imports_of(recipe):
+        facts["imports"] = imports
+    atomic_write(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))
+
+
+def stored_recipe(folder: Path) -> dict[str, Any] | None:
+    """The content of `config.json` in a folder of ours with a whole model; None for any other.
+
+    Raises `InputError` if it is damaged.
+    """
+    file = folder / "config.json"
+    if not (file.is_file() and (folder / "model.safetensors").is_file()):
+        return None
+    tree = read_json(file)
+    return tree if isinstance(tree, dict) and "recipe" in tree else None
+
+
+def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
+    """Read what `write_settings` wrote. Raises `InputError` for missing or invalid files."""
+    if is_hf_folder(folder):
+        return _foreign_settings(folder, overrides or {})
+    if is_adapter(folder) and not is_run_folder(folder):
+        return read_settings(base_of(folder), overrides)
+    if not is_run(folder):
+        if (owner := in_use(folder)) is not None:
+            raise InputError(
+                f"{folder}: no run yet: {owner} is starting one there. Try again in a moment"
+            )
+        check_model_folder(folder)
+        raise InputError(f"{folder}: not a run folder: no config.json")
+    return settings_of(folder, read_json(folder / "config.json"), overrides)
+
+
+def settings_of(folder: Path, stored: Any, overrides: Mapping[str, str] | None = None) -> Saved:
+    """The settings of a run whose `config.json` holds `stored`; errors as of `read_settings`."""
+    file = folder / "config.json"
+    match stored:
+        case {"format": version, "recipe": dict(written), **facts} if version == FORMAT:
+            check_imports(folder, written, facts.get("imports"))
+            tree = with_current_names(written)
+            _choose_batching(tree, overrides or {})
+            for name, value in (overrides or {}).items():
+                set_field(tree, name, value)
+        case _:
+            raise InputError(
+                f"{file}: not a run of this version of AddNorm (format {FORMAT}), "
+                "and no model_type names a model of Hugging Face's"
+            )
+    recipe = check_recipe(tree, _place(file, overrides or {}))
+    there = any(folder.glob("*tokenizer.json"))
+    tokenizers = Tokenizers.load(folder) if there or _reads_text(recipe) else None
+    if tokenizers is not None:
+        tokenizers = as_trained(recipe, tokenizers)
+    return Saved(recipe, tokenizers, _read_labels(folder, recipe))
+
+
+def _reads_text(recipe: Recipe) -> bool:
+    """Whether a run of this recipe must have a tokenizer."""
+    labelled = has_labels(recipe.model)
+    media = recipe.data is not None and medium_of(recipe.data) in ("images", "audio")
+    series = recipe.data is not None and medium_of(recipe.data) == "series"
+    without = recipe.data is None or series or (media and labelled)
+    return recipe.tokenizer is not None or (recipe.train.has_tokens and not without)
+
+
+def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
+    """The settings of a Hugging Face folder: model, decoding, and data from the overrides."""
+    _, shaped, tokenizers = describe_folder(folder)
+    tree: dict[str, Any] = {
+        "model": tree_of(sized(shaped)),
+        "train": {"steps": 1, "start": str(folder)},
+    }
+    if not isinstance(shaped.model, EncoderConfig):
+        writes = _writes(shaped.model)
+        vocab_size = shaped.target_vocab_size or shaped.vocab_size
+        place = generating_place(places_of(folder))
+        decoding = decoding_of(place, writes, vocab_size)
+        tree |= {} if decoding is None else {"eval": {"decoding": decoding}}
+    _choose_batching(tree, overrides)
+    for name, value in overrides.items():
+        set_field(tree, name, value)
+    recipe = check_recipe(tree, _place(folder / "config.json", overrides))
+    return Saved(recipe, tokenizers, shaped.labels)
+
+
+def _choose_batching(tree: dict[str, Any], overrides: Mapping[str, str]) -> None:
+    """Set how data are batched that are given to a model that came without any."""
+    kind, unit = overrides.get("data.kind"), overrides.get("data.unit", "file")
+    match tree:
+        case {"model": dict(model), "train": dict(train)} if kind and tree.get("data") is None:
+            reads = model.get("input") or {}
+        case _:
+            return
+    medium = MEDIA.get(reads.get("kind", ""))
+    if train.get("batching", TOKENS).get("kind") != TOKENS["kind"]:
+        return
+    if medium in OF_MEDIUM:
+        train["batching"] = {"kind": OF_MEDIUM[medium]}
+    elif (kind, unit) == ("text", "file") and model.get("kind") == "decoder":
+        longest = min(1024, model.get("max_len", 1024))
+        # Whole files are longer than a model reads at once.
+        train["batching"] = {"kind": "windows", "batch_size": 4, "seq_len": longest}
+
+
+TOKENS = {"kind": "tokens"}
+"""The batching of a recipe that says nothing of it."""
+
+OF_MEDIUM: dict[Medium | None, str] = {"images": "examples", "audio": "frames"}
+"""The kinds of batching of what is not text."""
+
+
+def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:
+    """What a model of Hugging Face's writes."""
+    if isinstance(model, DecoderConfig):
+        return "language"
+    return "transcription" if isinstance(model.input, LogMelEmbeddingConfig) else "translation"
+
+
+def _place(file: Path, overrides: Mapping[str, str]) -> Place:
+    def place(path: list[str]) -> str:
+        name = ".".join(path)
+        given = [known for known in overrides if f"{name}.".startswith(f"{known}.")]
+        return f"`{given[-1]}`" if given else str(file)
+
+    return place
+
+
+def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
+    if not has_labels(recipe.model):
+        return ()
+    return read_names(folder / "labels.json")

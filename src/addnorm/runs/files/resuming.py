@@ -1,0 +1,81 @@
+"""Resuming a run: the settings that may change, and the command to do it."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from addnorm.errors import InputError, nearest
+from addnorm.runs.files.folder import is_run, read_settings
+from addnorm.runs.files.lock import in_use
+from addnorm.runs.recipes.custom_parts import imports_of
+from addnorm.runs.recipes.differences import differences
+from addnorm.runs.recipes.recipe import Recipe
+
+MAY_CHANGE = (
+    "data.root",
+    "train.steps",
+    "train.epochs",
+    "train.schedule_steps",
+    "train.validate_every",
+    "train.save_every",
+    "train.keep",
+    "train.patience",
+    "train.compile",
+    "train.activation_checkpointing",
+    "train.device",
+    "train.tensorboard",
+    "eval",
+)
+"""The settings that may change when a run is resumed; all others define the run."""
+
+
+def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
+    """The recipe of the run in `folder`, with `overrides` applied from now on.
+
+    Raises `InputError` if there is no run, if its data are not in files, or if an override is not
+    allowed to change.
+    """
+    for name in overrides:
+        if not _may_change(name):
+            raise InputError(
+                f"`{name}`: a run that goes on keeps it.{_nearest(name)} "
+                f"May change: {', '.join(MAY_CHANGE)}."
+            )
+    if not is_run(folder) and (owner := in_use(folder)) is not None:
+        raise InputError(f"{folder}: in use: {owner} is starting a run there")
+    if not is_run(folder):
+        raise InputError(
+            f"{folder}: no run to go on with: it ended before its first step, or is another folder"
+        )
+    recipe = read_settings(folder, overrides).recipe
+    if recipe.data is None:
+        raise InputError(f"{folder}: its data are in no file that the run could go on with")
+    return recipe
+
+
+def resume_command(folder: Path, recipe: Recipe) -> str:
+    """The command that resumes a run."""
+    imports = [f"--import {shlex.quote(name)}" for name in imports_of(recipe).values()]
+    return " ".join(["addnorm train --resume", shlex.quote(str(folder)), *imports])
+
+
+def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:
+    """Yield a message for each changed field. Raises `InputError` for one that may not change."""
+    for name, (before, after) in differences(old, new).items():
+        if not _may_change(name):
+            raise InputError(
+                f"{folder}: holds another run: {name} is {before!r} there and {after!r} here. "
+                f"Choose another `out`, or go on with `{resume_command(folder, old)}`."
+            )
+        yield f"{name}: {before!r} so far, {after!r} from here on"
+
+
+def _nearest(name: str) -> str:
+    """The hint at a setting of the same table that may change, and whose own name is close."""
+    table, _, field = name.partition(".")
+    beside = {one.partition(".")[2]: one for one in MAY_CHANGE if one.startswith(f"{table}.")}
+    return nearest(name, beside.values()) if nearest(field, beside) else ""
+
+
+def _may_change(name: str) -> bool:
+    return f"{name}.".startswith(tuple(f"{known}." for known in MAY_CHANGE))

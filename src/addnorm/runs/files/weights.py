@@ -1,0 +1,227 @@
+"""Building a recipe's model, and loading and saving its weights."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from addnorm.convert.weights.dtypes import check_readable, name_of, one_dtype
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.errors import InputError
+from addnorm.memory import total_memory
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models.ledger import check_unchanged
+from addnorm.nn.init import without_values
+from addnorm.quantize.model import laid_out
+from addnorm.runs.files.digests import check_digest, write_digests
+from addnorm.runs.files.quantization_file import Quantization, laid_out_as
+from addnorm.runs.recipes.custom_parts import imports_of
+from addnorm.runs.recipes.recipe import Recipe
+from addnorm.training.average import Weights, copy_into, weights_of
+from addnorm.training.checkpoint import load_weights, save_weights
+
+WEIGHTS = "model.safetensors"
+"""The weights file in a run folder."""
+
+
+def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]) -> Model:
+    """Build the untrained model of a recipe, sized for its vocabularies and labels.
+
+    Raises `InputError`, before allocating any memory, if the model does not fit on this machine.
+    """
+    check_memory(count_parameters(recipe, tokenizers, labels))
+    return _built(recipe, tokenizers, labels)
+
+
+def count_parameters(
+    recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], *, rows: int = 0
+) -> int:
+    """Count the parameters of a recipe's model, tied ones once, without allocating them.
+
+    Embeddings have at least `rows` rows, for a recipe whose tokenizer does not exist yet.
+    """
+    return sum(one.numel() for one in _outline(recipe, tokenizers, labels, rows=rows).parameters())
+
+
+def _outline(
+    recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], *, rows: int = 0
+) -> Model:
+    """The model without memory for its weights; with it for custom parts that need real tensors."""
+    try:
+        with without_values():
+            return _built(recipe, tokenizers, labels, rows=rows)
+    except (RuntimeError, OverflowError, TypeError) as error:
+        if "overflow" in str(error).lower():
+            raise InputError(f"model: no machine can hold its size: {SMALLER}") from error
+        return _built(recipe, tokenizers, labels, rows=rows)
+
+
+SMALLER = "a smaller d_model, n_layers, max_len or vocabulary"
+"""What to do about a model that is too large."""
+
+
+def check_memory(parameters: int) -> None:
+    """Raise `InputError` if this many float32 parameters exceed the machine's memory."""
+    needed, there = 4 * parameters, total_memory()
+    if there is not None and needed > there:
+        raise InputError(
+            f"model: {parameters:,} parameters take {needed / 2**30:,.0f} GiB in float32, and this "
+            f"machine has {there / 2**30:,.0f} GiB: {SMALLER}"
+        )
+
+
+def _built(
+    recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], *, rows: int = 0
+) -> Model:
+    source, target = vocabulary_sizes(recipe.model, tokenizers)
+    return sized_model(recipe.model, source or rows, target or rows, len(labels) or rows)
+
+
+def vocabulary_sizes(model: ModelConfig, tokenizers: Tokenizers | None) -> tuple[int, int]:
+    """The rows of the source and the target table; 0 where neither model nor tokenizers say."""
+    source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source)
+    if not isinstance(model, EncoderDecoderConfig):
+        return source, source
+    configured = model.target_vocab_size or model.vocab_size
+    return source, _rows("target_vocab_size", configured, tokenizers and tokenizers.target)
+
+
+def sized_model(model: ModelConfig, source: int, target: int, n_labels: int) -> Model:
+    """Build a model with these numbers of rows and labels."""
+    match model:
+        case EncoderDecoderConfig():
+            return model.build(source, target)
+        case DecoderConfig():
+            return model.build(source)
+        case EncoderConfig():
+            return model.build(source, n_labels=n_labels)
+
+
+def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int:
+    """The rows of an embedding table: as configured, or the tokenizer's vocabulary size."""
+    known = tokenizer.vocab_size if tokenizer else 0
+    if configured is not None and configured < known:
+        raise InputError(
+            f"model.{name} = {configured} is too small: the tokenizer has {known} tokens"
+        )
+    return configured or known
+
+
+def load_model(
+    folder: Path,
+    recipe: Recipe,
+    tokenizers: Tokenizers | None,
+    labels: Sequence[str],
+    *,
+    dtype: torch.dtype | None = None,
+    quantization: Quantization | None = None,
+) -> Model:
+    """The model of a run folder, in evaluation mode, in `dtype` or else that of its weights.
+
+    It is built once, without memory until its weights are read; with custom parts once more, since
+    they may hold tensors that are in no file. Raises `InputError` if the model does not fit on this
+    machine, or the file does not fit the model.
+    """
+    model = _outline(recipe, tokenizers, labels)
+    check_memory(sum(one.numel() for one in model.parameters()))
+    if imports_of(recipe):
+        model = laid_out_as(_built(recipe, tokenizers, labels), quantization, folder)
+    else:
+        with without_values():
+            model = laid_out_as(model, quantization, folder)
+    stored = load_into(model, folder / WEIGHTS, dtype)
+    return model.eval() if quantization else model.to(stored).eval()
+
+
+def load_into(model: nn.Module, file: Path, dtype: torch.dtype | None = None) -> torch.dtype:
+    """Load a safetensors file into `model`; return `dtype`, or else that of the stored weights.
+
+    Raises `InputError` naming tensors that are missing, unexpected or of a different shape.
+    """
+    check_digest(file)
+    found = load_weights(file)
+    if problems := _differences(found, weights_of(model)):
+        raise InputError(f"{file}: does not fit this model {problems}")
+    stored = _stored_dtypes(model, found, file)
+    chosen = one_dtype(file, stored) if dtype is None else dtype
+    if chosen == torch.float64:
+        model.to(chosen)
+    if all(weight.is_meta for weight in weights_of(model).values()):
+        _fill(model, found)
+    else:
+        copy_into(model, found)
+    return chosen
+
+
+def _fill(model: nn.Module, weights: Weights) -> None:
+    """Give a model without values these; tied weights stay tied, and types are the model's."""
+    named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    new = {
+        id(old): nn.Parameter(copied, old.requires_grad)
+        if isinstance(old, nn.Parameter)
+        else copied
+        for name, weight in weights.items()
+        for old in [named[name]]
+        for copied in [weight.to(old.dtype, copy=True)]
+    }
+    for module in model.modules():
+        own = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
+        for name, old in own:
+            setattr(module, name, new[id(old)])
+
+
+def _stored_dtypes(model: nn.Module, found: Weights, file: Path) -> dict[str, torch.dtype]:
+    """The types of stored weights; a single one if all are those that the model has already.
+
+    Raises `InputError` for one that is not read as weights.
+    """
+    floats: dict[str, torch.dtype] = {}
+    for name, weight in weights_of(model).items():
+        dtype = found[name].dtype
+        if weight.is_floating_point():
+            check_readable(file, name, dtype)
+            floats[name] = dtype
+        elif dtype != weight.dtype:
+            expected = name_of(weight.dtype)
+            raise InputError(f"{file}: {name} holds {name_of(dtype)}, expected {expected}")
+    expected = {name: weight.dtype for name, weight in weights_of(model).items()}
+    same = all(expected[name] == dtype for name, dtype in floats.items())
+    return dict([*floats.items()][:1]) if same else floats
+
+
+def check_model(
+    model: nn.Module,
+    recipe: Recipe,
+    tokenizers: Tokenizers | None,
+    labels: Sequence[str],
+    quantization: Quantization | None = None,
+) -> None:
+    """Raise `InputError` unless the model, but for its weights, is what the recipe builds."""
+    with without_values():
+        built = _built(recipe, tokenizers, labels)
+        if quantization is not None:
+            built = laid_out(built, quantization.scheme, quantization.kept, quantization.included)
+    if problems := _differences(weights_of(model), weights_of(built)):
+        raise InputError(f"the model is not that of its configuration {problems}")
+    check_unchanged(model, built)
+
+
+def _differences(found: Weights, expected: Weights) -> str:
+    """A message about differences in names and shapes of weights; empty if there are none."""
+    problems = [f"missing {name}" for name in expected.keys() - found.keys()]
+    problems += [f"unexpected {name}" for name in found.keys() - expected.keys()]
+    problems += [
+        f"{name} has shape {tuple(found[name].shape)}, expected {tuple(weight.shape)}"
+        for name, weight in expected.items()
+        if name in found and found[name].shape != weight.shape
+    ]
+    shown = "; ".join(sorted(problems)[:5])
+    return f"({len(problems)} problems): {shown}" if problems else ""
+
+
+def save_model(folder: Path, model: nn.Module) -> None:
+    """Write `model.safetensors`, tied weights once, and the digests of the finished run."""
+    save_weights(folder / WEIGHTS, weights_of(model))
+    write_digests(folder)

@@ -1,0 +1,1 @@
+"""A trained model on new data: texts, images, sound, series."""

@@ -1,0 +1,144 @@
+"""Choosing a decoding configuration from options, on top of that of a run's recipe."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, get_type_hints
+
+from pydantic import ValidationError
+
+from addnorm.config import problem_of
+from addnorm.convert.folder import is_hf_folder
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.errors import InputError, nearest
+from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
+from addnorm.models import DecoderConfig
+from addnorm.parts import members
+from addnorm.runs.files.generation_config import HUGGING_FACE_SEARCH
+from addnorm.runs.recipes.recipe import Recipe
+from addnorm.runs.trained_model import TrainedModel
+
+OPTION_OF = {"no_repeat_ngram_size": "no_repeat_ngram"}
+"""What options call the rules that have another name here."""
+
+
+def decoding_for(
+    run: TrainedModel,
+    *,
+    beams: int | None = None,
+    n_best: int = 1,
+    length_penalty: float | None = None,
+    early_stopping: bool | Literal["never"] | None = None,
+    no_repeat_ngram: int | None = None,
+    forced_bos: str | int | None = None,
+    seed: int = 0,
+    **sampling: float | int | None,
+) -> DecodingConfig:
+    """The decoding that a few options ask for; without any, the run's own, or sampling for a
+    language model whose recipe names none. What the options leave open is as in the run's own.
+
+    `beams`, `n_best`, `length_penalty` and `early_stopping` ask for beam search, those of
+    `sampling` for sampling, the other two for neither. Raises `InputError` for an option out of its
+    range, for a search that samples, and for an option that would do nothing.
+    """
+    sampled = _given(**sampling)
+    search = _given(length_penalty=length_penalty, early_stopping=early_stopping)
+    searched = {**_given(beams=beams, n_best=None if n_best == 1 else n_best), **search}
+    _check_together(sampled, searched, search)
+    own = usual_decoding(run.recipe)
+    try:
+        own = replace(own, rules=_rules(run, own.rules, no_repeat_ngram, forced_bos))
+        if beams == 1 == n_best:
+            return GreedyConfig(rules=own.rules)
+        if searched:
+            named = own != BeamConfig(rules=own.rules)
+            usual = own if isinstance(own, BeamConfig) and named else search_of(run)
+            beams = max(n_best, usual.beams) if beams is None else beams
+            return replace(usual, rules=own.rules, beams=beams, n_best=n_best, **search)
+        if sampled or isinstance(own, SampleConfig):
+            usual = own if isinstance(own, SampleConfig) else SampleConfig(rules=own.rules)
+            return replace(usual, seed=seed, **sampled)
+    except ValidationError as error:
+        raise _out_of_range(error) from error
+    return own
+
+
+def usual_decoding(recipe: Recipe) -> DecodingConfig:
+    """The decoding without options: a language model's recipe that says nothing means sampling."""
+    own = recipe.eval.decoding
+    writes_on = isinstance(recipe.model, DecoderConfig)
+    return SampleConfig() if writes_on and own == BeamConfig() else own
+
+
+def search_of(run: TrainedModel) -> BeamConfig:
+    """The usual beam search: for a Hugging Face folder as its library searches."""
+    foreign = run.folder is not None and is_hf_folder(run.folder)
+    return HUGGING_FACE_SEARCH if foreign else BeamConfig()
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _check_together(
+    sampled: Mapping[str, Any], searched: Mapping[str, Any], search: Mapping[str, Any]
+) -> None:
+    """Raise `InputError` for options of two kinds of decoding."""
+    if searched and sampled:
+        raise InputError(
+            f"beam search does not sample: leave out {', '.join(sampled)}, or {', '.join(searched)}"
+        )
+    if searched.get("beams") == 1 and search:
+        raise InputError(f"beams = 1 has nothing to choose from: leave out {', '.join(search)}")
+
+
+def _rules(
+    run: TrainedModel, own: RulesConfig, no_repeat_ngram: int | None, forced_bos: str | int | None
+) -> RulesConfig:
+    """The rules of the run, with those that were given in their place."""
+    if no_repeat_ngram is not None:
+        own = replace(own, no_repeat_ngram_size=no_repeat_ngram)
+    if forced_bos is None:
+        return own
+    if run.task != "translation":
+        raise InputError(
+            f"forced_bos = {forced_bos}: only a translation has a first token to force, and "
+            f"{run.name} is for {run.task}: give it a prompt that begins so"
+        )
+    return replace(own, forced_bos_token_id=_id_of(run.tokenizers.target, forced_bos))
+
+
+def _id_of(tokenizer: Tokenizer, token: str | int) -> int:
+    """The id of a token by its number, or else by its name.
+
+    Raises `InputError` with the nearest special token for one that the tokenizer does not have.
+    """
+    if str(token).isdecimal() and int(token) < tokenizer.vocab_size:
+        return int(token)
+    if isinstance(token, str) and (found := tokenizer.id_of(token)) is not None:
+        return found
+    special = tokenizer.pieces(sorted(tokenizer.special_ids))
+    raise InputError(
+        f"forced_bos = {token}: the tokenizer has no such token.{nearest(str(token), special)} "
+        f"Valid: an id from 0 to {tokenizer.vocab_size - 1}, or a token by name."
+    )
+
+
+def _out_of_range(error: ValidationError) -> InputError:
+    """An option that a configuration refuses, under the name that it was given by."""
+    first = error.errors()[0]
+    field = str(first["loc"][-1]) if first["loc"] else ""
+    if not field:
+        return InputError(problem_of(first))
+    hints = (
+        get_type_hints(one, include_extras=True) for one in (*members(DecodingConfig), RulesConfig)
+    )
+    annotation = next((known[field] for known in hints if field in known), None)
+    name = OPTION_OF.get(field, field)
+    return InputError(f"`{name} = {first['input']}`: {problem_of(first, annotation)}")
+
+
+def later(decoding: DecodingConfig, first: int) -> DecodingConfig:
+    """Change the seed for texts after the first batch, so that samples differ between batches."""
+    if isinstance(decoding, SampleConfig) and first:
+        return replace(decoding, seed=decoding.seed + (first << 32))
+    return decoding

@@ -1,0 +1,92 @@
+"""Classes and numbers of new series by a trained model, from tables like those it learnt from."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from addnorm.data import LabelledSeriesConfig
+from addnorm.data.batches.signals import side_by_side
+from addnorm.data.readers.text_files import find
+from addnorm.errors import InputError, refuse
+from addnorm.runs.files.layout import VARIABLES
+from addnorm.runs.inference.results import Classified
+from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.of_model import wrong_task
+
+
+@dataclass(frozen=True)
+class SeriesAnswer:
+    """What a model says of a series of a table: its class, or its numbers by their names."""
+
+    file: Path
+    series: str
+    classified: Classified | None
+    numbers: dict[str, float]
+
+
+def reads_tables(run: TrainedModel) -> bool:
+    """Whether the model reads whole series, each in the rows of a table."""
+    return isinstance(run.recipe.data, LabelledSeriesConfig)
+
+
+@torch.inference_mode()
+def answer_series(
+    run: TrainedModel,
+    files: Sequence[Path],
+    *,
+    skipped: Callable[[InputError], None] = refuse,
+    batch_size: int = 64,
+) -> Iterator[SeriesAnswer]:
+    """The class, or the numbers, of each series of each table, in their order.
+
+    A table has the columns of the training data by their names, in any order; that of the answer
+    may be missing, and is not read. `skipped` takes the `InputError` of a table that cannot be
+    read, whose rest is left out, and of a series with an empty cell; by default it raises it.
+    """
+    data = run.recipe.data
+    if not isinstance(data, LabelledSeriesConfig):
+        raise wrong_task(run, "reads no tables of series with an answer")
+    if not run.variables:
+        where = run.name if run.folder is None else run.folder / VARIABLES
+        raise InputError(f"{where}: missing: the run does not have the names of its variables")
+    for file in files:
+        found = _series(data, file, run.variables, skipped)
+        while some := list(islice(found, batch_size)):
+            yield from _answered(run, file, some)
+
+
+def _series(
+    data: LabelledSeriesConfig,
+    file: Path,
+    variables: tuple[str, ...],
+    skipped: Callable[[InputError], None],
+) -> Iterator[tuple[str, Float[Tensor, "variables time"]]]:
+    """The series of a table by their names, each complete."""
+    try:
+        for one in data.series(find(file, Path()), variables):
+            values = data.values(one)
+            if not isinstance(values, str):
+                yield one.name, values
+                continue
+            skipped(InputError(f"{one.where}: series {one.name!r}: {values}"))
+    except InputError as error:
+        skipped(error)
+
+
+def _answered(
+    run: TrainedModel, file: Path, some: Sequence[tuple[str, Float[Tensor, "variables time"]]]
+) -> Iterator[SeriesAnswer]:
+    inputs = side_by_side([values for _, values in some])
+    outputs = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
+    classes = run.task == "classification"
+    rows = outputs.float().softmax(-1) if classes else outputs.float()
+    for (name, _), row in zip(some, rows.tolist(), strict=True):
+        if classes:
+            yield SeriesAnswer(file, name, Classified.of(run.labels, row), {})
+        else:
+            yield SeriesAnswer(file, name, None, dict(zip(run.labels, row, strict=True)))

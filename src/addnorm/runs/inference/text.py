@@ -1,0 +1,432 @@
+"""Using a trained model on new text: generate, translate, classify, tag, embed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Unpack, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from addnorm.data.examples import Task
+from addnorm.data.ids.framing import apart_as_read, around, as_read, prompts_as_read, words_as_read
+from addnorm.data.ids.sentence_pairs import Read, pairs_as_read
+from addnorm.data.readers.tables import reads_pairs
+from addnorm.errors import InputError
+from addnorm.generate import (
+    CompiledContinuation,
+    CompiledTranslation,
+    Continuation,
+    DecodingConfig,
+    Generated,
+    GreedyConfig,
+    SampleConfig,
+    TextDecoder,
+    generate,
+    stream,
+    translate,
+)
+from addnorm.generate.next_token import positions_for
+from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from addnorm.models.early_exit import EarlyExit, check_exits_early
+from addnorm.nn.context import Context
+from addnorm.nn.embed import Embedding
+from addnorm.nn.functional import at_least_float32
+from addnorm.nn.heads import Transform
+from addnorm.nn.masks import Full
+from addnorm.nn.similarity import SimilarityHead
+from addnorm.runs.inference.chat import Messages, chat_prompt, continues, drops_space, prompts
+from addnorm.runs.inference.decoding import decoding_for, later
+from addnorm.runs.inference.denoiser import BLANK, restored
+from addnorm.runs.inference.media import embedded_files, reads_files, transcribed
+from addnorm.runs.inference.pooling import pooled
+from addnorm.runs.inference.results import (
+    Classified,
+    DecodingOptions,
+    Pooling,
+    TextPair,
+    check_choice,
+    listed,
+)
+from addnorm.runs.inference.sentence_vectors import SentenceVectors
+from addnorm.runs.inference.shortening import as_shortened, ids_as_shortened
+from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.tagging import filled, tags_at
+
+Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
+"""What stands in for a model: a compiled graph, or early exits at which tokens leave it."""
+
+
+def chosen_decoding(
+    run: TrainedModel, decoding: DecodingConfig | None, options: DecodingOptions
+) -> DecodingConfig:
+    """The decoding given by a configuration or by options, or the default one.
+
+    Raises `InputError` if both are given.
+    """
+    if decoding is None:
+        return decoding_for(run, **options)  # pyright: ignore[reportArgumentType]
+    if options:
+        raise InputError(f"give either decoding or {', '.join(options)}, and not both")
+    return decoding
+
+
+def write(
+    run: TrainedModel,
+    texts: Sequence[str | Messages],
+    decoding: DecodingConfig,
+    *,
+    max_new_tokens: int | None = None,
+    stop: Sequence[str] = (),
+    first: int = 0,
+    compiled: Compiled | None = None,
+) -> list[list[Generated]]:
+    """Continue or translate each text; return the results for each, best first.
+
+    The translation of a blank text is empty; a language model starts a new text; a denoiser fills
+    the gaps of a text. `first` is the number of texts before these, an offset for messages and
+    random seeds. `compiled` is used instead of the model, and may be early exits of a decoder
+    too. Where images or sound are read, texts are names of files. Raises `InputError` if the model
+    writes no text, and for early exits of a translator.
+    """
+    told = [text for text in texts if isinstance(text, str)]
+    plain = not (stop or compiled)
+    if reads_files(run):
+        return transcribed(run, told, decoding, max_new_tokens, plain=plain)
+    if run.task == "denoising":
+        return restored(run, told, decoding, max_new_tokens, plain=plain, first=first)
+    target = run.tokenizers.target
+    match run.model:
+        case DecoderModel() as model:
+            encoded = prompts(run, texts)
+            drops = [drops_space(run, *both) for both in zip(texts, encoded, strict=True)]
+            check_lengths(model, encoded, first)
+            found = generate(
+                _continuation(model, compiled, target.never_ids),
+                encoded,
+                later(decoding, first),
+                max_new_tokens=max_new_tokens,
+                eos_id=target.eos_ids,
+                start_id=target.bos_id,
+                text_decoder=TextDecoder(target, stop, continues=continues(run, texts)),
+            )
+            found = [
+                [replace(g, text=g.text.removeprefix(" " * drop)) for g in best]
+                for drop, best in zip(drops, found, strict=True)
+            ]
+        case EncoderDecoderModel() as model:
+            filled = [i for i, text in enumerate(told) if text.strip()]
+            encoded = ids_as_shortened(run, as_read("translation", run.tokenizers.source, told))
+            check_lengths(model, encoded, first)
+            some = translate(
+                _translator(model, compiled),
+                [encoded[i] for i in filled],
+                later(decoding, first),
+                max_new_tokens=max_new_tokens,
+                bos_id=target.bos_id,
+                eos_id=target.eos_ids,
+                text_decoder=TextDecoder(target, stop),
+            )
+            by_place = dict(zip(filled, some, strict=True))
+            found = [by_place.get(i, [BLANK]) for i in range(len(told))]
+        case EncoderModel():
+            raise wrong_task(run, "writes no text")
+    return found
+
+
+def write_as_it_comes(
+    run: TrainedModel,
+    text: str | Messages,
+    decoding: GreedyConfig | SampleConfig,
+    *,
+    max_new_tokens: int | None = None,
+    stop: Sequence[str] = (),
+    compiled: Compiled | None = None,
+) -> Iterator[str]:
+    """Yield the continuation of one text, in pieces as soon as they are final.
+
+    Raises `InputError` if the model is not a language model, or cannot process the text.
+    """
+    if not isinstance(run.model, DecoderModel):
+        raise InputError(f"{run.name}: only a language model streams: this one is for {run.task}")
+    [prompt] = prompts(run, [text])
+    target = run.tokenizers.target
+    pieces = stream(
+        _continuation(run.model, compiled, target.never_ids),
+        prompt,
+        decoding,
+        max_new_tokens=max_new_tokens,
+        text_decoder=TextDecoder(target, stop, continues=continues(run, [text])),
+        eos_id=target.eos_ids,
+    )
+    return _without_space(pieces) if drops_space(run, text, prompt) else pieces
+
+
+def _without_space(pieces: Iterator[str]) -> Iterator[str]:
+    """The pieces of a text without a space at its start."""
+    for first in pieces:
+        yield from filter(None, [first.removeprefix(" ")])
+        yield from pieces
+
+
+def answer(
+    run: TrainedModel,
+    messages: Messages,
+    *,
+    max_new_tokens: int | None = None,
+    stop: str | Sequence[str] = (),
+    **options: Unpack[DecodingOptions],
+) -> str:
+    """The assistant's answer to a conversation. Raises `InputError` as `chat_prompt` does."""
+    chat_prompt(run, messages)
+    chosen = chosen_decoding(run, None, options)
+    told = write(run, [messages], chosen, max_new_tokens=max_new_tokens, stop=listed(stop, "stop"))
+    return told[0][0].text
+
+
+def compiled(run: TrainedModel, decoding: DecodingConfig, *, several: bool) -> Compiled:
+    """Compile the run's model, for one text at a time or for `several`.
+
+    Raises `InputError` if that is not possible.
+    """
+    beams = decoding.beams if decoding.kind == "beam" else 1
+    match run.model:
+        case DecoderModel() as model:
+            never = run.tokenizers.target.never_ids
+            return CompiledContinuation(model, several=several or beams > 1, never=never)
+        case EncoderDecoderModel() as model:
+            target = run.tokenizers.target
+            return CompiledTranslation(
+                model, target.bos_id, several=several, beams=beams, never=target.never_ids
+            )
+        case _:
+            raise InputError(
+                f"{run.name}: only a model that writes text compiles: this is for {run.task}"
+            )
+
+
+def _translator(
+    model: EncoderDecoderModel, compiled: Compiled | None
+) -> EncoderDecoderModel | CompiledTranslation:
+    if isinstance(compiled, EarlyExit):
+        raise InputError("early exits are for encoders and decoders: a translator has none")
+    return compiled if isinstance(compiled, CompiledTranslation) else model
+
+
+def _continuation(
+    model: DecoderModel, compiled: Compiled | None, never: Sequence[int]
+) -> Continuation | CompiledContinuation:
+    if isinstance(compiled, CompiledContinuation):
+        return compiled
+    if isinstance(compiled, EarlyExit):
+        check_exits_early(model)
+        return Continuation(model, early=compiled, never=never)
+    return Continuation(model, never=never)
+
+
+def classify(
+    run: TrainedModel,
+    texts: Sequence[str] | Sequence[TextPair],
+    batch_size: int = 64,
+    first: int = 0,
+    *,
+    threshold: float = 0.5,
+) -> list[Classified]:
+    """The class of each text or pair, or the labels above `threshold`; `first` came before.
+
+    Raises `InputError` as `tag` does, and for a threshold outside [0, 1].
+    """
+    if run.task != "multi_label":
+        check_use(run, "classification", "does not classify texts")
+    if not 0.0 <= threshold <= 1.0:
+        raise InputError(f"`threshold = {threshold}`: must be at least 0 and at most 1")
+    several = run.task == "multi_label"
+    batches = _of_texts(run, texts, batch_size, first)
+    rows = [row for y in batches for row in (y.sigmoid() if several else y.softmax(-1)).tolist()]
+    return [Classified.of(run.labels, row, threshold if several else None) for row in rows]
+
+
+def predict(
+    run: TrainedModel,
+    texts: Sequence[str] | Sequence[TextPair],
+    batch_size: int = 64,
+    first: int = 0,
+) -> Float[Tensor, "texts outputs"]:
+    """The numbers of each text or pair; `first` came before. Raises `InputError` as `tag` does."""
+    check_use(run, "regression", "gives no numbers")
+    none = torch.empty(0, len(run.labels), device=run.device)
+    return torch.cat([none, *map(at_least_float32, _of_texts(run, texts, batch_size, first))])
+
+
+def _of_texts(
+    run: TrainedModel, texts: Sequence[str] | Sequence[TextPair], batch_size: int, first: int
+) -> Iterator[Float[Tensor, "batch outputs"]]:
+    """The outputs for texts or pairs, in batches and in their order."""
+    tokenizer = run.tokenizers.source
+    for start in range(0, len(texts), batch_size):
+        some = texts[start : start + batch_size]
+        single = [text for text in some if isinstance(text, str)]
+        pairs = [pair for pair in some if not isinstance(pair, str)]
+        apart = isinstance(run.model.head, SimilarityHead)
+        if single and (apart or reads_pairs(run.recipe.data)):
+            how = "compares two texts" if apart else "reads two texts together"
+            raise InputError(f"{run.name}: this model {how}: give pairs of them")
+        if apart:
+            ids = ids_as_shortened(run, apart_as_read(tokenizer, pairs))
+            yield batch_logits(run, ids, first + start)
+            continue
+        both = pairs_as_read(tokenizer, pairs)
+        read = as_shortened(run, [*map(Read, as_read(run.task, tokenizer, single)), *both])
+        types = [[*one.types] for one in read if one.types]
+        yield batch_logits(run, [one.ids for one in read], first + start, types)
+
+
+def tag(
+    run: TrainedModel, sentences: Sequence[Sequence[str]], batch_size: int = 64, first: int = 0
+) -> list[list[str]]:
+    """Tag each word of each sentence; `first` is the number of sentences before, for messages.
+
+    Raises `InputError` if the model is for another task, or a sentence is too long for it.
+    """
+    check_use(run, "tagging", "does not tag words")
+    tokenizer = run.tokenizers.source
+    n_after = len(around("tagging", tokenizer)[1])
+    results: list[list[str]] = []
+    for start in range(0, len(sentences), batch_size):
+        some = sentences[start : start + batch_size]
+        read = [words_as_read(tokenizer, words) for words in some]
+        ids = ids_as_shortened(run, [ids for ids, _ in read])
+        logits = batch_logits(run, ids, first + start)
+        places = [
+            [i for i in of if i < len(row) - n_after]
+            for row, (_, of) in zip(ids, read, strict=True)
+        ]
+        best = tags_at(run.model.head, logits, places)
+        results += [
+            filled([run.labels[tag] for tag in row], len(words))
+            for row, words in zip(best, some, strict=True)
+        ]
+    return results
+
+
+def check_use(run: TrainedModel, task: str, cannot: str) -> None:
+    """Raise `InputError` unless the run's model is for the task."""
+    if run.task != task:
+        raise wrong_task(run, cannot)
+
+
+def check_lengths(
+    model: DecoderModel | EncoderModel | EncoderDecoderModel,
+    encoded: Sequence[Sequence[int]],
+    first: int,
+) -> None:
+    """Raise `InputError` for the first text that has more tokens than the model has positions."""
+    embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
+    for number, ids in enumerate(encoded, start=first + 1):
+        positions_for(embed, number, ids)
+
+
+@torch.inference_mode()
+def embed(
+    run: TrainedModel,
+    texts: Sequence[str],
+    pooling: Pooling | None = None,
+    batch_size: int = 64,
+    first: int = 0,
+) -> Float[Tensor, "texts width"]:
+    """Embed each text (see `Run.embed`); `first` is the number of texts before, for messages.
+
+    Where the model reads images or sound, the texts are the names of files.
+    """
+    check_choice("pooling", pooling or "mean", get_args(Pooling))
+    if reads_files(run):
+        return embedded_files(run, texts, pooling, batch_size)
+    learnt = isinstance(run.model.head, SimilarityHead)
+    folder = None if learnt or pooling is not None else SentenceVectors.of(*run.places)
+    if not texts:
+        return embed(run, ["a"], pooling)[:0]
+    found: list[Tensor] = []
+    for start in range(0, len(texts), batch_size):
+        x, ctx = _hidden(run, texts[start : start + batch_size], first + start, folder)
+        if folder is None:
+            found.append(pooled(run, x, ctx, pooling))
+        else:
+            assert ctx.valid is not None
+            found.append(folder.vectors(at_least_float32(x), ctx.valid))
+    return torch.cat(found)
+
+
+@torch.inference_mode()
+def hidden_states(run: TrainedModel, text: str) -> Float[Tensor, "seq d_model"]:
+    """The final hidden states of one text."""
+    x, _ = _hidden(run, [text], 0)
+    return at_least_float32(x[0])
+
+
+def _hidden(
+    run: TrainedModel, texts: Sequence[str], first: int, folder: SentenceVectors | None = None
+) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
+    """The final hidden states of the texts, and their context."""
+    model, tokenizer = run.model, run.tokenizers.source
+    task: Task = "classification"
+    if isinstance(model, EncoderDecoderModel):
+        task = "translation"
+        if folder is not None:
+            raise InputError(
+                f"{run.name}: its modules.json pools the decoder of an encoder–decoder, which is "
+                "not supported: choose a pooling, which is then that of the encoder"
+            )
+    if folder is not None:
+        folder.check_width(run.recipe.model.d_model)
+        texts = folder.texts(texts)
+    if isinstance(model, DecoderModel) and folder is None:
+        ids = prompts_as_read(tokenizer, texts)
+    else:
+        ids = [row or [tokenizer.bos_id] for row in as_read(task, tokenizer, texts)]
+    if folder is None:
+        ids = ids_as_shortened(run, ids)
+    else:
+        special = len(tokenizer.before or ()), len(tokenizer.after or ())
+        ids = [folder.shortened(row, *special) for row in ids]
+    check_lengths(model, ids, first)
+    tokens, valid = _batch(run, ids)
+    if not isinstance(model, EncoderDecoderModel):
+        x, ctx = model.hidden(tokens, valid)
+        return x if folder is None else _as_theirs(model, x), ctx
+    return model.encode(tokens, valid), Context.over(tokens, Full(), valid=valid)
+
+
+def _as_theirs(model: DecoderModel | EncoderModel, x: Tensor) -> Tensor:
+    """The hidden states that `transformers` gives: OPT's have the width of its table."""
+    transform = getattr(model.head, "transform", None)
+    if not (isinstance(model, DecoderModel) and isinstance(transform, Transform)):
+        return x
+    return x if transform.proj.out_features == x.shape[-1] else transform(x)
+
+
+@torch.inference_mode()
+def batch_logits(
+    run: TrainedModel, ids: Sequence[list[int]], first: int, types: Sequence[list[int]] = ()
+) -> Tensor:
+    """The outputs for ids, with the `types` of pairs where the model tells two texts apart."""
+    check_lengths(run.model, ids, first)
+    tokens, valid = _batch(run, ids)
+    embed = run.model.embed if isinstance(run.model, EncoderModel) else None
+    table = embed.types if isinstance(embed, Embedding) else None
+    if not types or table is None or table.num_embeddings == 1:
+        return run.model(tokens, valid)
+    padded = [row + [0] * (tokens.shape[1] - len(row)) for row in types]
+    return run.model(tokens, valid, torch.tensor(padded, device=run.device))
+
+
+def _batch(
+    run: TrainedModel, ids: Sequence[list[int]]
+) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
+    """A batch of ids padded on the right, and its mask, on the model's device."""
+    width = max(len(row) for row in ids)
+    pad = run.tokenizers.source.pad_id
+    tokens = torch.tensor([row + [pad] * (width - len(row)) for row in ids])
+    lengths = torch.tensor([len(row) for row in ids])
+    valid = torch.arange(width) < lengths[:, None]
+    return tokens.to(run.device), valid.to(run.device)

@@ -1,0 +1,1 @@
+"""Recipes: read, changed, checked, described by a schema."""

@@ -1,0 +1,133 @@
+"""Changing parts of a model configuration: `norm=rmsnorm`, `attention.n_kv_heads=2`."""
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from addnorm.errors import InputError
+from addnorm.models import ModelConfig
+from addnorm.parts import kind_of
+from addnorm.runs.recipes.error_messages import classes_in, hints_of
+from addnorm.runs.recipes.recipe import RECIPE, Recipe, check_recipe, class_of, set_field
+from addnorm.runs.recipes.starting_model import merged, tree_of
+
+CARRIED = {
+    "norm": ("eps",),
+    "qk_norm": ("eps",),
+    "feedforward": ("d_ff", "dropout", "expert"),
+    "expert": ("d_ff", "dropout"),
+}
+"""Fields that are kept when a part is replaced by one of another kind."""
+
+
+def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
+    """Apply changes of the form `path=value` to the model of a recipe.
+
+    Paths are relative to `model`. A value is written as in TOML, or is a bare word. For a part that
+    has kinds, the word is the kind; a table of the same kind, or without a kind, changes only the
+    fields it names. "none" removes an optional part. Raises `InputError` naming the path and the
+    nearest valid name.
+    """
+    model = recipe.model
+    given = dict(_split(one) for one in sets)
+    tree: dict[str, Any] = RECIPE.dump_python(recipe, mode="json")
+    for path, text in given.items():
+        _set(tree, model, path, text)
+    _keep_cross_attention(tree["model"], model)
+
+    def place(path: list[str]) -> str:
+        name = ".".join(path)
+        known = [one for one in given if f"{name}.".startswith(f"model.{one}.")]
+        return f"`sets` {known[-1]}" if known else "`sets`"
+
+    new = check_recipe(tree, place, from_file=False)
+    if new.model.kind != model.kind:
+        raise InputError(f"`sets` kind: the model is of kind {model.kind!r}, and stays of it")
+    if kind_of(new.model.head) != kind_of(model.head):
+        raise InputError(
+            "`sets` head: the kind of the head is the task: train for another one from these "
+            "weights, with train.start"
+        )
+    return new
+
+
+def with_depth(recipe: Recipe, n_layers: int) -> Recipe:
+    """The recipe with `n_layers` layers."""
+    return replace(recipe, model=replace(recipe.model, n_layers=n_layers))
+
+
+def _split(one: str) -> tuple[str, str]:
+    path, equals, text = one.partition("=")
+    if not (equals and path.strip() and text.strip()):
+        raise InputError(f"`sets` {one}: write it as path=value, such as norm=rmsnorm")
+    return path.strip().removeprefix("model."), text.strip()
+
+
+def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None:
+    *tables, last = ["model", *path.split(".")]
+    here: Any = tree
+    for table in tables:
+        here = here.setdefault(table, {})
+        if not isinstance(here, dict):
+            raise InputError(f"`sets` {path}: {table} = {here!r} is not a table")
+    old = here.get(last)
+    annotation = _annotation(tree, [*tables, last])
+    kinds = [kind_of(one) for one in classes_in(annotation) if _has_kind(one)]
+    read: dict[str, Any] = {}
+    set_field(read, "value", text)
+    value = read["value"]
+    if value == "none" and "none" not in kinds and not isinstance(old, str):
+        value = None
+    elif kinds and isinstance(value, str):
+        value = {"kind": value}
+    if kinds and isinstance(value, dict):
+        chosen = class_of(annotation, value)
+        known = {one.name for one in fields(chosen)} if is_dataclass(chosen) else set[str]()
+        kept = _carried(last, _written_out(old, model.d_model), known)
+        before: dict[str, Any] = old if isinstance(old, dict) else {}
+        same = value.get("kind") in (None, before.get("kind"))
+        value = merged(before, value) if before and same else kept | value
+    here[last] = value
+
+
+def _annotation(tree: dict[str, Any], path: list[str]) -> Any:
+    """The type annotation of the field at a path, given the kinds of the parts above it."""
+    here: Any = tree
+    chosen: Any = Recipe
+    annotation: Any = None
+    for key in path:
+        annotation = hints_of(chosen).get(key) if is_dataclass(chosen) else None
+        here = here.get(key) if isinstance(here, dict) else None
+        chosen = class_of(annotation, here if isinstance(here, dict) else {})
+    return annotation
+
+
+def _has_kind(one: Any) -> bool:
+    return any(field.name == "kind" for field in fields(one))
+
+
+def _carried(name: str, old: Any, known: set[str]) -> dict[str, Any]:
+    """The fields that a part of another kind keeps from the one it replaces."""
+    kept = {one: old[one] for one in CARRIED.get(name, ()) if isinstance(old, dict) and one in old}
+    if name == "feedforward" and isinstance(old, dict) and "activation" in old:
+        kept["expert"] = old
+    return {one: value for one, value in kept.items() if one in known}
+
+
+def _written_out(old: Any, d_model: int) -> Any:
+    """A feed-forward configuration with its default width written out."""
+    widths = {"mlp": 4 * d_model, "gated": 8 * d_model // 3}
+    if not isinstance(old, dict) or old.get("d_ff", 0) is not None or old["kind"] not in widths:
+        return old
+    return {**old, "d_ff": widths[old["kind"]]}
+
+
+def _keep_cross_attention(tree: dict[str, Any], model: ModelConfig) -> None:
+    """Set cross-attention explicitly if the self-attention that it was derived from is replaced."""
+    mixer = tree.get("decoder_attention") or tree.get("attention")
+    if not isinstance(mixer, dict) or mixer.get("kind") == "attention":
+        return
+    if model.kind == "encoder_decoder" and tree.get("cross_attention") is None:
+        tree["cross_attention"] = tree_of(
+            replace(model, cross_attention=model.decoder_parts.cross_attention_config)
+        )["cross_attention"]

@@ -1,0 +1,315 @@
+"""Recipes: TOML files that fully describe a run, validated before it starts."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from addnorm.config import config, problem_of
+from addnorm.convert.core.modules import places_of
+from addnorm.data import Corpus, DataConfig
+from addnorm.data.examples import Task
+from addnorm.data.readers.chat import PLAIN
+from addnorm.data.tokenizing.tokenizers import TokenizerConfig
+from addnorm.errors import InputError
+from addnorm.files import check_recipe_file, read_file
+from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.parts import FROM_FILE, family_of, kind_of
+from addnorm.runs.recipes.chat_template import chat_template
+from addnorm.runs.recipes.consistency import Place, check_input, check_training
+from addnorm.runs.recipes.custom_parts import check_imports, import_named
+from addnorm.runs.recipes.error_messages import chooses, classes_in, explain, hints_of, written_path
+from addnorm.runs.recipes.starting_model import MODEL, merged, model_tree
+from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.of_model import task_of_training
+from addnorm.training.settings import TrainConfig
+
+
+@config
+class Recipe:
+    """The five tables of a recipe; images alone have no tokenizer.
+
+    With `train.start`, the tokenizer is that of the folder, and so is all of the model that is not
+    written. A model from elsewhere has no data.
+    """
+
+    data: DataConfig | None = None
+    """What to learn from, and what to validate and test on."""
+    tokenizer: TokenizerConfig | None = None
+    """How text becomes token ids; images have none, and with `train.start` it is that of the
+    folder.
+    """
+    model: ModelConfig
+    """The architecture: the kind of model, its sizes and its parts."""
+    train: TrainConfig
+    """How long to train, in what batches, by which optimiser, and what is kept."""
+    eval: EvalConfig = EvalConfig()
+    """How the model is measured, and how it decodes."""
+
+    def corpus(self) -> Corpus:
+        """Load the data. Raises `InputError` if there are none or they cannot be read."""
+        if self.data is None:
+            kind = _data_for(self.model)
+            raise InputError(
+                f"this model came without data: name some, such as `data.kind = {kind}` and "
+                "files as `data.train` and `data.valid`"
+            )
+        found: Any = self.data.load()
+        if not isinstance(found, Corpus):
+            raise InputError(
+                f"data: {kind_of(self.data)} loads {type(found).__name__}: load() returns a Corpus"
+            )
+        return found
+
+
+DATA_FOR = {
+    "patches": "image_files",
+    "convolutions": "image_files",
+    "log_mel": "audio",
+    "series": "series",
+}
+"""A kind of data by the kind of input that a model reads."""
+
+
+def _data_for(model: ModelConfig) -> str:
+    """A kind of data that a model can be measured on."""
+    if isinstance(model, DecoderConfig):
+        return "text"
+    if model.input.kind in DATA_FOR:
+        return DATA_FOR[model.input.kind]
+    if isinstance(model, EncoderDecoderConfig):
+        return "parallel"
+    return "text" if isinstance(model.head, TokenHeadConfig) else "lines"
+
+
+RECIPE = TypeAdapter(Recipe)
+
+
+def read_recipe(
+    file: Path, overrides: Mapping[str, str] | None = None, *, import_parts: bool = False
+) -> Recipe:
+    """Read the recipe in `file`, with fields such as `train.lr` replaced by `overrides`.
+
+    `import_parts` is for a recipe that the user explicitly asked to train: the modules listed in
+    `import`, and installed packages of the parts it names, are imported. Raises `InputError` naming
+    the file, the line, what is wrong and the nearest valid name.
+    """
+    overrides = overrides or {}
+    text = _read(file)
+    tree = _parse(file, text)
+    names = tree.pop("import", [])
+    for name, value in overrides.items():
+        write_default_kinds(tree, name)
+        set_field(tree, name, value)
+
+    def place(path: list[str]) -> str:
+        here = ".".join([*path, ""])
+        given = [name for name in overrides if here.startswith(f"{name}.")]
+        if given:
+            return f"`{given[-1]}`"
+        below = [f"`{name}`" for name in overrides if path and f"{name}.".startswith(here)]
+        return " with ".join([f"{file}:{line_of(text, path)}", *below])
+
+    if import_parts:
+        import_named(file, names, place(["import"]))
+    else:
+        check_imports(file, tree)
+    known = {field.name for field in fields(Recipe)}  # pyright: ignore[reportArgumentType]
+    if "data" not in tree and known.issuperset(tree):  # else it may only be misspelt
+        raise InputError(f"{place(['data'])}: data is missing.")
+    tree = with_current_names(tree)
+    _write_start(tree, place)
+    recipe = check_recipe(tree, place, from_file=not import_parts)
+    check_training(recipe.model, recipe.train, recipe.eval, place)
+    return recipe
+
+
+def _write_start(tree: dict[str, Any], place: Place) -> None:
+    """Merge the recipe's model settings into the model of the folder that training starts from."""
+    train, model = tree.get("train"), tree.get("model", {})
+    start = train.get("start") if isinstance(train, dict) else None
+    if isinstance(start, str) and isinstance(model, dict):
+        try:
+            old = _with_layer_pattern(model_tree(Path(start)))
+            # The folder is not trusted: validate it before merging, so that it cannot import
+            # anything.
+            MODEL.validate_python(old, context=FROM_FILE)
+            tree["model"] = merged(old, model)
+            data = tree.get("data")
+            if isinstance(data, dict) and data.get("kind") == "chat" and "template" not in data:
+                template = chat_template(*places_of(Path(start)))
+                data["template"] = None if template == PLAIN else template
+        except ValidationError as error:
+            first = problem_of(error.errors(include_url=False)[0])
+            raise InputError(f"{place(['train', 'start'])}: {start}: {first}") from error
+        except InputError as error:
+            raise InputError(f"{place(['train', 'start'])}: {error}") from error
+
+
+def _read(file: Path) -> str:
+    check_recipe_file(file)
+    try:
+        return read_file(file).decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{file}: no recipe can be read there: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{file}:{line}: a recipe is UTF-8; this is not") from error
+
+
+def _parse(file: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        what, _, where = str(error).partition(" (at ")
+        found = re.match(r"line (\d+)", where)
+        line = int(found[1]) if found else text.rstrip().count("\n") + 1
+        raise InputError(f"{file}:{line}: not valid TOML: {TOML.get(what, what)}") from error
+    except RecursionError as error:
+        raise InputError(f"{file}: not a recipe: nested too deep") from error
+
+
+TOML = {
+    "Cannot overwrite a value": "this is given twice",
+    "Invalid value": "no value: text stands between quotes",
+    "Illegal character '\\n'": "a line ends within quotes",
+}
+"""What Python's reader of TOML says, in other words."""
+
+
+def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) -> Recipe:
+    """Validate a recipe tree; with `from_file`, no package is imported for custom parts.
+
+    Raises `InputError` about the first error.
+    """
+    context = FROM_FILE if from_file else None
+    try:
+        recipe = RECIPE.validate_python(with_current_names(tree), context=context)
+    except ValidationError as error:
+        # Report wrong fields before missing ones, which may only be misspelt.
+        first = min(error.errors(include_url=False), key=lambda e: e["type"] == "missing")
+        where = place(written_path(Recipe, first))
+        raise InputError(f"{where}: {explain(Recipe, first)}") from error
+    _check_numbers(tree, recipe, place)
+    if recipe.data is not None:
+        check_input(recipe.data, recipe.tokenizer, recipe.model, recipe.train, place)
+    return recipe
+
+
+def _check_numbers(tree: Mapping[str, Any], made: Any, place: Place, *above: str) -> None:
+    """Raise `InputError` for a number that no machine counts to, and for true or false as one."""
+    for key, value in tree.items():
+        there, path = getattr(made, key, None), [*above, key]
+        if isinstance(value, Mapping):
+            _check_numbers(value, there, place, *path)
+        elif isinstance(value, bool) and isinstance(there, int | float) and there is not value:
+            raise InputError(
+                f"{place(path)}: {'.'.join(path)} = {str(value).lower()}: give a number."
+            )
+        elif isinstance(there, int) and abs(there) >= 2**62:
+            raise InputError(f"{place(path)}: {'.'.join(path)} = {there}: must be less than 2⁶².")
+
+
+def with_current_names(tree: dict[str, Any]) -> dict[str, Any]:
+    """Rename fields of a recipe tree that have names from earlier versions.
+
+    `model.layer_pattern` was `model.cycle` in the first version. A tree with both names is
+    unchanged, so that the earlier name is refused.
+    """
+    model = tree.get("model")
+    return {**tree, "model": _with_layer_pattern(model)} if isinstance(model, dict) else tree
+
+
+def _with_layer_pattern(model: dict[str, Any]) -> dict[str, Any]:
+    if "cycle" not in model or "layer_pattern" in model:
+        return model
+    return {"layer_pattern" if key == "cycle" else key: value for key, value in model.items()}
+
+
+def task_of(recipe: Recipe) -> Task:
+    """The task of a recipe's model. Raises `InputError` if it has none."""
+    return task_of_training(recipe.model, recipe.train.batching)
+
+
+# The text of a recipe.
+
+
+def line_of(text: str, path: list[str]) -> int:
+    """The number of the line that sets the field, or of the nearest enclosing table."""
+    best, depth = 1, 0
+    table: list[str] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if header := re.match(r"\s*\[+([^\[\]]+)\]", line):
+            table = here = _keys(header[1])
+        elif key := re.match(r"""\s*([\w."' -]+?)\s*=""", line):
+            here = [*table, *_keys(key[1])]
+        else:
+            continue
+        if here == path[: len(here)] and len(here) > depth:
+            best, depth = number, len(here)
+    return best
+
+
+def _keys(dotted: str) -> list[str]:
+    return [part.strip(" \t\"'") for part in dotted.split(".")]
+
+
+def write_default_kinds(tree: dict[str, Any], name: str) -> None:
+    """Fill in the default kinds of the parts on the path to the field `a.b.c`.
+
+    This allows setting `train.schedule.warmup` in a recipe with the default schedule.
+    """
+    here: Any = tree
+    chosen: Any = Recipe
+    for table in name.split(".")[:-1]:
+        known = {field.name: field for field in fields(chosen)} if is_dataclass(chosen) else {}
+        if table not in known:
+            return
+        annotation = hints_of(chosen).get(table)
+        if isinstance(here.get(table), str) and chooses(annotation):
+            here[table] = {"kind": here[table]}
+        kind = getattr(known[table].default, "kind", None)
+        here = here.setdefault(table, {} if kind is None else {"kind": kind})
+        if not isinstance(here, dict):
+            return
+        chosen = class_of(annotation, here)
+
+
+def class_of(annotation: Any, table: Mapping[str, Any]) -> Any:
+    """The configuration class of a table; None if unknown."""
+    classes, family = classes_in(annotation), family_of(annotation)
+    if not chooses(annotation):
+        return classes[0] if classes else None
+    kind = table.get("kind", family and family.default)
+    for one in classes:
+        if kind_of(one) == kind:
+            return one
+    try:
+        return family.find(str(kind), from_file=True) if family is not None else None
+    except ValueError:
+        return None
+
+
+def set_field(tree: dict[str, Any], name: str, value: str) -> None:
+    """Set the field `a.b.c` to a value written as in TOML; a bare word is a string.
+
+    A table that is null, as `data` in the copy of a model that came without any, counts as empty.
+    Raises `InputError` if `a.b` exists and is not a table.
+    """
+    *tables, last = name.split(".")
+    here: Any = tree
+    for table in tables:
+        if here.get(table) is None:
+            here[table] = {}
+        here = here[table]
+        if not isinstance(here, dict):
+            raise InputError(f"`{name}`: {table} = {here!r} is not a table")
+    try:
+        here[last] = tomllib.loads(f"value = {value}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError):
+        here[last] = value

@@ -1,0 +1,121 @@
+"""Starting training from the configuration and weights of an existing folder."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from torch import nn
+
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.modules import is_run_folder
+from addnorm.convert.core.settings import Settings
+from addnorm.convert.folder import describe_folder, is_hf_folder
+from addnorm.convert.weights.peft import base_of, is_adapter
+from addnorm.errors import InputError
+from addnorm.files import check_model_folder
+from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.runs.recipes.custom_parts import check_imports
+from addnorm.training.average import Weights, weights_of
+
+MODEL = TypeAdapter[ModelConfig](ModelConfig)
+
+
+def tree_of(model: ModelConfig) -> dict[str, Any]:
+    """A model configuration as a tree of recipe values."""
+    return MODEL.dump_python(model, mode="json")
+
+
+def sized(spec: ModelSpec) -> ModelConfig:
+    """The model configuration with its vocabulary sizes filled in."""
+    model, n = spec.model, spec.vocab_size or None
+    if isinstance(model, EncoderDecoderConfig):
+        return replace(model, vocab_size=n, target_vocab_size=spec.target_vocab_size)
+    return replace(model, vocab_size=n)
+
+
+def model_tree(folder: Path) -> dict[str, Any]:
+    """The model of a run folder or Hugging Face folder, as a tree of recipe values.
+
+    Raises `InputError` if it is neither.
+    """
+    check_model_folder(folder)
+    if is_hf_folder(folder):
+        return tree_of(sized(describe_folder(folder)[1]))
+    if is_adapter(folder) and not is_run_folder(folder):
+        return model_tree(base_of(folder))
+    tree = Settings.of(folder).tree.get("recipe")
+    model = tree.get("model") if isinstance(tree, dict) else None
+    if not isinstance(model, dict):
+        raise InputError(f"{folder}: neither a run folder nor one from Hugging Face")
+    check_imports(folder, model)
+    return model
+
+
+def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Merge `new` into `old`: tables of the same kind are merged, others replaced."""
+    if "kind" in new and new["kind"] != old.get("kind"):
+        return new
+    both = dict(old)
+    for key, value in new.items():
+        before = old.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            value = merged(before, value)
+        both[key] = value
+    return both
+
+
+@dataclass(frozen=True)
+class MatchReport:
+    """Which weights were transferred by name and shape, and which were not."""
+
+    kept: tuple[str, ...]
+    new: tuple[str, ...]
+    """Weights of the model without a match, which are unchanged."""
+    unused: tuple[str, ...]
+    """Source weights that the model does not use."""
+    partly: tuple[str, ...] = ()
+    """Weights of which some rows were transferred, and others are unchanged."""
+    names: tuple[str, ...] = ()
+    """How the names that rows stand for differ, a phrase for each kind of name."""
+
+    @property
+    def fresh(self) -> tuple[str, ...]:
+        """Weights that are not whole those of the source."""
+        return (*self.new, *self.partly)
+
+    def __str__(self) -> str:
+        """A one-line summary."""
+        parts = [f"{len(self.kept)} weights taken over"]
+        parts += [f"in part: {shown(self.partly)}"] if self.partly else []
+        parts += [f"new: {shown(self.new)}"] if self.new else []
+        parts += [f"left out: {shown(self.unused)}"] if self.unused else []
+        return "; ".join([*parts, *self.names])
+
+
+def shown(names: tuple[str, ...], most: int = 4) -> str:
+    """The first names, and the number of the others."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+NOTHING_MATCHES = "no weight has the name and shape of one of this model"
+
+
+@torch.no_grad()
+def transfer_matching_weights(model: nn.Module, weights: Weights) -> MatchReport:
+    """Copy the weights whose name and shape match those of the model.
+
+    Raises `InputError` if none match.
+    """
+    targets = weights_of(model)
+    kept = [
+        name for name, w in targets.items() if name in weights and weights[name].shape == w.shape
+    ]
+    if not kept:
+        raise InputError(NOTHING_MATCHES)
+    for name in kept:
+        targets[name].copy_(weights[name])
+    new, unused = ([name for name in side if name not in kept] for side in (targets, weights))
+    return MatchReport(tuple(kept), tuple(new), tuple(unused))

@@ -1,0 +1,1 @@
+"""Rewriting a run: swapped parts, pruned or quantised weights, and what that costs."""

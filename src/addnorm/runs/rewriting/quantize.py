@@ -1,0 +1,335 @@
+"""Quantising a run: calibrate on its data, measure before and after, and write a folder."""
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from addnorm.atomic import atomic_directory
+from addnorm.convert.core.readback import model_logits, sample_inputs
+from addnorm.data.batches.batch import Batch, Loader
+from addnorm.errors import InputError
+from addnorm.models import Model
+from addnorm.quantize import (
+    Int4Config,
+    Int8Config,
+    QuantizationConfig,
+    StaticConfig,
+    WeightsOnlyConfig,
+    is_calibrated,
+    quantize,
+)
+from addnorm.quantize.places import (
+    check_replaceable,
+    check_some_left,
+    includable,
+    names_matching,
+    names_to_include,
+    places_of,
+    with_tied,
+)
+from addnorm.runs.evaluation import EvaluationData, Split
+from addnorm.runs.files.lock import check_empty, locked
+from addnorm.runs.files.quantization_file import Quantization, check_finite, check_float
+from addnorm.runs.rewriting.decoding_speed import writing_speeds
+from addnorm.runs.rewriting.swap import part_of
+from addnorm.runs.run import Run
+from addnorm.runs.saving import write_run, write_validation
+from addnorm.training.average import n_bytes, weights_of
+from addnorm.training.loss import labels_loss_sum
+
+FLOAT = "float32"
+"""The name of the model before, in reports."""
+
+SENSITIVITY_EXAMPLES = 16
+"""How many of the calibration's examples the layers are compared on."""
+
+
+SWEEP: dict[str, QuantizationConfig] = {
+    "int8 weights only": Int8Config(activations=WeightsOnlyConfig()),
+    "int8 dynamic": Int8Config(),
+    "int8 dynamic, smoothed": Int8Config(smoothing=0.5),
+    "int8 static, minmax": Int8Config(activations=StaticConfig()),
+    "int8 static, percentile": Int8Config(activations=StaticConfig(range="percentile")),
+    "int8 static, mse": Int8Config(activations=StaticConfig(range="mse")),
+    "int8 static, mse, smoothed": Int8Config(activations=StaticConfig(range="mse"), smoothing=0.5),
+    "int4 nearest": Int4Config(),
+    "int4 GPTQ": Int4Config(rounding="gptq"),
+    "int4 nearest, groups of 128": Int4Config(group_size=128),
+    "int4 GPTQ, groups of 128": Int4Config(rounding="gptq", group_size=128),
+}
+"""The schemes of a sweep."""
+
+if find_spec("torchao") is not None:
+    SWEEP["int4 HQQ"] = Int4Config(rounding="hqq")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizeOptions:
+    """How to quantise a run, and on what to measure it."""
+
+    scheme: QuantizationConfig
+    calibrate: int = 128
+    """The number of training examples to calibrate on."""
+    keep: tuple[str, ...] = ()
+    """Patterns of the names of layers to leave as they are."""
+    include: tuple[str, ...] = ()
+    """Patterns of the names of layers to quantise too, such as those of modules of your own."""
+    keep_worst: int = 0
+    """Leave so many more as they are: those that raise the loss most."""
+    split: Split = "valid"
+    """What to measure on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A model's size, scores and speed."""
+
+    n_bytes: int
+    scores: Mapping[str, float]
+    speeds: Mapping[int, float]
+    """Tokens (of an encoder, texts) a second by the number of texts at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantizationReport:
+    """What was measured of a model before and after, by name."""
+
+    models: Mapping[str, Measured]
+    kept: tuple[str, ...] = ()
+    left: Mapping[str, int] = field(default_factory=dict)
+    """The number of weights that are not quantised by part, the largest first."""
+    includable: tuple[str, ...] = ()
+    """The layers among them that would be quantised if they were named."""
+    sensitivity: Mapping[str, float] | None = None
+    """By how much each layer alone raises the loss, the worst first, where it was asked for."""
+    unmeasured: str | None = None
+    """Why no scores were measured, if so."""
+
+
+def quantize_run(
+    folder: Path, out: Path, options: QuantizeOptions, fields: Mapping[str, str], console: Console
+) -> QuantizationReport:
+    """Write the model of `folder`, quantised, to the run folder `out`; return what it costs.
+
+    `fields` are those of the recipe to replace, as of the data. Raises `InputError`, writing
+    nothing, where something is in `out`, for a model that is quantised already or has a part that
+    cannot be, and where the scheme is calibrated and the run has no data.
+    """
+    check_empty(out)
+    with locked(out):
+        check_empty(out)
+        run = _opened(folder, fields)
+        data, unmeasured = _data(run, options, fields)
+        examples = calibration_examples(data, options)
+        layers = Layers.of(run.model, options)
+        sensitivity = None
+        if options.keep_worst:
+            sensitivity = sensitivities(run.model, options.scheme, examples, layers)
+            if options.keep_worst >= len(sensitivity):
+                raise InputError(
+                    f"`keep_worst = {options.keep_worst}` keeps all {len(sensitivity)} layers that "
+                    f"would be quantised: give {len(sensitivity) - 1} at most"
+                )
+            worst = list(sensitivity)[: options.keep_worst]
+            layers = Layers.of(run.model, options, worst)
+        model = _quantized(run.model, options.scheme, examples, layers)
+        check_runs(run, model, layers)
+        models = {FLOAT: run.model, options.scheme.kind: model}
+        measured = measure(run, models, data, console)
+        facts = Quantization(
+            scheme=options.scheme,
+            kept=layers.kept,
+            included=layers.included,
+            examples=len(examples) if is_calibrated(options.scheme) else 0,
+            source=str(folder),
+        )
+        new = replace(run, model=model.eval(), quantization=facts)
+        with atomic_directory(out, index="config.json") as partial:
+            write_run(partial, new)
+            if options.split == "valid":
+                write_validation(partial, run.recipe, measured[options.scheme.kind].scores)
+    return QuantizationReport(
+        models=measured,
+        kept=layers.kept,
+        left=left_as_they_were(model),
+        includable=tuple(includable(model)),
+        sensitivity=sensitivity,
+        unmeasured=unmeasured,
+    )
+
+
+def sweep_run(
+    folder: Path,
+    schemes: Mapping[str, QuantizationConfig],
+    options: QuantizeOptions,
+    fields: Mapping[str, str],
+    console: Console,
+) -> QuantizationReport:
+    """Measure a run under each scheme, writing nothing; those of `schemes` that are calibrated too.
+
+    Raises `InputError` as `quantize_run` does.
+    """
+    run = _opened(folder, fields)
+    data, unmeasured = _data(run, options, fields)
+    layers = Layers.of(run.model, options)
+    models: dict[str, Model] = {FLOAT: run.model}
+    for name, scheme in schemes.items():
+        examples = calibration_examples(data, replace(options, scheme=scheme))
+        with console.status(f"quantising: {name}"):
+            models[name] = _quantized(run.model, scheme, examples, layers)
+            check_runs(run, models[name], layers)
+    return QuantizationReport(
+        models=measure(run, models, data, console), kept=layers.kept, unmeasured=unmeasured
+    )
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The names of the layers that stay as they are, and of those quantised besides the usual."""
+
+    kept: tuple[str, ...] = ()
+    included: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, model: Model, options: QuantizeOptions, worst: Sequence[str] = ()) -> "Layers":
+        """The layers that the options name, and the `worst`, which stay too.
+
+        Raises `InputError` for a pattern that matches none, and where every layer would stay.
+        """
+        included = names_to_include(model, options.include)
+        kept = names_matching(model, (*options.keep, *worst), included)
+        check_some_left(model, kept, included)
+        return cls(tuple(sorted(kept)), included)
+
+
+PLAIN = Layers()
+
+
+def _quantized(
+    model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], layers: Layers
+) -> Model:
+    batches = [batch.inputs for batch in examples] if is_calibrated(scheme) else []
+    new = copy.deepcopy(model)
+    return quantize(new, scheme, batches, keep=layers.kept, include=layers.included)
+
+
+def check_runs(run: Run, model: Model, layers: Layers) -> None:
+    """Raise `InputError` if a layer was included that the module around it reads the weight of."""
+    if not layers.included:
+        return
+    try:
+        with torch.inference_mode():
+            model_logits(model, sample_inputs(model))
+    except AttributeError as error:
+        raise InputError(
+            f"{run.name}: with {', '.join(layers.included)} quantised the model does not run "
+            f"({error}): a module that reads a layer's weight itself cannot have it in few bits: "
+            "include other layers"
+        ) from error
+
+
+def _opened(folder: Path, fields: Mapping[str, str]) -> Run:
+    run = Run.open(folder, fields)
+    check_float(run, "is quantised again")
+    check_finite(run.model)
+    check_replaceable(run.model)
+    return run.to(dtype=torch.float32)
+
+
+# Data.
+
+
+def _data(
+    run: Run, options: QuantizeOptions, fields: Mapping[str, str]
+) -> tuple[EvaluationData | None, str | None]:
+    """The run's data, or why there are none, where the scheme needs none."""
+    given = any(name.startswith("data.") for name in fields)
+    needed = given or is_calibrated(options.scheme) or bool(options.keep_worst)
+    return EvaluationData.if_any(run, options.split, needed=needed)
+
+
+def calibration_examples(data: EvaluationData | None, options: QuantizeOptions) -> list[Batch]:
+    """The first training examples of the run's own order, one a batch, so without padding."""
+    if data is None or not (is_calibrated(options.scheme) or options.keep_worst):
+        return []
+    if options.calibrate < 1:
+        raise InputError(f"`calibrate = {options.calibrate}`: must be at least 1")
+    return list(islice(_one_by_one(data.loaders.train), options.calibrate))
+
+
+def _one_by_one(loader: Loader[Any]) -> Iterator[Batch]:
+    for items in loader.plan(0):
+        for item in items:
+            yield loader.build([item])
+
+
+# Measuring.
+
+
+def measure(
+    run: Run, models: Mapping[str, Model], data: EvaluationData | None, console: Console
+) -> dict[str, Measured]:
+    """The size, scores and speed of each model."""
+    scores: dict[str, Mapping[str, float]] = {}
+    if data is not None and data.evaluator is not None:
+        for name, model in models.items():
+            with console.status(f"measuring: {name}"):
+                scores[name] = data.evaluator.evaluate(model).scores
+    with console.status("timing"):
+        speeds = writing_speeds(run, models)
+    return {
+        name: Measured(
+            n_bytes=n_bytes(weights_of(model).values()),
+            scores=scores.get(name, {}),
+            speeds=speeds[name],
+        )
+        for name, model in models.items()
+    }
+
+
+def left_as_they_were(model: Model) -> dict[str, int]:
+    """The number of weights that are not quantised by part, the largest first."""
+    found = Counter[str]()
+    for name, weight in model.named_parameters():
+        found[part_of(name.partition(".biases.")[0])] += weight.numel()
+    return dict(found.most_common())
+
+
+def sensitivities(
+    model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], layers: Layers = PLAIN
+) -> dict[str, float]:
+    """By how much the loss rises (nats a target) if one layer alone is quantised, worst first."""
+    some = examples[:SENSITIVITY_EXAMPLES]
+    rounded = _quantized(model, scheme, examples, layers)
+    before = _loss(model, some)
+    rises: dict[str, float] = {}
+    measured = set(layers.kept)
+    for name in (place.name for place in places_of(model, layers.included)):
+        if name in measured:
+            continue
+        tied = with_tied(model, {name}, layers.included)
+        measured |= tied
+        plain = {one: model.get_submodule(one) for one in tied}
+        for one in plain:
+            model.set_submodule(one, rounded.get_submodule(one))
+        rises[name] = _loss(model, some) - before
+        for one, module in plain.items():
+            model.set_submodule(one, module)
+    return dict(sorted(rises.items(), key=lambda one: -one[1]))
+
+
+@torch.inference_mode()
+def _loss(model: Model, examples: Sequence[Batch]) -> float:
+    model.eval()
+    total = sum(
+        float(labels_loss_sum(model.head, model(**one.inputs), one.targets)) for one in examples
+    )  # pyright: ignore[reportArgumentType]
+    return total / max(sum(one.n_tokens for one in examples), 1)

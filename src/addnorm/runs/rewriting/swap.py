@@ -1,0 +1,259 @@
+"""Swap parts of a trained model: transfer its weights to the new parts and measure the cost."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from addnorm.atomic import atomic_directory
+from addnorm.convert.core.family import differences
+from addnorm.convert.transfer.model import (
+    Kind,
+    Layers,
+    TransferReport,
+    config_with_folding,
+    evenly_spaced_layers,
+    layer_counts,
+    transfer_weights,
+)
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
+from addnorm.runs.evaluation import EvaluationData, Split
+from addnorm.runs.files.lock import check_empty, locked
+from addnorm.runs.files.quantization_file import check_float
+from addnorm.runs.files.weights import build_model
+from addnorm.runs.recipes.overrides import changed, with_depth
+from addnorm.runs.recipes.recipe import Recipe
+from addnorm.runs.rewriting.recovery import RecoveryOptions, recovering, train_further
+from addnorm.runs.run import Run
+from addnorm.runs.saving import write_run
+from addnorm.training.precision import resolve_device
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapOptions:
+    """The parts to swap, and how to recover from it.
+
+    `sets` are changes as `path=value` (see `changes`); `layers` maps each new layer to an old one.
+    Then follow `recover` steps of training on the labels or, with `distill`, on the outputs of the
+    old model.
+    """
+
+    sets: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
+    recover: int = 0
+    distill: bool = False
+    split: Split = "valid"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part of the model: the origin and number of its weights."""
+
+    name: str
+    kind: Kind
+    how: str
+    n_weights: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwapReport:
+    """The new run, how its weights were transferred, and the scores."""
+
+    run: Run
+    transfer: TransferReport
+    added: tuple[str, ...]
+    """Additional configuration changes that an exact transfer requires."""
+    figures: Mapping[str, Mapping[str, float]]
+    """The scores before, after and, with training, after recovery."""
+    unmeasured: str | None
+    """The reason why nothing was measured, if so."""
+
+    def parts(self) -> list[Part]:
+        """The weights by part, over all layers together, in model order."""
+        weights, origins = self.run.weights, self.transfer.origins
+        found: dict[str, list[str]] = {}
+        for name in origins:
+            found.setdefault(part_of(name), []).append(name)
+        return [
+            Part(
+                name=part,
+                kind=_worst({origins[name].kind for name in names}),
+                how="; ".join(dict.fromkeys(origins[n].how for n in names if origins[n].how)),
+                n_weights=sum(weights[name].numel() for name in names),
+            )
+            for part, names in found.items()
+        ]
+
+    def unused(self) -> list[str]:
+        """The parts of the old model that the new model does not use."""
+        return list(dict.fromkeys(part_of(name) for name in self.transfer.unused))
+
+
+def _worst(kinds: set[Kind]) -> Kind:
+    """The transfer kind of a part is the worst of its weights."""
+    order: tuple[Kind, ...] = ("new", "derived", "folded", "exact")
+    return next(kind for kind in order if kind in kinds)
+
+
+def part_of(name: str) -> str:
+    """The part that a weight belongs to, without the layer: `decoder.attention.q_proj`."""
+    part, _, last = re.sub(r"\.(blocks\.\d+|experts\.\d+)", "", name).rpartition(".")
+    return part if last in ("weight", "bias") else f"{part}.{last}"
+
+
+def swap_run(
+    folder: Path, out: Path, options: SwapOptions, fields: Mapping[str, str], console: Console
+) -> SwapReport:
+    """Write the model of `folder` with swapped parts to the run folder `out`; return a report.
+
+    `fields` are those of the recipe to replace, as of the data to measure on. Where the run has no
+    data, nothing is measured. Raises `InputError` where something is in `out` or another process
+    writes there, for parts that do not exist or do not fit, and where training is asked for
+    without data.
+    """
+    _check(options, fields, out)
+    with locked(out):
+        check_empty(out)
+        return _swap(folder, out, options, fields, console)
+
+
+def _swap(
+    folder: Path, out: Path, options: SwapOptions, fields: Mapping[str, str], console: Console
+) -> SwapReport:
+    # Training needs more than 16 bits.
+    run = Run.open(folder, fields, dtype=torch.float32 if options.recover else None)
+    check_float(run, "takes other parts")
+    recipe, layers = _swapped_recipe(run.recipe, options)
+    config = config_with_folding(run.model, run.recipe.model, recipe.model)
+    added = differences(recipe.model, config)
+    recipe = replace(recipe, model=config)
+    new = _built(run, recipe)
+    report = transfer_weights(run.model, run.recipe.model, new, config, layers)
+    _check_teacher(options, report)
+    teacher = None
+    if options.recover:
+        how = RecoveryOptions(options.recover, options.distill, fields)
+        recipe, teacher = recovering(run, recipe, new, how, console)
+    given = any(name.startswith("data.") for name in fields)
+    needed = bool(options.recover or given)
+    data, unmeasured = EvaluationData.if_any(run, options.split, needed=needed)
+    if data is not None:
+        device = resolve_device(recipe.train.device)
+        for model in (run.model, new):
+            model.to(device)
+    figures = measured(data, {"before": run.model, "after": new}, console)
+    with atomic_directory(out, index="config.json") as partial:
+        if options.recover:
+            assert data is not None
+            train_further(new, recipe, data, partial, teacher, console)
+            figures |= measured(data, {"recovered": new}, console)
+        swapped = replace(run, recipe=recipe, model=new.eval())
+        write_run(partial, swapped)
+    return SwapReport(
+        run=swapped.written_to(out),
+        transfer=report,
+        added=tuple(f"{name} = {_written(now)}" for name, (_, now) in added.items()),
+        figures=figures,
+        unmeasured=unmeasured,
+    )
+
+
+def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
+    """Validate the options before reading anything. Raises `InputError`."""
+    check_empty(out)
+    if options.distill and not options.recover:
+        raise InputError("`distill` says what to learn from: give `recover`, the number of steps")
+    if options.recover < 0:
+        raise InputError(f"`recover = {options.recover}`: must be at least 0")
+    if model_fields := [name for name in fields if name.startswith("model.")]:
+        path = model_fields[0].removeprefix("model.")
+        raise InputError(
+            f"`{model_fields[0]}`: parts of the model are changed by `sets = {path}=…`"
+        )
+    if not (options.sets or options.layers):
+        raise InputError(
+            "nothing to change: give `sets`, such as `sets = norm=rmsnorm`, or `layers`"
+        )
+
+
+def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layers]:
+    """The requested recipe, and the old layer for each new layer."""
+    old = layer_counts(recipe.model)
+    new = changed(recipe, options.sets)
+    first = next(iter(old))
+    if not options.layers:
+        counts = layer_counts(new.model)
+        return new, {stack: evenly_spaced_layers(old[stack], n) for stack, n in counts.items()}
+    unknown = [str(i) for i in options.layers if not 0 <= i < old[first]]
+    if unknown:
+        raise InputError(
+            f"`layers = {' '.join(unknown)}`: the model has layers 0 to {old[first] - 1}"
+        )
+    n = len(options.layers)
+    if new.model.n_layers not in (recipe.model.n_layers, n):
+        raise InputError(
+            f"`layers` names {n} layers, and `sets` n_layers={new.model.n_layers}: give one of them"
+        )
+    new = with_depth(new, n)
+    layers: dict[str, tuple[int, ...]] = {first: options.layers}
+    for stack, count in layer_counts(new.model).items():
+        together = _follows(new.model) and old[stack] == old[first]
+        layers.setdefault(
+            stack, options.layers if together else evenly_spaced_layers(old[stack], count)
+        )
+    return replace(new, model=_with_patterns_of(recipe.model, new.model, layers)), layers
+
+
+def _with_patterns_of(old: ModelConfig, new: ModelConfig, layers: Layers) -> ModelConfig:
+    """The new model with the layer patterns of the layers that it takes, unless it has others."""
+    patterns = {name: part for name, part in vars(old).items() if name.endswith("layer_pattern")}
+    if any(vars(new)[name] != pattern for name, pattern in patterns.items()):
+        return new
+    taken = old.fields_of_layers(layers)
+    return replace(new, **{name: part for name, part in taken.items() if name in patterns})
+
+
+def _follows(model: ModelConfig) -> bool:
+    """Whether the decoder depth follows the encoder depth by default."""
+    return isinstance(model, EncoderDecoderConfig) and model.n_decoder_layers is None
+
+
+def _built(run: Run, recipe: Recipe) -> Model:
+    """The new model, before the weight transfer, in the dtype of the old one."""
+    torch.manual_seed(recipe.train.seed)
+    try:
+        model = build_model(recipe, run.text, run.labels)
+    except InputError:
+        raise
+    except ValueError as error:  # incompatible parts
+        raise InputError(f"`sets`: {error}") from error
+    return model.to(next(run.model.parameters()).dtype).eval()
+
+
+def _check_teacher(options: SwapOptions, report: TransferReport) -> None:
+    resized = [reason for reason in report.changed if reason.startswith("vocab_size")]
+    if options.distill and resized:
+        raise InputError(f"`distill` needs one vocabulary, and {resized[0]}: leave it out")
+
+
+def measured(
+    data: EvaluationData | None, models: Mapping[str, Model], console: Console
+) -> dict[str, Mapping[str, float]]:
+    """Evaluate each model, printing the scores."""
+    if data is None or data.evaluator is None:
+        return {}
+    figures: dict[str, Mapping[str, float]] = {}
+    for name, model in models.items():
+        figures[name] = data.scores(model)
+        line = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
+        console.out(f"{name}: {line}", highlight=False)
+    return figures
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

