@@ -7,16 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tests.runs import (
-    test_bi_encoder,
-    test_chat,
-    test_fill,
-    test_forecasting,
-    test_images,
-    test_media,
-    test_pairs,
-    test_series_files,
-)
+from tests.runs import test_images, test_pairs
+from tests.runs.inference import test_bi_encoder, test_chat, test_media
+from tests.runs.inference import test_forecast as test_forecasting
+from tests.runs.inference import test_masked_tokens as test_fill
+from tests.runs.inference import test_series as test_series_files
 from tests.runs.tiny import RECIPES, VARIANTS, quiet, write_corpora
 
 from addnorm.convert.core.readback import model_logits, sample_inputs
