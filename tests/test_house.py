@@ -32,6 +32,7 @@ UNMIRRORED = {
     "tasks/multi_label.py": "runs/test_evaluation.py",
     "tasks/regression.py": "runs/test_evaluation.py",
     "tasks/tagging.py": "runs/test_evaluation.py",
+    "tasks/registry.py": "tasks/test_eval_config.py",
     "tasks/task.py": "runs/test_evaluation.py",
     "tasks/translation.py": "runs/test_evaluation.py",
     "data/ids/answers.py": "data/readers/test_chat.py",

@@ -53,5 +53,5 @@ def test_the_identity_is_no_activation_of_a_head_there(tmp_path: Path) -> None:
     transform = replace(model.head.transform, activation="identity")
     model = replace(model, head=replace(model.head, transform=transform))
     spec = replace(loaded.spec, model=model)
-    with pytest.raises(InputError, match="no family has the identity"):
+    with pytest.raises(InputError, match="this family has no 'identity', only relu"):
         save(tmp_path / "out", spec, model.build(64), None, model_type="modernbert")

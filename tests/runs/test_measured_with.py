@@ -18,7 +18,7 @@ from addnorm.metrics.scores import translation_scores
 from addnorm.runs.description import describe
 from addnorm.runs.measured_with import measured_with
 from addnorm.runs.recipes.recipe import Recipe, read_recipe
-from addnorm.tasks import TASKS
+from addnorm.tasks.registry import TASKS
 from addnorm.training.journal import read_journal
 
 

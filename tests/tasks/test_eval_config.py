@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from addnorm.data.examples import Task
-from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.registry import TASKS
 
 
 def test_every_task_has_a_metric() -> None:

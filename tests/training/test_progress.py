@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from addnorm.tasks import TASKS
+from addnorm.tasks.registry import TASKS
 from addnorm.training import progress
 from addnorm.training.progress import ProgressBar, text_progress
 

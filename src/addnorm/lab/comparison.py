@@ -21,8 +21,8 @@ from addnorm.runs.files.weights import count_parameters
 from addnorm.runs.recipes.differences import differences
 from addnorm.runs.recipes.recipe import Recipe, task_of
 from addnorm.runs.train.train_run import Prepared
-from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
+from addnorm.tasks.registry import TASKS
 from addnorm.training.journal import read_journal
 
 TEXTS = ("comparison.md", "comparison.json")

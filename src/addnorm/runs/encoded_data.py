@@ -28,9 +28,9 @@ from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.files.folder import Saved, read_settings
 from addnorm.runs.files.reading import as_trained
 from addnorm.runs.recipes.recipe import Recipe, task_of
-from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.of_model import check_batching, check_corpus
+from addnorm.tasks.registry import TASKS
 from addnorm.training.progress import text_progress
 
 

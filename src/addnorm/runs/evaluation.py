@@ -28,9 +28,9 @@ from addnorm.runs.inference.media import check_read_alike
 from addnorm.runs.inference.results import check_choice, corpus_of
 from addnorm.runs.measured_with import lines_of
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.tasks import TASKS, task_of_batches
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.forecasting import naive_scores
+from addnorm.tasks.registry import TASKS, task_of_batches
 from addnorm.tasks.task import Evaluation, Task
 
 Split = Literal["valid", "test"]

@@ -10,8 +10,8 @@ from addnorm.generate.rules import NO_RULES
 from addnorm.metrics.rouge import MEASURES
 from addnorm.metrics.scores import sacrebleu_signatures
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of
-from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import MetricName
+from addnorm.tasks.registry import TASKS
 
 MARKS = "case and punctuation count"
 

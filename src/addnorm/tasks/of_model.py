@@ -28,7 +28,7 @@ from addnorm.nn.heads import (
 )
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import kind_of, members
-from addnorm.tasks import TASKS
+from addnorm.tasks.registry import TASKS
 
 LABELLED = tuple(name for name, task in TASKS.items() if task.labels)
 """The tasks whose outputs are labels or numbers of the data."""

@@ -100,7 +100,7 @@ class Outputs:
 class Task(ABC):
     """What a model is for: a value that training, evaluation, use and messages ask.
 
-    A subclass says what is true of its task; `addnorm.tasks.TASKS` lists those of AddNorm.
+    A subclass says what is true of its task; `addnorm.tasks.registry.TASKS` lists those of AddNorm.
     """
 
     name: ClassVar[TaskName]

@@ -35,8 +35,8 @@ from addnorm.processor import file_name
 from addnorm.runs.files.lock import locked
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of
-from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
+from addnorm.tasks.registry import TASKS
 
 MOST_SEEDS = 10_000
 """The most seeds of a study: more could not be trained in a lifetime."""

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 from addnorm.errors import InputError, choices
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, check_recipe, read_recipe, set_field
 from addnorm.runs.train.train_run import Prepared
-from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import MetricName
 from addnorm.tasks.of_model import LABELLED
+from addnorm.tasks.registry import TASKS
 
 Fields = Mapping[str, str]
 """Fields of a recipe with their values, written as in TOML; a bare word is a string."""

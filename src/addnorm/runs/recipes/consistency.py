@@ -28,9 +28,9 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, M
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
-from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.of_model import check_batching, task_of_training
+from addnorm.tasks.registry import TASKS
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.settings import TrainConfig
 

@@ -58,8 +58,8 @@ from addnorm.runs.train.checked_trainer import checked_trainer
 from addnorm.runs.train.teacher import begin_from, open_teacher
 from addnorm.runs.train.warnings import size_of, warnings_for
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.tasks import TASKS
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
+from addnorm.tasks.registry import TASKS
 from addnorm.training.adapters import Adapted, adapt
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.optim import check_installed
