@@ -384,8 +384,11 @@ def _choose_family(spec: ModelSpec, model_type: str | None) -> tuple[Family, Jso
     """The requested family, or the first that can express the model, and its `config.json`."""
     if model_type is not None:
         family = family_named(model_type, "the family to export to")
-        spec = replace(spec, model=family.equivalent(spec.model))
-        config = family.write(spec) | {"model_type": model_type}
+        try:
+            spec = replace(spec, model=family.equivalent(spec.model))
+            config = family.write(spec) | {"model_type": model_type}
+        except InputError as error:
+            raise InputError(f"{model_type}: {error}") from error
         check_expressible(family, spec, config)
         return family, config
     problems: list[str] = []
