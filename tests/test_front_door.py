@@ -225,7 +225,7 @@ def test_type_checkers_see_what_is_there() -> None:
         for alias in node.names
     }
     assert {*listed, "__version__"} == {*an.__all__}
-    assert listed == {name: f"{module}.{name}" for name, module in an._MODULES.items()}
+    assert listed == {name: f"{module}.{name}" for name, module in an._modules().items()}
     [version] = [node for node in tree.body if not isinstance(node, ast.ImportFrom)]
     assert ast.unparse(version) == "__version__: str"
 
@@ -265,7 +265,7 @@ MISTAKES = {
     "an.load('gpt2').generate(['a', 2])": "texts[1] = 2 is not a string",
     "an.load('gpt2').generate('a', stop=5)": "stop = 5: give a string or a list of strings",
     "an.load('gpt2').generate('a', max_new_token=4)": "Did you mean 'max_new_tokens'? "
-    "Valid: texts, max_new_tokens, stop, decoding, beams, length_penalty,",
+    "Valid: texts, max_new_tokens, stop, decoding, beams, n_best, length_penalty,",
     "an.load('gpt2').stream(['a', 'b'])": "text = ['a', 'b']: give one text, a string",
     "an.load('gpt2').hidden_states(['a'])": "give one text, a string",
     "an.load('gpt2').generate({'a': 1})": "texts = {'a': 1}: give a string or a list of strings",

@@ -120,10 +120,10 @@ def test_the_table_says_who_reached_it() -> None:
 
 @pytest.mark.long
 def test_recipes_are_timed_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = recipe_file(tmp_path).read_text("utf-8")
+    small = recipe_file(tmp_path)
     board = Board(split="valid", metric="loss", target=100.0, lower_is_better=True)
     monkeypatch.setattr(speedruns, "BOARDS", {"small": board})
-    monkeypatch.setattr(speedruns, "record", lambda _, before=False: small)
+    monkeypatch.setattr(speedruns, "record_file", lambda _, before=False: small)
     told = Console(file=StringIO(), width=200)
     table = speedrun("small", None, 2, tmp_path, tmp_path / "out", told)
     assert "2 of 2" in shown(table)
@@ -138,10 +138,11 @@ def test_recipes_are_timed_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.long
 def test_a_run_that_fails_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    small = recipe_file(tmp_path).read_text("utf-8").replace("lr = 0.01", "lr = -1")
+    small = recipe_file(tmp_path)
+    small.write_text(small.read_text("utf-8").replace("lr = 0.01", "lr = -1"), "utf-8")
     board = Board(split="valid", metric="loss", target=1.0)
     monkeypatch.setattr(speedruns, "BOARDS", {"small": board})
-    monkeypatch.setattr(speedruns, "record", lambda _, before=False: small)
+    monkeypatch.setattr(speedruns, "record_file", lambda _, before=False: small)
     told = Console(file=StringIO())
     with pytest.raises(InputError, match="lr"):
         speedrun("small", None, 1, tmp_path, tmp_path / "out", told)
