@@ -189,7 +189,8 @@ WRITTEN = ("os.mkdir", "os.rename", "os.remove", "tempfile.")
 def watch(event, args):
     if event == "open":
         name, mode = str(args[0]), args[1] or "r"
-        touched = not name.endswith((".py", ".pyi", ".pyc", ".so", ".zip")) or not set(mode) <= set("rbt")
+        code = name.endswith((".py", ".pyi", ".pyc", ".so", ".zip"))
+        touched = not code or not set(mode) <= set("rbt")
     else:
         touched = event.startswith((*PROCESS, *WRITTEN))
     if touched:
