@@ -113,6 +113,7 @@ def test_one_batch_with_targets_is_enough(tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, steps=7)
     trainer.batches = Ignored(trainer.batches, but=6)
     trainer.fit()
+    assert trainer.state.step == trainer.total_steps == 7
 
 
 def test_statistics_of_micro_batches_are_refused(tmp_path: Path) -> None:

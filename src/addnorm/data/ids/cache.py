@@ -140,7 +140,7 @@ class TextStore:
 def can_keep(data: object) -> bool:
     """Whether data are files of text for a language model, and so large that it is worth it.
 
-    Nothing is known of those of someone's own, and nothing said of files that cannot be read.
+    Custom ones and files that cannot be read are not considered.
     """
     table = type(data) is TableConfig and tuple(data.columns()) == ("text",)
     if not (type(data) is TextConfig or table):

@@ -28,7 +28,7 @@ Pixels = UInt8[Tensor, "images channels height width"]
 
 @config
 class ImagesConfig:
-    """Classification of images in an .npz file: whole numbers from 0, black, to 255, white.
+    """Classification of images in an .npz file: integers from 0, black, to 255, white.
 
     `train`, `valid` and `test` name two arrays: the images, `n × height × width`, with
     `× channels` where they have colours, and their classes, `n` numbers from 0. `pool` comes before
@@ -127,7 +127,7 @@ def images_in(path: Path, name: str, array: Array) -> Pixels:
     """Convert an array to images, channels first. Raises `InputError` for other arrays."""
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or not array.size:
         raise InputError(
-            f"{path}: {name} holds {array.dtype} of shape {array.shape}: images are whole numbers "
+            f"{path}: {name} holds {array.dtype} of shape {array.shape}: images are integers "
             "of 8 bits (uint8), n × height × width or n × height × width × channels"
         )
     images = torch.from_numpy(np.ascontiguousarray(array))
@@ -139,7 +139,7 @@ def rows_of(place: str, images: Pixels, labels_place: str, labels: Array) -> Ite
     if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
         raise InputError(
             f"{labels_place} holds {labels.dtype} of shape {labels.shape}: "
-            f"{place} needs {len(images):,} classes, whole numbers"
+            f"{place} needs {len(images):,} classes, integers"
         )
     for i, (pixels, label) in enumerate(zip(images, labels.tolist(), strict=True)):
         if label < 0:

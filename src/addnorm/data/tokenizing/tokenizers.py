@@ -204,7 +204,7 @@ class Tokenizer:
         """Write a `tokenizer.json` as the library reads it.
 
         What one from elsewhere knows of its ids goes beside it, into `tokenizer.ids.json`. A
-        tokenizer of someone's own writes itself into the folder `tokenizer`, and `tokenizer.json`
+        custom tokenizer writes itself into the folder `tokenizer`, and `tokenizer.json`
         says by what it is read.
         """
         if isinstance(self.codec, OwnCodec):

@@ -31,7 +31,7 @@ MODULES = ("[1-9]*_*/config.json", "[1-9]*_*/*.safetensors")
 """The modules after the model, in folders that `modules.json` names."""
 
 CODEC = ("*tokenizer/*",)
-"""What a tokenizer of someone's own writes itself."""
+"""The folder that a custom tokenizer writes itself."""
 
 WEIGHTS = ("model.safetensors", "adapter_model.safetensors", "adapter_config.json")
 
