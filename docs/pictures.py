@@ -21,13 +21,14 @@ import addnorm
 from addnorm.data.batches.augmentation import (
     Augmentation,
     CropConfig,
+    CutMixConfig,
     ErasingConfig,
     Examples,
     FlipConfig,
+    MixupConfig,
 )
 from addnorm.data.batches.buckets import TokensConfig
 from addnorm.data.batches.frames import SpecAugmentConfig
-from addnorm.data.batches.mixing import CutMixConfig, MixupConfig
 from addnorm.data.batches.randaugment import RandAugmentConfig
 from addnorm.data.examples import Clip, Transcribed
 from addnorm.data.readers.audio import log_mel

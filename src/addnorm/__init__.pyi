@@ -2,8 +2,10 @@
 
 from addnorm.checking.quick import check as check
 from addnorm.data.batches.augmentation import CropConfig as CropConfig
+from addnorm.data.batches.augmentation import CutMixConfig as CutMixConfig
 from addnorm.data.batches.augmentation import ErasingConfig as ErasingConfig
 from addnorm.data.batches.augmentation import FlipConfig as FlipConfig
+from addnorm.data.batches.augmentation import MixupConfig as MixupConfig
 from addnorm.data.batches.buckets import TokensConfig as TokensConfig
 from addnorm.data.batches.denoising import DenoisingConfig as DenoisingConfig
 from addnorm.data.batches.denoising import InfillingConfig as InfillingConfig
@@ -11,12 +13,10 @@ from addnorm.data.batches.denoising import SpanCorruptionConfig as SpanCorruptio
 from addnorm.data.batches.frames import FramesConfig as FramesConfig
 from addnorm.data.batches.frames import SpecAugmentConfig as SpecAugmentConfig
 from addnorm.data.batches.images import ExamplesConfig as ExamplesConfig
-from addnorm.data.batches.mask_units import SpanUnitsConfig as SpanUnitsConfig
-from addnorm.data.batches.mask_units import TokenUnitsConfig as TokenUnitsConfig
-from addnorm.data.batches.mask_units import WordUnitsConfig as WordUnitsConfig
 from addnorm.data.batches.masked import MaskedConfig as MaskedConfig
-from addnorm.data.batches.mixing import CutMixConfig as CutMixConfig
-from addnorm.data.batches.mixing import MixupConfig as MixupConfig
+from addnorm.data.batches.masked import SpanUnitsConfig as SpanUnitsConfig
+from addnorm.data.batches.masked import TokenUnitsConfig as TokenUnitsConfig
+from addnorm.data.batches.masked import WordUnitsConfig as WordUnitsConfig
 from addnorm.data.batches.randaugment import RandAugmentConfig as RandAugmentConfig
 from addnorm.data.batches.series_batches import SeriesBatchesConfig as SeriesBatchesConfig
 from addnorm.data.batches.windows import PackedConfig as PackedConfig
@@ -31,9 +31,9 @@ from addnorm.data.readers.constructors import tagged as tagged
 from addnorm.data.readers.constructors import text as text
 from addnorm.data.readers.dates import DatesConfig as DatesConfig
 from addnorm.data.readers.hub import DatasetConfig as DatasetConfig
-from addnorm.data.readers.image_files import ImageFilesConfig as ImageFilesConfig
+from addnorm.data.readers.images import ImageFilesConfig as ImageFilesConfig
+from addnorm.data.readers.images import ImagesConfig as ImagesConfig
 from addnorm.data.readers.labelled_series import LabelledSeriesConfig as LabelledSeriesConfig
-from addnorm.data.readers.npz_images import ImagesConfig as ImagesConfig
 from addnorm.data.readers.series import SeriesConfig as SeriesConfig
 from addnorm.data.readers.strings import StringsConfig as StringsConfig
 from addnorm.data.tokenizing.tokenizers import BPEConfig as BPEConfig

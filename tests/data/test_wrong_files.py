@@ -213,9 +213,9 @@ def test_pipes_and_links_to_nothing_are_named_or_counted(tmp_path: Path) -> None
     write(tmp_path, "1.png", picture(), picture())
     os.mkfifo(tmp_path / "files" / "a" / "pipe.png")
     (tmp_path / "files" / "b" / "lost.png").symlink_to(tmp_path / "nowhere.png")
-    with pytest.raises(InputError, match=r"pipe\.png is no file, but a pipe"):
+    with pytest.raises(InputError, match=r"pipe\.png is not a file but a pipe"):
         pictures(tmp_path).load()
-    with pytest.raises(InputError, match=r"pipe\.png is no file"):
+    with pytest.raises(InputError, match=r"pipe\.png is not a file"):
         ImageFilesConfig(root=tmp_path, train="files/*/*", image_size=(4, 4)).load()
     report = pictures(tmp_path, damaged="leave_out").load().reports["train"]
     assert (report.read, report.used) == (4, 2)

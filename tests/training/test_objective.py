@@ -7,9 +7,8 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor, nn
 
-from addnorm.data.batches.augmentation import FlipConfig
+from addnorm.data.batches.augmentation import FlipConfig, MixupConfig
 from addnorm.data.batches.images import ExamplesConfig
-from addnorm.data.batches.mixing import MixupConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig

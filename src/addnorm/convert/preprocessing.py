@@ -13,7 +13,7 @@ from torch import Tensor
 from addnorm.convert.core.modules import find_file
 from addnorm.convert.core.settings import Settings
 from addnorm.data.readers.audio import log_mel, read_audio
-from addnorm.data.readers.image_files import read_image
+from addnorm.data.readers.images import read_image
 from addnorm.errors import InputError
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.patches import PatchEmbeddingConfig

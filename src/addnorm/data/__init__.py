@@ -27,12 +27,12 @@ from addnorm.data.examples import (
 )
 from addnorm.data.readers.audio import AudioConfig
 from addnorm.data.readers.chat import ChatConfig
+from addnorm.data.readers.conll import ConllConfig
 from addnorm.data.readers.dates import DatesConfig
 from addnorm.data.readers.hub import DatasetConfig
-from addnorm.data.readers.image_files import ImageFilesConfig
+from addnorm.data.readers.images import ImageFilesConfig, ImagesConfig
 from addnorm.data.readers.labelled_series import LabelledSeriesConfig
-from addnorm.data.readers.npz_images import ImagesConfig
-from addnorm.data.readers.plain_text import ConllConfig, LinesConfig, ParallelConfig, TextConfig
+from addnorm.data.readers.plain_text import LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.readers.series import SeriesConfig
 from addnorm.data.readers.tables import TableConfig
 from addnorm.data.readers.text_files import Files

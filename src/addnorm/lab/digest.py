@@ -71,7 +71,7 @@ def _media_files(data: Mapping[str, Any]) -> Iterator[Path]:
     """The sounds or images of folders, patterns and tables, and the text files next to them."""
     config: LabelledFiles = TypeAdapter[Any](DataConfig).validate_python(dict(data))
     for pattern in given(config.train, config.valid, config.test).values():
-        for _, file, _ in config.found(pattern):
+        for _, file, _ in config.files(pattern):
             if isinstance(file, Path):
                 yield file
                 if config.labels == "text_beside":

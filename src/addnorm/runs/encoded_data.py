@@ -13,7 +13,7 @@ from addnorm.data.examples import Scored, Series, second_text
 from addnorm.data.ids.cache import Show, TextFiles, TextStore, can_keep
 from addnorm.data.ids.encoding import EncodedCorpus, encode
 from addnorm.data.ids.forecast_windows import encode_series
-from addnorm.data.readers.incomplete import complete
+from addnorm.data.readers.rows import complete
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.lower_case import lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers

@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.data import Captioned, Corpus, Image, ImagesConfig, Labelled
-from addnorm.data.batches.augmentation import FlipConfig
+from addnorm.data.batches.augmentation import CutMixConfig, FlipConfig, MixupConfig
 from addnorm.data.batches.buckets import ExamplesConfig, PackedConfig, TokensConfig, WindowsConfig
 from addnorm.data.batches.images import Images, moved
-from addnorm.data.batches.mixing import CutMixConfig, MixupConfig
 from addnorm.data.ids.encoding import EncodedCorpus, encode
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig

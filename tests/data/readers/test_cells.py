@@ -1,6 +1,7 @@
-"""Classes by name: of every reader alike; lists, objects and mixed types are refused."""
+"""Cells of tables: classes by their names and types, and what counts as a number."""
 
 import json
+import math
 from collections.abc import Callable
 from copy import copy
 from decimal import Decimal
@@ -22,9 +23,9 @@ from addnorm.data.examples import (
     Tagged,
     Text,
 )
-from addnorm.data.readers.cells import class_in, is_missing
+from addnorm.data.readers.cells import LARGEST, class_in, is_missing, number_of
 from addnorm.data.readers.hub import DatasetConfig
-from addnorm.data.readers.image_files import ImageFilesConfig
+from addnorm.data.readers.images import ImageFilesConfig
 from addnorm.data.readers.labelled_series import LabelledSeriesConfig
 from addnorm.data.readers.tables import TableConfig
 from addnorm.errors import InputError
@@ -241,5 +242,21 @@ def test_zero_is_one_class_and_a_decimal_number_no_other_number() -> None:
 
 
 def test_a_class_that_is_no_text_is_refused_in_a_list_of_pairs() -> None:
-    with pytest.raises(InputError, match=r"train\[1\]: this row: .* half a surrogate pair"):
+    with pytest.raises(InputError, match=r"train\[1\]: this row: half a surrogate pair"):
         addnorm.labelled([("a", "b"), ("c", "\ud800")])
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        ("1.5", 1.5), (" -2e3 ", -2000.0), (3, 3.0), (Decimal("0.25"), 0.25), ("inf", math.inf),
+        (10**400, math.inf), ("1_000", None), ("1,5", None), ("", None), ("two", None),
+        (True, None), (None, None), ([1.0], None), ("\u0663", 3.0),
+    ],
+)  # fmt: skip
+def test_what_is_a_number(cell: object, expected: float | None) -> None:
+    assert number_of(cell) == expected
+
+
+def test_the_largest_is_that_of_float32() -> None:
+    assert torch.tensor([LARGEST, 1.001 * LARGEST]).isinf().tolist() == [False, True]

@@ -126,10 +126,10 @@ WRONG = {
         "message 1: role 'asistant'. Did you mean 'assistant'? Valid: system, user, assistant.",
     ),
     "no content": ({"messages": [TALK[0], {"role": "user"}]}, "message 2: expected role and"),
-    "a number": ({"messages": [{"role": "user", "content": 3}]}, "content is 3, and no text"),
+    "a number": ({"messages": [{"role": "user", "content": 3}]}, "content is 3, which is not text"),
     "a call": (
         {"messages": [TALK[1], {**TALK[2], "tool_calls": [1]}]},
-        "message 2: tool_calls is [1], and no text",
+        "message 2: tool_calls is [1], which is not text",
     ),
     "half a letter": (
         {"messages": [{"role": "user", "content": "\ud800"}]},
@@ -148,7 +148,7 @@ def test_a_wrong_row_is_named(tmp_path: Path, case: str) -> None:
 
 
 def test_wrong_templates() -> None:
-    with pytest.raises(ValueError, match="is no Jinja template"):
+    with pytest.raises(ValueError, match="is not a Jinja template"):
         ChatConfig(train=Path("t"), template="{% for %}")
     with pytest.raises(ValueError, match="lowercase would change"):
         ChatConfig(train=Path("t"), lowercase=True)
@@ -160,7 +160,7 @@ def test_wrong_templates() -> None:
     with pytest.raises(InputError, match=r"a:1: data\.template: Range too big"):
         conversation(TALK, "{% for i in range(10 ** 9) %}x{% endfor %}", "a:1")
     only_last = "{{ messages[-1].content }}"
-    with pytest.raises(InputError, match="no answer can be told apart"):
+    with pytest.raises(InputError, match="the answer cannot be separated"):
         conversation(TALK, only_last, "a:1")
 
 

@@ -105,8 +105,8 @@ def test_splits_have_their_own_files(root: Path) -> None:
             BY_NAME,
             r"a table has them in data\.label_column: leave data\.label_pattern out",
         ),
-        ("flat", {"file_column": "f", **BY_NAME}, r"data\.file_column is of a table"),
-        ("flat", {"label_column": "f", **BY_NAME}, r"data\.label_column is of a table"),
+        ("flat", {"file_column": "f", **BY_NAME}, r"data\.file_column names a column of a table"),
+        ("flat", {"label_column": "f", **BY_NAME}, r"data\.label_column names a column of a table"),
         ("flat", {"labels": "text_beside", **BY_NAME}, r"'text_beside' .*: give one of the two"),
         (
             "flat",

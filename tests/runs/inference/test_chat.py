@@ -138,7 +138,7 @@ def test_rendered_as_transformers_does() -> None:
     from tokenizers import Tokenizer as Library
     from tokenizers.models import BPE
 
-    from addnorm.data.readers.chat import rendered
+    from addnorm.data.readers.chat import render
 
     theirs = transformers.PreTrainedTokenizerFast(
         tokenizer_object=Library(BPE({"a": 0}, [])), bos_token="<s>", eos_token="</s>"
@@ -148,7 +148,7 @@ def test_rendered_as_transformers_does() -> None:
             expected = theirs.apply_chat_template(
                 TALK[:4], chat_template=template, tokenize=False, add_generation_prompt=prompt
             )
-            found = rendered(TALK[:4], template, "here", prompt=prompt)
+            found = render(TALK[:4], template, "here", prompt=prompt)
             assert found.replace("\0begin\0", "<s>").replace("\0end\0", "</s>") == expected
 
 

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from addnorm.config import WORD, Probability, config
 from addnorm.data.batches.batch import Batch, Loader, Loaders, padded, with_valid
-from addnorm.data.batches.mask_units import name_of
+from addnorm.data.batches.masked import name_of
 from addnorm.data.batches.segments import Segment, SegmentBatches, Segments, tokenizer_of
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus

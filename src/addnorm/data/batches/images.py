@@ -15,12 +15,13 @@ from addnorm.config import WORD, config
 from addnorm.data.batches.augmentation import (
     Augmentation,
     CropConfig,
+    CutMixConfig,
     ErasingConfig,
     Examples,
     FlipConfig,
+    MixupConfig,
 )
 from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, dice
-from addnorm.data.batches.mixing import CutMixConfig, MixupConfig
 from addnorm.data.batches.randaugment import RandAugmentConfig
 from addnorm.data.batches.signals import batch_of, scaled
 from addnorm.data.ids.encoding import Encoded, EncodedCorpus

@@ -1,4 +1,4 @@
-"""The class in a cell: a text, a number or a truth value, by its name."""
+"""Cells of tables: the class or the number in one."""
 
 import datetime
 import math
@@ -51,28 +51,35 @@ TYPES: dict[type[str], str] = {
 
 
 def plain(cell: Any) -> object:
-    """A number or an array of numpy as Python's own, and any other cell as it is."""
+    """Return a number or an array of numpy as Python's own, and any other cell unchanged."""
     return cell.tolist() if isinstance(cell, np.generic | np.ndarray) else cell
 
 
 def is_missing(cell: object) -> bool:
-    """Whether a cell has no class: nothing, NaN or blank text."""
+    """Whether a cell is empty: None, NaN or blank text."""
     cell = plain(cell)
     if isinstance(cell, float | Decimal) and math.isnan(cell):
         return True
     return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
-def class_in(cell: object, where: str) -> str:
-    """The name of the class in a cell, which remembers the type of a cell that is not text.
+def check_text(text: str, where: str) -> None:
+    """Raise `InputError` for characters that no text has: a NUL, half a surrogate pair."""
+    if "\0" in text:
+        raise InputError(f"{where}: a NUL is not text")
+    if any("\ud800" <= char <= "\udfff" for char in text):
+        raise InputError(f"{where}: half a surrogate pair is not text")
 
-    A text and a number that are written alike are one class. Raises `InputError` for a list, an
+
+def class_in(cell: object, where: str) -> str:
+    """Return the name of the class in a cell; it keeps the type of a cell that is not text.
+
+    A text and a number of the same spelling are one class. Raises `InputError` for a list, an
     object or bytes, and for invalid text.
     """
     match value := plain(cell):
         case str():
-            if "\0" in value or any("\ud800" <= char <= "\udfff" for char in value):
-                raise InputError(f"{where}: a NUL or half a surrogate pair is not text")
+            check_text(value, where)
             return value.strip()
         case bool():
             return Truth(value)
@@ -92,7 +99,7 @@ def class_in(cell: object, where: str) -> str:
 
 
 def check_one_type(classes: Iterable[tuple[str, str]]) -> None:
-    """Raise `InputError` for classes of two types, of which 1, 1.0 and true would be three.
+    """Raise `InputError` for classes of two types: 1, 1.0 and true would be three classes.
 
     `classes` are places and names.
     """
@@ -107,3 +114,24 @@ def check_one_type(classes: Iterable[tuple[str, str]]) -> None:
                 f"{where}: the class {name} is {TYPES[type(name)]}, and {first[1]} at {first[0]} "
                 f"is {TYPES[type(first[1])]}: write the classes of a column in one type"
             )
+
+
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number that models hold: they compute in float32."""
+
+
+def number_of(cell: object) -> float | None:
+    """Return the number in a cell, infinite where it is too large for any; None for other cells.
+
+    Truth values are not numbers here, nor are Python's own spellings such as `1_000`.
+    """
+    if isinstance(cell, bool) or not isinstance(cell, int | float | str | Decimal):
+        return None
+    if isinstance(cell, str) and "_" in cell:
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+    except OverflowError:
+        return float("inf")

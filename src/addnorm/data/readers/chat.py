@@ -14,6 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from addnorm.config import config
 from addnorm.data.examples import BEGIN, END, Chat, Said
+from addnorm.data.readers.cells import check_text
 from addnorm.data.readers.plain_text import RowFiles
 from addnorm.data.readers.rows import Row
 from addnorm.data.readers.saved_dataset import is_saved
@@ -22,7 +23,7 @@ from addnorm.data.readers.text_files import find, given, lines_of, read_text
 from addnorm.errors import InputError, choices
 
 Message = Mapping[str, str]
-"""Who says something, `role`, and what, `content`; a template may read more texts."""
+"""A message: the `role` of its author, its `content`, and other texts that a template reads."""
 
 ROLES = ("system", "user", "assistant")
 
@@ -32,7 +33,7 @@ PLAIN = (
     "{{ message.content }}{{ eos_token if message.role == 'assistant' else '\n' }}"
     "{% endfor %}{% if add_generation_prompt %}Assistant: {% endif %}"
 )
-"""The template for tokenizers that know none: each answer ends with the end token."""
+"""The template for tokenizers without one: each answer ends with the end token."""
 
 
 @config
@@ -65,10 +66,10 @@ class ChatConfig(RowFiles):
         if self.lowercase:
             raise ValueError("lowercase would change what a template writes: leave it out")
         if self.template is not None:
-            compiled(self.template)
+            jinja_template(self.template)
 
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The conversations of each given split."""
+        """Return the conversations of each given split."""
         return {k: self.table(v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def table(self, path: Path) -> Iterator[Row]:
@@ -77,18 +78,20 @@ class ChatConfig(RowFiles):
             yield Row(where, "empty line") if record is None else self.row(where, record)
 
     def row(self, where: str, record: Record) -> Row:
-        """A conversation, or the reason to skip it. Raises `InputError` for what is none."""
+        """Convert a record to a conversation, or to the reason to skip it.
+
+        Raises `InputError` for a record that is not a conversation.
+        """
         messages = messages_in(record, self.messages_column, where)
-        answers = [one["content"] for one in messages if one["role"] == "assistant"]
-        if not answers:
+        if not any(message["role"] == "assistant" for message in messages):
             return Row(where, "no answer of the assistant")
-        if any(not one["content"].strip() for one in messages):
+        if any(not message["content"].strip() for message in messages):
             return Row(where, "an empty message")
         return Row(where, conversation(messages, self.template, where))
 
 
 def messages_in(record: Record, column: str, where: str) -> list[Message]:
-    """The messages of a row. Raises `InputError` where it has no such column, or others in it."""
+    """Return the messages of a row. Raises `InputError` without such a column of messages."""
     if column not in record:
         raise InputError(f"{where}: no column {column!r}.{choices(column, record)}")
     return messages_of(record[column], where)
@@ -102,54 +105,44 @@ def holds_conversations(file: Path) -> bool:
 def conversations_in(
     file: Path, column: str = "messages", encoding: str = "utf-8"
 ) -> Iterator[tuple[str, list[Message] | InputError]]:
-    """The conversations of a file with their places; for a damaged one, what is wrong with it."""
-    for where, record in _records(find(file), encoding):
+    """Yield the place and the conversation of each row, or the error of a damaged row."""
+    for where, record in _unparsed_records(find(file), encoding):
         try:
             if record is not None:
-                read = json_object(record, where) if isinstance(record, str) else record
-                yield where, messages_in(read, column, where)
+                parsed = json_object(record, where) if isinstance(record, str) else record
+                yield where, messages_in(parsed, column, where)
         except InputError as error:
             yield where, error
 
 
-def _records(file: Path, encoding: str) -> Iterator[tuple[str, Record | str | None]]:
-    """The rows of a file; lines of JSON as they are, since one may be damaged and others not."""
+def _unparsed_records(file: Path, encoding: str) -> Iterable[tuple[str, Record | str | None]]:
+    """The rows of a file; lines of JSON unparsed, since one may be damaged and others not."""
     if suffix_of(file) != ".jsonl":
-        yield from records_of(file, encoding)
-        return
-    for n, line in enumerate(lines_of(read_text(file, encoding)), 1):
-        yield f"{file}:{n}", line if line.strip() else None
+        return records_of(file, encoding)
+    lines = enumerate(lines_of(read_text(file, encoding)), 1)
+    return ((f"{file}:{n}", line if line.strip() else None) for n, line in lines)
 
 
 def messages_of(cell: object, where: str) -> list[Message]:
-    """The messages of a list of objects. Raises `InputError`, naming the message, for others."""
+    """Check a list of messages. Raises `InputError`, naming the message, for anything else."""
     if not isinstance(cell, list) or not cell:
         raise InputError(f"{where}: expected a list of messages, not {cell!r}")
-    found: list[Message] = []
-    for n, one in enumerate(cast(list[Any], cell), 1):
+    messages: list[Message] = []
+    for n, message in enumerate(cast(list[Any], cell), 1):
         place = f"{where}: message {n}"
-        if not isinstance(one, dict) or {"role", "content"} - one.keys():
-            raise InputError(f"{place}: expected role and content, not {one!r}")
-        role = cast(dict[str, Any], one)["role"]
-        if role not in ROLES:
+        if not isinstance(message, dict) or {"role", "content"} - message.keys():
+            raise InputError(f"{place}: expected role and content, not {message!r}")
+        fields = cast(dict[str, Any], message)
+        if (role := fields["role"]) not in ROLES:
             raise InputError(f"{place}: role {role!r}.{choices(str(role), ROLES)}")
-        others = cast(dict[str, Any], one).items()
         # pandas and Arrow give every message the keys of all, with None where there is nothing.
-        said = {key: cell for key, cell in others if cell is not None or key == "content"}
-        for key, cell in said.items():
-            check_text(cell, key, place)
-        found.append(cast(Message, said))
-    return found
-
-
-def check_text(cell: object, key: str, place: str) -> None:
-    """Raise `InputError` for what is no text, or no valid one."""
-    if not isinstance(cell, str):
-        raise InputError(f"{place}: {key} is {cell!r}, and no text")
-    if "\0" in cell:
-        raise InputError(f"{place}: a NUL is not text")
-    if any("\ud800" <= letter <= "\udfff" for letter in cell):
-        raise InputError(f"{place}: half a surrogate pair is not text")
+        texts = {key: text for key, text in fields.items() if text is not None or key == "content"}
+        for key, text in texts.items():
+            if not isinstance(text, str):
+                raise InputError(f"{place}: {key} is {text!r}, which is not text")
+            check_text(text, place)
+        messages.append(cast(Message, texts))
+    return messages
 
 
 PLACEHOLDERS = {"bos_token": BEGIN, "eos_token": END}
@@ -162,7 +155,7 @@ def conversation(
     where: str = "chat",
     names: Mapping[str, Any] = PLACEHOLDERS,
 ) -> Chat:
-    """The text of a conversation in parts, each an answer or not.
+    """Return the text of a conversation in parts, each an answer or not.
 
     The template reads the special tokens in `names`, such as `eos_token`.
 
@@ -174,37 +167,39 @@ def conversation(
     for n, message in enumerate(messages, 1):
         if message["role"] != "assistant":
             continue
-        for told, is_answer in (
-            (rendered(messages[: n - 1], template, where, names, prompt=True), False),
-            (rendered(messages[:n], template, where, names), True),
+        for text, is_answer in (
+            (render(messages[: n - 1], template, where, names, prompt=True), False),
+            (render(messages[:n], template, where, names), True),
         ):
-            if not told.startswith(written):
+            if not text.startswith(written):
                 raise InputError(
-                    f"{where}: the template writes the {n - 1} messages before the answer in "
-                    f"message {n} otherwise than with it, so that no answer can be told apart"
+                    f"{where}: the template writes the {n - 1} messages before message {n} "
+                    "differently once that answer follows, so the answer cannot be separated"
                 )
-            parts.append(Said(told[len(written) :], is_answer))
-            written = told
-    said = (text for one in messages for key, text in one.items() if key != "role")
-    return Chat(tuple(parts), tuple(said), tuple(messages), template)
+            parts.append(Said(text[len(written) :], is_answer))
+            written = text
+    return Chat(tuple(parts), _contents(messages), tuple(messages), template)
+
+
+def _contents(messages: Sequence[Message]) -> tuple[str, ...]:
+    return tuple(text for message in messages for key, text in message.items() if key != "role")
 
 
 def prompt_of(
     messages: Sequence[Message], template: str | None, names: Mapping[str, Any] = PLACEHOLDERS
 ) -> Chat:
-    """The text after which the assistant answers, in the parts in which a model learnt it."""
-    whole = rendered(messages, template, "chat", names, prompt=True)
+    """Return the text after which the assistant answers, in the parts that a model learnt."""
+    whole = render(messages, template, "chat", names, prompt=True)
     try:
         chat = conversation(messages, template, "chat", names)
-    except InputError:  # the template writes earlier answers otherwise than the last one
+    except InputError:  # the template writes earlier answers in another way than the last one
         chat = conversation([], template)
     before = "".join(part.text for part in chat.parts)
     parts, before = (chat.parts, before) if whole.startswith(before) else ((), "")
-    said = (text for one in messages for key, text in one.items() if key != "role")
-    return Chat((*parts, Said(whole[len(before) :], False)), tuple(said))
+    return Chat((*parts, Said(whole[len(before) :], False)), _contents(messages))
 
 
-def rendered(
+def render(
     messages: Sequence[Message],
     template: str | None,
     where: str,
@@ -212,12 +207,12 @@ def rendered(
     *,
     prompt: bool = False,
 ) -> str:
-    """What the template writes, to which the special tokens in `names` are known.
+    """Return what the template writes; it may read the special tokens in `names`.
 
-    The date of today is known too where `names` has it, as `with_date` adds it.
+    It may read the date of today too where `with_date` added it to `names`.
     """
     try:
-        return compiled(PLAIN if template is None else template).render(
+        return jinja_template(PLAIN if template is None else template).render(
             messages=messages,
             add_generation_prompt=prompt,
             tools=None,
@@ -240,18 +235,18 @@ DATED = (
 
 
 def with_date(names: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The names that a template reads, and the date of today as in transformers.
+    """Return the names that a template reads, with the date of today as in transformers.
 
-    Data to learn from have no date, so that they are the same when a run is resumed.
+    Training data have no date, so that they are the same when a run is resumed.
     """
     return {**names, DATE: lambda form: datetime.now().strftime(form)}
 
 
 @cache
-def compiled(template: str) -> Template:
-    """The template, which runs in a sandbox. Raises `ValueError` for one that is none.
+def jinja_template(template: str) -> Template:
+    """Compile a template, which runs in a sandbox. Raises `ValueError` for a syntax error.
 
-    It has what templates have in transformers, but for the date of today (`with_date`).
+    It can use what templates can in transformers, except the date of today (see `with_date`).
     """
     sandbox = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
@@ -260,7 +255,7 @@ def compiled(template: str) -> Template:
     try:
         return sandbox.from_string(template, {"raise_exception": _refuse})
     except TemplateError as error:
-        raise ValueError(f"is no Jinja template: {error}") from error
+        raise ValueError(f"is not a Jinja template: {error}") from error
 
 
 def _refuse(message: str) -> None:
@@ -273,7 +268,7 @@ def _json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
 
 
 class _Generation(Extension):
-    """The tag around an answer, `{% generation %}`, whose content is written as it is."""
+    """The tag around an answer, `{% generation %}`, whose content is written unchanged."""
 
     tags = {"generation"}  # noqa: RUF012
 

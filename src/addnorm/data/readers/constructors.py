@@ -11,7 +11,8 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
 
 from addnorm.data.examples import Corpus, Example, Labelled, Pair, Tagged, Text
 from addnorm.data.readers.cells import class_in
-from addnorm.data.readers.plain_text import ConllConfig, LinesConfig, ParallelConfig, TextConfig
+from addnorm.data.readers.conll import ConllConfig
+from addnorm.data.readers.plain_text import LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.readers.rows import Row, assemble
 from addnorm.data.readers.tables import Columns, Record, TableConfig
 from addnorm.data.readers.text_files import given
@@ -26,7 +27,7 @@ Strings = list[str] | tuple[str, ...]
 
 
 class Splits(TypedDict, total=False):
-    """Options for the other splits, and for preprocessing.
+    """The options for the other splits, and for preprocessing.
 
     `valid` and `test` have the same form as the training data. `valid_fraction` holds out a
     fraction of the training data instead. `lowercase` does not affect labels and tags.
@@ -62,12 +63,10 @@ def text(
     if unit != "file":
         raise InputError(f"unit = {unit!r} is for files: in a list each string is a document")
 
-    def example(one: object) -> Example | str:
-        match one:
-            case str():
-                return Text(one) if one.strip() else "nothing but white space"
-            case _:
-                raise InputError(f"expected a string, not {one!r}")
+    def example(item: object) -> Example:
+        if not isinstance(item, str):
+            raise InputError(f"expected a string, not {item!r}")
+        return Text(item)
 
     return _corpus(train, more, example)
 
@@ -85,14 +84,12 @@ def pairs(train: Any, **more: Unpack[Splits]) -> ParallelConfig | Corpus:
     if isinstance(train, tuple | str | PathLike):
         return ParallelConfig(train=_two_paths(train), **_paths(more, _two_paths))
 
-    def example(one: object) -> Example | str:
-        match one:
+    def example(item: object) -> Example:
+        match item:
             case (str(source), str(target)):
-                sides = {"source": source, "target": target}
-                empty = [name for name, side in sides.items() if not side.strip()]
-                return f"empty {' and '.join(empty)}" if empty else Pair(source, target)
+                return Pair(source, target)
             case _:
-                raise InputError(f"expected (source, target), two strings, not {one!r}")
+                raise InputError(f"expected (source, target), two strings, not {item!r}")
 
     return _corpus(train, more, example)
 
@@ -123,19 +120,16 @@ def labelled(
         lines: Any = {"separator": separator, "label_first": label_first}
         return LinesConfig(train=path, **lines, **_paths(more, _path_of_one))
 
-    def example(one: object) -> Example | str:
-        match one:
-            case (str(words), str(label)):
-                second = None
-            case ((str(words), str(second)), str(label)):
-                pass
+    def example(item: object) -> Example:
+        match item:
+            case (str(first), str(label)):
+                return Labelled(first, class_in(label, "this row"))
+            case ((str(first), str(second)), str(label)):
+                return Labelled(first, class_in(label, "this row"), second)
             case _:
                 raise InputError(
-                    f"expected (text, label), or ((text, text), label), strings, not {one!r}"
+                    f"expected (text, label), or ((text, text), label), strings, not {item!r}"
                 )
-        if not words.strip() or (second is not None and not second.strip()):
-            return "empty text"
-        return Labelled(words, class_in(label, "this row"), second) if label.strip() else "no label"
 
     return _corpus(train, more, example)
 
@@ -153,15 +147,15 @@ def tagged(train: Any, **more: Unpack[Splits]) -> ConllConfig | Corpus:
     if (path := _path(train)) is not None:
         return ConllConfig(train=path, **_paths(more, _path_of_one))
 
-    def example(one: object) -> Example | str:
-        match one:
+    def example(item: object) -> Example:
+        match item:
             case (words, tags):
                 tokens, labels = _words(words), _words(tags)
             case _:
-                raise InputError(f"expected (words, tags), not {one!r}")
+                raise InputError(f"expected (words, tags), not {item!r}")
         if len(tokens) != len(labels):
-            raise InputError(f"{len(tokens)} words but {len(labels)} tags in {one!r}")
-        return Tagged(tokens, labels) if all((*tokens, *labels)) and tokens else "no words"
+            raise InputError(f"{len(tokens)} words but {len(labels)} tags in {item!r}")
+        return Tagged(tokens, labels)
 
     return _corpus(train, more, example)
 
@@ -200,10 +194,10 @@ def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
     _check_names(more, TableOptions)
     reader = TableConfig(train=Path(), **columns)
 
-    def example(one: object) -> Example | str:
-        if not isinstance(one, Mapping):
-            raise InputError(f"expected a dictionary, not {one!r}")
-        return reader.row("this row", cast(Record, one)).content
+    def example(item: object) -> Example | str:
+        if not isinstance(item, Mapping):
+            raise InputError(f"expected a dictionary, not {item!r}")
+        return reader.row("this row", cast(Record, item)).content
 
     return _corpus(train, rest, example)
 
@@ -222,10 +216,10 @@ def _corpus(train: Any, more: Splits, example: Callable[[object], Example | str]
 def _rows(split: str, items: Any, example: Callable[[object], Example | str]) -> Iterable[Row]:
     if not isinstance(items, list | tuple):
         raise InputError(f"{split}: expected a list, as train is one, not {items!r}")
-    for n, one in enumerate(cast(Sequence[object], items)):
+    for n, item in enumerate(cast(Sequence[object], items)):
         where = f"{split}[{n}]"
         try:
-            yield Row(where, example(one))
+            yield Row(where, example(item))
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
 
@@ -239,15 +233,16 @@ def _check_names(more: Mapping[str, Any], arguments: type) -> None:
 
 
 def _paths(more: Splits, path: Callable[[Any], T]) -> dict[str, Any]:
-    """Convert the arguments for files, including their paths."""
-    found: dict[str, Any] = dict(more)
-    return found | {
-        split: path(found[split]) for split in ("valid", "test") if found.get(split) is not None
-    }
+    """Return the arguments for files, with the paths of the other splits."""
+    arguments: dict[str, Any] = dict(more)
+    for split in ("valid", "test"):
+        if arguments.get(split) is not None:
+            arguments[split] = path(arguments[split])
+    return arguments
 
 
 def _path(train: Any) -> Path | None:
-    """The path of a file; None for a list."""
+    """Return the path of a file; None for a list."""
     return _path_of_one(train) if isinstance(train, str | PathLike) else None
 
 
@@ -259,15 +254,19 @@ def _path_of_one(path: Any) -> Path:
     return Path(path)
 
 
-def _two_paths(both: Any) -> tuple[Path, Path]:
-    if not (isinstance(both, tuple) and len(cast(tuple[object, ...], both)) == 2):
-        raise InputError(f"expected the paths of two files, (source, target), not {both!r}")
-    source, target = both
-    return _path_of_one(source), _path_of_one(target)
+def _two_paths(paths: Any) -> tuple[Path, Path]:
+    match paths:
+        case tuple((source, target)):
+            return _path_of_one(source), _path_of_one(target)
+        case _:
+            raise InputError(f"expected the paths of two files, (source, target), not {paths!r}")
 
 
 def _words(words: Any) -> tuple[str, ...]:
-    split = words_between_spaces(words) if isinstance(words, str) else words
-    if not isinstance(split, list | tuple) or not all(isinstance(one, str) for one in split):
-        raise InputError(f"expected words, not {words!r}")
-    return tuple(split)
+    match words:
+        case str():
+            return tuple(words_between_spaces(words))
+        case list() | tuple() if all(isinstance(word, str) for word in words):
+            return tuple(words)
+        case _:
+            raise InputError(f"expected words, not {words!r}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 from jaxtyping import UInt8
 from pydantic import PositiveInt
@@ -12,11 +12,10 @@ from torch import Tensor
 from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus, Image
 from addnorm.data.readers.cells import class_in, is_missing
-from addnorm.data.readers.class_names import renames_of, with_names
-from addnorm.data.readers.image_files import read_image
+from addnorm.data.readers.images import read_image
 from addnorm.data.readers.labelled_files import Readable
 from addnorm.data.readers.rows import Row, assemble
-from addnorm.data.readers.saved_dataset import SPLITS, STATE, loaded, undecoded
+from addnorm.data.readers.saved_dataset import SPLITS, STATE, dataset_rows, loaded
 from addnorm.data.readers.tables import KINDS, Columns, Record, cell_of
 from addnorm.data.readers.text_files import given
 from addnorm.errors import InputError, choices, optional
@@ -73,21 +72,19 @@ class DatasetConfig(Columns):
 
     def load(self) -> Corpus:
         """Load and check every split."""
-        found = _splits(self.path, self.name)
+        datasets = _splits(self.path, self.name)
         rows: dict[str, Iterable[Row]] = {}
         for split, name in given(self.train, self.valid, self.test).items():
-            if name not in found:
-                raise InputError(f"{self.path} has no split {name!r}.{choices(name, found)}")
-            rows[split] = self.rows(name, found[name])
+            if name not in datasets:
+                raise InputError(f"{self.path} has no split {name!r}.{choices(name, datasets)}")
+            rows[split] = self.rows(name, datasets[name])
         return assemble(rows, self.lowercase, self.valid_fraction, self.seed)
 
     def rows(self, name: str, dataset: Any) -> Iterator[Row]:
         """Yield the rows of one split, numbered from 1."""
-        renames = renames_of(dataset.features.to_dict())
-        for n, record in enumerate(undecoded(dataset), 1):
-            where = f"{self.path}, {name} row {n}"
-            cells = with_names(record, renames, where)
-            yield self.row(where, cells) if self.image is None else self.picture(where, cells)
+        read_row = self.row if self.image is None else self.picture
+        for where, record in dataset_rows(dataset, f"{self.path}, {name} row"):
+            yield read_row(where, record)
 
     def picture(self, where: str, record: Record) -> Row:
         """Convert a record to an image with its class, or to the reason to skip it.
@@ -95,30 +92,28 @@ class DatasetConfig(Columns):
         Raises `InputError` for a missing column, or a cell that holds no image.
         """
         cells = {name: cell_of(record, column, where) for name, column in self.columns().items()}
-        image, label = cells["image"], cells["label"]
-        if image is None:
+        if cells["image"] is None:
             return Row(where, "empty image")
-        if is_missing(label):
+        if is_missing(cells["label"]):
             return Row(where, "empty label")
-        return Row(
-            where, Image(self.read(_image_file(image, where), where), class_in(label, where))
-        )
+        pixels = self.read(_image_file(cells["image"], where), where)
+        return Row(where, Image(pixels, class_in(cells["label"], where)))
 
     def read(self, file: Readable, where: str) -> UInt8[Tensor, "channels height width"]:
-        """The pixels of an image. Raises `InputError` for a file that is none."""
+        """Return the pixels of an image. Raises `InputError` for a file that is not an image."""
         assert self.image_size is not None
         return read_image(file, where, self.image_size, self.channels or 3)
 
 
 def _image_file(cell: object, where: str) -> Readable:
-    """The file in a cell: its bytes, or its path. Raises `InputError` if there is neither."""
-    held = cast(Mapping[str, object], cell) if isinstance(cell, dict) else {"bytes": cell}
-    content, path = held.get("bytes"), held.get("path")
-    if isinstance(content, bytes):
-        return BytesIO(content)
-    if isinstance(path, str) and Path(path).is_file():
-        return Path(path)
-    raise InputError(f"{where}: expected an image, not {str(cell)[:80]}")
+    """The bytes or the path in a cell. Raises `InputError` if there is neither."""
+    match cell if isinstance(cell, dict) else {"bytes": cell}:
+        case {"bytes": bytes(content)}:
+            return BytesIO(content)
+        case {"path": str(path)} if Path(path).is_file():
+            return Path(path)
+        case _:
+            raise InputError(f"{where}: expected an image, not {str(cell)[:80]}")
 
 
 def _splits(path: str, name: str | None) -> Mapping[str, Any]:
@@ -126,7 +121,7 @@ def _splits(path: str, name: str | None) -> Mapping[str, Any]:
     import datasets
     from datasets.exceptions import DatasetsError
 
-    found: Any
+    dataset: Any
     try:
         if any((Path(path) / file).is_file() for file in (SPLITS, STATE)):
             if name is not None:
@@ -134,11 +129,11 @@ def _splits(path: str, name: str | None) -> Mapping[str, Any]:
                     f"data.name = {name!r} chooses among configurations of a dataset, and {path} "
                     "was saved to disk, which has one: leave it out"
                 )
-            found = loaded(path)
+            dataset = loaded(path)
         else:
-            found = datasets.load_dataset(path, name)
+            dataset = datasets.load_dataset(path, name)
     except InputError:
         raise
     except (OSError, ValueError, DatasetsError) as error:
         raise InputError(f"datasets cannot load {path!r}: {error}") from error
-    return {"train": found} if isinstance(found, datasets.Dataset) else found
+    return {"train": dataset} if isinstance(dataset, datasets.Dataset) else dataset

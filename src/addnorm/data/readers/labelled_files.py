@@ -2,11 +2,11 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, cast
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator
 
@@ -31,8 +31,8 @@ from addnorm.errors import InputError, choices
 Readable = Path | BytesIO
 """A file, or the bytes of one."""
 
-Found = Iterator[tuple[str, Readable | str, str | None]]
-"""The location of each file, the file or the reason to skip it, and its label where it is known."""
+FileRows = Iterator[tuple[str, Readable | str, str | None]]
+"""The location of each file, the file or the reason to skip it, and its label; None if unknown."""
 
 NO_TEXT = "no text"
 """Why a file with an empty text is skipped."""
@@ -98,89 +98,93 @@ class LabelledFiles(ABC):
     def load(self) -> Corpus:
         """Read every file. Raises `InputError` with the location of the first error."""
         splits = given(self.train, self.valid, self.test)
-        self.check_columns(splits.values())
+        self.check_fields(splits.values())
         rows = {split: self.rows(named, train=split == "train") for split, named in splits.items()}
-        if self.strings is not None:
-            if self.labels != "class":
-                raise InputError(
-                    "data.strings makes strings of files with a class each: leave out data.labels"
-                )
-            if self.valid_fraction:
-                raise InputError(
-                    "data.strings makes strings within each split: name data.valid instead of "
-                    "data.valid_fraction"
-                )
-            pieces = {split: list[str]() for split in rows}
-            rows = {
-                split: self.strings.rows(split, _noted(found, pieces[split]))
-                for split, found in rows.items()
-            }
-            return replace(assemble(rows), pieces=pieces)
-        return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+        if self.strings is None:
+            return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
+        digests = {split: list[str]() for split in rows}
+        strings = {
+            split: self.strings.rows(split, _noting_digests(files, digests[split]))
+            for split, files in rows.items()
+        }
+        return replace(assemble(strings), pieces=digests)
 
-    def check_columns(self, splits: Iterable[str | tuple[str, ...]]) -> None:
-        """Raise `InputError` for a field that finds labels or files where no split is."""
+    def check_fields(self, splits: Iterable[str | tuple[str, ...]]) -> None:
+        """Raise `InputError` for fields that exclude each other or concern no split."""
         tables = [self.is_table(named) for named in splits]
         if self.label_pattern is not None and self.labels == "text_beside":
             raise InputError(
                 "data.label_pattern finds labels in the names of files, and data.labels = "
-                "'text_beside' reads them from files beside: give one of the two"
+                "'text_beside' reads them from text files: give one of the two"
             )
-        if self.label_column != "label" and not any(tables):
-            raise InputError(
-                "data.label_column is of a table, and data.train is none: leave it out"
-            )
+        for name, is_set in (
+            ("label_column", self.label_column != "label"),
+            ("file_column", self.file_column is not None),
+        ):
+            if is_set and not any(tables):
+                raise InputError(
+                    f"data.{name} names a column of a table, and data.train is not a table: leave "
+                    "it out"
+                )
         if self.label_pattern is not None and all(tables):
             raise InputError(
                 "data.label_pattern finds classes in the names of files, and a table has them in "
                 "data.label_column: leave data.label_pattern out"
             )
-        if self.file_column is not None and not any(tables):
-            raise InputError("data.file_column is of a table, and data.train is none: leave it out")
+        if self.strings is not None and self.labels != "class":
+            raise InputError(
+                "data.strings makes strings of files with a class each: leave out data.labels"
+            )
+        if self.strings is not None and self.valid_fraction:
+            raise InputError(
+                "data.strings makes strings within each split: name data.valid instead of "
+                "data.valid_fraction"
+            )
 
     def rows(self, named: str | tuple[str, ...], *, train: bool) -> Iterator[Row]:
         """Read each file of a split."""
-        for where, file, label in self.found(named):
+        for where, file, label in self.files(named):
             if isinstance(file, str):
                 yield Row(where, file)
                 continue
             assert label is not None
             try:
                 _check_file(file, where)
-                read = self.examples(file, where, label, train=train)
+                examples = self.examples(file, where, label, train=train)
             except InputError as error:
                 yield Row(where, self.left_out(error, where))
                 continue
             if self.labels != "class":
-                read = [_with_text(example) for example in read]
-            of = file if isinstance(file, Path) else None
-            yield from (Row(where, example, of) for example in read)
+                examples = [_with_text(example) for example in examples]
+            path = file if isinstance(file, Path) else None
+            yield from (Row(where, example, path) for example in examples)
 
     def left_out(self, error: InputError, where: str) -> str:
-        """Why a damaged file is left out. Raises the error where such files are refused."""
+        """Return why a damaged file is left out. Raises the error where such files are refused."""
         if self.damaged == "refuse":
             raise error
         return str(error).removeprefix(f"{where}: ").removeprefix(f"{where} ")
 
-    def found(self, named: str | tuple[str, ...]) -> Found:
-        """The files of a split, in the order of their names or of the table."""
-        place = None if isinstance(named, tuple) else base_of(self.root) / named
-        if place is not None and is_saved(place):
-            yield from self.in_table(place)
-        elif place is not None and (splits := saved_splits(place)):
-            known = ", ".join(splits)
-            raise InputError(f"{place} holds saved splits: name the folder of one: {known}")
-        elif place is not None and place.is_dir():
-            yield from self.in_folder(place)
-        elif isinstance(named, str) and self.is_table(named):
-            yield from self.in_table(find(Path(named), self.root))
-        else:
-            patterns = (named,) if isinstance(named, str) else named
-            files = sorted({file for pattern in patterns for file in self.matching(pattern)})
-            yield from self.labelled(files)
+    def files(self, named: str | tuple[str, ...]) -> FileRows:
+        """Yield the files of a split, in the order of their names or of the table."""
+        if isinstance(named, str):
+            place = base_of(self.root) / named
+            if is_saved(place):
+                return self.in_table(place)
+            if splits := saved_splits(place):
+                raise InputError(
+                    f"{place} holds saved splits: name the folder of one: {', '.join(splits)}"
+                )
+            if place.is_dir():
+                return self.in_folder(place)
+            if self.is_table(named):
+                return self.in_table(find(Path(named), self.root))
+        patterns = (named,) if isinstance(named, str) else named
+        files = {file for pattern in patterns for file in self.matching(pattern)}
+        return self.labelled(sorted(files))
 
     def is_table(self, named: str | tuple[str, ...]) -> bool:
-        """Whether a split is a table or a saved dataset, no folder of files and no pattern."""
+        """Whether a split is a table or a saved dataset, not a folder of files or a pattern."""
         if isinstance(named, tuple):
             return False
         place = base_of(self.root) / named
@@ -189,11 +193,14 @@ class LabelledFiles(ABC):
         return bool(saved_splits(place))
 
     def matching(self, pattern: str) -> list[Path]:
-        """The files that a pattern finds. Raises `InputError` if there are none."""
+        """Return the files that a pattern finds. Raises `InputError` if there are none."""
         base = base_of(self.root)
         path = Path(pattern)
-        found = Path(path.anchor).glob(str(path.relative_to(path.anchor))) if path.anchor else ()
-        files = [one for one in (found or base.glob(pattern)) if not one.is_dir()]
+        if path.anchor:
+            matches = Path(path.anchor).glob(str(path.relative_to(path.anchor)))
+        else:
+            matches = base.glob(pattern)
+        files = [match for match in matches if not match.is_dir()]
         if not files and (base / pattern).is_dir():
             raise InputError(
                 f"{base / pattern} is a folder: a folder or a table is named alone, and several "
@@ -203,8 +210,8 @@ class LabelledFiles(ABC):
             raise InputError(f"{base / pattern}: no file is found by this pattern")
         return files
 
-    def in_folder(self, folder: Path) -> Found:
-        """The files in a folder of folders. Raises `InputError` if there are none."""
+    def in_folder(self, folder: Path) -> FileRows:
+        """Yield the files in a folder of folders. Raises `InputError` if there are none."""
         files: list[Path] = []
         for file in sorted(files_below(folder)):
             if file.suffix.lower() == ".txt" and self.is_beside(file):
@@ -214,8 +221,8 @@ class LabelledFiles(ABC):
             else:
                 files.append(file)
         if not files:
-            known = ", ".join(self.suffixes)
-            raise InputError(f"{folder}: no files of a kind that is known there: {known}")
+            kinds = ", ".join(self.suffixes)
+            raise InputError(f"{folder}: no files of a kind that is known there: {kinds}")
         if self.label_pattern is not None or self.labels == "text_beside":
             yield from self.labelled(files)
             return
@@ -229,18 +236,21 @@ class LabelledFiles(ABC):
             yield str(file), file, inner[0]
 
     def is_beside(self, text: Path) -> bool:
-        """Whether a file of the same name, but for its suffix, is an example."""
+        """Whether a file of the same name with another suffix is an example."""
         return any(_exists(text.with_suffix(suffix)) for suffix in self.suffixes)
 
     def no_example(self, file: Path) -> str | None:
-        """Why a file in a folder is left out; None for an example."""
+        """Return why a file in a folder is left out; None for an example."""
         if any(part.startswith(".") for part in file.parts):
             return "hidden"
         suffix = file.suffix.lower()
         return None if suffix in self.suffixes else f"of another kind ({suffix or 'no suffix'})"
 
-    def labelled(self, files: Iterable[Path]) -> Found:
-        """The files with the label in their names or beside them. Raises `InputError` without."""
+    def labelled(self, files: Iterable[Path]) -> FileRows:
+        """Yield files with the labels in their names or their text files.
+
+        Raises `InputError` for a file without one.
+        """
         for file in files:
             if self.labels == "text_beside":
                 text = _text_beside(file)
@@ -249,26 +259,25 @@ class LabelledFiles(ABC):
             if self.label_pattern is None:
                 yield str(file), file, file.parent.name
                 continue
-            found = re.search(self.label_pattern, file.stem)
-            if found is None or not found[1]:
+            match = re.search(self.label_pattern, file.stem)
+            if match is None or not match[1]:
                 raise InputError(
                     f"{file}: data.label_pattern = {self.label_pattern!r} finds no class in "
                     f"{file.stem!r}"
                 )
-            yield str(file), file, found[1]
+            yield str(file), file, match[1]
 
-    def in_table(self, table: Path) -> Found:
-        """The files of a table. Raises `InputError` for a missing column or file."""
+    def in_table(self, table: Path) -> FileRows:
+        """Yield the files of a table. Raises `InputError` for a missing column or file."""
         if self.labels == "text_beside":
             raise InputError(f"{table}: a table has texts in a column: give data.labels = 'text'")
         for where, record in records_of(table):
             if record is None:
                 yield where, "empty line", None
                 continue
-            held = (table.suffix == ".parquet" or is_saved(table)) and (
-                self.column in record or "file_name" not in record
-            )
-            column = self.file_column or (self.column if held else "file_name")
+            may_hold_files = table.suffix == ".parquet" or is_saved(table)
+            holds_files = may_hold_files and (self.column in record or "file_name" not in record)
+            column = self.file_column or (self.column if holds_files else "file_name")
             cell, label = (_cell(record, name, where) for name in (column, self.label_column))
             if is_missing(label):
                 yield where, "no label" if self.labels == "class" else NO_TEXT, None
@@ -281,10 +290,10 @@ class LabelledFiles(ABC):
 
 
 def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Whatever is in a folder and in the folders there, by links too, but no folder.
+    """Yield everything but folders in a folder and in the folders below it, following links.
 
-    A link to a folder that it is in is not followed. Raises `InputError` for a folder that cannot
-    be read.
+    A link to a folder that contains it is not followed. Raises `InputError` for a folder that
+    cannot be read.
     """
     above |= {folder.resolve()}
     try:
@@ -298,8 +307,8 @@ def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[
             yield from files_below(entry, above)
 
 
-def _noted(rows: Iterable[Row], digests: list[str]) -> Iterator[Row]:
-    """The rows as they are, with the digest of each image or clip put into `digests`."""
+def _noting_digests(rows: Iterable[Row], digests: list[str]) -> Iterator[Row]:
+    """Yield the rows, appending the digest of each image or clip to `digests`."""
     for row in rows:
         if not isinstance(row.content, str):
             digests.append(signal_digest(row.content))
@@ -307,7 +316,7 @@ def _noted(rows: Iterable[Row], digests: list[str]) -> Iterator[Row]:
 
 
 def _exists(path: Path | None) -> bool:
-    """Whether there is such a file; a name may be too long to ask."""
+    """Whether there is such a file; False for a name that is too long for the file system."""
     try:
         return path is not None and path.is_file()
     except OSError:
@@ -317,24 +326,24 @@ def _exists(path: Path | None) -> bool:
 def _check_file(file: Readable, where: str) -> None:
     """Raise `InputError` for a pipe, which may never end, or a link to nothing."""
     if isinstance(file, Path) and not _exists(file):
-        raise InputError(f"{where} is no file, but a pipe, a device, or a link to nothing")
+        raise InputError(f"{where} is not a file but a pipe, a device, or a link to nothing")
 
 
 def _text_beside(file: Path) -> str:
-    """The text beside a file, on one line. Raises `InputError` if there is no such file."""
-    beside = find(file.with_suffix(".txt"), Path())
-    return " ".join(read_text(beside).split()) if beside.stat().st_size else ""
+    """The text of the `.txt` file next to a file, on one line. Raises `InputError` without one."""
+    text_file = find(file.with_suffix(".txt"), Path())
+    return " ".join(read_text(text_file).split()) if text_file.stat().st_size else ""
 
 
 def _with_text(example: Example) -> Example:
-    """An image or a clip whose label is a text."""
+    """The same image or clip, with its label as a text to write."""
     match example:
         case Image(pixels, text):
             return Captioned(pixels, text)
         case Clip(frames, text):
             return Transcribed(frames, text)
         case _:
-            raise AssertionError(f"{type(example).__name__} is no image and no clip")
+            raise AssertionError(f"{type(example).__name__} is neither an image nor a clip")
 
 
 def _cell(record: Record, column: str, where: str) -> object:
@@ -344,14 +353,14 @@ def _cell(record: Record, column: str, where: str) -> object:
 
 
 def _file(cell: object, table: Path, where: str) -> Readable:
-    """What a cell holds: a path relative to the table, or a file itself."""
-    content = cast(Mapping[str, Any], cell).get("bytes") if isinstance(cell, dict) else cell
-    if isinstance(content, bytes):
-        return BytesIO(content)
-    path = cast(Mapping[str, Any], cell).get("path") if isinstance(cell, dict) else cell
-    if not isinstance(path, str) or not path:
-        raise InputError(f"{where}: expected a file or the path of one, not {cell!r}")
-    file = table.parent / path
-    if not _exists(file):
-        raise InputError(f"{where}: {str(file)[:200]} does not exist")
-    return file
+    """The file in a cell: a path relative to the table, or the bytes of a file."""
+    match cell if isinstance(cell, dict) else {"path": cell, "bytes": cell}:
+        case {"bytes": bytes(content)}:
+            return BytesIO(content)
+        case {"path": str(path)} if path:
+            file = table.parent / path
+            if not _exists(file):
+                raise InputError(f"{where}: {str(file)[:200]} does not exist")
+            return file
+        case _:
+            raise InputError(f"{where}: expected a file or the path of one, not {cell!r}")

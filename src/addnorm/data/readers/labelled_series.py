@@ -14,7 +14,7 @@ from addnorm.config import Probability, config
 from addnorm.data.examples import Corpus, Example, LabelledSeries, ScoredSeries
 from addnorm.data.readers.cells import check_one_type, class_in, is_missing
 from addnorm.data.readers.rows import Row, assemble
-from addnorm.data.readers.series_table import (
+from addnorm.data.readers.series import (
     Missing,
     cell_number,
     check_column,

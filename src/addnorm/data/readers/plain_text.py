@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,8 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator
 
 from addnorm.config import Probability, config
-from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
-from addnorm.data.readers.conllu import BLANKS, ConlluColumns, columns_of, conllu_columns
+from addnorm.data.examples import Corpus, Labelled, Pair, Text
 from addnorm.data.readers.rows import Row, assemble
 from addnorm.data.readers.text_files import Files, given, lines_of
 from addnorm.errors import InputError
@@ -77,8 +75,7 @@ class TextConfig(Files):
         part = text[start:stop]
         first_line = text.count("\n", 0, start) + 1
         if self.unit == "file":
-            content = Text(part) if part and not part.isspace() else "nothing but white space"
-            yield Row(f"{path}:{first_line}", content)
+            yield Row(f"{path}:{first_line}", Text(part))
             return
         numbered = enumerate(lines_of(part), first_line)
         if self.unit == "line":
@@ -101,7 +98,7 @@ class RowFiles(Files, ABC):
 
     @abstractmethod
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each given split."""
+        """Return the rows of each given split."""
 
     def load(self) -> Corpus:
         """Read and check every file, and hold out part of train if requested."""
@@ -124,7 +121,7 @@ class ParallelConfig(RowFiles):
     """The two files that training never sees."""
 
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each given split."""
+        """Return the rows of each given split."""
         return {k: self.pairs(*v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def pairs(self, source: Path, target: Path) -> Iterator[Row]:
@@ -137,11 +134,8 @@ class ParallelConfig(RowFiles):
                 f"{longer[min(len(sources), len(targets))][0]} has no partner"
             )
         for (here, left), (there, right) in zip(sources, targets, strict=True):
-            empty = [
-                name for name, side in (("source", left), ("target", right)) if not side.strip()
-            ]
-            where = there if empty == ["target"] else here
-            yield Row(where, f"empty {' and '.join(empty)}" if empty else Pair(left, right))
+            only_target_empty = left.strip() and not right.strip()
+            yield Row(there if only_target_empty else here, Pair(left, right))
 
 
 def _at_least_one(files: Path | tuple[Path, ...]) -> Path | tuple[Path, ...]:
@@ -157,7 +151,7 @@ OneOrMoreFiles = Annotated[Path | tuple[Path, ...], AfterValidator(_at_least_one
 def one_after_another(
     files: OneOrMoreFiles, read: Callable[[Path], Iterable[Row]]
 ) -> Iterator[Row]:
-    """The rows of each file."""
+    """Yield the rows of each file."""
     return chain.from_iterable(map(read, files if isinstance(files, tuple) else (files,)))
 
 
@@ -182,7 +176,7 @@ class LinesConfig(RowFiles):
             raise ValueError("separator is empty: name what stands between label and text")
 
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each given split."""
+        """Return the rows of each given split."""
         train = one_after_another(self.train, self.labelled)
         valid, test = (path and self.labelled(path) for path in (self.valid, self.test))
         return given(train, valid, test)
@@ -194,105 +188,7 @@ class LinesConfig(RowFiles):
                 label, separator, text = line.partition(self.separator)
             else:
                 text, separator, label = line.rpartition(self.separator)
-            yield Row(where, labelled(text, label) if separator else _unseparated(line))
-
-
-def labelled(text: str, label: str) -> Labelled | str:
-    """The example, or the reason to skip it."""
-    if not text.strip():
-        return "empty text"
-    return Labelled(text, label.strip()) if label.strip() else "no label"
-
-
-def _unseparated(line: str) -> str:
-    return "a line without the separator" if line.strip() else "empty line"
-
-
-@config
-class ConllConfig(RowFiles):
-    """Tagging: a word and its tag on each line, in columns; a blank line ends a sentence.
-
-    Columns are separated by tabs where a line has one, else by spaces; negative columns count from
-    the end. A sentence with a line that lacks a column, and a `-DOCSTART-`, is left out and
-    reported. Of a CoNLL-U file, which has the number of each word in the first of its columns, and
-    of its kin such as CoNLL-U Plus, comments, ranges such as `4-5` and empty nodes such as `8.1`
-    are skipped and counted.
-    """
-
-    kind: Literal["conll"] = "conll"
-    train: OneOrMoreFiles
-    """The file of tagged words to learn from; or several, one after another."""
-    valid: Path | None = None
-    """The file of tagged words to validate on while training."""
-    test: Path | None = None
-    """The file of tagged words that training never sees."""
-    token_column: int = 0
-    """The column of the word, counted from 0; negative from the last."""
-    tag_column: int = -1
-    """The column of the tag, counted from 0; negative from the last."""
-
-    def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each given split."""
-        train = one_after_another(self.train, self.sentences)
-        valid, test = (path and self.sentences(path) for path in (self.valid, self.test))
-        return given(train, valid, test)
-
-    def sentences(self, path: Path) -> Iterator[Row]:
-        """Yield the sentences of one file, located by their first lines.
-
-        Raises `InputError` where the words of a CoNLL-U file would be their numbers.
-        """
-        lines = list(self.lines(path))
-        conllu = conllu_columns([line for _, line in lines])
-        if conllu is not None:
-            self.check_words(path, conllu)
-        for filled, group in groupby(lines, key=lambda row: bool(row[1].strip(BLANKS))):
-            if filled:
-                found = list(group)
-                yield self.sentence(found) if conllu is None else self.numbered(found, conllu)
-
-    def check_words(self, path: Path, columns: ConlluColumns) -> None:
-        """Raise `InputError` where the words of a CoNLL-U file would be their numbers."""
-        if columns.id_at is None or self.token_column % columns.n != columns.id_at:
-            return
-        which = "first" if columns.id_at == 0 else "ID"
-        at = {name: n for n, name in enumerate(columns.names) if n < columns.n}
-        word = f" = {at['FORM']}" if "FORM" in at else ", the column of the word"
-        tags = (
-            ""
-            if "UPOS" not in at
-            else (f", and for the universal part-of-speech tags data.tag_column = {at['UPOS']}")
-        )
-        raise InputError(
-            f"{path}: CoNLL-U, whose {which} column numbers the words: give data.token_column"
-            f"{word}{tags}"
-        )
-
-    def numbered(self, lines: list[tuple[str, str]], columns: ConlluColumns) -> Row:
-        """One sentence of a CoNLL-U file."""
-        words, skipped = columns.words_alone(lines)
-        damaged = next((where for where, line in words if not columns.is_word(line)), None)
-        if damaged is not None:
-            n = "ten" if columns.n == 10 else f"{columns.n}"
-            row = Row(damaged, f"a line without an id and {n} columns")
-        else:
-            row = self.sentence(words) if words else Row(lines[0][0], "comments without words")
-        return replace(row, skipped=skipped)
-
-    def sentence(self, lines: list[tuple[str, str]]) -> Row:
-        """One sentence, located by its first line, or by its first invalid line."""
-        rows = [columns_of(line) for _, line in lines]
-        if len(rows) == 1 and rows[0][0] == "-DOCSTART-":
-            return Row(lines[0][0], "document mark")
-        for (where, _), cells in zip(lines, rows, strict=True):
-            if not self.complete(cells):
-                return Row(where, "a line without word and tag")
-        tokens = tuple(cells[self.token_column] for cells in rows)
-        tags = tuple(cells[self.tag_column] for cells in rows)
-        return Row(lines[0][0], Tagged(tokens, tags))
-
-    def complete(self, cells: list[str]) -> bool:
-        """Whether word and tag are present, in different columns, and not empty."""
-        n = len(cells)
-        columns = [c + n if c < 0 else c for c in (self.token_column, self.tag_column)]
-        return len({*columns}) == 2 and all(0 <= c < n and cells[c] for c in columns)
+            if separator:
+                yield Row(where, Labelled(text, label.strip()))
+            else:
+                yield Row(where, "a line without the separator" if line.strip() else "empty line")

@@ -1,17 +1,116 @@
-"""Building a corpus from rows: reporting skipped rows, checking labels, holding out."""
+"""Building a corpus from rows: leaving out what is incomplete, checking labels, holding out."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from random import Random
+from typing import Any
 
-from addnorm.data.examples import Corpus, Example, Report, labels_of
+import torch
+
+from addnorm.data.examples import (
+    Captioned,
+    Chat,
+    Clip,
+    Corpus,
+    Example,
+    Image,
+    Labelled,
+    LabelledSeries,
+    MultiLabelled,
+    Pair,
+    Report,
+    Scored,
+    ScoredSeries,
+    Tagged,
+    Text,
+    Transcribed,
+    labels_of,
+    signal_of,
+)
 from addnorm.data.readers.cells import check_one_type
-from addnorm.data.readers.incomplete import lack
 from addnorm.data.tokenizing.lower_case import lowered
 from addnorm.errors import InputError, choices
+
+NOT_FINITE = "a number that is missing, NaN or infinite"
+"""Why an example without a number, or with such a one, is left out."""
+
+
+def lack(example: Example) -> str | None:
+    """Return what an example lacks, such as an "empty text" or "no label"; None if complete."""
+    return _lack_of_text(example) or _lack_of_target(example) or _lack_of_numbers(example)
+
+
+def _lack_of_text(example: Example) -> str | None:
+    match example:
+        case Text(text) | Labelled(text) | MultiLabelled(text) | Scored(text) if not text.strip():
+            return "empty text"
+        case Labelled(_, _, str(second)) | Scored(_, _, str(second)) if not second.strip():
+            return "empty text_pair"
+        case Tagged(()):
+            return "no words"
+        case Tagged(tokens, tags) if not all((*tokens, *tags)):
+            return "an empty word or tag"
+        case _:
+            return None
+
+
+def _lack_of_target(example: Example) -> str | None:
+    match example:
+        case Pair(source, target):
+            sides = {"source": source, "target": target}
+            empty = [name for name, side in sides.items() if not side.strip()]
+            return f"empty {' and '.join(empty)}" if empty else None
+        case Captioned(_, text) | Transcribed(_, text):
+            return None if text.strip() else "no text"
+        case Labelled(_, label) | Image(_, label) | Clip(_, label) | LabelledSeries(_, label):
+            return None if label.strip() else "no label"
+        case Scored(_, values) | ScoredSeries(_, values):
+            return None if values and all(map(math.isfinite, values)) else NOT_FINITE
+        case Chat(parts):
+            return None if any(part.is_answer for part in parts) else "no answer of the assistant"
+        case _:
+            return None
+
+
+def _lack_of_numbers(example: Example) -> str | None:
+    signal = signal_of(example)
+    if signal is None or not signal.is_floating_point() or bool(torch.isfinite(signal).all()):
+        return None
+    return NOT_FINITE
+
+
+def complete(corpus: Corpus) -> Corpus:
+    """Return the corpus without its incomplete examples, which its reports count.
+
+    Readers leave such rows out, so this concerns a corpus that was put together in Python. Raises
+    `InputError` if no example of a split is left.
+    """
+    splits: Any = {}
+    reports = {**corpus.reports}
+    for split, examples in corpus.splits.items():
+        reasons = [*map(lack, examples)]
+        left_out: dict[str, list[str]] = {}
+        for n, reason in enumerate(reasons, 1):
+            if reason is not None:
+                left_out.setdefault(reason, []).append(f"{split} example {n}")
+        if not left_out:
+            continue
+        used = [e for e, reason in zip(examples, reasons, strict=True) if reason is None]
+        before = reports.get(split, Report(len(examples), len(examples)))
+        reports[split] = replace(
+            before,
+            used=before.used - len(examples) + len(used),
+            left_out={**before.left_out, **left_out},
+        )
+        if not used:
+            raise InputError(f"{split} has no example that is complete: {reports[split]}")
+        splits[split] = used
+    return replace(corpus, **splits, reports=reports) if splits else corpus
+
 
 Placed = tuple[str, Example]
 """An example with its location."""
@@ -22,7 +121,7 @@ class Row:
     """One row of a data source: its location, and its example or the reason to skip it.
 
     `file` is the image or the clip that the example was read from, where that is a file of its own;
-    `skipped` counts lines that belong to the row and say nothing of it, by their kind.
+    `skipped` counts lines of the row that are not part of its example, by their kind.
     """
 
     where: str
@@ -37,27 +136,28 @@ def assemble(
     valid_fraction: float = 0.0,
     seed: int = 0,
 ) -> Corpus:
-    """Build a corpus from the rows of each split, holding out a random part of train if requested.
+    """Build a corpus from the rows of each split, without incomplete examples (see `lack`).
 
-    Raises `InputError` if a split has no usable row, if validation rows are both given and to be
-    held out, or if a label occurs only in valid or test.
+    `valid_fraction` holds out a random part of train. Raises `InputError` if a split has no usable
+    row, if validation rows are both given and to be held out, or if a label occurs only in valid or
+    test.
     """
     if valid_fraction and "valid" in rows:
         raise InputError("give either valid or valid_fraction, not both")
     placed: dict[str, list[Placed]] = {}
     reports: dict[str, Report] = {}
-    for split, found in rows.items():
-        placed[split], reports[split] = _account(split, found)
+    for split, split_rows in rows.items():
+        placed[split], reports[split] = _account(split, split_rows)
     _check_labels(placed)
     if valid_fraction:
-        placed["train"], held = _hold_out(placed["train"], valid_fraction, seed)
+        placed["train"], held_out = _hold_out(placed["train"], valid_fraction, seed)
         report = reports["train"]
-        n = len(held)
+        n = len(held_out)
         reports["train"] = replace(report, read=report.read - n, used=report.used - n)
-        placed["valid"], reports["valid"] = held, Report(n, n)
+        placed["valid"], reports["valid"] = held_out, Report(n, n)
     examples = {
-        split: [lowered(example) if lowercase else example for _, example in some]
-        for split, some in placed.items()
+        split: [lowered(example) if lowercase else example for _, example in pairs]
+        for split, pairs in placed.items()
     }
     return Corpus(
         train=examples["train"],
@@ -75,9 +175,9 @@ def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
     for row in rows:
         skipped.update(row.skipped)
         content = row.content
-        why = content if isinstance(content, str) else lack(content)
-        if why is not None:
-            left_out.setdefault(why, []).append(row.where)
+        reason = content if isinstance(content, str) else lack(content)
+        if reason is not None:
+            left_out.setdefault(reason, []).append(row.where)
         elif not isinstance(content, str):
             used.append((row.where, content))
     n = len(used) + sum(map(len, left_out.values()))
@@ -89,15 +189,15 @@ def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
 
 def _check_labels(placed: Mapping[str, list[Placed]]) -> None:
     """Raise `InputError` for classes of several types, and for one that training never sees."""
-    every = chain.from_iterable(placed.values())
-    check_one_type((where, label) for where, one in every for label in labels_of(one))
-    known = {label for _, example in placed["train"] for label in labels_of(example)}
+    everything = chain.from_iterable(placed.values())
+    check_one_type((where, label) for where, example in everything for label in labels_of(example))
+    learnt = {label for _, example in placed["train"] for label in labels_of(example)}
     for where, example in (*placed.get("valid", ()), *placed.get("test", ())):
         for label in labels_of(example):
-            if label not in known:
+            if label not in learnt:
                 raise InputError(
                     f"{where}: the label {label!r} never occurs in the training data."
-                    f"{choices(label, sorted(known))}"
+                    f"{choices(label, sorted(learnt))}"
                 )
 
 
@@ -107,8 +207,8 @@ def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed]
         raise InputError(
             f"valid_fraction={share} of {len(rows)} training rows leaves a split empty"
         )
-    held = set(Random(f"hold out {seed}").sample(range(len(rows)), n))
+    held_out = set(Random(f"hold out {seed}").sample(range(len(rows)), n))
     return (
-        [row for i, row in enumerate(rows) if i not in held],
-        [row for i, row in enumerate(rows) if i in held],
+        [row for i, row in enumerate(rows) if i not in held_out],
+        [row for i, row in enumerate(rows) if i in held_out],
     )

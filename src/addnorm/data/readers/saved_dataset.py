@@ -1,16 +1,20 @@
-"""A dataset that Hugging Face's library saved to disk, row by row, with its classes by name."""
+"""Hugging Face's `datasets`: splits saved to disk, and class numbers by their names."""
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from addnorm.data.readers.class_names import renames_of, with_names
 from addnorm.errors import InputError, optional
 
 STATE = "state.json"
 """The file that is in the folder of every saved split."""
 SPLITS = "dataset_dict.json"
 """The file that is in the folder of several saved splits."""
+
+Rows = Iterator[tuple[str, Mapping[str, Any]]]
+"""The place of each row, numbered from 1, and its cells by column name."""
 
 
 def is_saved(folder: Path) -> bool:
@@ -19,27 +23,34 @@ def is_saved(folder: Path) -> bool:
 
 
 def saved_splits(folder: Path) -> list[str]:
-    """The names of the splits that `save_to_disk` wrote into a folder; none in any other."""
+    """Return the names of the splits that `save_to_disk` wrote into a folder; none for others."""
     if not (folder / SPLITS).is_file():
         return []
-    return sorted(one.name for one in folder.iterdir() if is_saved(one))
+    return sorted(entry.name for entry in folder.iterdir() if is_saved(entry))
 
 
-def saved_rows(folder: Path) -> Iterator[tuple[str, Mapping[str, object]]]:
-    """The rows of a saved split with their places, numbered from 1; images and clips as files.
+def saved_rows(folder: Path) -> Rows:
+    """Yield the rows of a saved split; images and clips are files, which we read ourselves.
 
     Raises `InputError` without the package, and for a folder that it cannot read.
     """
     optional("datasets", "datasets", f"{folder}: a saved dataset")
-    dataset = loaded(folder)
-    renames = renames_of(dataset.features.to_dict())
-    for n, record in enumerate(undecoded(dataset), 1):
-        where = f"{folder}, row {n}"
-        yield where, with_names(record, renames, where)
+    return dataset_rows(loaded(folder), f"{folder}, row")
+
+
+def dataset_rows(dataset: Any, place: str) -> Rows:
+    """Yield the rows of a `datasets.Dataset`; images and clips are files, not decoded."""
+    import datasets
+
+    features = dataset.features
+    for name, feature in features.items():
+        if isinstance(feature, datasets.Image | datasets.Audio):
+            dataset = dataset.cast_column(name, type(feature)(decode=False))
+    return named_rows(dataset, features.to_dict(), place)
 
 
 def loaded(folder: Path | str) -> Any:
-    """What `save_to_disk` wrote: a dataset, or several by the names of their splits.
+    """Read what `save_to_disk` wrote: a dataset, or a mapping from split names to datasets.
 
     Raises `InputError` for a folder that the package cannot read.
     """
@@ -54,11 +65,70 @@ def loaded(folder: Path | str) -> Any:
         raise InputError(f"datasets cannot load {folder}: {error}") from error
 
 
-def undecoded(dataset: Any) -> Any:
-    """The dataset with images and clips as the files that they are, which we read ourselves."""
-    import datasets
+LISTS = ("List", "LargeList", "Sequence")
+"""The kinds of features that are lists of another."""
 
-    for name, feature in dataset.features.items():
-        if isinstance(feature, datasets.Image | datasets.Audio):
-            dataset = dataset.cast_column(name, type(feature)(decode=False))
-    return dataset
+Rename = Callable[[Any], Any]
+"""From a cell with class numbers to one with class names; -1 means no class."""
+
+
+def described_features(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any]:
+    """Return the features that `datasets` describes in a Parquet file's metadata; else none."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return cast(Mapping[str, Any], features) if isinstance(features, dict) else {}
+
+
+def named_rows(
+    records: Iterable[Mapping[str, Any]], features: Mapping[str, Any], place: str
+) -> Rows:
+    """Yield each record, numbered from 1 after `place`, with class names for class numbers.
+
+    `features` are those of `Features.to_dict()`. Raises `InputError` for a number without a name.
+    """
+    renames = _renames(features)
+    for n, record in enumerate(records, 1):
+        where = f"{place} {n}"
+        try:
+            yield where, _renamed(record, renames)
+        except IndexError as error:
+            raise InputError(f"{where}: {error}") from error
+
+
+def _renames(features: Mapping[str, Any]) -> dict[str, Rename]:
+    return {column: new for column, feature in features.items() if (new := _rename(feature))}
+
+
+def _renamed(record: Mapping[str, Any], renames: Mapping[str, Rename]) -> Mapping[str, Any]:
+    return {name: renames[name](cell) if name in renames else cell for name, cell in record.items()}
+
+
+def _rename(feature: Any) -> Rename | None:
+    """Return how a cell of this feature changes; None if the feature has no class numbers."""
+    match feature:
+        case {"_type": "ClassLabel", "names": [*names]}:
+            return partial(_class_name, names)
+        case {"_type": kind} if kind in LISTS:
+            inner = _rename(feature.get("feature"))
+            return inner and partial(_list_renamed, inner)
+        case {"_type": str()}:
+            return None
+        case dict():
+            renames = _renames(cast(dict[str, Any], feature))
+            return (lambda cell: _renamed(cell, renames) if cell else cell) if renames else None
+        case _:
+            return None
+
+
+def _class_name(names: Sequence[str], cell: Any) -> Any:
+    if not isinstance(cell, int):
+        return cell
+    if cell >= len(names):
+        raise IndexError(f"class number {cell} has no name: there are {len(names)}")
+    return names[cell] if cell >= 0 else None
+
+
+def _list_renamed(rename: Rename, cell: Any) -> Any:
+    return ["" if (name := rename(part)) is None else name for part in cell] if cell else cell

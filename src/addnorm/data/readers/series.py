@@ -1,20 +1,234 @@
 """A series of several variables to forecast, from a table with a time column, split by time."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
+from reprlib import repr as short
 from typing import Annotated, Literal
 
+import numpy as np
+import torch
+from jaxtyping import Float
 from pydantic import BeforeValidator, Field, PositiveInt
+from torch import Tensor
 
 from addnorm.config import config
 from addnorm.data.examples import Corpus, Series
-from addnorm.data.readers.series_table import Missing, SeriesTable, read_series
+from addnorm.data.readers.cells import LARGEST, number_of
+from addnorm.data.readers.tables import Record, records_of
 from addnorm.data.readers.text_files import find
 from addnorm.data.scaling import Scaling
-from addnorm.data.times import comparable, parsed_time
-from addnorm.errors import InputError
+from addnorm.data.times import (
+    Interval,
+    check_order,
+    comparable,
+    parsed_time,
+    regular_interval,
+    steps_of,
+)
+from addnorm.errors import InputError, choices
+
+Missing = Literal["refuse", "leave_out"]
+"""What is done about a gap in time or an empty cell."""
+
+EMPTY = ("", "nan", "na", "n/a", "null", "none")
+"""The words for a value that is missing, in lower case."""
+
+
+@dataclass(frozen=True, eq=False)
+class SeriesTable:
+    """A series on its regular grid of times; NaN where a row or a cell is missing.
+
+    `places` names each step by the line of its row, and one that is missing by the row after it.
+    """
+
+    file: Path
+    names: tuple[str, ...]
+    start: datetime
+    interval: Interval
+    values: Float[Tensor, "variables time"]
+    places: Sequence[str]
+    rows: Sequence[int]
+    """The step of each row of the file."""
+
+    @property
+    def n_steps(self) -> int:
+        """The steps from the first time to the last."""
+        return self.values.shape[1]
+
+    def time(self, step: int) -> datetime:
+        """The time of a step, also of one after the last."""
+        return self.interval.after(self.start, step)
+
+
+def read_series(
+    file: Path,
+    time_column: str | None = None,
+    columns: Sequence[str] = (),
+    *,
+    missing: Missing = "refuse",
+    encoding: str = "utf-8",
+) -> SeriesTable:
+    """Read a table of a series.
+
+    Without a `time_column` it is the first column whose first cell is a time; without `columns`
+    the variables are all others, and each must hold numbers. Raises `InputError`, with the file
+    and line, for times that are wrong, out of order, double, of two zones or off their interval;
+    for a cell that is no number, or lacking; for a table without a header or variables; and with
+    `missing = "refuse"` for gaps and empty cells.
+    """
+    rows = _rows(file, encoding)
+    time_name = _time_column(file, rows[0], time_column)
+    names = _variables(rows[0], time_name, columns)
+    if not columns:
+        check_same_columns(rows, rows[0][1])
+    places = [where for where, _ in rows]
+    times = [time_in(record, time_name, where) for where, record in rows]
+    values = np.array([_numbers(record, names, where, missing) for where, record in rows])
+    check_order(times, places)
+    interval = regular_interval(times)
+    steps = steps_of(times, places, interval)
+    if missing == "refuse":
+        _check_gaps(steps.tolist(), times, places, interval)
+    grid = np.full((steps[-1] + 1, len(names)), math.nan)
+    grid[steps] = values
+    return SeriesTable(
+        file,
+        names,
+        times[0],
+        interval,
+        torch.from_numpy(grid).T.contiguous(),
+        [places[i] for i in np.searchsorted(steps, np.arange(len(grid)))],
+        steps.tolist(),
+    )
+
+
+def _rows(file: Path, encoding: str) -> list[tuple[str, Record]]:
+    rows: list[tuple[str, Record]] = []
+    for where, record in records_of(file, encoding):
+        if record is None:
+            raise InputError(f"{where}: an empty line in a series: take it out")
+        rows.append((where, record))
+    if len(rows) < 2:
+        raise InputError(f"{file}: {len(rows)} rows are no series: it needs two times at least")
+    return rows
+
+
+def _time_column(file: Path, first: tuple[str, Record], wanted: str | None) -> str:
+    where, record = first
+    if wanted is not None:
+        check_column(record, wanted, where)
+        return wanted
+    # A number alone could be a date such as 20160701, and is a value far more often.
+    for name, cell in record.items():
+        if parsed_time(cell) is not None and number_of(cell) is None:
+            return name
+    raise InputError(
+        f"{where}: no column holds a time such as 2016-07-01 00:00:00: among "
+        f"{', '.join(record)}. Name it with data.time_column"
+    )
+
+
+def _variables(
+    first: tuple[str, Record], time_name: str, columns: Sequence[str]
+) -> tuple[str, ...]:
+    where, record = first
+    for name in columns:
+        check_column(record, name, where)
+    if time_name in columns or len({*columns}) < len(columns):
+        raise InputError(f"{where}: data.columns = {list(columns)}: each variable once, no times")
+    if parsed_time(time_name) is not None:
+        raise InputError(
+            f"{where}: the names of the columns are {', '.join(record)}: the table has no header: "
+            "give it a first line with names"
+        )
+    found = tuple(columns) or tuple(name for name in record if name != time_name)
+    return checked_variables(found, record, where)
+
+
+def checked_variables(names: tuple[str, ...], record: Record, where: str) -> tuple[str, ...]:
+    """The columns of the variables. Raises `InputError` for none, and for one without a name."""
+    if not names:
+        raise InputError(f"{where}: no column is left for a variable: {', '.join(record)}")
+    if nameless := [n for n, name in enumerate(record, 1) if name in names and not name.strip()]:
+        raise InputError(
+            f"{where}: column {nameless[0]} has no name, as the numbers that pandas writes before "
+            "its rows: name the columns to read with data.columns"
+        )
+    return names
+
+
+def check_same_columns(rows: Sequence[tuple[str, Record]], first: Record) -> None:
+    """Raise `InputError` for a row with a column that the first lacks, which nobody would read."""
+    for where, record in rows:
+        if other := next((name for name in record if name not in first), None):
+            raise InputError(
+                f"{where}: a column {other!r} that the first row lacks: name the columns to read "
+                "with data.columns"
+            )
+
+
+def check_column(record: Mapping[str, object], name: str, where: str) -> None:
+    """Raise `InputError`, with the nearest name, for a column that a row has not."""
+    if name not in record:
+        raise InputError(f"{where}: no column {name!r}.{choices(name, record)}")
+
+
+def time_in(record: Record, name: str, where: str) -> datetime:
+    """The time in a cell. Raises `InputError`, with its place, for anything else."""
+    check_column(record, name, where)
+    found = parsed_time(record[name])
+    if found is None:
+        raise InputError(
+            f"{where}: {name} = {record[name]!r} is no time such as 2016-07-01 00:00:00"
+        )
+    return found
+
+
+def _numbers(record: Record, names: Sequence[str], where: str, missing: Missing) -> list[float]:
+    return [cell_number(record, name, where, missing) for name in names]
+
+
+def cell_number(record: Mapping[str, object], name: str, where: str, missing: Missing) -> float:
+    """The number in a cell; NaN for one that is empty, if these are left out.
+
+    Raises `InputError`, with its place, for anything else.
+    """
+    check_column(record, name, where)
+    cell = record[name]
+    number = number_of(cell)
+    empty = cell is None or str(cell).strip().lower() in EMPTY
+    if empty and missing == "refuse":
+        raise InputError(
+            f"{where}: {name} is empty: fill it in, or leave out what touches it: "
+            "data.missing = 'leave_out'"
+        )
+    if empty:
+        return math.nan
+    said = f"{where}: {name} = {short(cell)} is"
+    if number is None or not math.isfinite(number):
+        hint = "name the columns to read with data.columns"
+        if isinstance(cell, str) and "," in cell and number_of(cell.replace(",", "")) is not None:
+            hint = "write a point for a comma"
+        if number is not None:
+            hint = "leave the cell empty where nothing was measured"
+        raise InputError(f"{said} no number: {hint}")
+    if abs(number) > LARGEST:
+        raise InputError(f"{said} too large: models compute in float32, up to {LARGEST:.2g}")
+    return number
+
+
+def _check_gaps(
+    steps: list[int], times: Sequence[datetime], places: Sequence[str], interval: Interval
+) -> None:
+    for i in range(1, len(steps)):
+        if (n := steps[i] - steps[i - 1] - 1) > 0:
+            raise InputError(
+                f"{places[i]}: {n:,} steps of {interval} are missing before {times[i]}: fill them "
+                "in, or leave out the windows that touch them: data.missing = 'leave_out'"
+            )
 
 
 def _as_text(given: object) -> object:

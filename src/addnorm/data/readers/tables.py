@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, ClassVar, Literal, cast
+from typing import ClassVar, Literal, cast
 
 from addnorm.config import config
 from addnorm.data.examples import (
@@ -21,12 +21,10 @@ from addnorm.data.examples import (
     Tagged,
     Text,
 )
-from addnorm.data.readers.cells import class_in, is_missing, plain
-from addnorm.data.readers.class_names import described_features, renames_of, with_names
-from addnorm.data.readers.numbers import LARGEST, number_of
+from addnorm.data.readers.cells import LARGEST, check_text, class_in, is_missing, number_of, plain
 from addnorm.data.readers.plain_text import RowFiles
 from addnorm.data.readers.rows import Row
-from addnorm.data.readers.saved_dataset import is_saved, saved_rows
+from addnorm.data.readers.saved_dataset import described_features, is_saved, named_rows, saved_rows
 from addnorm.data.readers.text_files import find, given, lines_of, read_text
 from addnorm.errors import InputError, choices, optional
 
@@ -109,14 +107,12 @@ class Columns(ABC):
 
         Raises `InputError` for a missing column or a cell of the wrong type.
         """
-        needed = self.columns()
-        cells = {name: plain(cell_of(record, column, where)) for name, column in needed.items()}
-        empty = [
-            name for name, cell in cells.items() if not _filled(cell, may_be_none=name == "labels")
-        ]
-        if empty:
-            return Row(where, f"empty {' and '.join(empty)}")
-        return Row(where, _example(cells, where))
+        cells = {
+            name: plain(cell_of(record, column, where)) for name, column in self.columns().items()
+        }
+        empty = [name for name, cell in cells.items() if _is_empty(name, cell)]
+        content = f"empty {' and '.join(empty)}" if empty else _example(cells, where)
+        return Row(where, content)
 
 
 def reads_pairs(data: object) -> bool:
@@ -125,7 +121,7 @@ def reads_pairs(data: object) -> bool:
 
 
 def cell_of(record: Record, column: str, where: str) -> object:
-    """The cell of a column. Raises `InputError` if there is none."""
+    """Return the cell of a column. Raises `InputError` if there is no such column."""
     if column in record:
         return record[column]
     outer, dot, inner = column.partition(".")
@@ -135,81 +131,70 @@ def cell_of(record: Record, column: str, where: str) -> object:
     raise InputError(f"{where}: no column {column!r}.{choices(column, record)}")
 
 
-def _filled(cell: object, *, may_be_none: bool) -> bool:
-    """Whether a cell is non-empty; labels may be empty."""
-    return _said(cell) if may_be_none else not is_missing(cell) and cell != []
-
-
-def _said(cell: object) -> bool:
-    """Whether a cell says anything, be it blank text: pandas writes NaN for nothing."""
-    return isinstance(cell, str) or not is_missing(cell)
+def _is_empty(name: str, cell: object) -> bool:
+    """Whether a cell holds nothing; a blank text is an empty list of labels."""
+    if name == "labels" and isinstance(cell, str):
+        return False
+    return is_missing(cell) or (cell == [] and name != "labels")
 
 
 def _example(cells: Record, where: str) -> Example | str:
+    second = _text(cells["text_pair"], where) if "text_pair" in cells else None
     match cells:
         case {"source": source, "target": target}:
             return _pair(source, target, where)
         case {"text": text, "label": label}:
-            name = class_in(label, where)
-            return Labelled(_text(text, where), name, _second(cells, where))
+            return Labelled(_text(text, where), class_in(label, where), second)
         case {"text": text, "labels": labels}:
             return MultiLabelled(_text(text, where), _labels(labels, where))
         case {"text": text, "values": values}:
-            return Scored(_text(text, where), _numbers(values, where), _second(cells, where))
+            return Scored(_text(text, where), _numbers(values, where), second)
         case {"text": text}:
             return Text(_text(text, where))
         case _:
-            return _tagged(_words(cells["tokens"], where), _words(cells["tags"], where), where)
-
-
-def _second(cells: Record, where: str) -> str | None:
-    return _text(cells["text_pair"], where) if "text_pair" in cells else None
+            tokens, tags = _words(cells["tokens"], where), _words(cells["tags"], where)
+            if len(tokens) != len(tags):
+                raise InputError(f"{where}: {len(tokens)} tokens but {len(tags)} tags")
+            return Tagged(tokens, tags)
 
 
 def _pair(source: object, target: object, where: str) -> Pair | str:
-    """A pair; a list of sentences is one text, a list of targets the references in order."""
-    sentences = [_text(one, where).strip() for one in _listed(source)]
-    references = [_text(one, where) for one in _listed(target)]
-    joined = _text(source, where) if isinstance(source, str) else " ".join(filter(None, sentences))
-    if not joined or not all(one.strip() for one in references):
+    """A pair: a list of sentences is one text, a list of targets the references in order."""
+    if isinstance(source, list):
+        sentences = (_text(cell, where).strip() for cell in cast(list[object], source))
+        source = " ".join(filter(None, sentences))
+    targets = cast(list[object], target) if isinstance(target, list) else [target]
+    first, *others = [_text(cell, where) for cell in targets]
+    text = _text(source, where)
+    if not all(side.strip() for side in (text, first, *others)):
         return "an empty source or reference"
-    return Pair(joined, references[0], tuple(references[1:]))
-
-
-def _listed(cell: object) -> list[object]:
-    return cast(list[object], cell) if isinstance(cell, list) else [cell]
-
-
-def _tagged(tokens: tuple[str, ...], tags: tuple[str, ...], where: str) -> Tagged | str:
-    if len(tokens) != len(tags):
-        raise InputError(f"{where}: {len(tokens)} tokens but {len(tags)} tags")
-    return Tagged(tokens, tags) if all((*tokens, *tags)) else "an empty word or tag"
+    return Pair(text, first, tuple(others))
 
 
 def _labels(cell: object, where: str) -> tuple[str, ...]:
     """The distinct labels in a cell, in order."""
-    parts = cell.split(",") if isinstance(cell, str) else cell
-    if not isinstance(parts, list):
+    labels = cast(list[object] | object, cell.split(",") if isinstance(cell, str) else cell)
+    if not isinstance(labels, list):
         raise InputError(f"{where}: expected labels, a list or with commas between, not {cell!r}")
-    if not all(map(_said, cast(list[object], parts))):
+    if not all(isinstance(label, str) or not is_missing(label) for label in labels):
         raise InputError(f"{where}: an empty label among {cell!r}")
-    names = (class_in(one, where) for one in cast(list[object], parts))
-    return tuple(dict.fromkeys(name for name in names if name))
+    names = (class_in(label, where) for label in labels)
+    return tuple(dict.fromkeys(filter(None, names)))
 
 
 def _numbers(cell: object, where: str) -> tuple[float, ...]:
     parts = cell.split(",") if isinstance(cell, str) else cell
-    many: list[Any] = cast(list[Any], parts) if isinstance(parts, list) else [parts]
-    found = [number for one in many if (number := number_of(one)) is not None]
-    if len(found) != len(many) or not all(map(math.isfinite, found)):
+    cells = cast(list[object], parts) if isinstance(parts, list) else [parts]
+    numbers = tuple(number for part in cells if (number := number_of(part)) is not None)
+    if len(numbers) != len(cells) or not all(map(math.isfinite, numbers)):
         raise InputError(
             f"{where}: expected numbers, a list or with commas between, not {short(cell)}"
         )
-    if max(map(abs, found)) > LARGEST:
+    if max(map(abs, numbers)) > LARGEST:
         raise InputError(
             f"{where}: {short(cell)} is too large: models compute in float32, up to {LARGEST:.2g}"
         )
-    return tuple(found)
+    return numbers
 
 
 def _words(cell: object, where: str) -> tuple[str, ...]:
@@ -223,8 +208,7 @@ def _words(cell: object, where: str) -> tuple[str, ...]:
 def _text(cell: object, where: str) -> str:
     if not isinstance(cell, str):
         raise InputError(f"{where}: expected text, not {cell!r}")
-    if "\0" in cell or any("\ud800" <= char <= "\udfff" for char in cell):
-        raise InputError(f"{where}: a NUL or half a surrogate pair is not text")
+    check_text(cell, where)
     return cell
 
 
@@ -246,7 +230,7 @@ class TableConfig(RowFiles, Columns):
     """The table that training never sees."""
 
     def rows(self) -> dict[str, Iterable[Row]]:
-        """The rows of each given split."""
+        """Return the rows of each given split."""
         return {k: self.table(v) for k, v in given(self.train, self.valid, self.test).items()}
 
     def table(self, path: Path) -> Iterator[Row]:
@@ -255,12 +239,12 @@ class TableConfig(RowFiles, Columns):
             yield Row(where, "empty line") if record is None else self.row(where, record)
 
 
-Records = Iterator[tuple[str, Record | None]]
+Records = Iterable[tuple[str, Record | None]]
 """The location and cells of each row; None for an empty line."""
 
 
 def records_of(table: Path, encoding: str = "utf-8") -> Records:
-    """The rows of a table. Raises `InputError` for a kind that is unknown, and a damaged one.
+    """Read the rows of a table. Raises `InputError` for an unknown suffix and a damaged table.
 
     A table may also be the folder of a dataset that Hugging Face's library saved to disk.
     """
@@ -271,8 +255,8 @@ def records_of(table: Path, encoding: str = "utf-8") -> Records:
         return _parquet(table)
     if suffix in READERS:
         return READERS[suffix](table, read_text(table, encoding))
-    known = ", ".join([*READERS, ".parquet"])
-    raise InputError(f"{table}: unknown kind of table {suffix!r}; there are {known}")
+    kinds = ", ".join([*READERS, ".parquet"])
+    raise InputError(f"{table}: unknown kind of table {suffix!r}; there are {kinds}")
 
 
 def _tsv(path: Path, text: str) -> Records:
@@ -299,11 +283,11 @@ def _csv(path: Path, text: str) -> Records:
 
 
 def _header(names: list[str], path: Path) -> list[str]:
-    """The names of the columns. Raises `InputError` for one that comes twice, or of other marks."""
-    if double := next((one for i, one in enumerate(names) if one and one in names[:i]), None):
+    """Return the column names. Raises `InputError` for two alike, and for other separators."""
+    if double := next((name for i, name in enumerate(names) if name and name in names[:i]), None):
         raise InputError(f"{path}:1: two columns have the name {double!r}: give each one its own")
     others = {".csv": (";", "\t"), ".tsv": (",", ";")}.get(suffix_of(path), ())
-    if len(names) == 1 and (mark := next((one for one in others if one in names[0]), None)):
+    if len(names) == 1 and (mark := next((mark for mark in others if mark in names[0]), None)):
         raise InputError(
             f"{path}:1: {mark!r} stands between the names {names[0]!r}: a .csv has commas there, "
             "and a .tsv tabs: convert it"
@@ -312,7 +296,7 @@ def _header(names: list[str], path: Path) -> list[str]:
 
 
 def suffix_of(table: Path) -> str:
-    """The suffix that says how to read a table, whether it is packed or not."""
+    """Return the suffix that tells how to read a table, without that of compression."""
     return table.with_suffix("").suffix if table.suffix == ".gz" else table.suffix
 
 
@@ -329,7 +313,7 @@ def _jsonl(path: Path, text: str) -> Records:
 
 
 def json_object(line: str, where: str) -> Record:
-    """The record in a line of JSON. Raises `InputError` for anything but an object."""
+    """Parse a line of JSON as a record. Raises `InputError` for anything but an object."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -355,6 +339,4 @@ def _parquet(path: Path) -> Records:
         records = cast(list[Record], table.to_pylist())
     except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
         raise InputError(f"{path} is not readable as Parquet: {error}") from error
-    renames = renames_of(described_features(table.schema.metadata))
-    rows = ((f"{path}, row {n}", record) for n, record in enumerate(records, 1))
-    return ((where, with_names(record, renames, where)) for where, record in rows)
+    return named_rows(records, described_features(table.schema.metadata), f"{path}, row")

@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.data import SeriesConfig
-from addnorm.data.readers.series import step_at
-from addnorm.data.readers.series_table import SeriesTable, read_series
+from addnorm.data.readers.series import SeriesTable, read_series, step_at
 from addnorm.data.readers.text_files import find
 from addnorm.data.scaling import check_interval
 from addnorm.errors import InputError

@@ -20,7 +20,7 @@ from addnorm.data import (
     ImagesConfig,
 )
 from addnorm.data.batches.signals import inputs_of
-from addnorm.data.readers.image_files import read_image
+from addnorm.data.readers.images import read_image
 from addnorm.errors import InputError, refuse
 from addnorm.generate import (
     DecodingConfig,

@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image as pillow
 
-from addnorm.data.readers.image_files import ImageFilesConfig, read_image
+from addnorm.data.readers.images import ImageFilesConfig, read_image
 from addnorm.errors import InputError
 
 RNG = np.random.default_rng(0)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from addnorm.data import ConllConfig, Tagged
-from addnorm.data.readers.conllu import conllu_columns
+from addnorm.data.readers.conll import conllu_columns
 from addnorm.errors import InputError
 
 UNIVERSAL = """# newdoc id = a

@@ -35,8 +35,7 @@ from addnorm.data.examples import (
     Transcribed,
 )
 from addnorm.data.ids.encoding import encode
-from addnorm.data.readers.incomplete import NOT_FINITE, complete, lack
-from addnorm.data.readers.rows import Row, assemble
+from addnorm.data.readers.rows import NOT_FINITE, Row, assemble, complete, lack
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.special_tokens import MASK, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer
