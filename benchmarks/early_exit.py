@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from addnorm.data.batches.buckets import build_loaders
-from addnorm.models.early_exit import EarlyExit, EntropyRule
+from addnorm.generate.early_exit import EarlyExit, EntropyRule
 from addnorm.runs.evaluation import Evaluator, data_of
 from addnorm.runs.run import Run
 

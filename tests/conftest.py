@@ -33,7 +33,7 @@ hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=No
 hypothesis.settings.load_profile("repeatable")
 
 
-TYPES_CHECKED = {"data", "generate", "inspect", "models", "nn", "quantize", "train", "tuning"}
+TYPES_CHECKED = {"data", "generate", "inspect", "models", "nn", "quantize", "training", "tuning"}
 """The folders whose tests check every annotation as they run: those of what is put together.
 
 The others use the whole as a user does. Checking costs them two thirds of their time or more.

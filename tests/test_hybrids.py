@@ -18,8 +18,8 @@ from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import SelfAttention
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal
+from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
 from addnorm.prune.selection import gated, n_kept
-from addnorm.prune.smaller import Pruning, keep_weights, smaller_config
 from addnorm.prune.units import Units, feedforward_rows, head_groups
 from addnorm.quantize import Int4Config, Int8Config, QuantizationConfig, quantize
 from addnorm.quantize.layers import QuantizedLinear, QuantizedRecurrence

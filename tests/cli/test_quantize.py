@@ -155,7 +155,7 @@ def test_quantised_twice(run_of: RunOf, tmp_path: Path, addnorm: Command) -> Non
     assert code == 0, err
     code, _, err = addnorm("quantize", tmp_path / "one", "--out", tmp_path / "two")
     assert code == 2
-    assert "take the one that it was made of" in err
+    assert "take the model before quantisation" in err
     code, _, err = addnorm("evaluate", tmp_path / "one", "--split", "valid", "--weights", "int8")
     assert code == 2
     assert "quantised already" in err

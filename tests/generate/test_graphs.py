@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.errors import InputError
-from addnorm.generate import graphs
-from addnorm.models import DecoderModel
+from addnorm.generate import CompiledContinuation, GreedyConfig, generate, graphs
+from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
@@ -157,7 +158,34 @@ def test_the_weights_of_products_alone_are_packed() -> None:
             return F.linear(self.map(self.table(ids)), self.table.weight)
 
     several, one = torch.zeros(2, 3, dtype=torch.long), torch.zeros(1, 1, dtype=torch.long)
-    with graphs._quiet():
+    with warnings.catch_warnings(action="ignore"):
         of_several, of_one = (graphs._traced(Rows(), (ids,), ({},)) for ids in (several, one))
     assert graphs._factors(of_several) == ["map.weight"]
     assert graphs._factors(of_one) == []
+
+
+# Products of a single row.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["loop", "torch", "onednn"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_graph_of_each_writes_the_same(
+    kind: str, tied: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    monkeypatch.setattr(graphs, "LARGE", 1)
+    monkeypatch.setattr(graphs, "row_product", lambda dtype: kind)
+    packed: list[str] = []
+    factors = graphs._factors
+    monkeypatch.setattr(graphs, "_factors", lambda p: packed.extend(factors(p)) or factors(p))
+    torch.manual_seed(0)
+    config = DecoderConfig(d_model=32, n_layers=2, head={"kind": "token", "tied": tied})
+    model = config.build(vocab_size=60).eval()
+    plain = generate(model, [[1, 2, 3]], GreedyConfig(), max_new_tokens=12, eos_id=None)
+    compiled = CompiledContinuation(model)
+    found = generate(compiled, [[1, 2, 3]], GreedyConfig(), max_new_tokens=12, eos_id=None)
+    assert found[0][0].ids == plain[0][0].ids
+    table = [name for name in packed if "embed" in name]
+    assert bool(packed) == (kind == "onednn")
+    assert not table, "the table is read by the embedding too"

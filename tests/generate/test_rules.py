@@ -109,7 +109,7 @@ def test_every_kind_of_decoding_obeys(decoding: Any) -> None:
         pairs = list(zip(best.ids, best.ids[1:], strict=False))
         assert len(pairs) == len(set(pairs))
     for bad in ((0, 1, 2, 3, 4), (9,)):
-        match = "leave no token" if 9 not in bad else "names the token 9: this model writes 0 to 4"
+        match = "allow no token" if 9 not in bad else "names the token 9: this model writes 0 to 4"
         rules = RulesConfig(suppress_tokens=bad)
         with pytest.raises(InputError, match=match):
             decode(Table(5, 0), prompts, decoding(rules=rules), [5, 5], eos_id=0)

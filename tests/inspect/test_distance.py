@@ -45,7 +45,7 @@ def test_the_mean_over_pairs_of_one_offset() -> None:
     ("position", "width", "what"),
     [
         (SinusoidalConfig(), 16, "similarity of two positions (cosine)"),
-        (RotaryConfig(), 8, "equal vectors, turned (cosine)"),
+        (RotaryConfig(), 8, "equal vectors, rotated (cosine)"),
     ],
 )
 def test_waves_are_as_alike_as_their_frequencies_say(position: Any, width: int, what: str) -> None:

@@ -81,6 +81,6 @@ def test_a_long_text_is_refused_with_what_can_be_seen(run_of: RunOf) -> None:
     with pytest.raises(InputError, match=r"120 tokens .* up to 100.* positions, depth, gradients$"):
         look(run, text)
     assert look(run, text, views=["positions", "depth"]).depth
-    with pytest.raises(InputError, match=r"up to 500.* look at less of it: depth, gradients$"):
+    with pytest.raises(InputError, match=r"up to 500.* choose other views: depth, gradients$"):
         look(run, "be " * 170, views=["positions"])
     assert MOST_TOKENS["attention"] < 121

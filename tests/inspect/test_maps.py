@@ -7,7 +7,7 @@ import torch
 from matplotlib.axes import Axes
 
 from addnorm.inspect.look import AttentionMap
-from addnorm.inspect.maps import MOST, Box, boxes_of, evenly, omitted, tiled
+from addnorm.inspect.overview import MOST, Box, boxes_of, evenly, omitted, tiled
 from addnorm.inspect.pictures import Lettering, blank_figure
 
 PIECES = ("Das", "日", "$x")

@@ -120,7 +120,7 @@ def test_what_a_model_does_not_have_is_said(run_of: RunOf, tmp_path: Path) -> No
     why = "its layers mix tokens by recurrent, which has no attention to draw"
     figure = overview(look(without, "To\nbe"))
     assert why in figure.get_supxlabel().replace("\n", " ")
-    assert "positions of the kind 'none' do nothing" in figure.get_supxlabel()
+    assert "positions of the kind 'none' have no effect" in figure.get_supxlabel()
     assert images(figure) == []
     assert figure.get_suptitle() == "run: “To be”"
     lines = [line.get_label() for line in titled(figure, "size by layer").lines]

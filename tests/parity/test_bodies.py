@@ -80,7 +80,7 @@ def test_it_embeds_and_does_not_write(tmp_path: Path) -> None:
         run.generate("the")
     model = load(tmp_path / "run").model
     assert isinstance(model, DecoderModel)
-    with pytest.raises(InputError, match="has no head: it gives vectors, and writes no text"):
+    with pytest.raises(InputError, match="has no head: it returns vectors, and generates no text"):
         generate(model, [[5]], GreedyConfig(), max_new_tokens=1, eos_id=None)
 
 

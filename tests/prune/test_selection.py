@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.prune.test_smaller import CONFIGS, built, inputs_of
+from tests.prune.test_pruned_model import CONFIGS, built, inputs_of
 from torch import Tensor
 from torch.testing import assert_close
 

@@ -1,6 +1,6 @@
 """Every head and feed-forward row of a model is found once."""
 
-from tests.prune.test_smaller import CONFIGS, built
+from tests.prune.test_pruned_model import CONFIGS, built
 
 from addnorm.prune.units import feedforward_rows, head_groups, stacks_of
 

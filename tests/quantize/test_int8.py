@@ -12,8 +12,8 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.quantize import int8, quantize_int8
-from addnorm.quantize.activations import RoundedByRow
 from addnorm.quantize.int8 import Int8Matrix, int8_product, rounded
+from addnorm.quantize.layers import RoundedByRow
 
 
 @given(st.integers(1, 9), st.integers(1, 40), st.floats(1e-6, 1e6))

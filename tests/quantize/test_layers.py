@@ -1,4 +1,4 @@
-"""Quantised layers: biases, smoothing, scale and cap as in the layers they stand for."""
+"""Quantised layers: biases, smoothing, scale and cap as in the layers they replace."""
 
 import copy
 
@@ -10,14 +10,19 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.masks import Full
-from addnorm.quantize.activations import Unrounded
 from addnorm.quantize.int4 import Int4Matrix
 from addnorm.quantize.int8 import Int8Matrix
 from addnorm.quantize.layers import (
+    DynamicConfig,
     QuantizedEmbedding,
     QuantizedLinear,
     QuantizedRecurrence,
     QuantizedTokenHead,
+    RoundedByRange,
+    RoundedByRow,
+    StaticConfig,
+    Unrounded,
+    WeightsOnlyConfig,
 )
 from addnorm.quantize.rounding import round_nearest
 
@@ -83,3 +88,45 @@ def test_a_recurrence_is_that_of_its_numbers(kind: type[nn.RNNBase], bias: bool,
 
 def _parameter(matrix: Int8Matrix | Int4Matrix) -> nn.Parameter:
     return nn.Parameter(matrix.dequantized(), False)
+
+
+# The inputs of quantised layers.
+
+
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 4, 5), (0, 5)])
+def test_one_scale_for_all_inputs(shape: tuple[int, ...]) -> None:
+    x, matrix = torch.randn(shape), Int8Matrix(torch.randn(7, 5))
+    found = RoundedByRange(1.5)(x, matrix)
+    scale = torch.tensor(1.5 / 127, dtype=torch.float32).double()
+    whole = (x.double() / scale).round().clamp(-127, 127)
+    want = whole @ matrix.values.double().T * scale * matrix.scale.double()
+    torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_larger_than_the_range_is_cut() -> None:
+    matrix = Int8Matrix(torch.eye(3))
+    x = torch.tensor([[5.0, -9.0, 0.5]])
+    torch.testing.assert_close(
+        RoundedByRange(1.0)(x, matrix), torch.tensor([[1.0, -1.0, 64 / 127]])
+    )
+
+
+def test_weights_only_rounds_no_input() -> None:
+    x, matrix = torch.randn(3, 5), Int8Matrix(torch.randn(7, 5))
+    exact = x.double() @ matrix.dequantized().double().T
+    torch.testing.assert_close(Unrounded()(x, matrix).double(), exact, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(RoundedByRow()(x, matrix).double(), exact, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("inputs", [Unrounded(), RoundedByRow(), RoundedByRange()])
+def test_the_type_of_the_input_is_kept(inputs: torch.nn.Module) -> None:
+    x, matrix = torch.randn(3, 5).bfloat16(), Int8Matrix(torch.randn(7, 5))
+    assert inputs(x, matrix).dtype == torch.bfloat16
+
+
+def test_configs_build_their_modules() -> None:
+    assert isinstance(WeightsOnlyConfig().build(), Unrounded)
+    assert isinstance(DynamicConfig().build(), RoundedByRow)
+    built = StaticConfig().build(2.0)
+    assert isinstance(built, RoundedByRange)
+    assert float(built.scale) == pytest.approx(2.0 / 127)

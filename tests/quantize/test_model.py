@@ -26,7 +26,7 @@ from addnorm.quantize import (
     with_weights,
 )
 from addnorm.quantize.model import group_size_for, laid_out, scales_of
-from addnorm.quantize.places import check_some_left, names_matching, products_of
+from addnorm.quantize.quantizable_layers import check_some_left, names_matching, products_of
 
 ATTENTION = AttentionConfig(n_heads=4)
 KINDS: dict[str, Any] = {

@@ -9,8 +9,8 @@ from torch import Tensor
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import TokenHeadConfig
-from addnorm.quantize.activations import StaticConfig
-from addnorm.quantize.places import products_of
+from addnorm.quantize.layers import StaticConfig
+from addnorm.quantize.quantizable_layers import products_of
 from addnorm.quantize.statistics import (
     BINS,
     InputStatistics,

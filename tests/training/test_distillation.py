@@ -1,4 +1,4 @@
-"""Distillation: the loss against its formula, its gradient, and training with it."""
+"""Distillation: losses against their formulas, training with a teacher, and what is refused."""
 
 from pathlib import Path
 
@@ -7,12 +7,31 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.training.tiny import batches, build, journal
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from addnorm.nn.attention.multihead import AttentionConfig, SelfAttention
+from addnorm.nn.heads import ClassificationHeadConfig
+from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.training.average import weights_of
-from addnorm.training.distillation import imitation_sum
-from addnorm.training.loss import cross_entropy_sum
+from addnorm.training.distillation import (
+    MAPS,
+    AttentionRelationsConfig,
+    AttentionWeightsConfig,
+    DistillationConfig,
+    HiddenStatesConfig,
+    LayerLoss,
+    from_teacher,
+    imitation_sum,
+    learned_maps,
+    mean_divergence,
+    relations,
+    teacher_layer,
+)
+from addnorm.training.loss import CrossEntropyConfig, cross_entropy_sum
+from addnorm.training.objective import Objective
 from addnorm.training.settings import TrainConfig
 from addnorm.training.trainer import Trainer
 
@@ -127,3 +146,256 @@ def test_a_checkpoint_does_not_hold_the_teacher(tmp_path: Path) -> None:
         assert one.equal(weights_of(student)[name])
     again.fit()
     assert again.state.step == 5
+
+
+# Layers that learn from layers.
+
+
+VOCAB = 17
+
+
+def encoder(d_model: int = 8, n_layers: int = 2, n_heads: int = 2, **more: object) -> nn.Module:
+    config = EncoderConfig(
+        d_model=d_model,
+        n_layers=n_layers,
+        attention=AttentionConfig(n_heads=n_heads),
+        head=ClassificationHeadConfig(),
+        **more,  # pyright: ignore[reportArgumentType]
+    )
+    return config.build(VOCAB, n_labels=3).double().eval()
+
+
+def ragged(n: int = 3, width: int = 6) -> dict[str, Tensor]:
+    lengths = torch.tensor([width, 2, 4][:n])
+    return {
+        "inputs": torch.randint(VOCAB, (n, width)),
+        "valid": torch.arange(width) < lengths[:, None],
+    }
+
+
+@torch.no_grad()
+def layer_outputs(model: nn.Module, inputs: dict[str, Tensor]) -> list[Tensor]:
+    from addnorm.models.inputs import embedded
+
+    x, ctx = embedded(model.embed, inputs["inputs"], inputs["valid"])  # pyright: ignore
+    return [*model.stack.layer_outputs(x, ctx)]  # pyright: ignore
+
+
+def watched(
+    loss: LayerLoss, student: nn.Module, teacher: nn.Module, inputs: dict[str, Tensor]
+) -> Tensor:
+    with loss.recording() as layer_loss:
+        with torch.no_grad():
+            teacher(**inputs)
+        student(**inputs)
+        return layer_loss()
+
+
+@pytest.mark.parametrize("wide", [8, 12])
+@pytest.mark.parametrize("layers", ["uniform", "last"])
+def test_hidden_states_by_plain_loops(layers: str, wide: int) -> None:
+    torch.manual_seed(0)
+    student, teacher, inputs = encoder(), encoder(wide, n_layers=5), ragged()
+    hidden = HiddenStatesConfig(weight=3.0, layers=layers)  # pyright: ignore[reportArgumentType]
+    with learned_maps(student, hidden, (8, wide)):
+        student.double()
+        found = watched(LayerLoss(student, teacher, hidden=hidden), student, teacher, inputs)
+        maps = {n: p for n, p in student.named_parameters() if n.startswith(MAPS)}
+        assert [*maps] == ([f"{MAPS}.stack.weight"] if wide != 8 else [])
+        (found * 2).backward()
+        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in maps.values())
+    ours, theirs = layer_outputs(student, inputs), layer_outputs(teacher, inputs)
+    pairs = {"uniform": [(0, 1), (1, 4)], "last": [(1, 4)]}[layers]  # round(2.5) is 2
+    total = 0.0
+    for i, k in pairs:
+        values = [
+            float((wide_of(maps, ours[i][row, t]) - theirs[k][row, t]).square().mean())
+            for row, t in inputs["valid"].nonzero().tolist()
+        ]
+        total += 3.0 * sum(values) / len(values) / len(pairs)
+    assert float(found.detach()) == pytest.approx(total, rel=1e-9)
+    assert not any(name.startswith(MAPS) for name in weights_of(student))
+
+
+def wide_of(maps: dict[str, nn.Parameter], x: Tensor) -> Tensor:
+    return x if not maps else next(iter(maps.values())).detach() @ x
+
+
+def test_attention_weights_by_plain_loops() -> None:
+    torch.manual_seed(1)
+    student, teacher, inputs = encoder(), encoder(12, n_layers=4), ragged()
+    told = AttentionWeightsConfig(weight=0.5)
+    found = watched(LayerLoss(student, teacher, attention=told), student, teacher, inputs)
+    sides = [attention_of(model, inputs) for model in (student, teacher)]
+    total, n = 0.0, 0
+    for i, k in ((0, 1), (1, 3)):
+        for row, t in inputs["valid"].nonzero().tolist():
+            for head in range(2):
+                real = inputs["valid"][row]
+                ours, theirs = (
+                    side[at][row, head, t][real] for side, at in zip(sides, (i, k), strict=True)
+                )
+                total += float((theirs * (theirs.log() - ours.log())).sum().detach())
+                n += 1
+    assert float(found.detach()) == pytest.approx(0.5 * total / n, rel=1e-6)
+    found.backward()
+    assert student.get_parameter("stack.blocks.0.attention.q_proj.weight").grad is not None
+
+
+def attention_of(model: nn.Module, inputs: dict[str, Tensor]) -> list[Tensor]:
+    from addnorm.inspect.capture import attention_weights
+
+    with attention_weights(model) as caught, torch.no_grad():
+        model(**inputs)
+    return [*caught.values()]
+
+
+def test_relations_of_other_heads_and_widths_by_plain_loops() -> None:
+    torch.manual_seed(2)
+    heads = torch.randn(2, 4, 5, 3, dtype=torch.float64)
+    valid = torch.tensor([[True] * 5, [True, True, True, False, False]])
+    found = relations(heads, 6, valid)
+    flat = torch.cat([heads[:, h] for h in range(4)], -1)
+    for row in range(2):
+        n = int(valid[row].sum())
+        for r in range(6):
+            a = flat[row, :n, 2 * r : 2 * r + 2]
+            expected = (a @ a.T / 2**0.5).softmax(-1)
+            assert torch.allclose(found[row, r, :n, :n], expected)
+    assert not found[1, :, :, 3:].any()
+    student, teacher, inputs = encoder(8, n_heads=4), encoder(12, n_layers=3, n_heads=3), ragged()
+    told = AttentionRelationsConfig(n_heads=2)
+    loss = watched(LayerLoss(student, teacher, attention=told), student, teacher, inputs)
+    seen: dict[nn.Module, list[Tensor]] = {}
+    for model in (student, teacher):
+        core = last_attention(model).core
+        hook = core.register_forward_pre_hook(lambda m, args: seen.update({m: [*args[:3]]}))
+        with torch.no_grad():
+            model(**inputs)
+        hook.remove()
+    expected = sum(
+        mean_divergence(
+            relations(t, 2, inputs["valid"]), relations(s, 2, inputs["valid"]), inputs["valid"]
+        )
+        for s, t in zip(*seen.values(), strict=True)
+    )
+    assert float(loss.detach()) == pytest.approx(
+        float(torch.as_tensor(expected).detach()), rel=1e-6
+    )
+
+
+def last_attention(model: nn.Module) -> SelfAttention:
+    return [one for one in model.modules() if isinstance(one, SelfAttention)][-1]
+
+
+def test_a_student_that_is_its_teacher_has_nothing_to_learn() -> None:
+    torch.manual_seed(3)
+    model, inputs = encoder(n_layers=3), ragged()
+    for attention in (
+        AttentionWeightsConfig(),
+        AttentionRelationsConfig(n_heads=4, layers="uniform"),
+    ):
+        loss = LayerLoss(model, model, hidden=HiddenStatesConfig(), attention=attention)
+        assert float(watched(loss, model, model, inputs).detach()) == pytest.approx(0, abs=1e-12)
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())  # pyright: ignore[reportPrivateUsage]
+
+
+def test_queries_that_attend_to_nothing_count_as_none() -> None:
+    theirs = torch.tensor([[[[0.0, 0.0], [0.5, 0.5]]]])
+    ours = torch.tensor([[[[0.0, 0.0], [1.0, 0.0]]]], requires_grad=True)
+    found = mean_divergence(theirs, ours, None)
+    assert torch.isfinite(found)
+    found.backward()
+    assert ours.grad is not None
+    assert torch.isfinite(ours.grad).all()
+
+
+@pytest.mark.parametrize(
+    ("n", "of", "expected"), [(3, 6, [1, 3, 5]), (2, 5, [1, 4]), (4, 4, [0, 1, 2, 3]), (1, 7, [6])]
+)
+def test_evenly_spaced_layers_teach(n: int, of: int, expected: list[int]) -> None:
+    assert [teacher_layer(i, n, of) for i in range(n)] == expected
+
+
+def test_weights_of_evenly_spaced_layers() -> None:
+    student, teacher = encoder(n_layers=2), encoder(n_layers=4)
+    found = from_teacher(weights_of(teacher), student, teacher)
+    assert found.keys() == weights_of(student).keys()
+    theirs = weights_of(teacher)
+    for i, k in ((0, 1), (1, 3)):
+        name = "attention.q_proj.weight"
+        assert torch.equal(found[f"stack.blocks.{i}.{name}"], theirs[f"stack.blocks.{k}.{name}"])
+    assert torch.equal(found["embed.tokens.weight"], theirs["embed.tokens.weight"])
+
+
+def test_both_stacks_of_a_translator_learn() -> None:
+    torch.manual_seed(4)
+    sizes = [
+        EncoderDecoderConfig(d_model=8, n_layers=n, attention=AttentionConfig(n_heads=2))
+        for n in (1, 2)
+    ]
+    student, teacher = (one.build(VOCAB, VOCAB).eval() for one in sizes)
+    inputs = {"source": torch.randint(VOCAB, (2, 5)), "target": torch.randint(VOCAB, (2, 3))}
+    loss = LayerLoss(
+        student, teacher, hidden=HiddenStatesConfig(), attention=AttentionWeightsConfig()
+    )
+    watched(loss, student, teacher, inputs).backward()
+    for stack in ("encoder", "decoder"):
+        grad = student.get_parameter(f"{stack}.blocks.0.attention.k_proj.weight").grad
+        assert grad is not None
+        assert grad.abs().sum() > 0
+
+
+def test_the_objective_adds_it_once_for_each_target() -> None:
+    torch.manual_seed(5)
+    student, teacher, inputs = encoder(), encoder(), ragged()
+    targets = torch.tensor([0, 2, 1])
+    told = [
+        DistillationConfig(teacher=Path("t"), hidden_states=hidden)
+        for hidden in (None, HiddenStatesConfig())
+    ]
+    plain, both = (
+        Objective(CrossEntropyConfig(), teacher=teacher, distillation=one, student=student)(
+            student, inputs, targets
+        )
+        for one in told
+    )
+    alone = watched(
+        LayerLoss(student, teacher, hidden=HiddenStatesConfig()), student, teacher, inputs
+    )
+    assert float((both - plain).detach()) == pytest.approx(3 * float(alone.detach()), rel=1e-5)
+
+
+def test_what_cannot_be_compared_is_named() -> None:
+    with pytest.raises(InputError, match=r"student's stack has 3 layers, and the teacher's 2"):
+        LayerLoss(encoder(n_layers=3), encoder(), hidden=HiddenStatesConfig())
+    with pytest.raises(InputError, match=r'4 heads, and the teacher 2: take .*kind = "relations"'):
+        LayerLoss(encoder(n_heads=4), encoder(), attention=AttentionWeightsConfig())
+    with pytest.raises(
+        InputError, match=r"does not divide the 8 features of this student.*that does is 2"
+    ):
+        LayerLoss(encoder(), encoder(12), attention=AttentionRelationsConfig(n_heads=3))
+    lstm = EncoderConfig(
+        d_model=8,
+        n_layers=2,
+        attention=RecurrentConfig(cell="lstm"),
+        head=ClassificationHeadConfig(),
+    )
+    with pytest.raises(InputError, match="which has no heads to compare"):
+        LayerLoss(lstm.build(VOCAB, n_labels=3), encoder(), attention=AttentionWeightsConfig())
+    decoder = DecoderConfig(d_model=8, n_layers=1, attention=AttentionConfig(n_heads=2)).build(
+        VOCAB
+    )
+    last_attention(decoder).core = nn.Identity()
+    with pytest.raises(InputError, match="Identity does not show its weights"):
+        LayerLoss(decoder, decoder, attention=AttentionWeightsConfig())
+
+
+def test_sequences_of_other_lengths_are_refused() -> None:
+    student, teacher, inputs = encoder(), encoder(), ragged()
+    loss = LayerLoss(student, teacher, hidden=HiddenStatesConfig())
+    with loss.recording() as layer_loss, torch.no_grad():
+        teacher(**{k: v[:, :4] for k, v in inputs.items()})
+        student(**inputs)
+        with pytest.raises(InputError, match="both models must read the same sequence"):
+            layer_loss()

@@ -26,17 +26,14 @@ from addnorm.nn.heads import (
     TokenHeadConfig,
     TransformConfig,
 )
-from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.training import loss as loss_module
 from addnorm.training.loss import (
     LogitAdjustment,
-    balance_loss,
     cross_entropy_sum,
     exits_cross_entropy_sum,
     head_cross_entropy_sum,
+    in_groups,
     loss_sum,
-    mixtures_of,
-    record_router_logits,
 )
 from addnorm.training.objective import Objective
 from addnorm.training.settings import TrainConfig
@@ -233,62 +230,6 @@ def test_no_exits_are_refused() -> None:
         exits_cross_entropy_sum([], torch.zeros(2, dtype=torch.long))
 
 
-# Mixtures of experts.
-
-
-class Two(nn.Module):
-    """Stands for a model of two stacks with a mixture each, and one that asks for no balance."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder, self.decoder, self.extra = (
-            nn.Sequential(MixtureOfExperts(4, [nn.Linear(4, 4) for _ in range(3)], **settings))
-            for settings in ({"top_k": 1, "balance": 0.5}, {"top_k": 2}, {"top_k": 2, "balance": 0})
-        )
-
-    def forward(self, source: Tensor, target: Tensor, **_: Tensor) -> Tensor:
-        return self.extra(self.encoder(source).mean(1, keepdim=True) + self.decoder(target))
-
-
-@pytest.mark.parametrize("masked", [True, False])
-def test_the_load_of_each_stack_has_its_own_mask(masked: bool) -> None:
-    """Source and target of one shape: only the names of the stacks tell their masks apart."""
-    model, inputs = Two(), {"source": torch.randn(2, 3, 4), "target": torch.randn(2, 3, 4)}
-    valid = {f"{side}_valid": torch.rand(2, 3) > 0.4 for side in inputs} if masked else {}
-    mixtures = mixtures_of(model)
-    assert list(mixtures) == ["encoder.0", "decoder.0", "extra.0"]
-    with record_router_logits(mixtures) as router_logits:
-        model(**inputs)
-    found = balance_loss(mixtures, router_logits, inputs | valid)
-    source = load_balance(model.encoder[0].router(inputs["source"]), 1, valid.get("source_valid"))
-    target = load_balance(model.decoder[0].router(inputs["target"]), 2, valid.get("target_valid"))
-    torch.testing.assert_close(found, 0.5 * source + 0.01 * target)
-
-
-def test_nobody_listens_afterwards() -> None:
-    model = Two()
-    with record_router_logits(mixtures_of(model)) as router_logits:
-        model(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
-    assert len(router_logits) == 3
-    router_logits.clear()
-    model(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
-    assert not router_logits
-
-
-def test_a_model_of_one_stack_has_one_mask_where_it_fits() -> None:
-    mixture = MixtureOfExperts(4, [nn.Linear(4, 4) for _ in range(3)], top_k=1, balance=1.0)
-    logits, valid = torch.randn(2, 3, 3), torch.tensor([[True, False, True], [True, True, False]])
-    found = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid})
-    assert torch.equal(found, load_balance(logits, 1, valid))
-    found = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid[:, :2]})
-    assert torch.equal(found, load_balance(logits, 1))
-
-
-def test_without_mixtures_there_is_nothing_to_balance() -> None:
-    assert mixtures_of(nn.Linear(2, 2)) == {}
-    assert balance_loss({}, {}, {}) == 0.0
-
-
 # The loss that never holds all logits.
 
 HEADS = [
@@ -423,3 +364,30 @@ def test_every_exit_is_adjusted() -> None:
 def test_numbers_and_several_labels_have_none(targets: torch.Tensor) -> None:
     with pytest.raises(InputError, match=r"logit_adjustment = 0\.3 is for classes and tags"):
         LogitAdjustment.of(0.3, [batch_of(targets)])
+
+
+# A loss in groups of rows.
+
+
+def squares(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """`Σ (z - t)²`, and its gradient."""
+    apart = logits - targets[:, None]
+    return (apart**2).sum(), 2 * apart
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_of_any_size_it_is_that_of_all_rows(size: int, frozen: bool) -> None:
+    head = nn.Linear(4, 5).double()
+    head.bias.requires_grad_(not frozen)
+    rows = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
+    targets = torch.arange(7.0, dtype=torch.float64)
+    learnt = [rows, *(p for p in head.parameters() if p.requires_grad)]
+    expected = squares(head(rows), targets)[0]
+    found = in_groups(head, rows, targets, squares, size, head)
+    assert_close(found, expected)
+    assert_close(torch.autograd.grad(3 * found, learnt), torch.autograd.grad(3 * expected, learnt))
+    with torch.no_grad():
+        alone = in_groups(head, rows, targets, squares, size, head)
+    assert_close(alone, expected)
+    assert not alone.requires_grad

@@ -25,7 +25,8 @@ from addnorm.nn.moe import MixtureOfExperts, MixtureOfExpertsConfig, load_balanc
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.training.average import weights_of
 from addnorm.training.checkpoint import checkpoints_in
-from addnorm.training.loss import cross_entropy_sum, record_router_logits
+from addnorm.training.expert_load import record_router_logits
+from addnorm.training.loss import cross_entropy_sum
 from addnorm.training.optim import AdamWConfig, MuonConfig
 from addnorm.training.trainer import (
     Batches,

@@ -54,7 +54,7 @@ def evaluate(
     opened = where.open(run, fields)
     from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
-    from addnorm.models.early_exit import EarlyExit, exit_rule
+    from addnorm.generate.early_exit import EarlyExit, exit_rule
 
     if weights is not None:
         from addnorm.quantize import with_weights

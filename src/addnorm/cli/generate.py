@@ -13,7 +13,7 @@ from addnorm.errors import InputError
 
 if TYPE_CHECKING:
     from addnorm.generate import DecodingConfig, Generated
-    from addnorm.models.early_exit import EarlyExit
+    from addnorm.generate.early_exit import EarlyExit
     from addnorm.runs.inference.chat import Messages
     from addnorm.runs.inference.text import Compiled
     from addnorm.runs.run import Run
@@ -102,7 +102,7 @@ class Speed(Where):
 
     def early_exit(self, run: "Run") -> "EarlyExit | None":
         """The early exits that were asked for. Raises `InputError` where the run has none."""
-        from addnorm.models.early_exit import EarlyExit, exit_rule
+        from addnorm.generate.early_exit import EarlyExit, exit_rule
         from addnorm.runs.evaluation import check_early
 
         if self.exit is None:

@@ -64,7 +64,7 @@ def train(
     from addnorm.runs.files.resuming import resume_command, resumed_recipe
     from addnorm.runs.recipes.recipe import read_recipe
     from addnorm.runs.train.train_run import train_run
-    from addnorm.training.patience import ExhaustedError
+    from addnorm.training.interruptions import ExhaustedError
 
     if recipe.is_dir():
         if not resume:

@@ -3,11 +3,10 @@
 from addnorm.generate.beam import BeamConfig
 from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.decode import DecodingConfig, decode, generate, stream, transcribe, translate
-from addnorm.generate.next_token import Continuation, NextToken, Translation
+from addnorm.generate.next_token import Continuation, NextToken, Transcription, Translation
 from addnorm.generate.rules import RulesConfig
 from addnorm.generate.sampling import GreedyConfig, SampleConfig
 from addnorm.generate.text_decoding import Generated, TextDecoder
-from addnorm.generate.transcription import Transcription
 
 __all__ = [
     "BeamConfig",

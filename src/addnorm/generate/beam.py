@@ -14,7 +14,7 @@ from torch import Tensor
 from addnorm.config import config
 from addnorm.errors import InputError
 from addnorm.generate.next_token import Ids, NextToken, floats, ints
-from addnorm.generate.rules import NO_RULES, Rules, RulesConfig
+from addnorm.generate.rules import NO_RULES, NO_TOKEN_ALLOWED, Rules, RulesConfig
 from addnorm.generate.text_decoding import Generated
 
 
@@ -23,19 +23,19 @@ class BeamConfig:
     """Keep the `beams` best hypotheses at every step; return the `n_best` best complete ones.
 
     A hypothesis of `n` tokens, its end included, scores `log p / ((5 + n) / 6) ** length_penalty`
-    (Wu et al. 2016, arXiv 1609.08144, equation 14, without the coverage term); 0.6 with 4 beams is
-    what Vaswani et al. 2017 translate with. With `normaliser = "length"` it is `log p / n **
+    (Wu et al. 2016, arXiv 1609.08144, equation 14, without the coverage term); Vaswani et al. 2017
+    translate with 0.6 and 4 beams. With `normaliser = "length"` it is `log p / n **
     length_penalty` (fairseq, Hugging Face transformers, CTranslate2). A `length_penalty` of 0
-    scores the plain log p, and a negative one favours short ones.
+    scores the plain log p, and a negative one favours short hypotheses.
 
-    A hypothesis that ends keeps its place among the `beams` where `width = "shrinking"`; where it
-    is "constant", the next best takes it (the same three libraries).
+    With `width = "shrinking"`, a finished hypothesis keeps its place among the `beams`; with
+    "constant", the next best takes its place (as in the same three libraries).
 
-    `early_stopping` says when a search ends before its limit. "never" is when nothing better can
-    come: closing changes no result. `false` is when `beams` hypotheses have ended and the best that
-    has not is no better at its present length, as if it were never to gain by growing; `true` is as
-    soon as `beams` have ended. What reaches the limit without an end comes after all that ended
-    where `unfinished = "last"`, and among them by its score where it is "ranked".
+    `early_stopping` determines when a search ends before its limit. With "never", it ends when no
+    better hypothesis can come, which changes no result; with `false`, when `beams` hypotheses are
+    finished and the best unfinished one scores no better at its present length; with `true`, as
+    soon as `beams` hypotheses are finished. Hypotheses that reach the limit without an end follow
+    all finished ones with `unfinished = "last"`; with "ranked" they are ranked with them by score.
 
     `transformers` searches with `normaliser = "length"`, `width = "constant"`, `unfinished =
     "ranked"`, and by default a `length_penalty` of 1 and `early_stopping = false`.
@@ -43,7 +43,7 @@ class BeamConfig:
 
     kind: Literal["beam"] = "beam"
     beams: Annotated[int, Field(ge=1, le=1024)] = 5
-    """Hypotheses that are kept at every step; 1 is greedy."""
+    """The number of hypotheses kept at every step; 1 is greedy search."""
     length_penalty: Annotated[float, Field(ge=-10.0, le=10.0)] = 0.6
     """The exponent of the length penalty: larger ones favour longer texts, 0 leaves the plain
     log p.
@@ -51,19 +51,19 @@ class BeamConfig:
     n_best: Annotated[int, Field(ge=1)] = 1
     """How many complete hypotheses are returned, best first."""
     normaliser: Literal["gnmt", "length"] = "gnmt"
-    """What the exponent is of: `(5 + n) / 6` (GNMT), or the length `n` itself."""
+    """The base of the exponent: `(5 + n) / 6` (GNMT), or the length `n` itself."""
     width: Literal["shrinking", "constant"] = "shrinking"
-    """Whether a finished hypothesis keeps its place among the beams or leaves it to the next
-    best.
+    """Whether a finished hypothesis keeps its place among the beams (`shrinking`) or leaves it to
+    the next best (`constant`).
     """
     early_stopping: bool | Literal["never"] = "never"
-    """Whether to stop as soon as `beams` hypotheses have ended, when no other looks better, or
-    when none can get better.
+    """Whether to stop as soon as `beams` hypotheses are finished (`true`), when no unfinished one
+    scores better (`false`), or when none can become better (`never`).
     """
     unfinished: Literal["last", "ranked"] = "last"
-    """Where hypotheses without an end stand: after all that ended, or by their score."""
+    """The rank of hypotheses without an end: after all finished ones, or by their score."""
     rules: RulesConfig = NO_RULES
-    """What may be written whatever the model says."""
+    """Constraints on the generated tokens."""
 
     def __post_init__(self) -> None:
         if self.n_best > self.beams:
@@ -133,13 +133,13 @@ def beam_search(
 ) -> list[list[Generated]]:
     """The `n_best` continuations of each prompt, best first, at most `limits[i]` tokens long.
 
-    At each step, the `beams` best extensions of a sentence that end are set aside, and the best
-    that do not end are extended further, as many as `decoding.width` says. By default a sentence is
-    closed when no live hypothesis can still beat a finished one: log p only decreases, so `live /
-    divisor(limit)` is an upper bound of the final score, and closing early does not change the
-    result. Unfinished hypotheses, marked "length", are returned only if too few hypotheses ended
-    within the limit. Closed sentences leave the batch at once. `ends` are the end tokens; `rules`
-    modify the log p of tokens. Raises `InputError` if the rules allow no token.
+    At each step, those of a sentence's `beams` best extensions that end are set aside, and the best
+    that do not end are extended further, their number depending on `decoding.width`. By default a
+    sentence is closed when no live hypothesis can still beat a finished one: log p only decreases,
+    so `live / divisor(limit)` is an upper bound of the final score, and closing early does not
+    change the result. Unfinished hypotheses, marked "length", are returned only if too few
+    hypotheses ended within the limit. Closed sentences leave the batch at once. `ends` are the end
+    tokens; `rules` modify the log p of tokens. Raises `InputError` if the rules allow no token.
     """
     logits = next_token.start(prompts)
     limit = torch.tensor(limits, device=logits.device)
@@ -151,12 +151,12 @@ def beam_search(
         closed = is_closed(beams, decoding, limit)
         for i in ints(closed.nonzero()[:, 0]):
             results[int(sentences[i])] = hypotheses(beams, i, decoding, ends)
-        kept = (~closed).nonzero()[:, 0]
-        if len(kept) == 0:
+        still_open = (~closed).nonzero()[:, 0]
+        if len(still_open) == 0:
             return results
-        beams, sentences, limit = beams.keep(kept), sentences[kept], limit[kept]
-        rules = None if rules is None else rules.keep(kept)
-        next_token.select(parents[kept].flatten())
+        beams, sentences, limit = beams.keep(still_open), sentences[still_open], limit[still_open]
+        rules = None if rules is None else rules.keep(still_open)
+        next_token.select(parents[still_open].flatten())
         logits = next_token.step(beams.live[:, :, -1].flatten())
 
 
@@ -219,9 +219,9 @@ def _merge(
 ) -> tuple[Int[Tensor, "batch n_best seq"], Float[Tensor, "batch n_best"]]:
     """Merge the hypotheses that have just ended into the finished ones, keeping the best."""
     padded = torch.nn.functional.pad(beams.done, (0, 1))
-    every = torch.cat([beams.done_scores, scores], dim=-1)
-    kept, places = every.topk(beams.done_scores.shape[-1], dim=-1)
-    return _take(torch.cat([padded, history], dim=1), places), kept
+    candidates = torch.cat([beams.done_scores, scores], dim=-1)
+    best, places = candidates.topk(beams.done_scores.shape[-1], dim=-1)
+    return _take(torch.cat([padded, history], dim=1), places), best
 
 
 def _take(
@@ -231,7 +231,7 @@ def _take(
 
 
 def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) -> torch.Tensor:
-    """Which sentences have reached their limit or stop by `early_stopping`."""
+    """A mask of the sentences that have reached their limit or stop by `early_stopping`."""
     length, worst = torch.tensor(beams.live.shape[-1]), beams.done_scores[:, -1]
     if decoding.early_stopping is True:
         return (worst > -inf) | (limit <= length)
@@ -244,26 +244,22 @@ def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) 
 def hypotheses(beams: Beams, i: int, decoding: BeamConfig, ends: Ids) -> list[Generated]:
     """The best hypotheses of sentence `i`: finished ones first, each kind in order of score."""
     cut = beams.live_scores[i] / decoding.divisor(torch.tensor(beams.live.shape[-1]))
-    sides = [(beams.done[i], floats(beams.done_scores[i]))]
+    kinds = [(beams.done[i], floats(beams.done_scores[i]))]
     if decoding.unfinished == "last":
-        sides.append((beams.live[i], floats(cut)))
-    found = [
+        kinds.append((beams.live[i], floats(cut)))
+    ranked = [
         _generated(ints(ids), score, ends)
-        for side, scores in sides
-        for ids, score in zip(side, scores, strict=True)
+        for kind, scores in kinds
+        for ids, score in zip(kind, scores, strict=True)
         if score > -inf
     ]
-    if not found:
-        raise InputError("the rules of decoding leave no token to write")
-    return found[: decoding.n_best]
+    if not ranked:
+        raise InputError(NO_TOKEN_ALLOWED)
+    return ranked[: decoding.n_best]
 
 
 def _generated(ids: list[int], score: float, ends: Ids) -> Generated:
-    """Cut a hypothesis at its end token; without one it was ended by the length limit."""
-    written = _without_end(ids, ends)
+    """Cut a hypothesis at its end token; without one, the length limit ended it."""
+    written = tuple(takewhile(lambda token: token not in ends, ids))
     finished = "eos" if len(written) < len(ids) else "length"
     return Generated("", score, finished, ids=written)
-
-
-def _without_end(ids: list[int], ends: Ids) -> tuple[int, ...]:
-    return tuple(takewhile(lambda token: token not in ends, ids))

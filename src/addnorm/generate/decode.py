@@ -14,11 +14,18 @@ from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID
 from addnorm.errors import InputError
 from addnorm.generate.beam import BeamConfig, beam_search
 from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
-from addnorm.generate.next_token import Continuation, Ids, NextToken, Translation, floats, ints
-from addnorm.generate.rules import Rules
+from addnorm.generate.next_token import (
+    Continuation,
+    Ids,
+    NextToken,
+    Transcription,
+    Translation,
+    floats,
+    ints,
+)
+from addnorm.generate.rules import NO_TOKEN_ALLOWED, Rules
 from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
 from addnorm.generate.text_decoding import Finished, Generated, TextDecoder, TextStream
-from addnorm.generate.transcription import Transcription
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
 DecodingConfig = Annotated[
@@ -30,7 +37,7 @@ NEW_TOKENS = 256
 """The default `max_new_tokens` of a language model."""
 
 FRAMES_PER_TOKEN = 4
-"""Frames of a hundredth of a second that a token of speech has at the least."""
+"""The fewest frames, of a hundredth of a second, that a token of speech lasts."""
 
 Ends = int | Sequence[int] | None
 """The end token, several end tokens, or none."""
@@ -55,20 +62,19 @@ def generate(
     single texts generates one text after another. Raises `InputError` for a prompt that the model
     cannot process.
     """
-    begun = [_begun(i, prompt, start_id) for i, prompt in enumerate(prompts)]
-    wanted = [decoding.rules.limit(max_new_tokens, len(row), NEW_TOKENS) for row in begun]
+    rows = [_nonempty(i, prompt, start_id) for i, prompt in enumerate(prompts)]
+    if isinstance(model, DecoderModel):
+        model = Continuation(model, never=_never(text_decoder))
+    if isinstance(model, CompiledContinuation) and not model.several:
+        batch_size = 1
     return decode(
-        Continuation(model, never=_never(text_decoder))
-        if isinstance(model, DecoderModel)
-        else model,
-        begun,
+        model,
+        rows,
         decoding,
-        wanted,
+        [decoding.rules.limit(max_new_tokens, len(row), NEW_TOKENS) for row in rows],
         eos_id=eos_id,
         text_decoder=text_decoder,
-        batch_size=1
-        if isinstance(model, CompiledContinuation) and not model.several
-        else batch_size,
+        batch_size=batch_size,
     )
 
 
@@ -89,12 +95,12 @@ def translate(
     the source length + 50, as in Vaswani et al. 2017, section 6.1. Raises `InputError` for a source
     that is empty or too long.
     """
-    wanted = [decoding.rules.limit(max_new_tokens, 1, len(s) + 50) for s in sources]
+    plain = isinstance(model, EncoderDecoderModel)
     return decode(
-        _translation(model, bos_id, text_decoder),
+        Translation(model, bos_id, never=_never(text_decoder)) if plain else model,
         sources,
         decoding,
-        wanted,
+        [decoding.rules.limit(max_new_tokens, 1, len(source) + 50) for source in sources],
         eos_id=eos_id,
         text_decoder=text_decoder,
         batch_size=batch_size,
@@ -110,7 +116,7 @@ def transcribe(
     text_decoder: TextDecoder | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
-    """Write the text of each image or clip; return those of each, best first.
+    """Write the text of each image or clip; return its texts, best first.
 
     At most `max_new_tokens` are generated; the default is set by the rules of `decoding` or else a
     quarter of the frames of a clip + 50, and 256 for an image. Clips of similar length are
@@ -121,7 +127,7 @@ def transcribe(
     for group in transcription.together():
         order = sorted(group, key=lengths.__getitem__, reverse=True)
         usual = [lengths[i] // FRAMES_PER_TOKEN + 50 if sound else NEW_TOKENS for i in order]
-        found = decode(
+        texts = decode(
             transcription,
             [[i] for i in order],
             decoding,
@@ -130,20 +136,12 @@ def transcribe(
             text_decoder=text_decoder,
             batch_size=batch_size,
         )
-        by_signal |= zip(order, found, strict=True)
+        by_signal |= zip(order, texts, strict=True)
     return [by_signal[i] for i in range(len(lengths))]
 
 
-def _translation(
-    model: EncoderDecoderModel | CompiledTranslation, bos_id: int, text_decoder: TextDecoder | None
-) -> Translation:
-    if isinstance(model, CompiledTranslation):
-        return model
-    return Translation(model, bos_id, never=_never(text_decoder))
-
-
 def _never(text_decoder: TextDecoder | None) -> tuple[int, ...]:
-    """What the folder of a tokenizer never lets a model write."""
+    """The tokens that the tokenizer excludes from generated text."""
     return () if text_decoder is None else text_decoder.tokenizer.never_ids
 
 
@@ -151,13 +149,13 @@ def decode(
     next_token: NextToken,
     prompts: Sequence[Ids],
     decoding: DecodingConfig,
-    wanted: Sequence[int],
+    most_new: Sequence[int],
     *,
     eos_id: Ends,
     text_decoder: TextDecoder | None = None,
     batch_size: int = 64,
 ) -> list[list[Generated]]:
-    """Decode the continuations of each prompt, at most `wanted[i]` tokens long.
+    """Decode the continuations of each prompt, at most `most_new[i]` tokens long.
 
     Prompts of similar length are batched together, longest first. Results are in the order of the
     prompts and do not depend on the other prompts of a batch.
@@ -168,7 +166,7 @@ def decode(
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     limits = [
         _limit(next_token, i, prompt, n)
-        for i, (prompt, n) in enumerate(zip(prompts, wanted, strict=True))
+        for i, (prompt, n) in enumerate(zip(prompts, most_new, strict=True))
     ]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     results: dict[int, list[Generated]] = {}
@@ -177,26 +175,25 @@ def decode(
         batch, most = [prompts[i] for i in rows], [limits[i] for i in rows]
         rules = _rules(next_token, decoding, batch, most, eos_id)
         if isinstance(decoding, BeamConfig):
-            found = beam_search(next_token, batch, decoding, most, _ends(eos_id), rules)
-            found = [
-                [_with_text(g, text_decoder, prompt) for g in best]
-                for prompt, best in zip(batch, found, strict=True)
+            texts = beam_search(next_token, batch, decoding, most, _ends(eos_id), rules)
+            texts = [
+                [_with_text(generated, text_decoder, prompt) for generated in best]
+                for prompt, best in zip(batch, texts, strict=True)
             ]
         else:
             choose = decoding.choose(rows)
-            found = collected(
-                write(next_token, batch, choose, most, eos_id, text_decoder, rules), len(rows)
-            )
-        results.update(zip(rows, _with_depths(next_token, found), strict=True))
+            pieces = write(next_token, batch, choose, most, eos_id, text_decoder, rules)
+            texts = collected(pieces, len(rows))
+        results.update(zip(rows, _with_depths(next_token, texts), strict=True))
     return [results[i] for i in range(len(prompts))]
 
 
-def _with_depths(next_token: NextToken, found: list[list[Generated]]) -> list[list[Generated]]:
-    """The texts of a batch, with their depths where tokens could leave early."""
+def _with_depths(next_token: NextToken, texts: list[list[Generated]]) -> list[list[Generated]]:
+    """Add to the texts of a batch the depths of their tokens, if these could leave early."""
     if not isinstance(next_token, Continuation) or next_token.early is None:
-        return found
-    both = zip(found, next_token.early.text_depths, strict=True)
-    return [[replace(one, depth=depth) for one in best] for best, depth in both]
+        return texts
+    pairs = zip(texts, next_token.early.text_depths, strict=True)
+    return [[replace(generated, depth=depth) for generated in best] for best, depth in pairs]
 
 
 def stream(
@@ -213,8 +210,8 @@ def stream(
     Joined, the pieces are the `text` that `decode` returns for this prompt. Raises `InputError` at
     the call, not at the first piece.
     """
-    wanted = decoding.rules.limit(max_new_tokens, len(prompt), NEW_TOKENS)
-    limit = _limit(next_token, 0, prompt, wanted)
+    most = decoding.rules.limit(max_new_tokens, len(prompt), NEW_TOKENS)
+    limit = _limit(next_token, 0, prompt, most)
     rules = _rules(next_token, decoding, [prompt], [limit], eos_id)
     choose = decoding.choose([0])
     pieces = write(next_token, [prompt], choose, [limit], eos_id, text_decoder, rules)
@@ -223,7 +220,7 @@ def stream(
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One generated token of one row; the last one of a row has the reason in `finished`."""
+    """A generated token of a row; that of the last one says in `finished` why the row ended."""
 
     row: int
     token: int
@@ -248,7 +245,7 @@ def write(
     texts = [None if text_decoder is None else text_decoder.open(prompt) for prompt in prompts]
     history = torch.empty(len(prompts), 0, dtype=torch.long, device=logits.device)
     for step in range(1, max(limits) + 1):
-        allowed = logits if rules is None else _some(rules.apply(logits, history))
+        allowed = logits if rules is None else _checked(rules.apply(logits, history))
         tokens = choose(allowed, rows)
         written = zip(rows, ints(tokens), floats(_log_p(logits, tokens)), strict=True)
         pieces = [
@@ -256,24 +253,24 @@ def write(
             for row, token, log_p in written
         ]
         yield from pieces
-        going = [i for i, piece in enumerate(pieces) if piece.finished is None]
-        if not going:
+        unfinished = [i for i, piece in enumerate(pieces) if piece.finished is None]
+        if not unfinished:
             return
-        if len(going) < len(pieces):
-            kept = torch.tensor(going, device=logits.device)
-            rows, tokens = [rows[i] for i in going], tokens[kept]
-            history = history[kept]
-            rules = None if rules is None else rules.keep(kept)
-            next_token.select(kept)
+        if len(unfinished) < len(pieces):
+            selected = torch.tensor(unfinished, device=logits.device)
+            rows, tokens = [rows[i] for i in unfinished], tokens[selected]
+            history = history[selected]
+            rules = None if rules is None else rules.keep(selected)
+            next_token.select(selected)
         if rules is not None:
             history = torch.cat([history, tokens[:, None]], dim=1)
         logits = next_token.step(tokens)
 
 
-def _some(scores: Tensor) -> Tensor:
+def _checked(scores: Tensor) -> Tensor:
     """Return the scores. Raises `InputError` if a row has no allowed token."""
     if bool((scores == -inf).all(-1).any()):
-        raise InputError("the rules of decoding leave no token to write")
+        raise InputError(NO_TOKEN_ALLOWED)
     return scores
 
 
@@ -284,7 +281,7 @@ def _rules(
     limits: Sequence[int],
     eos_id: Ends,
 ) -> Rules | None:
-    """The rules for a batch, or None. For translation, the target starts with `bos_id`."""
+    """The rules for a batch; None if there are none. A target starts with `bos_id` alone."""
     config, before = decoding.rules, prompts
     if isinstance(next_token, Translation | Transcription):
         before = [[next_token.bos_id]] * len(prompts)
@@ -299,7 +296,7 @@ def _piece(
     finished: Finished | None = "eos" if ended else "length" if last else None
     written = ""
     if text is not None:
-        written += "" if ended else text.push(token)
+        written = "" if ended else text.push(token)
         written += text.finish() if finished else ""
         finished = "stop" if text.stopped and not ended else finished
     return Piece(row=row, token=token, log_p=log_p, text=written, finished=finished)
@@ -330,11 +327,9 @@ def _log_p(logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def _with_text(generated: Generated, text_decoder: TextDecoder | None, prompt: Ids) -> Generated:
-    return (
-        generated
-        if text_decoder is None
-        else replace(generated, text=text_decoder.write(generated.ids, prompt))
-    )
+    if text_decoder is None:
+        return generated
+    return replace(generated, text=text_decoder.write(generated.ids, prompt))
 
 
 def _ends(eos_id: Ends) -> Ids:
@@ -343,13 +338,14 @@ def _ends(eos_id: Ends) -> Ids:
     return (eos_id,) if isinstance(eos_id, int) else eos_id
 
 
-def _begun(i: int, prompt: Ids, start_id: int | None) -> Ids:
+def _nonempty(i: int, prompt: Ids, start_id: int | None) -> Ids:
+    """The prompt; an empty one becomes `start_id`."""
     if len(prompt) == 0 and start_id is None:
         raise InputError(f"prompt {i} is empty, and this model has no token to start from.")
     return prompt if len(prompt) else [start_id or 0]
 
 
-def _limit(next_token: NextToken, i: int, prompt: Ids, wanted: int) -> int:
-    if wanted < 1:
-        raise InputError(f"`max_new_tokens = {wanted}`: must be at least 1")
-    return min(wanted, next_token.remaining_length(i, prompt))
+def _limit(next_token: NextToken, i: int, prompt: Ids, most: int) -> int:
+    if most < 1:
+        raise InputError(f"`max_new_tokens = {most}`: must be at least 1")
+    return min(most, next_token.remaining_length(i, prompt))

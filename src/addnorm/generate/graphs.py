@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch._C import _aoti  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils._pytree import tree_leaves
 
@@ -21,18 +21,21 @@ from addnorm.atomic import atomic_file
 from addnorm.compiler import compile_ahead, target
 from addnorm.errors import InputError
 from addnorm.files import cache_folder
-from addnorm.generate.row_products import place_row_products
 from addnorm.memory import keep_freed_pages
 from addnorm.nn.choices import choices
 from addnorm.nn.linear import onednn
-from addnorm.tuning.row_products import has_compiler, packed_weight, row_product
+from addnorm.tuning.row_products import RowProduct, has_compiler, packed_weight, row_product
 
 Graph = Callable[..., Tensor]
 
 PACKED = "packed"
 """The metadata key for the weights that a graph expects in oneDNN's packed layout."""
 
-_linear_pointwise = onednn()
+LARGE = 2**20
+"""Smaller matrices stay loops, which the compiler fuses with the operations around them."""
+
+_linear = torch.ops.aten.linear.default
+_onednn = onednn()
 
 SETTINGS: dict[str, Any] = {
     # Weights are not embedded, so that the graph does not depend on their values.
@@ -64,14 +67,14 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
         graph = _loaded(file)
     assert graph is not None, file
     packed = graph.get_metadata().get(PACKED, "").split()
-    held = {name: _tensor(module, name) for name in graph.get_constant_fqns()}
-    held |= {name: packed_weight(held[name]) for name in packed}
-    graph.load_constants(held, False, True, True)  # by pointer, without a copy
+    weights = {name: _tensor(module, name) for name in graph.get_constant_fqns()}
+    weights |= {name: packed_weight(weights[name]) for name in packed}
+    graph.load_constants(weights, False, True, True)  # by pointer, without a copy
     if choices().keep_pages:
         keep_freed_pages()  # every step allocates new logits
 
     def run(*inputs: Any) -> Tensor:
-        assert len(held), "the graph reads these tensors: they live as long as it does"
+        assert len(weights), "the graph reads these tensors: they live as long as it does"
         tensors = [leaf for leaf in tree_leaves(inputs) if leaf is not None]
         assert all(tensor.is_contiguous() for tensor in tensors), "a graph goes by shapes alone"
         return graph.boxed_run(tensors)[0]
@@ -94,8 +97,8 @@ def product(
         y = (x[..., None, :] * weight).sum(-1)
         return y if bias is None else y + bias
     rows = x.flatten(0, -2)
-    if _linear_pointwise is not None:
-        y = _linear_pointwise(rows, weight, bias, "none", [], "")
+    if _onednn is not None:
+        y = _onednn(rows, weight, bias, "none", [], "")
     else:  # a torch without oneDNN, as for Apple's processors
         y = rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
     return y.view(*x.shape[:-1], weight.shape[0])
@@ -113,10 +116,10 @@ def _loaded(file: Path) -> Any:
 
 
 def _compile(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]) -> bytes:
-    """The graph as torch packages it."""
+    """Compile the module; return the archive in which torch packages a graph."""
     if not has_compiler():
         raise InputError("compiling needs a C++ compiler: install g++, or run without compiling")
-    with _quiet(), _all_registered(module):
+    with warnings.catch_warnings(action="ignore"), _all_registered(module):
         program = _traced(module, example, lengths)
         settings = SETTINGS | {"aot_inductor.metadata": {PACKED: " ".join(_factors(program))}}
         return compile_ahead(program, settings)
@@ -124,12 +127,12 @@ def _compile(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
 
 @contextmanager
 def _writing_to(folder: Path) -> Generator[None]:
-    """Raise `InputError` where the disk refuses."""
+    """Raise `InputError` if a graph cannot be written to the folder."""
     try:
         yield
     except OSError as error:
         raise InputError(
-            f"{folder}: compiled graphs cannot be kept there ({error.strerror}): "
+            f"{folder}: compiled graphs cannot be stored there ({error.strerror}): "
             "set ADDNORM_CACHE to another folder"
         ) from error
 
@@ -137,15 +140,56 @@ def _writing_to(folder: Path) -> Generator[None]:
 def _traced(
     module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]
 ) -> torch.export.ExportedProgram:
-    """Export the module, with every linear layer replaced by the product that is fastest."""
+    """Export the module, with every linear layer replaced by the fastest product."""
     program = torch.export.export(module, example, dynamic_shapes=lengths, strict=False)
     place_row_products(program)
-    return program.run_decompositions({torch.ops.aten.linear.default: product})
+    return program.run_decompositions({_linear: product})
+
+
+def place_row_products(program: torch.export.ExportedProgram) -> None:
+    """Replace each large linear layer on a single row by the fastest product for its weight.
+
+    The others become loops, or oneDNN's products of several rows. Only weights that nothing else
+    reads are packed: a tied table would be in memory twice.
+    """
+    graph = program.graph_module.graph
+    for node in graph.find_nodes(op="call_function", target=_linear):
+        x, weight, *bias = node.args
+        if weight.op != "placeholder" or not _is_row(x.meta["val"]):
+            continue
+        if weight.meta["val"].numel() < LARGE:
+            continue
+        kind = row_product(weight.meta["val"].dtype)
+        only_linear = all(user.target is _linear for user in weight.users)
+        if kind == "loop" or (kind == "onednn" and not only_linear):
+            continue
+        with graph.inserting_before(node):
+            y = _row_product_node(graph, kind, x, weight, bias[0] if bias else None)
+            y = graph.call_function(torch.ops.aten.view.default, (y, [*node.meta["val"].shape]))
+        node.replace_all_uses_with(y)
+        graph.erase_node(node)
+    program.graph_module.recompile()
+
+
+def _is_row(x: Tensor) -> bool:
+    """Whether a tensor has a single row, with sizes that are numbers and not symbols."""
+    return all(type(size) is int and size == 1 for size in x.shape[:-1])
+
+
+def _row_product_node(
+    graph: fx.Graph, kind: RowProduct, x: fx.Node, weight: fx.Node, bias: fx.Node | None
+) -> fx.Node:
+    aten = torch.ops.aten
+    row = graph.call_function(aten.view.default, (x, [1, weight.meta["val"].shape[1]]))
+    if kind == "onednn":
+        return graph.call_function(_onednn.default, (row, weight, bias, "none", [], ""))
+    y = graph.call_function(aten.mm.default, (row, graph.call_function(aten.t.default, (weight,))))
+    return y if bias is None else graph.call_function(aten.add.Tensor, (y, bias))
 
 
 def _factors(program: torch.export.ExportedProgram) -> list[str]:
     """The weights that are used by oneDNN products only."""
-    if _linear_pointwise is None:
+    if _onednn is None:
         return []
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -154,9 +198,7 @@ def _factors(program: torch.export.ExportedProgram) -> list[str]:
         for node in program.graph.find_nodes(op="placeholder")
         if node.name in names
         and node.users
-        and all(
-            user.target is _linear_pointwise.default and user.args[1] is node for user in node.users
-        )
+        and all(user.target is _onednn.default and user.args[1] is node for user in node.users)
     ]
 
 
@@ -185,14 +227,6 @@ def _all_registered(module: nn.Module) -> Generator[None]:
             setattr(part, key, value)
 
 
-@contextmanager
-def _quiet() -> Generator[None]:
-    """Suppress the compiler's warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 # Cache keys.
 
 
@@ -210,22 +244,22 @@ def fingerprint(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any,
 
 def has_other_parts(module: nn.Module) -> bool:
     """Whether a module, or a function it holds, is neither from torch nor from this package."""
-    held = [
-        one
+    code = [
+        item
         for part in module.modules()
-        for one in (
+        for item in (
             *(kind for kind in type(part).__mro__ if issubclass(kind, nn.Module)),
             *(value for value in vars(part).values() if isinstance(value, FunctionType)),
         )
     ]
-    return not all(one.__module__.startswith(("torch.", "addnorm.")) for one in held)
+    return not all(item.__module__.startswith(("torch.", "addnorm.")) for item in code)
 
 
 def _name_of(
     name: str, module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]
 ) -> str:
     """Extend the hash by the traced operations and the constants in them."""
-    with _quiet(), _all_registered(module):
+    with warnings.catch_warnings(action="ignore"), _all_registered(module):
         program = _traced(module, example, lengths)
     weights = {*program.state_dict, *dict(module.named_buffers())}
     digest = hashlib.sha256(f"{name}\n{program.graph_module.code}".encode())
@@ -273,7 +307,7 @@ def _source(kind: type) -> str:
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):
-        return str([_value(one) for one in vars(kind).values() if isinstance(one, FunctionType)])
+        return str([_value(f) for f in vars(kind).values() if isinstance(f, FunctionType)])
 
 
 def _instructions(code: CodeType) -> str:
@@ -292,7 +326,7 @@ def _value(value: object) -> str:
         case nn.Module():
             return type(value).__qualname__
         case list() | tuple():
-            return str([_value(one) for one in value])
+            return str([_value(item) for item in value])
         case _:  # memory addresses change between processes
             return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 

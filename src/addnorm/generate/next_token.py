@@ -9,9 +9,11 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
+from addnorm.data.batches.signals import inputs_of
+from addnorm.data.examples import Medium
 from addnorm.errors import InputError, TextError
+from addnorm.generate.early_exit import EarlyExit
 from addnorm.models import DecoderModel, EncoderDecoderModel
-from addnorm.models.early_exit import EarlyExit
 from addnorm.models.inputs import Input
 from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
 from addnorm.nn.embed import TokenEmbedding
@@ -51,7 +53,7 @@ class NextToken(Protocol):
 def check_writes(model: DecoderModel) -> None:
     """Raise `InputError` for a decoder without a head."""
     if isinstance(model.head, HiddenHead):
-        raise InputError("this decoder has no head: it gives vectors, and writes no text")
+        raise InputError("this decoder has no head: it returns vectors, and generates no text")
 
 
 class Continuation:
@@ -86,21 +88,18 @@ class Continuation:
         self._unread, valid = padded(prompts, device_of(self.model), left=True)
         cache = self.model.new_cache() if self.cached else None
         self._state = DecoderState(cache=cache, valid=valid)
-        return self._read()
+        return checked(self._step())
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
         """Append one token to each row."""
         self._unread = _next(self._unread, tokens, self.cached)
-        return self._read()
+        return checked(self._step())
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
         """Keep these rows of the tokens and the state."""
         self._unread, self._state = self._unread[rows], self._state.select(rows)
-
-    def _read(self) -> Logits:
-        return checked(self._step())
 
     def _step(self) -> Logits:
         with evaluating(self.model):
@@ -148,13 +147,13 @@ class Translation:
         with evaluating(self.model):
             self._state = TranslationState.start(self.model, source, valid, cached=self.cached)
         self._unread = torch.full((len(source), 1), self.bos_id, device=source.device)
-        return self._read()
+        return checked(self._step())
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
         """Append one token to each target."""
         self._unread = _next(self._unread, tokens, self.cached)
-        return self._read()
+        return checked(self._step())
 
     @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
@@ -166,13 +165,81 @@ class Translation:
     def _selected(self, rows: Int[Tensor, " kept"], sharing: int) -> TranslationState:
         return self._state.select(rows, shared_memories(rows // sharing))
 
-    def _read(self) -> Logits:
-        return checked(self._step())
-
     def _step(self) -> Logits:
         with evaluating(self.model):
             logits, self._state = translation_step(self.model, self._unread, self._state)
         return logits[:, -1]
+
+
+class Transcription:
+    """Generate the texts of signals: the prompt `[i]` stands for the text of signal `i`.
+
+    The signals are images, or clips in log-mel features; `translation` has the encoder–decoder that
+    reads them. The tokens of `opening` come before each text and are not part of it; None in it
+    stands for the most probable of `languages` (Radford et al. 2022, §2.3). `counted` is the number
+    of tokens before a text that count towards `max_length`: the start token, or none in Whisper.
+    """
+
+    def __init__(
+        self,
+        translation: Translation,
+        signals: Sequence[Tensor],
+        medium: Medium,
+        *,
+        opening: Sequence[int | None] = (),
+        languages: Sequence[int] = (),
+        counted: int = 1,
+    ) -> None:
+        self.translation = translation
+        self.bos_id = translation.bos_id
+        self.never = translation.never
+        self.signals = signals
+        self.medium: Medium = medium
+        self.opening = tuple(opening)
+        self.counted = counted
+        self.languages = torch.tensor(languages)
+
+    def together(self) -> list[list[int]]:
+        """Group the signals that fit in a batch: clips of any length, or images of one size."""
+        if self.medium == "audio":
+            return [[*range(len(self.signals))]]
+        by_size: dict[tuple[int, ...], list[int]] = {}
+        for i, signal in enumerate(self.signals):
+            by_size.setdefault(tuple(signal.shape), []).append(i)
+        return [*by_size.values()]
+
+    @property
+    def lengths(self) -> list[int]:
+        """The frames of each clip, or the width of each image."""
+        return [signal.shape[-1] for signal in self.signals]
+
+    def remaining_length(self, i: int, prompt: Ids) -> int:
+        """All positions of the target after its opening."""
+        return maximum_length(self.translation.model.target_embed) - len(self.opening)
+
+    def start(self, prompts: Sequence[Ids]) -> Logits:
+        """Encode the signals and start each text."""
+        inputs = inputs_of(self.medium, [self.signals[i] for [i] in prompts])
+        device = device_of(self.translation.model)
+        inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+        logits = self.translation.begin(inputs["inputs"], inputs.get("valid"))
+        for token in self.opening:
+            logits = self.translation.step(self._next(token, logits))
+        return logits
+
+    def _next(self, token: int | None, logits: Logits) -> Int[Tensor, " rows"]:
+        if token is not None:
+            return torch.full((len(logits),), token, device=logits.device)
+        languages = self.languages.to(logits.device)
+        return languages[logits[:, languages].argmax(-1)]
+
+    def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
+        """Append one token to each text."""
+        return self.translation.step(tokens)
+
+    def select(self, rows: Int[Tensor, " kept"]) -> None:
+        """Keep these rows."""
+        self.translation.select(rows)
 
 
 def positions_for(embed: Input, i: int, ids: Ids) -> int:
@@ -182,18 +249,18 @@ def positions_for(embed: Input, i: int, ids: Ids) -> int:
     """
     if not isinstance(embed, TokenEmbedding):
         raise InputError(f"prompt {i} is text, and this model reads none")
-    n_tokens, known = embed.tokens.num_embeddings, maximum_length(embed)
-    if not 0 < len(ids) <= known:
+    n_tokens, longest = embed.tokens.num_embeddings, maximum_length(embed)
+    if not 0 < len(ids) <= longest:
         raise TextError(
             f"prompt {i} has {len(ids)} tokens: this model reads at least 1"
-            + (f" and at most {known}." if known < maxsize else ".")
+            + (f" and at most {longest}." if longest < maxsize else ".")
         )
     if min(ids) < 0 or max(ids) >= n_tokens:
         raise InputError(
             f"prompt {i} holds the token {max(ids) if min(ids) >= 0 else min(ids)}: "
             f"this model knows 0 to {n_tokens - 1}."
         )
-    return known
+    return longest
 
 
 def maximum_length(embed: TokenEmbedding) -> int:

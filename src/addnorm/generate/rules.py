@@ -16,18 +16,19 @@ from addnorm.errors import InputError, TextError
 Scores = Float[Tensor, "rows vocab"]
 NOTHING = -1
 """The id that pads rows."""
+NO_TOKEN_ALLOWED = "the rules of decoding allow no token"
 
 
 @config
 class RulesConfig:
-    """What may be written whatever the model says, under the names of `transformers`.
+    """Constraints on generated tokens, under the names of `transformers`.
 
     Lengths count all tokens, those of the prompt or the start of a translation too, except where
-    they say `new`. `max_length` and `max_new_tokens` hold where nothing else is asked for, and of
-    both the second.
+    they say `new`. `max_length` and `max_new_tokens` are defaults for what the caller leaves out;
+    of both, `max_new_tokens` holds.
 
     Scores are logarithms of probabilities in beam search and logits elsewhere, which only matters
-    to the repetition penalty; they are not normalised again unless `renormalize_logits` says so.
+    to the repetition penalty; they are not normalised again unless `renormalize_logits` is true.
     """
 
     max_new_tokens: PositiveInt | None = None
@@ -55,16 +56,17 @@ class RulesConfig:
     renormalize_logits: bool = False
     """Whether scores are normalised again after the rules."""
 
-    def limit(self, wanted: int | None, before: int, usual: int) -> int:
-        """The maximum number of new tokens: `wanted`, else by these rules, else `usual`.
+    def limit(self, max_new_tokens: int | None, before: int, usual: int) -> int:
+        """The maximum number of new tokens: the one given, else by these rules, else `usual`.
 
-        Raises `TextError` where `max_length` leaves no room for any.
+        Raises `TextError` if `max_length` leaves no room for any after the `before` tokens.
         """
-        if wanted is not None or (self.max_new_tokens is None and self.max_length is None):
-            return usual if wanted is None else wanted
-        if self.max_new_tokens is not None:
-            return self.max_new_tokens
-        assert self.max_length is not None
+        if max_new_tokens is None:
+            max_new_tokens = self.max_new_tokens
+        if max_new_tokens is not None:
+            return max_new_tokens
+        if self.max_length is None:
+            return usual
         if before >= self.max_length:
             raise TextError(
                 f"a prompt of {before} tokens leaves none of max_length = {self.max_length}: "
@@ -102,12 +104,7 @@ class Rules:
             return None
         width = max(map(len, before))
         filled = [[NOTHING] * (width - len(row)) + list(row) for row in before]
-        return cls(
-            config,
-            torch.tensor(filled),
-            torch.tensor(limits),
-            tuple(ends),
-        )
+        return cls(config, torch.tensor(filled), torch.tensor(limits), tuple(ends))
 
     def keep(self, texts: Int[Tensor, " kept"]) -> "Rules":
         """Keep only these texts; texts may repeat."""
@@ -128,34 +125,28 @@ class Rules:
         if self.config.no_repeat_ngram_size:
             repeated = ngrams_repeated(history, self.config.no_repeat_ngram_size, scores.shape[-1])
             scores = scores.masked_fill(repeated, -inf)
-        scores = self._with_ends_in_time(scores, history, n)
         length = (history != NOTHING).sum(1)
-        alone = length - n == 1  # a single start token, and no prompt
-        if (first := self.config.forced_bos_token_id) is not None:
-            scores = _forced(scores, first, alone & (n == 0))
-        if (last := self.config.forced_eos_token_id) is not None:
-            scores = _forced(
-                scores, last, self.limits.to(written.device).repeat_interleave(each) == n + 1
-            )
-        scores = _without(scores, self.config.suppress_tokens, torch.ones_like(alone))
-        begins = alone.long() if self.config.forced_bos_token_id is not None else 0 * alone.long()
+        short = (length < self.config.min_length) | (n < self.config.min_new_tokens)
+        scores = _without(scores, self.ends, short)
+        no_prompt = length - n == 1  # only a start token
+        first, last = self.config.forced_bos_token_id, self.config.forced_eos_token_id
+        if first is not None:
+            scores = _forced(scores, first, no_prompt & (n == 0))
+        if last is not None:
+            limits = self.limits.to(written.device).repeat_interleave(each)
+            scores = _forced(scores, last, limits == n + 1)
+        scores = _without(scores, self.config.suppress_tokens, torch.ones_like(no_prompt))
+        begins = no_prompt.long() * (first is not None)  # a forced token comes before the first
         scores = _without(scores, self.config.begin_suppress_tokens, begins == n)
         if not self.config.renormalize_logits:
             return scores
         return scores.log_softmax(-1).masked_fill(scores == -inf, -inf)
 
-    def _with_ends_in_time(self, scores: Scores, history: Tensor, n: int) -> Scores:
-        """Forbid end tokens while a text is too short."""
-        length = (history != NOTHING).sum(1)
-        short = (length < self.config.min_length) | (n < self.config.min_new_tokens)
-        return _without(scores, self.ends, short)
-
     def _check(self, vocab: int) -> None:
-        known = self.config
-        ids = (*known.suppress_tokens, *known.begin_suppress_tokens)
-        forced = (known.forced_bos_token_id, known.forced_eos_token_id)
-        for i in (*ids, *(one for one in forced if one is not None)):
-            if i >= vocab:
+        config = self.config
+        forced = (config.forced_bos_token_id, config.forced_eos_token_id)
+        for i in (*config.suppress_tokens, *config.begin_suppress_tokens, *forced):
+            if i is not None and i >= vocab:
                 raise InputError(f"a rule names the token {i}: this model writes 0 to {vocab - 1}")
 
 
@@ -172,7 +163,7 @@ def repetition_penalised(
 def ngrams_repeated(
     history: Int[Tensor, "rows seq"], n: int, vocab: int
 ) -> Bool[Tensor, "rows vocab"]:
-    """Which tokens would complete an n-gram that already occurs in the history."""
+    """A mask of the tokens that would complete an n-gram which the history already has."""
     rows, length = history.shape
     if length < n:
         return torch.zeros(rows, vocab, dtype=torch.bool, device=history.device)
@@ -200,5 +191,5 @@ def _forced(scores: Scores, token: int, rows: Bool[Tensor, " rows"]) -> Scores:
 def _without(scores: Scores, tokens: Sequence[int], rows: Bool[Tensor, " rows"]) -> Scores:
     if not tokens:
         return scores
-    taken = scores.index_fill(1, scores.new_tensor(tokens, dtype=torch.long), -inf)
-    return torch.where(rows[:, None], taken, scores)
+    without = scores.index_fill(1, scores.new_tensor(tokens, dtype=torch.long), -inf)
+    return torch.where(rows[:, None], without, scores)

@@ -72,7 +72,7 @@ def draw(
 
     The token is the first whose cumulative mass exceeds the row's number in [0, 1), in float64; so
     the draw is a pure function, and a token of probability 0 is never drawn. Raises `InputError`
-    when a row holds NaN or nothing but -inf.
+    if a row holds NaN or nothing but -inf.
     """
     mass = logits.softmax(-1, dtype=torch.float64).cumsum(-1)
     total = mass[:, -1:]
@@ -106,11 +106,11 @@ Choose = Callable[[Tensor, Sequence[int]], Tensor]
 
 @config
 class GreedyConfig:
-    """Always the most probable token that the `rules` allow; of equals, any one."""
+    """Always choose the most probable token that the `rules` allow; any one of equals."""
 
     kind: Literal["greedy"] = "greedy"
     rules: RulesConfig = NO_RULES
-    """What may be written whatever the model says."""
+    """Constraints on the generated tokens."""
 
     def choose(self, numbers: Sequence[int]) -> Choose:
         """The choice function for a batch of prompts with these numbers."""
@@ -121,24 +121,26 @@ class GreedyConfig:
 class SampleConfig:
     """Draw a token after `rules`, `temperature`, `top_k`, `top_p` and `min_p`, in that order.
 
-    Prompt number `i` draws from a stream of its own, given by (`seed`, `i`).
+    Each prompt has its own stream of random numbers, determined by `seed` and its number.
     """
 
     kind: Literal["sample"] = "sample"
     temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
-    """Divides the logits: below 1 likelier tokens gain, above 1 unlikely ones."""
+    """Divides the logits: below 1, likely tokens gain; above 1, unlikely ones."""
     top_k: Annotated[int, Field(ge=1)] | None = None
-    """Draw from that many likeliest tokens (Fan et al. 2018, §5); by default from all."""
+    """Draw from this number of most likely tokens (Fan et al. 2018, §5); by default from all."""
     top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Draw from the likeliest tokens that together have this probability (Holtzman et al. 2020,
+    """Draw from the most likely tokens that together have this probability (Holtzman et al. 2020,
     §3.1).
     """
     min_p: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Draw from tokens at least this share as likely as the likeliest (Nguyen et al. 2024, §3)."""
+    """Draw from tokens whose probability is at least this share of the largest (Nguyen et al.
+    2024, §3).
+    """
     seed: Annotated[int, Field(ge=0)] = 0
-    """The seed of the draws; every prompt has a stream of its own."""
+    """The seed of the random numbers; every prompt has its own stream."""
     rules: RulesConfig = NO_RULES
-    """What may be written whatever the model says."""
+    """Constraints on the generated tokens."""
 
     def filtered(self, logits: Float[Tensor, "rows vocab"]) -> Float[Tensor, "rows vocab"]:
         """Apply temperature, top-k, top-p and min-p filtering."""
@@ -151,7 +153,7 @@ class SampleConfig:
         generators = [generator_of(self.seed, number) for number in numbers]
 
         def drawn(logits: Tensor, rows: Sequence[int]) -> Tensor:
-            heights = uniforms([generators[row] for row in rows])
-            return draw(self.filtered(logits), heights.to(logits.device))
+            numbers = uniforms([generators[row] for row in rows])
+            return draw(self.filtered(logits), numbers.to(logits.device))
 
         return drawn

@@ -1,7 +1,7 @@
 """Recording attention weights and expert routing with forward hooks."""
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from typing import Any
 
@@ -23,92 +23,90 @@ def attention_weights(
 ) -> Generator[dict[str, Float[Tensor, "batch heads q_seq kv_seq"]]]:
     """Record the attention weights of every layer's latest forward pass, by module name.
 
-    The core itself is asked for them, `core.weights(q, k, mask, bias)`, with the queries and keys,
+    They are those of the core itself, `core.weights(q, k, mask, bias)`, for the queries and keys,
     mask and bias that it received; the model runs with its own kernels, and its result does not
-    change. Where several rows share one memory, each row has weights of its own. Raises
-    `InputError` naming a core that cannot show its weights, or drops some in training, and a hook
-    inside of a core or of its positions, which may change one of the two alone. What a hook makes
-    of a core's output is not among them.
+    change. If several rows share one memory, each row has its own weights. The changes that a hook
+    makes to a core's output are not included. Raises `InputError` naming a core that cannot show
+    its weights, or drops some in training, and a hook inside a core or its positions, which may
+    change the output and not the weights, or the reverse.
     """
-    caught: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     attentions = {
         name: module for name, module in model.named_modules() if isinstance(module, MultiHead)
     }
     for name, attention in attentions.items():
         _check_shows(f"{name}.core", attention.core)
         _check_hooks(name, attention)
-    hooks = [hook for name, module in attentions.items() for hook in _watch(name, module, caught)]
-    try:
-        yield caught
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for name, attention in attentions.items():
+            for handle in _record(name, attention, weights):
+                hooks.enter_context(handle)
+        yield weights
 
 
 def _check_shows(name: str, core: nn.Module) -> None:
     """Raise `InputError` for a core whose `weights` may differ from those used in `forward`."""
     kind = type(core)
-    defining = {
-        method: next((one for one in kind.__mro__ if method in vars(one)), None)
+    forward, weights = (
+        next((base for base in kind.__mro__ if method in vars(base)), None)
         for method in ("forward", "weights")
-    }
-    beside = defining["forward"] is defining["weights"]
-    if not isinstance(core, HasWeights) or not beside or _overrides(core, defining["forward"]):
+    )
+    if not isinstance(core, HasWeights) or forward is not weights or _overrides(core, forward):
         raise InputError(
-            f"{name} ({kind.__name__}) does not show its weights: give it a method "
-            "weights(q, k, mask, bias) beside its forward"
+            f"{name} ({kind.__name__}) does not show its weights: give the class that defines its "
+            "forward a method weights(q, k, mask, bias)"
         )
     drops = getattr(core, "dropout", 0.0) or any(
-        one.p for one in core.modules() if isinstance(one, Dropout)
+        module.p for module in core.modules() if isinstance(module, Dropout)
     )
     if core.training and drops:
         raise InputError(f"{name} drops weights at random in training: call model.eval() first")
 
 
 def _overrides(core: nn.Module, defining: type | None) -> list[str]:
-    """The methods that a subclass or the instance itself puts in the place of the defining ones."""
-    own = vars(core).keys() & {name for name in dir(type(core)) if callable(getattr(core, name))}
-    below = takewhile(lambda one: one is not defining, type(core).__mro__)
-    methods = (name for one in below for name, value in vars(one).items() if callable(value))
-    return [
-        *own,
-        *(name for name in methods if not name.startswith("__") and name in dir(defining)),
-    ]
+    """The methods of the defining class that a subclass or the instance itself overrides."""
+    of_instance = vars(core).keys() & {m for m in dir(type(core)) if callable(getattr(core, m))}
+    subclasses = takewhile(lambda kind: kind is not defining, type(core).__mro__)
+    methods = (name for kind in subclasses for name, value in vars(kind).items() if callable(value))
+    of_subclasses = (m for m in methods if not m.startswith("__") and m in dir(defining))
+    return [*of_instance, *of_subclasses]
 
 
 def _check_hooks(name: str, attention: MultiHead) -> None:
-    """Raise `InputError` for a hook below the core or the positions: kernels may pass it by."""
-    inner = [(f"{name}.core.{path}", one) for path, one in attention.core.named_modules() if path]
+    """Raise `InputError` for a hook inside the core or the positions, which kernels may skip."""
+    parts = {"core": attention.core}
     if isinstance(attention, SelfAttention):
-        around = attention.position.named_modules()
-        inner += [(f"{name}.position.{path}", one) for path, one in around if path]
-    for path, module in inner:
-        if found := hooks_of(module):
-            shown = getattr(found[0], "__qualname__", repr(found[0]))
-            raise InputError(
-                f"{path} ({type(module).__name__}) has a forward hook, {shown}: the weights that "
-                "are shown may not be those that are used. Remove it first"
-            )
+        parts["position"] = attention.position
+    for part, whole in parts.items():
+        for path, module in whole.named_modules():
+            if path and (hooks := hooks_of(module)):
+                shown = getattr(hooks[0], "__qualname__", repr(hooks[0]))
+                raise InputError(
+                    f"{name}.{part}.{path} ({type(module).__name__}) has a forward hook, {shown}: "
+                    "the weights that are shown may not be those that are used. Remove it first"
+                )
 
 
-def _watch(name: str, attention: MultiHead, caught: dict[str, Tensor]) -> list[RemovableHandle]:
+def _record(name: str, attention: MultiHead, weights: dict[str, Tensor]) -> list[RemovableHandle]:
     core = attention.core
     assert isinstance(core, HasWeights)
     latest: list[Tensor] = []
 
-    def catch(_: nn.Module, args: tuple[Any, ...], named: dict[str, Any], _out: Tensor) -> None:
-        _check_hooks(name, attention)  # one may have come since
+    def after_core(
+        _: nn.Module, args: tuple[Any, ...], keywords: dict[str, Any], _out: Tensor
+    ) -> None:
+        _check_hooks(name, attention)  # which may have been added since
         q, k, *rest = args[:2] + args[3:]
-        given = {key: value for key, value in named.items() if key != "v"}
-        latest[:] = [core.weights(q, k, *rest, **given).detach()]
+        keywords = {key: value for key, value in keywords.items() if key != "v"}
+        latest[:] = [core.weights(q, k, *rest, **keywords).detach()]
 
-    def unfold(_: nn.Module, _args: tuple[object, ...], out: Tensor) -> None:
-        caught[name] = unfold_beams(latest[0], out.shape[0])
+    def after_attention(_: nn.Module, _args: tuple[object, ...], out: Tensor) -> None:
+        weights[name] = unfold_beams(latest[0], out.shape[0])
 
-    # What the core received is known after it ran; several attentions may share one core.
+    # Several attentions may share one core, so the weights get their name after the attention.
     return [
-        attention.core.register_forward_hook(catch, prepend=True, with_kwargs=True),
-        attention.register_forward_hook(unfold, prepend=True),
+        attention.core.register_forward_hook(after_core, prepend=True, with_kwargs=True),
+        attention.register_forward_hook(after_attention, prepend=True),
     ]
 
 
@@ -117,19 +115,16 @@ def expert_gates(
     model: nn.Module,
 ) -> Generator[dict[str, tuple[Float[Tensor, "*tokens top_k"], Int[Tensor, "*tokens top_k"]]]]:
     """Record the gates and experts of every token, best first, by the name of each mixture."""
-    caught: dict[str, tuple[Tensor, Tensor]] = {}
+    gates: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def watch(name: str, mixture: MixtureOfExperts) -> RemovableHandle:
-        def catch(_: nn.Module, _args: tuple[Tensor, ...], logits: Tensor) -> None:
-            gates, chosen = route(logits.detach(), mixture.top_k)
-            caught[name] = (gates, chosen)
+    def record(name: str, mixture: MixtureOfExperts) -> RemovableHandle:
+        def hook(_: nn.Module, _args: tuple[Tensor, ...], logits: Tensor) -> None:
+            gates[name] = route(logits.detach(), mixture.top_k)
 
-        return mixture.router.register_forward_hook(catch)
+        return mixture.router.register_forward_hook(hook)
 
-    modules = model.named_modules()
-    hooks = [watch(name, one) for name, one in modules if isinstance(one, MixtureOfExperts)]
-    try:
-        yield caught
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, MixtureOfExperts):
+                hooks.enter_context(record(name, module))
+        yield gates

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from addnorm.errors import InputError
-from addnorm.inspect.pictures import FAINT, INK, Figure, Lettering, blank_figure, finished
+from addnorm.inspect.pictures import INK, Figure, Lettering, blank_figure, finished, plain_axes
 from addnorm.training.journal import read_journal
 
 COLORS = ("#0f6ba8", "#c8553d", "#3a7d44", "#8b5fbf", "#b8860b", "#4a4e69", "#d1478b", "#0a9396")
@@ -27,7 +27,7 @@ class Curves:
 
     @classmethod
     def of(cls, folder: Path, name: str | None = None) -> "Curves":
-        """Read the curves of a run folder, which is also its `name` unless another is given.
+        """Read the curves of a run folder; `name` is by default that of the folder.
 
         Raises `InputError` if it has no training steps.
         """
@@ -41,7 +41,7 @@ class Curves:
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:
-    """The last parts of each path, as many as it takes to tell it from the others."""
+    """The shortest end of each path that distinguishes it from the others."""
     paths = [folder.resolve().parts for folder in folders]
 
     def name(path: tuple[str, ...]) -> str:
@@ -56,17 +56,17 @@ def distinct_names(folders: Sequence[Path]) -> list[str]:
 
 def _points(lines: Sequence[Mapping[str, float]], name: str) -> Points:
     """The steps and values of a metric; for steps repeated after a resume, the latest value."""
-    found = {line["step"]: line[name] for line in lines if name in line}
-    return [*found], [*found.values()]
+    values = {line["step"]: line[name] for line in lines if name in line}
+    return [*values], [*values.values()]
 
 
 def smoothed(values: Sequence[float], n: int) -> list[float]:
     """A moving average over about `n` values: `m_t = m_(t-1) + (x_t - m_(t-1)) / min(t, n)`."""
-    mean, found = 0.0, list[float]()
+    mean, means = 0.0, list[float]()
     for t, value in enumerate(values, start=1):
         mean += (value - mean) / min(t, n)
-        found.append(mean)
-    return found
+        means.append(mean)
+    return means
 
 
 def training_picture(runs: Sequence[Curves], path: Path | None = None, title: str = "") -> Figure:
@@ -83,32 +83,21 @@ def training_picture(runs: Sequence[Curves], path: Path | None = None, title: st
         for ax, name in zip(axes, MEASURES, strict=True):
             steps, values = run.steps[name]
             width = max(1, len(steps) // 50)
-            alone = name == "lr" or width == 1
-            ax.plot(
-                steps, values, color=color, lw=1.4 if alone else 0.6, alpha=1 if alone else 0.25
-            )
-            if not alone:
-                ax.plot(steps, smoothed(values, width), color=color, lw=1.4)
+            if name != "lr" and width > 1:
+                ax.plot(steps, values, color=color, lw=0.6, alpha=0.25)
+                values = smoothed(values, width)
+            ax.plot(steps, values, color=color, lw=1.4)
         label = lettering.line(run.name)
-        label = f" {label}" if label.startswith("_") else label  # else it is left out of legends
+        label = f" {label}" if label.startswith("_") else label  # legends omit a leading "_"
         axes[0].plot([], [], color=color, label=f"{label}, training")
         if run.valid[0]:
-            axes[0].plot(
-                *run.valid,
-                color=color,
-                marker="o",
-                ms=3.5,
-                lw=1,
-                ls=":",
-                label=f"{label}, validation",
-            )
+            dots = {"color": color, "marker": "o", "ms": 3.5, "lw": 1, "ls": ":"}
+            axes[0].plot(*run.valid, **dots, label=f"{label}, validation")
     for ax, label in zip(axes, MEASURES.values(), strict=True):
         ax.set_ylabel(label, color=INK, fontsize=9)
-        ax.tick_params(colors=FAINT, labelsize=8, length=2)
-        ax.spines[:].set_visible(False)
-        ax.grid(color="#e4e9ee", lw=0.6)
+        plain_axes(ax, 8)
     axes[2].set_xlabel("step", color=INK, fontsize=9)
     legend = axes[0].legend(frameon=False, fontsize=8, labelcolor=INK, prop=lettering.font(8))
-    for text in legend.get_texts():  # a name may have dollars in it
+    for text in legend.get_texts():  # a name may contain dollar signs
         text.set_parse_math(False)
     return finished(figure, title, lettering, path)

@@ -1,7 +1,7 @@
 """RMS of the residual stream and of sublayer outputs by layer, and their gradient norms."""
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,7 @@ class Tower:
 
 
 def towers_of(model: Model) -> dict[str, Tower]:
-    """The stacks of a model, by the names that their modules have in it."""
+    """The stacks of a model with their embeddings, by the names of their modules in it."""
     if isinstance(model, EncoderDecoderModel):
         return {
             "encoder": Tower(model.source_embed, model.encoder, causal=False),
@@ -49,48 +49,42 @@ class LayerStates:
 
     def sizes(self) -> ByLayer:
         """The root mean square of each."""
-        found = {"stream": self.stream, **self.outputs}
-        return {name: [rms(x) for x in states] for name, states in found.items()}
+        states = {"stream": self.stream, **self.outputs}
+        return {name: [rms(x) for x in by_layer] for name, by_layer in states.items()}
 
 
 @contextmanager
 def layer_states(model: Model) -> Generator[dict[str, LayerStates]]:
     """Record the residual stream and sublayer outputs of each stack in one forward pass.
 
-    The output of a sublayer is that of attention (or of what stands there) and of the feed-forward
-    itself, before the dropout or the norm that a placement may put behind it. What is caught keeps
-    its gradients, where there are any.
+    The output of a sublayer is that of attention (or of the mixer in its place) or of the
+    feed-forward itself, before the dropout or the norm that its placement may apply to it. The
+    recorded tensors keep their gradients, if there are any.
     """
     towers = towers_of(model)
-    caught = {name: LayerStates() for name in towers}
-    hooks = [hook for name, tower in towers.items() for hook in _watch(tower.stack, caught[name])]
-    try:
-        yield caught
-    finally:
-        for hook in hooks:
-            hook.remove()
+    states = {name: LayerStates() for name in towers}
+    with ExitStack() as hooks:
+        for name, tower in towers.items():
+            for handle in _record(tower.stack, states[name]):
+                hooks.enter_context(handle)
+        yield states
 
 
-def _watch(stack: Stack, states: LayerStates) -> Iterator[RemovableHandle]:
-    def entering(_: nn.Module, args: tuple[Any, ...]) -> None:
+def _record(stack: Stack, states: LayerStates) -> Iterator[RemovableHandle]:
+    def before_block(_: nn.Module, args: tuple[Any, ...]) -> None:
         states.stream.append(args[0])
 
-    def leaving(_: nn.Module, _args: Any, out: Tensor) -> None:
-        states.stream.append(out)
-
-    def watch(name: str, module: nn.Module) -> RemovableHandle:
-        outputs = states.outputs.setdefault(name, [])
-
-        def catch(_: nn.Module, _args: Any, out: Tensor) -> None:
+    def after(module: nn.Module, outputs: list[Tensor]) -> RemovableHandle:
+        def hook(_: nn.Module, _args: Any, out: Tensor) -> None:
             outputs.append(out)
 
-        return module.register_forward_hook(catch)
+        return module.register_forward_hook(hook)
 
     for block in stack.blocks:
-        yield block.register_forward_pre_hook(entering)
+        yield block.register_forward_pre_hook(before_block)
         for name, module in sublayers_of(block).items():
-            yield watch(name, module)
-    yield stack.blocks[-1].register_forward_hook(leaving)
+            yield after(module, states.outputs.setdefault(name, []))
+    yield after(stack.blocks[-1], states.stream)
 
 
 def sublayers_of(block: nn.Module) -> dict[str, nn.Module]:
@@ -107,20 +101,20 @@ def gradient_norms(
     `‖∂loss/∂x‖` of the stream before each layer and after the last, and for each sublayer
     `‖∂loss/∂W‖` over all its weights; 0 where the loss does not depend on them.
     """
-    wanted: list[tuple[str, str, list[Tensor]]] = []
-    for name, tower in towers_of(model).items():
-        wanted += [(name, "stream", [x]) for x in states[name].stream]
+    groups: list[tuple[str, str, list[Tensor]]] = []
+    for stack, tower in towers_of(model).items():
+        groups += [(stack, "stream", [x]) for x in states[stack].stream]
         for block in tower.stack.blocks:
-            for sublayer, module in sublayers_of(block).items():
-                weights: list[Tensor] = [one for one in module.parameters() if one.requires_grad]
-                wanted.append((name, sublayer, weights))
-    flat = [one for _, _, tensors in wanted for one in tensors]
+            for name, module in sublayers_of(block).items():
+                weights: list[Tensor] = [w for w in module.parameters() if w.requires_grad]
+                groups.append((stack, name, weights))
+    flat = [tensor for _, _, tensors in groups for tensor in tensors]
     gradients = iter(torch.autograd.grad(loss, flat, materialize_grads=True))
-    found: dict[str, dict[str, list[float]]] = {name: {} for name in states}
-    for name, what, tensors in wanted:
+    norms: dict[str, dict[str, list[float]]] = {stack: {} for stack in states}
+    for stack, name, tensors in groups:
         square = sum(float(at_least_float32(next(gradients)).square().sum()) for _ in tensors)
-        found[name].setdefault(what, []).append(square**0.5)
-    return {**found}
+        norms[stack].setdefault(name, []).append(square**0.5)
+    return {**norms}
 
 
 def rms(x: Tensor) -> float:

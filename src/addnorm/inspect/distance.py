@@ -1,7 +1,7 @@
 """Position schemes and attention as functions of the distance between two tokens."""
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from addnorm.nn.types import Keys, Queries
 
 @dataclass(frozen=True, kw_only=True)
 class ByOffset:
-    """Lines over the offset of two tokens, `key - query`; `what` says of what."""
+    """Lines over the offset of two tokens, `key - query`; `what` names the quantity."""
 
     stack: str
     what: str
@@ -37,7 +37,7 @@ class ByOffset:
         what: str,
         stack: str,
     ) -> "ByOffset":
-        """The mean of each matrix over all pairs of one offset; if `causal`, of no key ahead."""
+        """The mean of each matrix over all pairs of one offset; if `causal`, without keys ahead."""
         n = len(next(iter(pairs.values())))
         offsets = [*range(1 - n, 1 if causal else n)]
         lines = {
@@ -58,37 +58,34 @@ class _Pass:
 
 @contextmanager
 def position_curves(model: Model, layers: Mapping[str, int]) -> Generator[list[ByOffset]]:
-    """What the positions of each stack do by distance in one pass; the list is full afterwards.
+    """The effect of each stack's positions by distance in one pass; the list is full afterwards.
 
-    They are asked for it themselves, as they act: for the cosine of what two positions add to the
-    embeddings, for that of a vector of ones turned to both, and for what is added to the scores of
-    the first text, a line for each head. `layers` says which layer of each stack is asked. What
-    does nothing has no curve.
+    The curves are computed by the position modules themselves: the cosine of the vectors that two
+    positions add to the embeddings, the cosine of a vector of ones rotated to both, and the bias
+    added to the scores of the first text, a line for each head. `layers` gives the layer of each
+    stack. An effect that is the same at all distances has no curve.
     """
-    towers, found = towers_of(model), list[ByOffset]()
+    towers, curves = towers_of(model), list[ByOffset]()
     passes = {name: _Pass() for name in layers}
-    hooks = [
-        hook for name, layer in layers.items() for hook in _watch(towers[name], layer, passes[name])
-    ]
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            for handle in _record(towers[name], layer, passes[name]):
+                hooks.enter_context(handle)
+        yield curves
     with torch.no_grad():
         for name, layer in layers.items():
-            found += _curves(towers[name], layer, passes[name], name)
+            curves += _curves(towers[name], layer, passes[name], name)
 
 
-def _watch(tower: Tower, layer: int, seen: _Pass) -> Iterator[RemovableHandle]:
+def _record(tower: Tower, layer: int, latest: _Pass) -> Iterator[RemovableHandle]:
     def embedding(_: nn.Module, args: tuple[Any, ...]) -> None:
-        seen.embedding = args[1]
+        latest.embedding = args[1]
 
     def attention(_: nn.Module, args: tuple[Any, ...]) -> None:
-        seen.attention = args[1]
+        latest.attention = args[1]
 
     def core(_: nn.Module, args: tuple[Any, ...]) -> None:
-        seen.core = args
+        latest.core = args
 
     yield tower.embed.register_forward_pre_hook(embedding)
     module = tower.stack.blocks[layer].attention
@@ -97,29 +94,29 @@ def _watch(tower: Tower, layer: int, seen: _Pass) -> Iterator[RemovableHandle]:
         yield module.core.register_forward_pre_hook(core)
 
 
-def _curves(tower: Tower, layer: int, seen: _Pass, stack: str) -> Iterator[ByOffset]:
+def _curves(tower: Tower, layer: int, latest: _Pass, stack: str) -> Iterator[ByOffset]:
     module = tower.stack.blocks[layer].attention
     pairs: dict[str, dict[str, Tensor]] = {}
-    if isinstance(tower.embed, HasTable) and seen.embedding is not None:
-        slots = seen.embedding.q_slots
-        nothing = torch.zeros_like(tower.embed.tokens(torch.zeros_like(slots)[None]))
-        added = tower.embed.position.embed(nothing, seen.embedding)
+    if isinstance(tower.embed, HasTable) and latest.embedding is not None:
+        slots = latest.embedding.q_slots
+        zeros = torch.zeros_like(tower.embed.tokens(torch.zeros_like(slots)[None]))
+        added = tower.embed.position.embed(zeros, latest.embedding)
         pairs["similarity of two positions (cosine)"] = {"embedding": cosines(added[0], added[0])}
-    if isinstance(module, SelfAttention) and seen.attention is not None:
-        q, k, _, _, bias = seen.core
-        turned = _turned(module, torch.ones_like(q), torch.ones_like(k), seen.attention)
-        pairs["equal vectors, turned (cosine)"] = {f"layer {layer}": cosines(*turned)}
+    if isinstance(module, SelfAttention) and latest.attention is not None:
+        q, k, _, _, bias = latest.core
+        rotated = _rotated(module, torch.ones_like(q), torch.ones_like(k), latest.attention)
+        pairs["equal vectors, rotated (cosine)"] = {f"layer {layer}": cosines(*rotated)}
         if bias is not None:
             rows = bias(slice(None), slice(None))[0]
             pairs["added to the score"] = {f"head {i}": row for i, row in enumerate(rows)}
     for what, matrices in pairs.items():
-        found = ByOffset.of(matrices, causal=tower.causal, what=what, stack=stack)
-        values = [value for line in found.lines.values() for value in line]
+        curves = ByOffset.of(matrices, causal=tower.causal, what=what, stack=stack)
+        values = [value for line in curves.lines.values() for value in line]
         if max(values) - min(values) > 1e-4:
-            yield found
+            yield curves
 
 
-def _turned(
+def _rotated(
     attention: SelfAttention, q: Queries, k: Keys, ctx: Context
 ) -> tuple[Float[Tensor, "query d_head"], Float[Tensor, "key d_head"]]:
     """The effect of the position scheme on queries and keys of the first head."""
@@ -129,8 +126,8 @@ def _turned(
 
 
 def cosines(
-    one: Float[Tensor, "query width"], other: Float[Tensor, "key width"]
+    queries: Float[Tensor, "query width"], keys: Float[Tensor, "key width"]
 ) -> Float[Tensor, "query key"]:
     """Pairwise cosine similarity of two sets of vectors; 0 for a zero vector."""
-    one, other = (nn.functional.normalize(at_least_float32(x), dim=-1) for x in (one, other))
-    return one @ other.mT
+    queries, keys = (nn.functional.normalize(at_least_float32(x), dim=-1) for x in (queries, keys))
+    return queries @ keys.mT

@@ -1,4 +1,4 @@
-"""The floating-point operations of a model, counted product by product."""
+"""Counting the floating-point operations of a model."""
 
 import torch
 from torch import nn
@@ -10,11 +10,11 @@ from addnorm.nn.choices import KernelChoices, use_choices
 
 
 def forward_flops(model: nn.Module, batch: Batch) -> int:
-    """The FLOP of all matrix products of a forward pass, two for each multiplication and sum.
+    """The FLOP of all matrix products of a forward pass, two for each multiplication and addition.
 
-    Counted by torch, on one batch of real data; norms, activations and softmax are left out, as is
-    usual (Kaplan et al. 2020, §2.1). Attention counts as its products over all pairs, masked or
-    not. A training step has about three times as many.
+    torch counts them on one batch of real data, without norms, activations and softmax, as is usual
+    (Kaplan et al. 2020, §2.1). Attention counts as its products over all pairs, masked or not. A
+    training step has about three times as many.
     """
     training = model.training
     counter = FlopCounterMode(display=False)

@@ -23,7 +23,7 @@ from addnorm.runs.trained_model import TrainedModel
 View = Literal["attention", "positions", "depth", "gradients"]
 VIEWS: tuple[View, ...] = ("attention", "positions", "depth", "gradients")
 MOST_TOKENS: Mapping[View, int] = {"attention": 100, "positions": 500}
-"""The longest text whose attention maps are readable and fit in memory."""
+"""The longest text that each view can show and that fits in memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class AttentionMap:
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """The results of inspecting a model on one text; what was not requested is empty."""
+    """The results of inspecting a model on one text; those that were not requested are empty."""
 
     run: str
     text: str
@@ -61,12 +61,12 @@ class Look:
         """The results as JSON-compatible values."""
         maps = [
             {
-                "module": one.module,
-                "rows": one.rows,
-                "columns": one.columns,
-                "heads": dict(zip(map(str, one.heads), one.weights.tolist(), strict=True)),
+                "module": shown.module,
+                "rows": shown.rows,
+                "columns": shown.columns,
+                "heads": dict(zip(map(str, shown.heads), shown.weights.tolist(), strict=True)),
             }
-            for one in self.attention
+            for shown in self.attention
         ]
         return {
             "run": self.run,
@@ -74,8 +74,8 @@ class Look:
             "target": self.prepared.translation,
             "tokens": {**self.prepared.pieces},
             "attention": maps,
-            "attention_by_distance": [asdict(one) for one in self.by_distance],
-            "positions": [asdict(one) for one in self.positions],
+            "attention_by_distance": [asdict(curves) for curves in self.by_distance],
+            "positions": [asdict(curves) for curves in self.positions],
             "depth": {**self.depth},
             "gradients": {**self.gradients},
             "gradient_of": self.gradient_of,
@@ -94,47 +94,51 @@ def look(
 ) -> Look:
     """Inspect a model on one text in a single forward pass.
 
-    `target` is what an encoder–decoder writes, by default its own translation. `layers` and
-    `heads`, from 0, are those whose attention is kept, by default all. Of the `views`, "attention"
-    has the weights that the cores themselves say they used; "positions" what positions do by
-    distance, and the mean attention by distance; "depth" the root mean square of the residual
-    stream and of every sublayer's output; "gradients" their norms (see `gradient_norms`). Notes
-    say what the model does not have. Raises `InputError` for a text that cannot be read, or is too
-    long to be seen, and for a layer or head that is not there.
+    `target` is the target text of an encoder–decoder, by default its own translation. `layers` and
+    `heads`, from 0, select the attention to keep, by default all. Of the `views`, "attention" has
+    the attention weights of the cores; "positions" the effect of positions by distance, and the
+    mean attention by distance; "depth" the root mean square of the residual stream and of every
+    sublayer's output; "gradients" their norms (see `gradient_norms`). Notes explain views that the
+    model does not have. Raises `InputError` for a text that cannot be read or is too long to show,
+    and for a layer or head that does not exist.
     """
-    wanted, notes = frozenset(views), list[str]()
-    if run.quantization is not None and "gradients" in wanted:
+    views, notes = frozenset(views), list[str]()
+    if run.quantization is not None and "gradients" in views:
         source = run.quantization.source
-        notes.append(f"no gradients of a quantised model: look at what it was made of ({source})")
-        wanted -= {"gradients"}
+        notes.append(
+            f"no gradients of a quantised model: look at the model before quantisation ({source})"
+        )
+        views -= {"gradients"}
     prepared = prepare_text(run, text, target)
-    _check_length(prepared, wanted)
-    asked = _asked_layers(run, layers)
-    with ExitStack() as watching, torch.set_grad_enabled("gradients" in wanted):
-        caught = _watch_attention(run, wanted, watching, notes)
-        states = watching.enter_context(layer_states(run.model))
-        with position_curves(run.model, asked) as curves:
+    _check_length(prepared, views)
+    by_stack = _layer_of_each_stack(run, layers)
+    with ExitStack() as recording, torch.set_grad_enabled("gradients" in views):
+        weights = _record_attention(run, views, recording, notes)
+        states = recording.enter_context(layer_states(run.model))
+        with position_curves(run.model, by_stack) as curves:
             outputs = run.model(*prepared.inputs)
         gradients, of = dict[str, ByLayer](), ""
-        if "gradients" in wanted:
+        if "gradients" in views:
             loss, of = loss_of(run, prepared, outputs)
             gradients = {} if loss is None else gradient_norms(run.model, states, loss)
             notes += [of] if loss is None else []
-    if "positions" in wanted and not curves:
-        layers_of = run.recipe.model.stacks
-        kinds = dict.fromkeys(kind_of(layers_of[name][i].position) for name, i in asked.items())
+    if "positions" in views and not curves:
+        stacks = run.recipe.model.stacks
+        kinds = dict.fromkeys(kind_of(stacks[name][i].position) for name, i in by_stack.items())
         shown = " and ".join(map(repr, kinds))
-        notes.append(f"positions of the kind {shown} do nothing by distance that can be drawn")
-    maps = _maps(caught, prepared, layers, heads)
+        notes.append(f"positions of the kind {shown} have no effect by distance that can be drawn")
+    maps = _maps(weights, prepared, layers, heads)
     return Look(
         run=run.name if run.folder is None else run.folder.resolve().name,
         text=text,
         prepared=prepared,
         mixer=" and ".join(dict.fromkeys(_mixer_kinds(run.recipe.model))),
-        attention=maps if "attention" in wanted else (),
-        by_distance=_distances(run, maps) if "positions" in wanted else (),
-        positions=tuple(curves) if "positions" in wanted else (),
-        depth={name: one.sizes() for name, one in states.items()} if "depth" in wanted else {},
+        attention=maps if "attention" in views else (),
+        by_distance=_by_distance(run, maps) if "positions" in views else (),
+        positions=tuple(curves) if "positions" in views else (),
+        depth={name: of_stack.sizes() for name, of_stack in states.items()}
+        if "depth" in views
+        else {},
         gradients=gradients,
         gradient_of=of if gradients else "",
         notes=tuple(notes),
@@ -145,15 +149,15 @@ def _check_length(prepared: PreparedText, views: frozenset[View]) -> None:
     longest = max(len(pieces) for pieces in prepared.pieces.values())
     for view, most in MOST_TOKENS.items():
         if view in views and longest > most:
-            others = ", ".join(one for one in VIEWS if MOST_TOKENS.get(one, longest) >= longest)
+            others = ", ".join(v for v in VIEWS if MOST_TOKENS.get(v, longest) >= longest)
             raise InputError(
-                f"{longest} tokens are too many to see: {view} is drawn of up to {most}. "
-                f"Give a shorter text, or look at less of it: {others}"
+                f"{longest} tokens are too many to show: {view} is drawn for up to {most}. "
+                f"Give a shorter text, or choose other views: {others}"
             )
 
 
-def _watch_attention(
-    run: TrainedModel, views: frozenset[View], watching: ExitStack, notes: list[str]
+def _record_attention(
+    run: TrainedModel, views: frozenset[View], recording: ExitStack, notes: list[str]
 ) -> dict[str, Tensor]:
     """Record attention if requested, and add notes on layers without attention."""
     if not views & {"attention", "positions"}:
@@ -168,14 +172,14 @@ def _watch_attention(
             without.append(f"{name}: its layers mix tokens {mixed}")
         elif bare:
             partly.append(f"{name}: layers {' '.join(map(str, bare))} mix tokens {mixed}")
-    alone = len(views) == 1 and "attention" in views
-    if alone and len(without) == len(towers) == 1:
+    only_attention = len(views) == 1 and "attention" in views
+    if only_attention and len(without) == len(towers) == 1:
         raise InputError(f"{run.name}: {without[0]}: look at depth or gradients")
     notes += without + partly
     try:
-        return watching.enter_context(attention_weights(run.model))
+        return recording.enter_context(attention_weights(run.model))
     except InputError as error:
-        if alone:
+        if only_attention:
             raise
         notes.append(f"no attention is drawn: {error}")
         return {}
@@ -192,15 +196,15 @@ def _without_attention(tower: Tower) -> list[int]:
 
 
 def _mixer_kinds(model: ModelConfig) -> Iterator[str]:
-    """What the layers of a model mix tokens by, layer by layer."""
+    """The kind of token mixer of each layer of a model."""
     for layers in model.stacks.values():
         for layer in layers:
             attends = isinstance(layer.attention, AttentionConfig)
             yield "self-attention" if attends else kind_of(layer.attention)
 
 
-def _asked_layers(run: TrainedModel, layers: Sequence[int]) -> dict[str, int]:
-    """For each stack, the first of the layers that were asked for, by default with attention.
+def _layer_of_each_stack(run: TrainedModel, layers: Sequence[int]) -> dict[str, int]:
+    """The first of `layers` that each stack has, else its first layer with attention.
 
     Raises `InputError` for a layer that no stack has, and for a model without layers.
     """
@@ -217,7 +221,7 @@ def _asked_layers(run: TrainedModel, layers: Sequence[int]) -> dict[str, int]:
 
 
 def _first_attention(tower: Tower) -> int:
-    """The first layer with attention; 0 where there is none."""
+    """The first layer with attention; 0 if there is none."""
     bare = _without_attention(tower)
     return next((i for i in range(len(tower.stack.blocks)) if i not in bare), 0)
 
@@ -229,17 +233,17 @@ def check_number(what: str, number: int, n: int) -> None:
 
 
 def _maps(
-    caught: Mapping[str, Tensor],
+    by_module: Mapping[str, Tensor],
     prepared: PreparedText,
     layers: Sequence[int],
     heads: Sequence[int],
 ) -> tuple[AttentionMap, ...]:
-    """The attention of the layers and heads that were asked for, in the order of the layers."""
-    most = max((weights.shape[1] for weights in caught.values()), default=0)
-    for head in heads if caught else ():
+    """The attention weights of the chosen layers and heads, in the order of the layers."""
+    most = max((weights.shape[1] for weights in by_module.values()), default=0)
+    for head in heads if by_module else ():
         check_number("head", head, most)
-    found: list[AttentionMap] = []
-    for module, weights in caught.items():
+    maps: list[AttentionMap] = []
+    for module, weights in by_module.items():
         place = re.match(r"(\w+)\.blocks\.(\d+)\.(cross_)?attention\b", module)
         if place is None or (layers and int(place[2]) not in layers):
             continue
@@ -249,7 +253,7 @@ def _maps(
         if tuple(weights.shape[2:]) != (len(rows), len(columns)):
             continue  # within a custom mixer, over something other than the tokens
         kept = tuple(head for head in heads or range(weights.shape[1]) if head < weights.shape[1])
-        found.append(
+        maps.append(
             AttentionMap(
                 module=module,
                 stack=stack,
@@ -261,16 +265,19 @@ def _maps(
                 columns=columns,
             )
         )
-    return tuple(one for one in found if one.heads)
+    return tuple(shown for shown in maps if shown.heads)
 
 
-def _distances(run: TrainedModel, maps: Sequence[AttentionMap]) -> tuple[ByOffset, ...]:
+def _by_distance(run: TrainedModel, maps: Sequence[AttentionMap]) -> tuple[ByOffset, ...]:
     """The mean weight over heads by distance, a line for each layer, for each stack."""
-    found: list[ByOffset] = []
+    curves: list[ByOffset] = []
     for name, tower in towers_of(run.model).items():
-        own = [one for one in maps if one.stack == name and not one.cross]
-        pairs = {f"layer {one.layer}": one.weights.mean(0) for one in own}
+        pairs = {
+            f"layer {shown.layer}": shown.weights.mean(0)
+            for shown in maps
+            if shown.stack == name and not shown.cross
+        }
         if pairs:
             what = "mean share of attention"
-            found.append(ByOffset.of(pairs, causal=tower.causal, what=what, stack=name))
-    return tuple(found)
+            curves.append(ByOffset.of(pairs, causal=tower.causal, what=what, stack=name))
+    return tuple(curves)

@@ -1,4 +1,4 @@
-"""Plots of attention weights and position encodings; needs the extra `plots`."""
+"""Pictures of attention weights and positions, and how every picture is drawn; extra `plots`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ try:
 except ImportError as error:
     raise InputError("Pictures need matplotlib: pip install 'addnorm[plots]'.") from error
 
-INK, FAINT = "#1f2933", "#7b8794"
+INK, FAINT, GRID = "#1f2933", "#7b8794", "#e4e9ee"
 SHARE = LinearSegmentedColormap.from_list(
     "share", ["#f7f9fb", "#cfe3ee", "#79b4cf", "#2b7ba6", "#0f4a76", "#08263f"]
 )
@@ -34,7 +34,7 @@ SIGNED = LinearSegmentedColormap.from_list(
     "signed", ["#7a2a12", "#d0714a", "#f2cdb8", "#fafafa", "#b9d7e6", "#3f8db5", "#0d3f66"]
 )
 SHARES = PowerNorm(0.5, 0, 1)
-"""A scale for many maps at once; the root shows small shares beside large ones."""
+"""A scale for many maps at once; its square root makes small shares visible next to large ones."""
 
 SHARE_TICKS = {0: "0", 0.01: "1 %", 0.05: "5 %", 0.2: "20 %", 0.5: "50 %", 1: "100 %"}
 WHITE = str.maketrans({" ": "␣", "\n": "⏎", "\t": "⇥"})
@@ -79,10 +79,10 @@ def attention_picture(
     cell = min(0.34, max(0.15, 13 / sum(widths)))
     pieces = [piece for p in panels for piece in (*p.source, *p.target)]
     lettering = Lettering.of([title, *pieces, *(p.title for p in panels)])
-    beside = room_for(lettering, (piece for p in panels for piece in p.target))
+    left = room_for(lettering, (piece for p in panels for piece in p.target))
     above = room_for(lettering, (piece for p in panels for piece in p.source))
     figure = blank_figure(
-        cell * sum(widths) + beside * columns + 1.1,
+        cell * sum(widths) + left * columns + 1.1,
         cell * sum(heights) + (above + 0.35) * len(rows) + 0.6,
     )
     grid = figure.subplots(
@@ -117,20 +117,15 @@ def position_picture(
         (left, table, "Encoding", "dimension"),
         (right, products, "Dot product of two positions", "position"),
     ):
-        reach = float(values.abs().max()) or 1.0
+        largest = float(values.abs().max()) or 1.0
+        scale = Normalize(-largest, largest)
         image = ax.imshow(
-            values.numpy(),
-            cmap=SIGNED,
-            vmin=-reach,
-            vmax=reach,
-            aspect="auto",
-            interpolation="nearest",
+            values.numpy(), cmap=SIGNED, norm=scale, aspect="auto", interpolation="nearest"
         )
         ax.set_title(name, color=INK, fontsize=10, loc="left")
         ax.set_xlabel(across, color=INK, fontsize=9)
         ax.set_ylabel("position", color=INK, fontsize=9)
-        ax.tick_params(colors=FAINT, labelsize=8, length=2)
-        ax.spines[:].set_visible(False)
+        plain_axes(ax, 8, grid=False)
         _scale(figure, image, [ax], "")
     return finished(figure, title, Lettering.of([title]), path)
 
@@ -193,14 +188,14 @@ def _drawn_by(font_file: str) -> frozenset[str]:
 
 
 def room_for(lettering: Lettering, pieces: Iterable[str]) -> float:
-    """How many inches the longest of some labels takes, as it will be drawn."""
+    """The inches that the longest of these labels takes."""
     return 0.35 + 0.085 * max(len(lettering.piece(piece)) for piece in pieces)
 
 
 def heat_map(
     ax: Axes, panel: Panel, lettering: Lettering, norm: Normalize, size: float
 ) -> AxesImage:
-    """One sentence on its axes, letters of `size` points, shares coloured as `norm` says."""
+    """Draw the attention of a sentence with letters of `size` points, coloured through `norm`."""
     weights = panel.weights.detach().cpu().float()
     image = ax.imshow(weights.numpy(), cmap=SHARE, norm=norm, interpolation="nearest")
     for row, (weight, column) in enumerate(zip(*weights.max(1), strict=True)):
@@ -234,6 +229,14 @@ def blank_figure(width: float, height: float) -> Figure:
     return Figure(figsize=(width, height), layout=layout, facecolor="white")
 
 
+def plain_axes(ax: Axes, size: float, *, grid: bool = True) -> None:
+    """Style axes: no frame, small faint tick labels, and by default a light grid."""
+    ax.tick_params(which="both", colors=FAINT, labelsize=size, length=2)
+    ax.spines[:].set_visible(False)
+    if grid:
+        ax.grid(color=GRID, lw=0.6)
+
+
 def _scale(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str) -> None:
     height = figure.get_size_inches()[1]
     bar = figure.colorbar(
@@ -245,7 +248,7 @@ def _scale(figure: Figure, image: AxesImage, axes: Sequence[Axes], label: str) -
 
 
 def shares_scale(part: SubFigure) -> None:
-    """The scale of `SHARES` in a part of a figure, two inches high."""
+    """Draw the colour scale of `SHARES` in a part of a figure, two inches high."""
     width, height = part.bbox.width / part.dpi, part.bbox.height / part.dpi
     high = min(2.0, height - 0.6)
     ax = part.add_axes((0.2 / width, 1 - (high + 0.45) / height, 0.14 / width, high / height))
@@ -257,7 +260,7 @@ def shares_scale(part: SubFigure) -> None:
 
 
 def log_scale(ax: Axes) -> None:
-    """A logarithmic scale upwards for what has been drawn, its numbers written out."""
+    """Give the drawn curves a logarithmic vertical scale, with plain numbers."""
     ax.set_yscale("log")
     low, high = ax.get_ylim()
     subs = (1.0,) if high > 300 * low else (1.0, 2.0, 5.0) if high > 4 * low else range(1, 10)
@@ -273,15 +276,15 @@ def finished(
     path: Path | None,
     notes: Sequence[str] = (),
 ) -> Figure:
-    """The figure with its title and its notes, saved where a path is given.
+    """Add the title and the notes to a figure, save it if a path is given, and return it.
 
-    A note of its own says it where characters are missing.
+    One more note explains characters that no font has.
     """
     if title:
         figure.suptitle(lettering.line(title), **style(lettering.font(12), INK))
     if lettering.missing:
-        lacking = "‹…› is a code point: no installed font draws it (Noto Sans CJK draws most)."
-        notes = [*notes, lacking]
+        explanation = "‹…› is a code point: no installed font draws it (Noto Sans CJK draws most)."
+        notes = [*notes, explanation]
     if notes:
         figure.supxlabel("\n".join(map(lettering.line, notes)), **style(lettering.font(7), FAINT))
     if path is not None:

@@ -1,4 +1,4 @@
-"""Pictures of predictions: a confusion matrix, and a forecast with what really came."""
+"""Pictures of predictions: a confusion matrix, and a forecast with the true values."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,20 +13,22 @@ from addnorm.inspect.pictures import (
     Lettering,
     blank_figure,
     finished,
+    plain_axes,
     style,
 )
 from addnorm.runs.inference.results import Forecast
 
 NUMBERED = 20
-"""The most classes for which each cell has its number written in it."""
+"""The most classes for which each cell shows its number."""
 
 
 def confusion_picture(
     pairs: Sequence[tuple[str, str]], labels: Sequence[str], file: Path, title: str = ""
 ) -> None:
-    """Draw a row for each class, a column for what it was taken for, shaded by its share.
+    """Draw a confusion matrix: a row for each class, a column for each predicted class.
 
-    `pairs` are the right class of each example and the one that it was taken for.
+    `pairs` are the true and the predicted class of each example. Cells are shaded by the share of
+    the row.
     """
     place = {label: i for i, label in enumerate(labels)}
     counts = np.zeros((len(labels), len(labels)), np.int64)
@@ -59,10 +61,10 @@ PAST, FORECAST, TRUTH = "#7a8794", "#c8553d", "#0f6ba8"
 
 
 def forecast_picture(forecast: Forecast, path: Path | None = None, title: str = "") -> Figure:
-    """Draw the past, the forecast and the truth of each variable, one above the other.
+    """Draw the past, the forecast and the true values of each variable, one above the other.
 
-    Of the past, as much is drawn as the model read, but at most three times the horizon, or a
-    hundred steps. `path` ends in .png, .pdf or .svg.
+    The past is as long as the model's input, but at most three times the horizon or a hundred
+    steps, whichever is longer. `path` ends in .png, .pdf or .svg.
     """
     n = len(forecast.names)
     shown = min(len(forecast.past_times), max(100, 3 * len(forecast.times)))
@@ -73,17 +75,15 @@ def forecast_picture(forecast: Forecast, path: Path | None = None, title: str = 
     grid = figure.subplots(n, 1, sharex=True, squeeze=False)
     for i, (ax, name) in enumerate(zip(grid[:, 0], forecast.names, strict=True)):
         past = forecast.past[i, -shown:].tolist()
-        last = [forecast.past_times[-1]], past[-1:]
+        times = [forecast.past_times[-1], *forecast.times]  # curves begin at the end of the past
         ax.plot(forecast.past_times[-shown:], past, color=PAST, lw=1, label="past")
         if forecast.truth is not None:
-            truth = [*last[1], *forecast.truth[i].tolist()]
-            ax.plot([*last[0], *forecast.times], truth, color=TRUTH, lw=1.2, label="truth")
-        values = [*last[1], *forecast.values[i].tolist()]
-        ax.plot([*last[0], *forecast.times], values, color=FORECAST, lw=1.4, label="forecast")
+            truth = [past[-1], *forecast.truth[i].tolist()]
+            ax.plot(times, truth, color=TRUTH, lw=1.2, label="truth")
+        values = [past[-1], *forecast.values[i].tolist()]
+        ax.plot(times, values, color=FORECAST, lw=1.4, label="forecast")
         ax.set_ylabel(lettering.line(name), **style(lettering.font(8), INK))
-        ax.tick_params(colors=FAINT, labelsize=8, length=2)
-        ax.spines[:].set_visible(False)
-        ax.grid(color="#e4e9ee", lw=0.6)
+        plain_axes(ax, 8)
     above = {"loc": "lower left", "bbox_to_anchor": (0.0, 1.0)}
     grid[0, 0].legend(frameon=False, fontsize=8, labelcolor=INK, ncols=3, **above)
     grid[-1, 0].xaxis.set_major_locator(AutoDateLocator(maxticks={DAILY: 6}))

@@ -1,4 +1,4 @@
-"""Which units and layers stay: heads and rows by their effect on the loss, layers by number."""
+"""Selecting what to keep: heads and rows by their effect on the loss, layers by number."""
 
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -7,6 +7,8 @@ from contextlib import ExitStack, contextmanager
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.hooks import RemovableHandle
 
 from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError
@@ -23,26 +25,21 @@ def gated(
 ) -> Generator[None]:
     """Multiply the output of each unit by its gate, `ξ_u · u(x)`: 1 keeps it, 0 masks it."""
     with ExitStack() as hooks:
-        for one in units:
-            if one.path in gates:
-                gate = gates[one.path].repeat_interleave(one.width, -1)[:, None]
-                hooks.enter_context(_scaled_input(one.projection, gate))
+        for sublayer in units:
+            if sublayer.path in gates:
+                gate = gates[sublayer.path].repeat_interleave(sublayer.width, -1)[:, None]
+                hooks.enter_context(_scale_input(sublayer.projection, gate))
         yield
 
 
-@contextmanager
-def _scaled_input(
+def _scale_input(
     projection: nn.Module, gate: Float[Tensor, "#batch 1 features"]
-) -> Generator[None]:
+) -> RemovableHandle:
     def scale(_: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
         rows = inputs[0].shape[0] // gate.shape[0] if len(gate) > 1 else 1
         return (inputs[0] * gate.repeat_interleave(rows, 0),)  # independent variables are rows
 
-    hook = projection.register_forward_pre_hook(scale)
-    try:
-        yield
-    finally:
-        hook.remove()
+    return projection.register_forward_pre_hook(scale)
 
 
 def importance(
@@ -59,56 +56,52 @@ def importance(
     """
     model.eval()
     device = next(model.parameters()).device
-    totals = {one.path: torch.zeros(one.n, dtype=torch.float64, device=device) for one in units}
-    seen = 0
-    for given in batches:
-        batch = given.to(device)
+    first = next(model.parameters())
+    device, dtype = first.device, first.dtype
+    totals = {
+        sublayer.path: torch.zeros(sublayer.n, dtype=torch.float64, device=device)
+        for sublayer in units
+    }
+    n_examples = 0
+    for batch in (batch.to(device) for batch in batches):
         rows = next(iter(batch.inputs.values())).shape[0]
-        dtype = next(model.parameters()).dtype
         gates = {
-            one.path: torch.ones(rows, one.n, dtype=dtype, device=device, requires_grad=True)
-            for one in units
+            path: torch.ones(rows, len(total), dtype=dtype, device=device, requires_grad=True)
+            for path, total in totals.items()
         }
         with torch.enable_grad(), gated(units, gates):
             total = loss(model(**batch.inputs), batch.targets)  # pyright: ignore[reportArgumentType]
-            found = torch.autograd.grad(total, list(gates.values()))
-        for path, gradient in zip(gates, found, strict=True):
+            gradients = torch.autograd.grad(total, list(gates.values()))
+        for path, gradient in zip(gates, gradients, strict=True):
             totals[path] += gradient.abs().sum(0)
-        seen += rows
-    return {path: total / max(seen, 1) for path, total in totals.items()}
+        n_examples += rows
+    return {path: total / max(n_examples, 1) for path, total in totals.items()}
 
 
 Kept = Mapping[str, tuple[int, ...]]
-"""The numbers of the units that stay by the path of their sublayer, or of layers by stack."""
+"""The numbers of the units to keep, by the path of their sublayer, or of layers, by stack."""
 
 
-def kept_units(units: Sequence[Units], found: Importance, share: float, option: str) -> Kept:
+def kept_units(units: Sequence[Units], scores: Importance, share: float, option: str) -> Kept:
     """The most important units of every sublayer, all but this `share`.
 
-    Sublayers are ranked one by one, so that all keep as many; those that share one table of
-    position biases are ranked together, each layer's importances normalised by their Euclidean
-    length (Michel et al. 2019, §2.3). Raises `InputError` for a share that removes none or all.
+    Each sublayer is ranked separately and keeps the same number of units; sublayers that share one
+    table of position biases are ranked together, the importances of each layer normalised by their
+    Euclidean length (Michel et al. 2019, §2.3). Raises `InputError` for a share that removes none
+    or all.
     """
-    ranked: dict[str, torch.Tensor] = {}
-    for one in units:
-        together = [other for other in units if other.path == one.path or _shares(one, other)]
-        ranked[one.path] = torch.stack(
-            [torch.nn.functional.normalize(found[other.path], dim=0) for other in together]
-        ).sum(0)
-    return {one.path: _best(ranked[one.path], n_kept(one.n, share, option), one.n) for one in units}
-
-
-def _shares(one: Units, other: Units) -> bool:
-    return one.table is not None and one.table is other.table
-
-
-def _best(scores: torch.Tensor, n: int, of: int) -> tuple[int, ...]:
-    order = sorted(range(of), key=lambda unit: (-float(scores[unit]), unit))
-    return tuple(sorted(order[:n]))
+    kept: dict[str, tuple[int, ...]] = {}
+    for sublayer in units:
+        table = sublayer.table
+        together = [sublayer] if table is None else [u for u in units if u.table is table]
+        total = torch.stack([F.normalize(scores[u.path], dim=0) for u in together]).sum(0)
+        order = total.argsort(descending=True, stable=True).tolist()
+        kept[sublayer.path] = tuple(sorted(order[: n_kept(sublayer.n, share, option)]))
+    return kept
 
 
 def n_kept(n: int, share: float, option: str) -> int:
-    """How many of `n` units stay. Raises `InputError` for a share that removes none or all."""
+    """The number of `n` units to keep. Raises `InputError` for a share that removes none or all."""
     if not 0.0 < share < 1.0:
         raise InputError(f"`{option} = {share:g}`: give the share to remove, between 0 and 1")
     removed = round(n * share)
@@ -121,14 +114,14 @@ def n_kept(n: int, share: float, option: str) -> int:
 
 
 def kept_layers(layers: Sequence[str], depths: Mapping[str, int]) -> Kept:
-    """The layers of each stack that stay, counted from 0: `every:2`, or `0 2 4`.
+    """The layers of each stack to keep, counted from 0: `every:2`, or `0 2 4`.
 
     `every:k` keeps layers 0, k, 2k, … (Fan et al. 2020, §3.2). Raises `InputError` for a layer that
-    a stack does not have, for numbers that do not rise, and for a choice that removes none.
+    a stack does not have, for numbers that do not rise, and for layers of which none is removed.
     """
     written = f"`layers = {' '.join(layers)}`"
     kept = {name: _of_stack(layers, depth, written) for name, depth in depths.items()}
-    if all(len(one) == depths[name] for name, one in kept.items()):
+    if all(len(numbers) == depths[name] for name, numbers in kept.items()):
         why = "the smallest step is every:2" if max(depths.values()) > 1 else "there is only one"
         raise InputError(f"{written} keeps every layer: {why}")
     return kept
@@ -137,7 +130,7 @@ def kept_layers(layers: Sequence[str], depths: Mapping[str, int]) -> Kept:
 def _of_stack(layers: Sequence[str], depth: int, written: str) -> tuple[int, ...]:
     if len(layers) == 1 and (step := re.fullmatch(r"every:([1-9]\d*)", layers[0])):
         return tuple(range(0, depth, int(step[1])))
-    if not all(one.isdecimal() for one in layers):
+    if not all(layer.isdecimal() for layer in layers):
         raise InputError(f"{written}: write numbers of layers, as 0 2 4, or every:2")
     numbers = tuple(map(int, layers))
     if any(i >= depth for i in numbers):

@@ -25,7 +25,7 @@ from addnorm.nn.positions.t5 import T5Bias
 from addnorm.nn.positions.transformer_xl import TransformerXL
 
 BY_HEAD = (T5Bias, ALiBi, KERPLE, TransformerXL)
-"""The positions that have numbers for each head."""
+"""The positions that have parameters for each head."""
 CORES = (SDPACore, EagerCore, FlexCore)
 OUTPUTS = (PlainOutput, GatedOutput)
 POSITIONS = (NoPosition, Sinusoidal, Learned, Rotary, DynamicRotary, T5Bias)
@@ -44,7 +44,7 @@ class Units:
     n: int
     """How many units the sublayer has."""
     width: int
-    """The inputs of the last projection that belong to a unit."""
+    """The number of inputs of the last projection that belong to a unit."""
     projection: nn.Module
     """The last projection, whose inputs are the outputs of the units."""
     table: nn.Module | None = None
@@ -59,8 +59,8 @@ def stacks_of(model: Model) -> dict[str, Stack]:
 
 
 def head_groups(model: Model) -> list[Units]:
-    """The groups of heads of every attention. Raises `InputError` for what cannot lose heads."""
-    found: list[Units] = []
+    """The groups of heads of every attention. Raises `InputError` if one cannot lose heads."""
+    groups: list[Units] = []
     for name, stack in stacks_of(model).items():
         for i, block in enumerate(stack.blocks):
             attentions = {"attention": block.attention}
@@ -68,30 +68,30 @@ def head_groups(model: Model) -> list[Units]:
                 attentions["cross_attention"] = block.cross_attention
             for kind, attention in attentions.items():
                 path = f"{name}.blocks.{i}.{kind}"
-                found.append(_groups(path, attention))  # pyright: ignore[reportArgumentType]
-    _check_unused(model, found)
-    return found
+                groups.append(_groups(path, attention))  # pyright: ignore[reportArgumentType]
+    _check_unused(model, groups)
+    return groups
 
 
-def _check_unused(model: Model, found: Sequence[Units]) -> None:
-    """Raise `InputError` for positions with numbers for each head that no layer uses.
+def _check_unused(model: Model, groups: Sequence[Units]) -> None:
+    """Raise `InputError` for positions with parameters for each head that no layer uses.
 
-    Heads are ranked in the layers, so nothing says which of these numbers would leave.
+    Heads are ranked in the layers, which does not determine the parameters to remove here.
     """
-    used = {id(one.table) for one in found}
+    used = {id(units.table) for units in groups}
     for name, part in model.named_modules():
         if isinstance(part, BY_HEAD) and ".blocks." not in name and id(part) not in used:
             raise InputError(
-                f"`heads`: model.position is {type(part).__name__}, which has numbers for each "
-                "head, and every layer has other positions by model.layer_pattern, so that nothing "
-                "says which heads of it leave: leave `heads` out, or first put positions without "
-                "heads in its place, as in `addnorm swap … --set position=none`"
+                f"`heads`: model.position is {type(part).__name__}, which has parameters for each "
+                "head, but every layer has other positions by model.layer_pattern, so the heads to "
+                "remove from it are unknown: leave `heads` out, or first replace it by positions "
+                "without heads, as in `addnorm swap … --set position=none`"
             )
 
 
 def feedforward_rows(model: Model) -> list[Units]:
     """The rows of every feed-forward. Raises `InputError` for one whose rows cannot be removed."""
-    found: list[Units] = []
+    rows: list[Units] = []
     for name, stack in stacks_of(model).items():
         for i, block in enumerate(stack.blocks):
             feedforward, path = block.feedforward, f"{name}.blocks.{i}.feedforward"
@@ -99,8 +99,8 @@ def feedforward_rows(model: Model) -> list[Units]:
                 raise _refusal("feedforward", path, feedforward, "mlp and gated layers can")  # pyright: ignore[reportArgumentType]
             down = feedforward.down_proj  # pyright: ignore[reportAttributeAccessIssue]
             n = down.in_features  # pyright: ignore[reportAttributeAccessIssue]
-            found.append(Units(path=path, n=n, width=1, projection=down))  # pyright: ignore[reportArgumentType]
-    return found
+            rows.append(Units(path=path, n=n, width=1, projection=down))  # pyright: ignore[reportArgumentType]
+    return rows
 
 
 def _groups(path: str, attention: nn.Module) -> Units:
@@ -115,17 +115,16 @@ def _groups(path: str, attention: nn.Module) -> Units:
         raise _refusal("heads", f"{path}.core.score", score, "dot products can")
     table = None
     if isinstance(attention, SelfAttention):
-        place = f"{path}.position"
         usable = "sinusoidal, learned, rotary, t5 and no positions can"
-        _check(place, attention.position, POSITIONS, usable)
+        _check(f"{path}.position", attention.position, POSITIONS, usable)
         table = attention.position if isinstance(attention.position, T5Bias) else None
     n = attention.k_proj.out_features // attention.d_head
     width = attention.out_proj.in_features // n
     return Units(path=path, n=n, width=width, projection=attention.out_proj, table=table)
 
 
-def _check(path: str, part: nn.Module, known: Sequence[type], usable: str) -> None:
-    if type(part) not in known:
+def _check(path: str, part: nn.Module, prunable: Sequence[type], usable: str) -> None:
+    if type(part) not in prunable:
         raise _refusal("heads", path, part, usable)
 
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 from addnorm.errors import InputError
 from addnorm.models import Model
-from addnorm.quantize.activations import (
+from addnorm.quantize.layers import (
     ActivationsConfig,
     DynamicConfig,
     StaticConfig,

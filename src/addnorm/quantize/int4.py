@@ -1,8 +1,8 @@
 """int4 weights: four bits each, with one scale for every group of neighbours in a row.
 
-`W_ij ≈ s_ig Q_ij` with whole `Q` from -8 to 7 and `g = j // group_size`. Two neighbours share a
-byte, the first in its lower half, each as `Q + 8`; scales are bfloat16. With groups of 32 these are
-4.5 bits a weight, and the numbers that GGUF calls Q4_0.
+`W_ij ≈ s_ig Q_ij` with integers `Q` from -8 to 7 and `g = j // group_size`. Two neighbours share a
+byte, the first in its lower half, each as `Q + 8`; scales are bfloat16. With groups of 32 this
+takes 4.5 bits a weight, and the values are those of GGUF's Q4_0.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ LEAST, MOST = -8, 7
 
 
 class Groups(NamedTuple):
-    """The whole numbers of a matrix and the scale of each of their groups."""
+    """The integers of a matrix and the scale of each of their groups."""
 
     values: Int8[Tensor, "d_out width"]
     scale: BFloat16[Tensor, "d_out n_groups"]
@@ -26,7 +26,7 @@ class Groups(NamedTuple):
 class Int4Matrix(nn.Module):
     """An int4 matrix of `d_in` columns, for products and row look-ups.
 
-    A last group that is not full has zeros behind its columns.
+    An incomplete last group is filled with zeros.
     """
 
     values: Tensor
@@ -44,7 +44,7 @@ class Int4Matrix(nn.Module):
         return 2 * self.values.shape[1] // self.scale.shape[1]
 
     def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """`x Wᵀ`: on a CPU by torch's product for four bits, in bfloat16 with float32 sums."""
+        """`x Wᵀ`: on a CPU by torch's four-bit product, in bfloat16 with float32 sums."""
         if x.device.type != "cpu" or torch.compiler.is_compiling() or x.dtype == torch.float64:
             return F.linear(x, self.dequantized().to(x.dtype))
         rows = x.reshape(-1, self.d_in)
@@ -56,7 +56,7 @@ class Int4Matrix(nn.Module):
         return restored(self.values[places], self.scale[places], self.d_in)
 
     def dequantized(self) -> Float[Tensor, "d_out d_in"]:
-        """The matrix that this stands for."""
+        """The matrix in float32."""
         return restored(self.values, self.scale, self.d_in)
 
     def scales(self) -> Float[Tensor, "d_out d_in"]:
@@ -64,21 +64,21 @@ class Int4Matrix(nn.Module):
         return self.scale.float().repeat_interleave(self.group_size, 1)[:, : self.d_in]
 
     def _fused(self) -> "_Kernel":
-        """The matrix as the kernel reads it, made again where the weights have changed."""
-        held = [self.values, self.scale]
-        state = [(one.data_ptr(), 0 if one.is_inference() else one._version) for one in held]
-        known = _KERNELS.get(self)
-        if known is None or known.state != state:
-            known = _KERNELS[self] = _Kernel.of(self, state)
-        return known
+        """The matrix in the kernel's layout, rebuilt when the weights have changed."""
+        buffers = [self.values, self.scale]
+        state = [(x.data_ptr(), 0 if x.is_inference() else x._version) for x in buffers]
+        kernel = _KERNELS.get(self)
+        if kernel is None or kernel.state != state:
+            kernel = _KERNELS[self] = _Kernel.of(self, state)
+        return kernel
 
 
 ROWS = 16
-"""The kernel takes matrices of a multiple of so many rows."""
+"""The kernel needs a multiple of this number of rows."""
 
 
 class _Kernel(NamedTuple):
-    """A matrix in the layout of torch's product for four bits."""
+    """A matrix in the layout of torch's four-bit product."""
 
     values: Tensor
     scales: Tensor
@@ -92,9 +92,9 @@ class _Kernel(NamedTuple):
         missing = -d_out % ROWS
         values = F.pad(unpacked(matrix.values).int() - LEAST, (0, 0, 0, missing), value=-LEAST)
         scale = F.pad(matrix.scale.t(), (0, missing))
-        both = torch.stack([scale, torch.zeros_like(scale)], -1)  # `(q - 8) s + 0`
-        laid = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values.contiguous(), 1)
-        return cls(laid, both.contiguous(), matrix.group_size, d_out, state)
+        affine = torch.stack([scale, torch.zeros_like(scale)], -1)  # `(q - 8) s + 0`
+        layout = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values.contiguous(), 1)
+        return cls(layout, affine.contiguous(), matrix.group_size, d_out, state)
 
     def times(self, x: Float[Tensor, "n d_in"]) -> BFloat16[Tensor, "n d_out"]:
         width = self.scales.shape[0] * self.group_size
@@ -104,24 +104,24 @@ class _Kernel(NamedTuple):
 
 
 _KERNELS: WeakKeyDictionary[Int4Matrix, _Kernel] = WeakKeyDictionary()
-"""What was made of matrices for the kernel; no part of a model's state."""
+"""The kernel's layout of each matrix, which is not part of a model's state."""
 
 
 def packed(values: Int8[Tensor, "d_out width"]) -> UInt8[Tensor, "d_out bytes"]:
-    """Two numbers a byte, the first in its lower half."""
+    """Pack two integers into each byte, the first in its lower half."""
     shifted = (values - LEAST).to(torch.uint8)
     return shifted[:, ::2] | (shifted[:, 1::2] << 4)
 
 
 def unpacked(values: UInt8[Tensor, "*rows bytes"]) -> Int8[Tensor, "*rows width"]:
-    """The numbers of `packed`."""
-    both = torch.stack([values & 15, values >> 4], -1)
-    return both.flatten(-2).to(torch.int8) + LEAST
+    """The integers of `packed`."""
+    halves = torch.stack([values & 15, values >> 4], -1)
+    return halves.flatten(-2).to(torch.int8) + LEAST
 
 
 def restored(
     values: UInt8[Tensor, "*rows bytes"], scale: BFloat16[Tensor, "*rows n_groups"], d_in: int
 ) -> Float[Tensor, "*rows d_in"]:
-    """`s_g Q` in float32, without what fills up the last group."""
-    whole = unpacked(values).float().unflatten(-1, (scale.shape[-1], -1))
-    return (whole * scale.float()[..., None]).flatten(-2)[..., :d_in]
+    """`s_g Q` in float32, without the zeros that fill the last group."""
+    groups = unpacked(values).float().unflatten(-1, (scale.shape[-1], -1))
+    return (groups * scale.float()[..., None]).flatten(-2)[..., :d_in]

@@ -12,25 +12,25 @@ from torch.nn import functional as F
 LARGEST = 127
 
 FEW = 4
-"""Up to so many rows, torch's product of int8 is the faster one on every processor (measured)."""
+"""Up to this many rows, torch's int8 product is the faster one on every processor (measured)."""
 
 EXACT = 2**24 // LARGEST**2
-"""How many products of two such numbers float32 sums exactly, in any order."""
+"""The number of products of two such integers that float32 sums exactly, in any order."""
 
 _int8_instructions = torch.cpu._is_vnni_supported()  # pyright: ignore[reportPrivateUsage]
 
 
 def _product(x: Int8[Tensor, "n d"], y: Int8[Tensor, "m d"]) -> Int[Tensor, "n m"]:
-    """torch's `x yᵀ`, which needs true strides even where a size is one, as in a view of a row."""
-    x, y = (one.reshape(-1).view(one.shape) for one in (x, y))
+    """torch's `x yᵀ`, which needs true strides even if a size is one, as in a view of a row."""
+    x, y = (matrix.reshape(-1).view(matrix.shape) for matrix in (x, y))
     return torch.ops.aten._int_mm(x, y.t())
 
 
 def _is_exact() -> bool:
-    """Whether torch's product of int8 is exact on this processor, under its limits.
+    """Whether torch's int8 product is exact on this processor.
 
-    Kept from VNNI (`ONEDNN_MAX_CPU_ISA=AVX2`), oneDNN adds pairs of products in 16 bits, which
-    saturate.
+    Without VNNI (as with `ONEDNN_MAX_CPU_ISA=AVX2`), oneDNN adds pairs of products in 16 bits,
+    which saturate.
     """
     x = torch.full((2, 64), LARGEST, dtype=torch.int8, device="cpu")
     return bool((_product(x, x) == 64 * LARGEST**2).all())
@@ -42,21 +42,21 @@ _int8_is_exact = _is_exact()  # once, and not while a compiler traces
 def int8_matmul(
     x: Int8[Tensor, "rows d_in"], values: Int8[Tensor, "d_out d_in"]
 ) -> Int[Tensor, "rows d_out"]:
-    """`X Qᵀ` of integers, exactly.
+    """The exact product `X Qᵀ` of integers.
 
-    By torch's product of int8 where that is exact and fast, else in float32, which has the same
-    sums as long as they are below 2²⁴. Without instructions for int8 (VNNI), torch multiplies
-    several rows one number at a time, a tenth as fast as float32.
+    It is torch's int8 product where that is exact and fast, else a product in float32, whose sums
+    are exact below 2²⁴. Without instructions for int8 (VNNI), torch multiplies several rows one
+    number at a time, a tenth as fast as float32.
     """
     if _uses_int8(x):
         return _product(x, values)
-    parts = zip(x.split(EXACT, 1), values.split(EXACT, 1), strict=True)
-    sums = [F.linear(some.float(), others.float()).int() for some, others in parts]
+    chunks = zip(x.split(EXACT, 1), values.split(EXACT, 1), strict=True)
+    sums = [F.linear(a.float(), b.float()).int() for a, b in chunks]
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0).int()
 
 
 def _uses_int8(x: Int8[Tensor, "rows d_in"]) -> bool:
-    """Whether torch's product is right for these sizes and the faster one.
+    """Whether torch's int8 product is correct for these sizes and the faster one.
 
     For matrices of one column it takes a wrong stride, and reads the memory behind them.
     """
@@ -96,7 +96,7 @@ class Int8Matrix(nn.Module):
         return self.values.shape[1]
 
     def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """`x (s ⊙ Q)ᵀ`, with `x` as it is."""
+        """`x (s ⊙ Q)ᵀ`, without rounding `x`."""
         return F.linear(x, self.values.to(x.dtype)) * self.scale.to(x.dtype)
 
     def rows(self, places: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_in"]:
@@ -104,7 +104,7 @@ class Int8Matrix(nn.Module):
         return self.values[places] * self.scale[places][..., None]
 
     def dequantized(self) -> Float[Tensor, "d_out d_in"]:
-        """The matrix that this stands for."""
+        """The matrix in float32."""
         return self.values * self.scale[:, None]
 
     def scales(self) -> Float[Tensor, "d_out d_in"]:
@@ -118,5 +118,5 @@ def int8_product(
     scale: Float[Tensor, " d_out"],
 ) -> Float[Tensor, "rows d_out"]:
     """`x (s ⊙ Q)ᵀ`, with each row of `x` quantised to int8 with its own scale."""
-    whole, by = rounded(x)
-    return int8_matmul(whole, values) * (by[:, None] * scale)
+    integers, scale_of_x = rounded(x)
+    return int8_matmul(integers, values) * (scale_of_x[:, None] * scale)

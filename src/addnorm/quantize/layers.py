@@ -1,23 +1,116 @@
-"""Layers with quantised matrices for weights: linear, recurrent, embedding and token head."""
+"""Layers with quantised weights (linear, recurrent, embedding, token head), and their inputs."""
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
+import torch
 from jaxtyping import Float, Int
+from pydantic import Field
 from torch import Tensor, nn
 
+from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.functional import soft_capped
 from addnorm.nn.heads import TokenHead
-from addnorm.quantize.activations import Matrix
+from addnorm.quantize.int4 import Int4Matrix
+from addnorm.quantize.int8 import LARGEST, Int8Matrix, int8_matmul, int8_product
+
+Matrix = Int8Matrix | Int4Matrix
+
+
+class Unrounded(nn.Module):
+    """`x Ŵᵀ` with the given `x`: only the weights are quantised."""
+
+    def forward(
+        self, x: Float[Tensor, "*batch d_in"], matrix: Matrix
+    ) -> Float[Tensor, "*batch d_out"]:
+        return matrix.times(x)
+
+
+class RoundedByRow(nn.Module):
+    """`x Ŵᵀ` with each row of `x` rounded to int8 by its largest number; sums are exact.
+
+    In a graph for a single row `x` is not rounded, since reading the weights takes all the time.
+    """
+
+    def forward(
+        self, x: Float[Tensor, "*batch d_in"], matrix: Int8Matrix
+    ) -> Float[Tensor, "*batch d_out"]:
+        if torch.compiler.is_exporting() and x.numel() == x.shape[-1]:
+            return matrix.times(x)
+        y = int8_product(x.reshape(-1, x.shape[-1]), matrix.values, matrix.scale)
+        return y.to(x.dtype).view(*x.shape[:-1], y.shape[-1])
+
+
+class RoundedByRange(nn.Module):
+    """`x Ŵᵀ` with all of `x` rounded to int8 by one calibrated scale, which clips larger numbers.
+
+    `round(x / s)` within ± 127, with `s = range / 127` of `quantize.statistics`.
+    """
+
+    scale: Tensor
+
+    def __init__(self, largest: float = float(LARGEST)) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.tensor(largest / LARGEST, dtype=torch.float32))
+
+    def forward(
+        self, x: Float[Tensor, "*batch d_in"], matrix: Int8Matrix
+    ) -> Float[Tensor, "*batch d_out"]:
+        rows = x.reshape(-1, x.shape[-1]) / self.scale
+        integers = rows.round().clamp(-LARGEST, LARGEST).to(torch.int8)
+        y = int8_matmul(integers, matrix.values) * (self.scale * matrix.scale)
+        return y.to(x.dtype).view(*x.shape[:-1], y.shape[-1])
+
+
+@config
+class WeightsOnlyConfig:
+    """Do not round inputs: the smallest loss of quality, and less memory to read."""
+
+    kind: Literal["weights_only"] = "weights_only"
+
+    def build(self, largest: float | None = None) -> nn.Module:
+        return Unrounded()
+
+
+@config
+class DynamicConfig:
+    """Round each token's input by its largest number, found while the model runs."""
+
+    kind: Literal["dynamic"] = "dynamic"
+
+    def build(self, largest: float | None = None) -> nn.Module:
+        return RoundedByRow()
+
+
+@config
+class StaticConfig:
+    """Round all inputs of a layer by one scale, from a calibration on real data."""
+
+    kind: Literal["static"] = "static"
+    range: Literal["minmax", "percentile", "mse"] = "minmax"
+    """The largest size of an input in int8: the largest of the calibration, a percentile of its
+    sizes, or the one with the least squared error.
+    """
+    percentile: Annotated[float, Field(gt=50.0, le=100.0)] = 99.99
+    """The percentage of the calibration's sizes within the range, if `range` is "percentile"."""
+
+    def build(self, largest: float | None = None) -> nn.Module:
+        return RoundedByRange() if largest is None else RoundedByRange(largest)
+
+
+ActivationsConfig = Annotated[
+    WeightsOnlyConfig | DynamicConfig | StaticConfig, Field(discriminator="kind")
+]
+"""Whether and how the inputs of int8 layers are rounded."""
 
 
 class QuantizedLinear(nn.Module):
     """`(x / m) Ŵᵀ + b`: a linear layer with a quantised weight.
 
-    `m` divides each feature of the input, and its column of the weight was multiplied by it before
-    (`smoothing` in `quantize.statistics`); None divides by nothing.
+    `m` divides each feature of the input, and the column of that feature in the weight has been
+    multiplied by it (`smoothing` in `quantize.statistics`); None divides by nothing.
     """
 
     smoothing: Tensor | None
@@ -50,23 +143,23 @@ class QuantizedLinear(nn.Module):
 
 
 class QuantizedRecurrence(nn.Module):
-    """A recurrent layer of torch's whose matrices become numbers again each time that it runs.
+    """A recurrent layer of torch whose quantised matrices are dequantised whenever it runs.
 
-    Its inputs and its state stay as they are; biases too.
+    Its inputs, its state and its biases are not quantised.
     """
 
     def __init__(self, matrices: Mapping[str, Matrix], kernel: nn.RNNBase) -> None:
         super().__init__()
         self.matrices = nn.ModuleDict(matrices)
-        others = kernel.named_parameters()
-        self.biases = nn.ParameterDict({k: one for k, one in others if k not in matrices})
-        self._kernel = (copy.deepcopy(kernel).to("meta"),)  # in a tuple, so that it is no child
+        parameters = kernel.named_parameters()
+        self.biases = nn.ParameterDict({k: bias for k, bias in parameters if k not in matrices})
+        self._kernel = (copy.deepcopy(kernel).to("meta"),)  # a tuple hides it from the children
 
     def forward(self, x: Any, state: Any = None) -> tuple[Any, Any]:
         return self.plain()(x, state)
 
     def plain(self) -> nn.RNNBase:
-        """A plain layer with the numbers that the matrices stand for."""
+        """A plain layer with the dequantised matrices."""
         return self.with_weights(lambda matrix: nn.Parameter(matrix.dequantized(), False))
 
     def with_weights(self, weight: Callable[[Matrix], nn.Parameter]) -> nn.RNNBase:

@@ -1,4 +1,4 @@
-"""Quantising a whole model, and the schemes for it."""
+"""Quantising a whole model, by a scheme of int8 or int4."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -13,31 +13,29 @@ from addnorm.errors import InputError, nearest
 from addnorm.models import Model
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.linear import Linear
-from addnorm.quantize.activations import (
-    ActivationsConfig,
-    DynamicConfig,
-    Matrix,
-    StaticConfig,
-    WeightsOnlyConfig,
-)
 from addnorm.quantize.int4 import Int4Matrix
 from addnorm.quantize.int8 import Int8Matrix
 from addnorm.quantize.layers import (
+    ActivationsConfig,
+    DynamicConfig,
+    Matrix,
     QuantizedEmbedding,
     QuantizedLinear,
     QuantizedRecurrence,
     QuantizedTokenHead,
+    StaticConfig,
+    WeightsOnlyConfig,
 )
-from addnorm.quantize.places import (
+from addnorm.quantize.quantizable_layers import (
     QUANTIZED,
-    Place,
+    LayerSlot,
     check_replaceable,
     names_matching,
     names_to_include,
-    places_of,
     products_of,
+    slots_of,
 )
-from addnorm.quantize.rounding import Groups, Rounding, round_gptq, round_hqq, round_nearest
+from addnorm.quantize.rounding import Rounding, round_gptq, round_hqq, round_nearest
 from addnorm.quantize.statistics import (
     Inputs,
     InputStatistics,
@@ -50,14 +48,14 @@ from addnorm.quantize.statistics import (
 
 @config
 class Int8Config:
-    """Eight bits a weight, with a scale for each output: a quarter of float32."""
+    """Eight bits a weight, with a scale for each output: a quarter of the size of float32."""
 
     kind: Literal["int8"] = "int8"
     activations: ActivationsConfig = DynamicConfig()
-    """What happens to the inputs of the products."""
+    """Whether and how the inputs of the products are rounded."""
     smoothing: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None
-    """How much of the inputs' outliers moves into the weights (SmoothQuant's α, such as 0.5); by
-    default nothing.
+    """How far outliers of the inputs move into the weights (SmoothQuant's α, such as 0.5); by
+    default not at all.
     """
 
     def __post_init__(self) -> None:
@@ -67,17 +65,19 @@ class Int8Config:
 
 @config
 class Int4Config:
-    """Four bits a weight, with a scale for each group of neighbours; inputs are not rounded."""
+    """Four bits a weight, with a scale for each group of a row; inputs are not rounded."""
 
     kind: Literal["int4"] = "int4"
     group_size: Literal[32, 64, 128, 256] = 32
-    """How many neighbours in a row share a scale; fewer where a row is no multiple of it."""
+    """The number of neighbours in a row that share a scale; fewer if a row is not a multiple of
+    it.
+    """
     rounding: Rounding = "nearest"
-    """To the nearest, by torchao's HQQ, or by GPTQ, which is calibrated on real data."""
+    """Round to the nearest, by torchao's HQQ, or by GPTQ, which is calibrated on real data."""
 
 
 QuantizationConfig = Annotated[Int8Config | Int4Config, Field(discriminator="kind")]
-"""How many bits weights have, and what happens to inputs."""
+"""The number of bits of the weights, and the rounding of inputs."""
 
 
 def quantize(
@@ -90,22 +90,22 @@ def quantize(
 ) -> Model:
     """Quantise the matrices of `model` in place, and return it; it can no longer be trained.
 
-    Quantised are the linear layers of attention and feed-forward, recurrences, the token embedding,
-    the head of tokens and that of a forecast. Those whose names match one of `keep` (`*` stands for
-    anything) stay as they are, as do all other modules but the linear and recurrent layers that
-    match one of `include`, such as those of modules of your own. `batches` are the model's inputs
-    to calibrate on (`is_calibrated`), without padding. Raises `InputError`, without changing
-    anything, where they are missing or reach no layer, for a pattern that matches nothing, and
-    where a module to replace is not exactly a built-in one.
+    The linear layers of attention and feed-forward, recurrences, the token embedding, the token
+    head and the forecast head are quantised, except for those whose names match one of `keep` (`*`
+    stands for anything). Other linear and recurrent layers, such as those of custom modules, are
+    quantised if their names match one of `include`. `batches` are inputs of the model to calibrate
+    on (`is_calibrated`), without padding. Raises `InputError`, without changing anything, if they
+    are missing or do not reach a layer, if a pattern matches nothing, and if a module to replace is
+    not exactly a built-in one.
     """
     included = names_to_include(model, include)
     check_replaceable(model, included)
     layers = Chosen(included, names_matching(model, keep, included))
     if not is_calibrated(scheme):
-        return _replaced(model, scheme, _Facts(), layers)
+        return _replaced(model, scheme, _Calibration(), layers)
     if not batches:
         raise InputError("this scheme is calibrated: give it examples of the model's data")
-    return _replaced(model, scheme, _calibrated(model, scheme, batches, layers), layers)
+    return _replaced(model, scheme, _calibrate(model, scheme, batches, layers), layers)
 
 
 def quantize_int8(model: Model) -> Model:
@@ -129,89 +129,95 @@ def laid_out(
     kept: Sequence[str],
     included: Sequence[str] = (),
 ) -> Model:
-    """Give a model the layers that quantising gives it, in place, to load their numbers into.
+    """Replace the layers of a model in place as quantising does, for quantised weights to load.
 
-    Raises `InputError` for a kept or an included layer that the model lacks.
+    Raises `InputError` for a kept or included layer that the model does not have.
     """
-    names = [place.name for place in places_of(model, included)]
+    names = [slot.name for slot in slots_of(model, included)]
     if strange := [name for name in (*kept, *included) if name not in names]:
         raise InputError(f"no layer {strange[0]!r} to keep.{nearest(strange[0], names)}")
     layers = Chosen(tuple(included), frozenset(kept))
     plain = Int4Config(group_size=scheme.group_size) if isinstance(scheme, Int4Config) else scheme
-    facts = _Facts()
+    calibration = _Calibration()
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
-        smoothed = _smoothed_layers(model, layers)
-        facts.smoothing = {name: torch.ones(one.weight.shape[1]) for name, one in smoothed.items()}
-    return _replaced(model, plain, facts, layers)
+        calibration.smoothing = {
+            name: torch.ones(layer.weight.shape[1])
+            for name, layer in _smoothed_layers(model, layers).items()
+        }
+    return _replaced(model, plain, calibration, layers)
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The names of the layers that are quantised besides those built in, and of those that stay."""
+    """The names of the custom layers that are quantised, and of the layers that are kept."""
 
     included: tuple[str, ...]
     kept: frozenset[str]
 
     def products(self, model: Model) -> dict[str, nn.Module]:
         """The linear layers and heads to quantise, by name."""
-        found = products_of(model, self.included)
-        return {name: one for name, one in found.items() if name not in self.kept}
+        products = products_of(model, self.included)
+        return {name: layer for name, layer in products.items() if name not in self.kept}
 
 
 @dataclass
-class _Facts:
-    """What a calibration found of each layer, by name."""
+class _Calibration:
+    """The results of a calibration for each layer, by name."""
 
     statistics: dict[str, InputStatistics] = field(default_factory=dict)
     smoothing: dict[str, Tensor] = field(default_factory=dict)
     ranges: dict[str, float] = field(default_factory=dict)
 
 
-def _calibrated(
+def _calibrate(
     model: Model, scheme: QuantizationConfig, batches: Sequence[Inputs], chosen: Chosen
-) -> _Facts:
+) -> _Calibration:
     layers = chosen.products(model)
-    facts = _Facts()
-    facts.statistics = observe(model, layers, batches, grams=isinstance(scheme, Int4Config))
-    if unseen := layers.keys() - facts.statistics.keys():
+    statistics = observe(model, layers, batches, grams=isinstance(scheme, Int4Config))
+    if unseen := layers.keys() - statistics.keys():
         raise InputError(
             f"nothing reached {min(unseen)} in these {len(batches)} examples: calibrate on more, "
             f"or keep it as it is (keep {min(unseen)})"
         )
+    calibration = _Calibration(statistics)
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
-        facts.smoothing = {
-            name: smoothing_of(one.weight, facts.statistics[name].largest, scheme.smoothing)
-            for name, one in _smoothed_layers(model, chosen).items()
+        calibration.smoothing = {
+            name: smoothing_of(layer.weight, statistics[name].largest, scheme.smoothing)
+            for name, layer in _smoothed_layers(model, chosen).items()
         }
     if isinstance(scheme, Int8Config) and isinstance(scheme.activations, StaticConfig):
-        count_sizes(model, layers, batches, facts.statistics, facts.smoothing)
-        static = scheme.activations
-        facts.ranges = {name: range_of(static, one) for name, one in facts.statistics.items()}
-    return facts
+        count_sizes(model, layers, batches, statistics, calibration.smoothing)
+        calibration.ranges = {
+            name: range_of(scheme.activations, of_layer) for name, of_layer in statistics.items()
+        }
+    return calibration
 
 
 def _smoothed_layers(model: Model, chosen: Chosen) -> dict[str, nn.Linear]:
-    """The layers whose weight is their own, so that its columns may be changed."""
-    found = chosen.products(model).items()
-    return {name: one for name, one in found if isinstance(one, nn.Linear)}
+    """The layers that share their weight with no embedding, so that its columns may be changed."""
+    layers = chosen.products(model).items()
+    return {name: layer for name, layer in layers if isinstance(layer, nn.Linear)}
 
 
 # Replacing them.
 
 
-def _replaced(model: Model, scheme: QuantizationConfig, facts: _Facts, chosen: Chosen) -> Model:
-    made: dict[int, Matrix] = {}  # tied weights share a matrix
+def _replaced(
+    model: Model, scheme: QuantizationConfig, calibration: _Calibration, chosen: Chosen
+) -> Model:
+    by_weight: dict[int, Matrix] = {}  # tied weights share a matrix
     activations = scheme.activations if isinstance(scheme, Int8Config) else WeightsOnlyConfig()
-    for place in places_of(model, chosen.included):
-        if place.name in chosen.kept:
+    for slot in slots_of(model, chosen.included):
+        if slot.name in chosen.kept:
             continue
-        smoothing = facts.smoothing.get(place.name)
-        for weight in place.matrices.values():
-            wanted = weight if smoothing is None else weight * smoothing
-            if id(weight) not in made:
-                made[id(weight)] = _matrix(wanted, scheme, facts.statistics.get(place.name))
-        matrices = {name: made[id(weight)] for name, weight in place.matrices.items()}
-        setattr(place.parent, place.attribute, _layer(place, matrices, activations, facts))
+        smoothing = calibration.smoothing.get(slot.name)
+        statistics = calibration.statistics.get(slot.name)
+        for weight in slot.matrices.values():
+            smoothed = weight if smoothing is None else weight * smoothing
+            if id(weight) not in by_weight:
+                by_weight[id(weight)] = _matrix(smoothed, scheme, statistics)
+        matrices = {name: by_weight[id(weight)] for name, weight in slot.matrices.items()}
+        setattr(slot.parent, slot.attribute, _layer(slot, matrices, activations, calibration))
     return model.requires_grad_(False)
 
 
@@ -225,30 +231,32 @@ def _matrix(
         assert statistics.gram is not None
         groups = round_gptq(weight, statistics.gram, size)
     else:
-        by: Callable[..., Groups] = round_hqq if scheme.rounding == "hqq" else round_nearest
-        groups = by(weight, size)
+        groups = (round_hqq if scheme.rounding == "hqq" else round_nearest)(weight, size)
     return Int4Matrix(groups, weight.shape[1])
 
 
-def group_size_for(d_in: int, wanted: int) -> int:
-    """The largest group up to `wanted` of which a row is a whole number; 32 where none is."""
-    return next((n for n in (256, 128, 64) if n <= wanted and d_in % n == 0), 32)
+def group_size_for(d_in: int, largest: int) -> int:
+    """The largest size, up to `largest`, of groups that fill a row exactly; 32 if there is none."""
+    return next((n for n in (256, 128, 64) if n <= largest and d_in % n == 0), 32)
 
 
 def _layer(
-    place: Place, matrices: dict[str, Matrix], activations: ActivationsConfig, facts: _Facts
+    slot: LayerSlot,
+    matrices: dict[str, Matrix],
+    activations: ActivationsConfig,
+    calibration: _Calibration,
 ) -> nn.Module:
-    part, name = place.part, place.name
+    part, name = slot.part, slot.name
     if isinstance(part, nn.RNNBase):
         return QuantizedRecurrence(matrices, part)
     matrix = matrices["weight"]
     if isinstance(part, nn.Embedding):
         return QuantizedEmbedding(matrix)
-    inputs = activations.build(facts.ranges.get(name))
+    inputs = activations.build(calibration.ranges.get(name))
     if isinstance(part, TokenHead):
         return QuantizedTokenHead(matrix, inputs, part)
     assert isinstance(part, nn.Linear)
-    return QuantizedLinear(matrix, inputs, part.bias, facts.smoothing.get(name))
+    return QuantizedLinear(matrix, inputs, part.bias, calibration.smoothing.get(name))
 
 
 def is_quantized(model: nn.Module) -> bool:
@@ -257,22 +265,22 @@ def is_quantized(model: nn.Module) -> bool:
 
 
 def dequantize(model: Model) -> Model:
-    """Replace quantised layers by plain ones with the same numbers, in place; return the model."""
-    return _made_plain(model, lambda matrix: matrix.dequantized())
+    """Replace quantised layers by plain ones with the same weights, in place; return the model."""
+    return _with_plain_layers(model, lambda matrix: matrix.dequantized())
 
 
 def scales_of(model: Model) -> Model:
-    """Replace quantised layers by plain ones whose weights are the scale of each number.
+    """Replace quantised layers in place by plain ones with the scale of each weight; return it.
 
-    In place; returns the model. Layers that are not quantised are zero, for writers that keep the
-    whole numbers: those of a quantised weight are `dequantize` divided by this.
+    All other weights become zero. Exporters that keep the integers of a quantised weight divide its
+    `dequantize` by these scales.
     """
     for parameter in model.parameters():
         parameter.zero_()
-    return _made_plain(model, lambda matrix: matrix.scales())
+    return _with_plain_layers(model, lambda matrix: matrix.scales())
 
 
-def _made_plain(model: Model, weight: Callable[[Matrix], Tensor]) -> Model:
+def _with_plain_layers(model: Model, weight: Callable[[Matrix], Tensor]) -> Model:
     weights: dict[int, nn.Parameter] = {}  # a shared matrix becomes a tied weight
 
     def weight_of(matrix: Matrix) -> nn.Parameter:
@@ -291,7 +299,7 @@ def _plain(part: nn.Module, weight: nn.Parameter) -> nn.Module:
     d_out, d_in = weight.shape
     if isinstance(part, QuantizedEmbedding):
         table = nn.Embedding(d_out, d_in, _weight=weight)
-        table.weight = weight  # itself, so that a tied head has the same
+        table.weight = weight  # the same object, so that a tied head shares it
         return table
     if isinstance(part, QuantizedTokenHead):
         head = TokenHead(

@@ -1,4 +1,4 @@
-"""Rounding a matrix to four bits: to the nearest, or with what is known of weights and inputs."""
+"""Rounding a matrix to four bits: to the nearest, by HQQ, or by GPTQ."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -28,13 +28,14 @@ def round_nearest(weight: Float[Tensor, "d_out d_in"], group_size: int) -> Group
 
 
 def round_hqq(weight: Float[Tensor, "d_out d_in"], group_size: int) -> Groups:
-    """Round with scales that lessen the error, large weights counting less; by torchao.
+    """Round by half-quadratic quantisation (Badri & Shaji 2023), as torchao does.
 
-    Half-quadratic quantisation (Badri & Shaji 2023). Raises `InputError` without torchao.
+    The scales lessen the error, in which large weights count less. Raises `InputError` without
+    torchao.
     """
-    choose = _torchao_hqq()
+    choose_scales = _torchao_hqq()
     wide = _grouped(weight.detach().float(), group_size).flatten(1)
-    _, scale = choose(wide, [1, group_size], LEAST, MOST)
+    _, scale = choose_scales(wide, [1, group_size], LEAST, MOST)
     return _rounded(wide.unflatten(1, (-1, group_size)), scale.view(len(wide), -1, 1))
 
 
@@ -49,19 +50,17 @@ def _torchao_hqq() -> Callable[..., tuple[Tensor, Tensor]]:
 def round_gptq(
     weight: Float[Tensor, "d_out d_in"], gram: Float[Tensor, "d_in d_in"], group_size: int
 ) -> Groups:
-    """Round column by column; later columns make up for the error of earlier ones on the inputs.
+    """Round column by column; later columns compensate the output error of earlier ones.
 
-    Lessens `‖(W - Ŵ) X‖²` (Frantar et al. 2023, algorithm 1), given `gram = X Xᵀ`, in float64. A
-    matrix that the nearest rounding serves better (by that measure) has the nearest.
+    Lessens `‖(W - Ŵ) X‖²` (Frantar et al. 2023, algorithm 1), given `gram = X Xᵀ`, in float64. If
+    rounding to the nearest has the smaller error, that is the result.
     """
-    plain = round_nearest(weight, group_size)
+    nearest = round_nearest(weight, group_size)
     wide = _grouped(weight.detach().double(), group_size).flatten(1)
-    width = wide.shape[1]
-    known = F.pad(gram.double(), (0, width - len(gram), 0, width - len(gram)))
-    found = _compensated(wide, _inverse_factor(known), group_size)
-    if output_error(found, wide, known) < output_error(plain, wide, known):
-        return found
-    return plain
+    missing = wide.shape[1] - len(gram)
+    padded_gram = F.pad(gram.double(), (0, missing, 0, missing))
+    gptq = _compensated(wide, _inverse_factor(padded_gram), group_size)
+    return min(nearest, gptq, key=lambda groups: output_error(groups, wide, padded_gram))
 
 
 def output_error(
@@ -74,7 +73,7 @@ def output_error(
 
 
 def _inverse_factor(gram: Float[Tensor, "width width"]) -> Float[Tensor, "width width"]:
-    """The upper Cholesky factor of `(G + λ I)⁻¹`; features that are always zero stand alone."""
+    """The upper Cholesky factor of `(G + λ I)⁻¹`; features that are always zero are independent."""
     damped = gram.clone()
     diagonal = damped.diagonal()
     spread = DAMPING * diagonal.mean()
@@ -85,30 +84,30 @@ def _inverse_factor(gram: Float[Tensor, "width width"]) -> Float[Tensor, "width 
 def _compensated(
     weight: Float[Tensor, "d_out width"], factor: Float[Tensor, "width width"], group_size: int
 ) -> Groups:
-    left = weight.clone()
+    remaining = weight.clone()
     values, scales = [], []
-    for start in range(0, left.shape[1], group_size):
-        here = slice(start, start + group_size)
-        scale = _scale_of(left[:, None, here])[:, 0].double()
-        errors = torch.zeros_like(left[:, here])
+    for start in range(0, remaining.shape[1], group_size):
+        group = slice(start, start + group_size)
+        scale = _scale_of(remaining[:, None, group])[:, 0].double()
+        errors = torch.zeros_like(remaining[:, group])
         for j in range(group_size):
-            column = left[:, start + j]
-            whole = (column / scale[:, 0]).round().clamp(LEAST, MOST)
-            errors[:, j] = (column - whole * scale[:, 0]) / factor[start + j, start + j]
-            left[:, here] -= errors[:, j, None] * factor[start + j, here]
-            values.append(whole)
+            column = remaining[:, start + j]
+            integers = (column / scale[:, 0]).round().clamp(LEAST, MOST)
+            errors[:, j] = (column - integers * scale[:, 0]) / factor[start + j, start + j]
+            remaining[:, group] -= errors[:, j, None] * factor[start + j, group]
+            values.append(integers)
         scales.append(scale)
-        left[:, here.stop :] -= errors @ factor[here, here.stop :]
+        remaining[:, group.stop :] -= errors @ factor[group, group.stop :]
     return Groups(torch.stack(values, 1).to(torch.int8), torch.cat(scales, 1).bfloat16())
 
 
 def _grouped(weight: Float[Tensor, "d_out d_in"], group_size: int) -> Float[Tensor, "o g n"]:
-    """The groups of each row, the last filled up with zeros."""
+    """Split each row into groups; the last is filled with zeros."""
     return F.pad(weight, (0, -weight.shape[1] % group_size)).unflatten(1, (-1, group_size))
 
 
 def _scale_of(grouped: Float[Tensor, "o g n"]) -> Float[Tensor, "o g 1"]:
-    """The scale by which the weight of largest size is -8; one where all are zero."""
+    """The scale by which the weight of largest size is -8; 1 for a group of zeros."""
     largest = grouped.gather(-1, grouped.abs().argmax(-1, keepdim=True))
     scale = (largest / LEAST).bfloat16().to(grouped.dtype)
     return torch.where(scale == 0, 1.0, scale)
@@ -116,5 +115,5 @@ def _scale_of(grouped: Float[Tensor, "o g n"]) -> Float[Tensor, "o g 1"]:
 
 def _rounded(grouped: Float[Tensor, "o g n"], scale: Float[Tensor, "o g 1"]) -> Groups:
     scale = scale.bfloat16()
-    whole = (grouped / scale.to(grouped.dtype)).round().clamp(LEAST, MOST)
-    return Groups(whole.flatten(1).to(torch.int8), scale[..., 0])
+    integers = (grouped / scale.to(grouped.dtype)).round().clamp(LEAST, MOST)
+    return Groups(integers.flatten(1).to(torch.int8), scale[..., 0])

@@ -1,18 +1,20 @@
-"""What goes into the layers of a model on real data, and what follows from it for quantisation."""
+"""Calibration: statistics of the inputs of a model's layers on real data, and their ranges."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.heads import TokenHead
-from addnorm.quantize.activations import StaticConfig
 from addnorm.quantize.int8 import LARGEST
+from addnorm.quantize.layers import StaticConfig
 
 BINS = 4096
 """The bins between zero and the largest size of an input."""
@@ -23,14 +25,14 @@ Inputs = Mapping[str, Tensor]
 
 @dataclass
 class InputStatistics:
-    """What a layer's input was like over all tokens."""
+    """Statistics of a layer's input over all tokens."""
 
     largest: Float[Tensor, " d_in"]
     """The largest size of each feature, `max_t |x_tj|`."""
     gram: Float[Tensor, "d_in d_in"] | None = None
-    """`Σ_t x_t x_tᵀ` in float64, where it was asked for."""
+    """`Σ_t x_t x_tᵀ` in float64, if requested."""
     counts: Int[Tensor, " bins"] = field(default_factory=lambda: torch.zeros(BINS).long())
-    """How many numbers had a size in each bin between zero and `top`; see `count_sizes`."""
+    """The number of sizes in each bin between zero and `top`; see `count_sizes`."""
     top: float = 0.0
     """The upper end of the last bin."""
 
@@ -44,23 +46,23 @@ def observe(
 ) -> dict[str, InputStatistics]:
     """Run the model on batches; return the statistics of those layers that had any input.
 
-    Padding counts as input: give batches without. `grams` also sums the products of features, for
-    GPTQ.
+    Padding counts as input, so the batches should have none. `grams` also sums the products of
+    features, for GPTQ.
     """
-    found: dict[str, InputStatistics] = {}
+    statistics: dict[str, InputStatistics] = {}
 
-    def note(name: str, x: Float[Tensor, "rows d_in"]) -> None:
+    def record(name: str, x: Float[Tensor, "rows d_in"]) -> None:
         largest = x.abs().amax(0).double()
         gram = x.double().T @ x.double() if grams else None
-        if (so_far := found.get(name)) is None:
-            found[name] = InputStatistics(largest, gram)
+        if (so_far := statistics.get(name)) is None:
+            statistics[name] = InputStatistics(largest, gram)
             return
         so_far.largest = torch.maximum(so_far.largest, largest)
         if so_far.gram is not None and gram is not None:
             so_far.gram += gram
 
-    _run(model, layers, batches, note)
-    return found
+    _run(model, layers, batches, record)
+    return statistics
 
 
 def count_sizes(
@@ -70,21 +72,24 @@ def count_sizes(
     statistics: Mapping[str, InputStatistics],
     smoothing: Mapping[str, Tensor],
 ) -> None:
-    """Run the model again to count the sizes of each layer's inputs, after their smoothing."""
-    for name, one in statistics.items():
-        one.top = float((one.largest / smoothing[name] if name in smoothing else one.largest).max())
+    """Run the model again to count the sizes of each layer's smoothed inputs."""
 
-    def note(name: str, x: Float[Tensor, "rows d_in"]) -> None:
-        one = statistics[name]
-        sizes = (x / smoothing[name] if name in smoothing else x).abs().flatten()
-        bins = (sizes.double() * (BINS / (one.top or 1.0))).long().clamp(max=BINS - 1)
-        one.counts += bins.bincount(minlength=BINS)
+    def smoothed(name: str, x: Tensor) -> Tensor:
+        return x / smoothing[name] if name in smoothing else x
 
-    _run(model, layers, batches, note)
+    def count(name: str, x: Float[Tensor, "rows d_in"]) -> None:
+        of_layer = statistics[name]
+        sizes = smoothed(name, x).abs().flatten()
+        bins = (sizes.double() * (BINS / (of_layer.top or 1.0))).long().clamp(max=BINS - 1)
+        of_layer.counts += bins.bincount(minlength=BINS)
+
+    for name, of_layer in statistics.items():
+        of_layer.top = float(smoothed(name, of_layer.largest).max())
+    _run(model, layers, batches, count)
 
 
 def range_of(config: StaticConfig, statistics: InputStatistics) -> float:
-    """The largest input that int8 is to hold, by the rule of `config`; one if all were zero."""
+    """The largest size of an input in int8, by the rule of `config`; 1 if all were zero."""
     top = statistics.top
     if top == 0.0:
         return 1.0
@@ -100,17 +105,18 @@ def range_of(config: StaticConfig, statistics: InputStatistics) -> float:
 
 
 def _least_error(statistics: InputStatistics) -> float:
-    """The range with the least squared rounding error of the sizes counted, each at its bin."""
+    """The range with the least squared rounding error of the counted sizes; of equals the largest.
+
+    Each size counts as the middle of its bin; tried are all percentages of the largest from 10.
+    """
     sizes = (torch.arange(BINS, dtype=torch.float64) + 0.5) * (statistics.top / BINS)
-    best, least = statistics.top, float("inf")
-    for percent in range(10, 101):
-        end = statistics.top * percent / 100
-        scale = end / LARGEST
-        back = (sizes / scale).round().clamp(max=LARGEST) * scale
-        error = float((statistics.counts * (back - sizes) ** 2).sum())
-        if error <= least:
-            best, least = end, error
-    return best
+
+    def error(largest: float) -> float:
+        scale = largest / LARGEST
+        rounded = (sizes / scale).round().clamp(max=LARGEST) * scale
+        return float((statistics.counts * (rounded - sizes) ** 2).sum())
+
+    return min((statistics.top * percent / 100 for percent in range(100, 9, -1)), key=error)
 
 
 def smoothing_of(
@@ -118,7 +124,7 @@ def smoothing_of(
 ) -> Float[Tensor, " d_in"]:
     """`m_j = max |x_j|^α / max |W_j|^(1 - α)`: moves outliers of inputs into weights.
 
-    SmoothQuant (Xiao et al. 2022, eq. 4); one where either is zero throughout.
+    SmoothQuant (Xiao et al. 2022, eq. 4); 1 for a feature whose inputs or weights are all zero.
     """
     columns = weight.detach().abs().amax(0).double()
     moved = largest**strength / columns ** (1 - strength)
@@ -127,10 +133,16 @@ def smoothing_of(
 
 
 def _run(
-    model: Model, layers: Mapping[str, nn.Module], batches: Iterable[Inputs], note: Any
+    model: Model,
+    layers: Mapping[str, nn.Module],
+    batches: Iterable[Inputs],
+    record: Callable[[str, Tensor], None],
 ) -> None:
+    """Run the model; call `record(name, x)` with the rows that each layer multiplies."""
     model.eval()
-    with torch.inference_mode(), _watching(layers, note):
+    with torch.inference_mode(), ExitStack() as hooks:
+        for name, layer in layers.items():
+            hooks.enter_context(_before(layer, partial(record, name)))
         for inputs in batches:
             if isinstance(model, EncoderModel | DecoderModel) and model.exits:
                 for _ in model.exit_logits(**inputs):
@@ -139,24 +151,15 @@ def _run(
                 model(**inputs)  # pyright: ignore[reportArgumentType]
 
 
-@contextmanager
-def _watching(layers: Mapping[str, nn.Module], note: Any) -> Generator[None]:
-    """Call `note(name, x)` with the rows that each layer multiplies by its weight."""
+def _before(layer: nn.Module, record: Callable[[Tensor], None]) -> RemovableHandle:
+    """Call `record` with the rows that the layer multiplies by its weight, whenever it runs."""
 
-    def watch(name: str, layer: nn.Module) -> Any:
-        def before(_: nn.Module, inputs: Sequence[Any]) -> None:
-            x: Tensor = inputs[0]
-            if isinstance(layer, TokenHead):
-                x = x if layer.transform is None else layer.transform(x)
-                x = x * layer.scale
-            if x.numel():
-                note(name, x.flatten(0, -2))
+    def hook(_: nn.Module, inputs: Sequence[Any]) -> None:
+        x: Tensor = inputs[0]
+        if isinstance(layer, TokenHead):
+            x = x if layer.transform is None else layer.transform(x)
+            x = x * layer.scale
+        if x.numel():
+            record(x.flatten(0, -2))
 
-        return layer.register_forward_pre_hook(before)
-
-    handles = [watch(name, layer) for name, layer in layers.items()]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return layer.register_forward_pre_hook(hook)

@@ -1,4 +1,4 @@
-"""Importing torchao, an optional library: without its noise, or with a word on how to get it."""
+"""Importing torchao, an optional library, without its warnings."""
 
 import logging
 import warnings
@@ -11,17 +11,15 @@ from addnorm.errors import InputError
 
 @contextmanager
 def torchao_for(what: str, otherwise: str) -> Generator[None]:
-    """Import torchao within this, which keeps silent of kernels that are not for this machine.
+    """Suppress warnings about kernels for other machines while torchao is imported in this context.
 
-    Raises `InputError` where it is not installed: `what` needs it, and `otherwise` is what to
-    choose in its place.
+    Raises `InputError` if it is not installed: `what` needs it, and `otherwise` is the alternative.
     """
-    separate_caches()  # some of it compiles without being asked
+    separate_caches()  # importing some of it compiles kernels
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             yield
     except ImportError as error:
         raise InputError(

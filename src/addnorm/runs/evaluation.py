@@ -20,8 +20,8 @@ from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
+from addnorm.generate.early_exit import EarlyExit, check_exits_early
 from addnorm.models import EncoderDecoderModel, Model
-from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.files.folder import Saved
 from addnorm.runs.inference.media import check_read_alike

@@ -13,7 +13,7 @@ from torch import Tensor
 from addnorm.data import Corpus, DataConfig
 from addnorm.errors import InputError, known_keywords
 from addnorm.generate import DecodingConfig, Generated
-from addnorm.models.early_exit import EarlyExit
+from addnorm.generate.early_exit import EarlyExit
 from addnorm.runs.devices import device_named, dtype_named
 from addnorm.runs.evaluation import Evaluation, Split, evaluate_on, evaluation_of
 from addnorm.runs.export import export_run

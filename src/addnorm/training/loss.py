@@ -1,17 +1,15 @@
-"""Training losses, summed over all targets that are not ignored, and auxiliary losses."""
+"""Training losses, summed over all targets that are not ignored."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.utils.hooks import RemovableHandle
 
 from addnorm.config import config
 from addnorm.data.batches.batch import Batch
@@ -22,9 +20,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.crf import CRFHead, log_likelihood
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import TokenHead
-from addnorm.nn.moe import MixtureOfExperts, load_balance
 from addnorm.parts import Family
-from addnorm.training.grouped_loss import in_groups
 
 
 def cross_entropy_sum(
@@ -97,7 +93,7 @@ def loss_sum(
 ) -> Float[Tensor, ""]:
     """The loss by the dtype of the targets: classes, boolean labels or real values.
 
-    With `soft_targets`, the probabilities of the classes, these are what counts. Raises
+    `soft_targets`, the probabilities of the classes, take the place of `targets`. Raises
     `InputError` for label smoothing of anything other than classes.
     """
     if soft_targets is not None:
@@ -106,11 +102,11 @@ def loss_sum(
         return cross_entropy_sum(outputs, targets, label_smoothing)
     if label_smoothing:
         raise InputError(
-            f"train.label_smoothing = {label_smoothing} is for classes: several labels and numbers "
-            "have none, so leave it out"
+            f"train.label_smoothing = {label_smoothing} is for classes, and not for several labels "
+            "or numbers: leave it out"
         )
-    of = binary_cross_entropy_sum if targets.dtype == torch.bool else squared_error_sum
-    return of(outputs, targets)
+    loss = binary_cross_entropy_sum if targets.dtype == torch.bool else squared_error_sum
+    return loss(outputs, targets)
 
 
 def labels_loss_sum(
@@ -126,7 +122,7 @@ def labels_loss_sum(
     return -_tags_log_likelihood(head.chain, outputs, targets, targets != IGNORE).sum()
 
 
-# A loop over words: a compiled model leaves its graph here.
+# A loop over words, which a compiled model runs eagerly.
 _tags_log_likelihood = cast("Callable[..., Tensor]", torch.compiler.disable(log_likelihood))
 
 
@@ -143,8 +139,8 @@ class CrossEntropy(nn.Module):
 class CrossEntropyConfig:
     """Cross-entropy, smoothed by `train.label_smoothing`.
 
-    Where a text has several labels it is that of each label, and numbers are learned by the squared
-    error, which is the same of a normal distribution.
+    For several labels it is the binary cross-entropy of each label. Numbers are learned by the
+    squared error, which is the cross-entropy of a normal distribution.
     """
 
     kind: Literal["cross_entropy"] = "cross_entropy"
@@ -185,11 +181,11 @@ def head_cross_entropy_sum(
     written to memory.
     """
     on_cpu = x.device.type == "cpu"
-    measured = choices() if on_cpu else DEFAULTS
-    in_one = torch.compiler.is_compiling() and not on_cpu
-    if in_one or targets.numel() * head.weight.shape[0] <= measured.logits_at_once:
+    logits_at_once = (choices() if on_cpu else DEFAULTS).logits_at_once
+    one_graph = torch.compiler.is_compiling() and not on_cpu
+    if one_graph or targets.numel() * head.weight.shape[0] <= logits_at_once:
         return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
-    return _eagerly(head, x, ctx, targets, label_smoothing, measured.logits_at_once)
+    return _eagerly(head, x, ctx, targets, label_smoothing, logits_at_once)
 
 
 def _grouped_cross_entropy_sum(
@@ -200,14 +196,14 @@ def _grouped_cross_entropy_sum(
     label_smoothing: float,
     logits_at_once: int,
 ) -> Tensor:
-    """Cross-entropy for a few rows at a time; on a CPU a compiled model leaves its graph here."""
+    """Cross-entropy for a few rows at a time, which a compiled model on a CPU runs eagerly."""
 
-    def logits(some: Tensor) -> Tensor:
-        return head(some[None], ctx)[0]
+    def logits(rows: Tensor) -> Tensor:
+        return head(rows[None], ctx)[0]
 
     size = max(1, logits_at_once // head.weight.shape[0])
-    of = partial(loss_and_gradient, smoothing=label_smoothing)
-    return in_groups(logits, x.flatten(0, 1), targets.flatten(), of, size, head)
+    loss = partial(loss_and_gradient, smoothing=label_smoothing)
+    return in_groups(logits, x.flatten(0, 1), targets.flatten(), loss, size, head)
 
 
 _eagerly = cast("Callable[..., Tensor]", torch.compiler.disable(_grouped_cross_entropy_sum))
@@ -230,63 +226,8 @@ def exits_cross_entropy_sum(
     return torch.stack(losses).mean()
 
 
-Mixtures = Mapping[str, MixtureOfExperts]
-"""The mixtures of experts in a model, by module name."""
-
-MASKS = {"encoder": "source_valid", "decoder": "target_valid"}
-"""The padding-mask argument of each stack of an encoder–decoder; other models have `valid`."""
-
-
-def mixtures_of(model: nn.Module) -> Mixtures:
-    """All mixtures of experts in the model."""
-    modules = model.named_modules()
-    return {name: module for name, module in modules if isinstance(module, MixtureOfExperts)}
-
-
-@contextmanager
-def record_router_logits(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
-    """Record the logits of every router during forward passes, by the name of its mixture."""
-    router_logits: dict[str, Tensor] = {}
-
-    def record(name: str) -> RemovableHandle:
-        def note(_: nn.Module, __: Any, logits: Tensor) -> None:
-            router_logits[name] = logits
-
-        return mixtures[name].router.register_forward_hook(note)
-
-    handles = [record(name) for name in mixtures]
-    try:
-        yield router_logits
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def balance_loss(
-    mixtures: Mixtures, router_logits: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
-) -> Tensor | float:
-    """`Σ balance · load_balance` over the recorded mixtures, excluding padding; per token."""
-    return sum(
-        (
-            mixtures[name].balance
-            * load_balance(logits, mixtures[name].top_k, real_tokens(name, logits, inputs))
-            for name, logits in router_logits.items()
-            if mixtures[name].balance
-        ),
-        start=0.0,
-    )
-
-
-def real_tokens(
-    name: str, logits: Tensor, inputs: Mapping[str, Tensor]
-) -> Bool[Tensor, "..."] | None:
-    """The mask of real tokens in this layer; None (all) if the inputs' mask has another shape."""
-    valid = inputs.get(MASKS.get(name.partition(".")[0], "valid"))
-    return valid if valid is not None and valid.shape == logits.shape[:-1] else None
-
-
 class _CrossEntropySum(torch.autograd.Function):
-    """Computes the summed loss together with its gradient."""
+    """The summed loss, computed together with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, smoothing: float) -> Tensor:
@@ -312,7 +253,7 @@ def loss_and_gradient(
     few rows at a time keeps them in the CPU cache, computes each exponential once, and allocates no
     tensor as large as the logits except the gradient (`benchmarks/results/parts.json`).
     """
-    chosen = targets.where(targets != IGNORE, 0)[:, None]  # other negative ones are refused
+    chosen = targets.where(targets != IGNORE, 0)[:, None]  # `gather` refuses other negative ids
     counted = (targets != IGNORE)[:, None]
     losses, grad = list[Tensor](), torch.empty_like(logits)
     parts = (chunks(t, logits) for t in (logits, chosen, counted, grad))
@@ -337,14 +278,76 @@ def chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
     return x.split(max(1, 2**20 // logits.shape[-1]))
 
 
+LossAndGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""A function of logits and targets that returns the summed loss and its gradient by the logits."""
+
+
+def in_groups(
+    logits: Callable[[Tensor], Tensor],
+    rows: Tensor,
+    targets: Tensor,
+    loss_and_gradient: LossAndGradient,
+    size: int,
+    head: nn.Module,
+) -> Tensor:
+    """The sum of the losses of `logits(rows)`, computed for `size` rows at a time.
+
+    The gradient by the rows and by the parameters of `head` is computed with the loss, so that the
+    logits of all rows are never in memory together.
+    """
+    if not torch.is_grad_enabled():  # inference mode needs no gradient
+        groups = zip(rows.split(size), targets.split(size), strict=True)
+        return torch.stack([loss_and_gradient(logits(x), at)[0] for x, at in groups]).sum()
+    learned = [p for p in head.parameters() if p.requires_grad]
+    return _InGroups.apply(  # pyright: ignore[reportReturnType]
+        rows, targets, logits, loss_and_gradient, size, *learned
+    )
+
+
+class _InGroups(torch.autograd.Function):
+    """Computes loss and gradients together, group by group; the backward pass only scales them."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        targets: Tensor,
+        head: Callable[[Tensor], Tensor],
+        loss_and_gradient: LossAndGradient,
+        size: int,
+        *parameters: Tensor,
+    ) -> Tensor:
+        losses, grads_of_x = list[Tensor](), list[Tensor]()
+        grads = [torch.zeros_like(p) for p in parameters]
+        for rows, at in zip(x.split(size), targets.split(size), strict=True):
+            with torch.enable_grad():
+                logits = head(rows := rows.detach().requires_grad_())
+            loss, grad = loss_and_gradient(logits.detach(), at)
+            grad_of_rows, *more = torch.autograd.grad(logits, [rows, *parameters], grad)
+            losses.append(loss)
+            grads_of_x.append(grad_of_rows)
+            for total, group in zip(grads, more, strict=True):
+                total.add_(group)
+        ctx.save_for_backward(torch.cat(grads_of_x), *grads)
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        of_x, *of_parameters = (grad * grads[0] for grad in ctx.saved_tensors)
+        return of_x, None, None, None, None, *of_parameters
+
+
 @dataclass(frozen=True)
 class LogitAdjustment:
-    """`z + τ log π`: what the loss takes for the outputs `z` (Menon et al. 2021, eq. 10).
+    """Replace the outputs `z` in the loss by `z + τ log π` (Menon et al. 2021, eq. 10).
 
-    `π_c = (n_c + 1) / (n + C)` is the share of class `c` among the `n` targets of training, one
-    added to each of the `C` counts for those that never occur, which Menon et al. leave out. The
-    model answers by `z` alone, and so gives rare classes more than their share: with τ = 1 the
-    least mean error over classes, in between a trade of precision for recall.
+    `π_c = (n_c + 1) / (n + C)` is the share of class `c` among the `n` targets of training; unlike
+    Menon et al. we add one to each of the `C` counts, for classes that never occur. The model
+    predicts by `z` alone, and so predicts rare classes more often than their share: τ = 1 gives the
+    least mean error over classes, and a τ between 0 and 1 trades precision for recall.
     """
 
     tau: float
@@ -354,22 +357,22 @@ class LogitAdjustment:
     def of(cls, tau: float, batches: Iterable[Batch]) -> "LogitAdjustment | None":
         """The adjustment by the targets of an epoch; None for τ = 0.
 
-        Raises `InputError` for targets that are no classes.
+        Raises `InputError` for targets other than classes.
         """
         if not tau:
             return None
-        every = [batch.targets.flatten() for batch in batches]
-        if any(targets.dtype != torch.long for targets in every):
+        targets = [batch.targets.flatten() for batch in batches]
+        if any(of_batch.dtype != torch.long for of_batch in targets):
             raise InputError(
-                f"train.logit_adjustment = {tau} is for classes and tags: several labels and "
-                "numbers have none, so leave it out"
+                f"train.logit_adjustment = {tau} is for classes and tags, and not for several "
+                "labels or numbers: leave it out"
             )
-        targets = torch.cat(every)
-        return cls(tau, targets[targets != IGNORE].bincount())
+        ids = torch.cat(targets)
+        return cls(tau, ids[ids != IGNORE].bincount())
 
     def __call__(self, outputs: Float[Tensor, "*batch classes"]) -> Float[Tensor, "*batch classes"]:
         """The adjusted outputs."""
         n = outputs.shape[-1]
-        counts = 1.0 + torch.nn.functional.pad(self.counts, (0, n - len(self.counts)))
+        counts = 1.0 + F.pad(self.counts, (0, n - len(self.counts)))
         log_prior = (counts / counts.sum()).log()
         return outputs + self.tau * log_prior.to(outputs)

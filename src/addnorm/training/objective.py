@@ -1,4 +1,4 @@
-"""The training objective: a function from a model and a micro-batch to a scalar."""
+"""The training objective: a function from a model and a micro-batch to a scalar loss."""
 
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -12,8 +12,7 @@ from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.nn.built import built
 from addnorm.nn.heads import TokenHead
 from addnorm.parts import kind_of
-from addnorm.training.distillation import DistillationConfig, imitation_sum
-from addnorm.training.intermediate import LayerLoss
+from addnorm.training.distillation import DistillationConfig, LayerLoss, imitation_sum
 from addnorm.training.loss import (
     CrossEntropyConfig,
     LogitAdjustment,
@@ -30,12 +29,12 @@ from addnorm.training.settings import TrainConfig
 class Objective:
     """The loss of a micro-batch, summed over its targets and averaged over early exits.
 
-    With a `teacher`, the model learns the teacher's outputs instead of the labels, or beside them
-    as `distillation` says, which may compare layers of the `student`. With `in_parts`,
-    cross-entropy computes the logits of a few rows at a time. With an `adjustment`, it is the
-    cross-entropy of adjusted logits. With `r_drop`, the batch comes twice, one after the other,
-    and the loss is that of one of them. Raises `InputError` for an invalid
-    custom loss, and for layers that cannot be compared.
+    With a `teacher`, the model learns the teacher's outputs, and with `distillation` the labels as
+    well; `distillation` may also compare layers of the `student` with the teacher's. With
+    `chunked_logits`, cross-entropy computes the logits of a few rows at a time. With an
+    `adjustment`, it is the cross-entropy of adjusted logits. With `r_drop`, the batch is doubled,
+    and the loss is that of one copy. Raises `InputError` for an invalid custom loss, and for layers
+    that cannot be compared.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class Objective:
         teacher: nn.Module | None = None,
         distillation: DistillationConfig | None = None,
         student: nn.Module | None = None,
-        in_parts: bool = True,
+        chunked_logits: bool = True,
         adjustment: LogitAdjustment | None = None,
         r_drop: float = 0.0,
     ) -> None:
@@ -55,8 +54,8 @@ class Objective:
         of_labels = r_drop or adjustment or not isinstance(loss, CrossEntropyConfig)
         if teacher is not None and of_labels:
             raise InputError(
-                "a teacher is learnt from by cross_entropy alone: leave train.loss, train.r_drop "
-                "and train.logit_adjustment out"
+                "a model learns from a teacher only by cross_entropy: leave train.loss, "
+                "train.r_drop and train.logit_adjustment out"
             )
         self.kind = kind_of(loss)
         self.label_smoothing = label_smoothing
@@ -72,16 +71,16 @@ class Objective:
                 hidden=distillation.hidden_states,
                 attention=distillation.attention_transfer,
             )
-        self.in_parts = in_parts and adjustment is None
-        self.adjusted: Callable[[Tensor], Tensor] = adjustment or _unchanged
+        self.chunked_logits = chunked_logits and adjustment is None
+        self.adjusted: Callable[[Tensor], Tensor] = adjustment or (lambda outputs: outputs)
         self.r_drop = r_drop
         self.module = None
         if not isinstance(loss, CrossEntropyConfig):
             self.module = built(loss, loss.build(), nn.Module, "the loss must be an nn.Module")
         if self.module is not None and any(True for _ in self.module.parameters()):
             raise InputError(
-                f"train.loss: {self.kind} has parameters, which no optimiser trains: "
-                "a loss has none"
+                f"train.loss: {self.kind} has parameters, which no optimiser trains: a loss must "
+                "have none"
             )
 
     @classmethod
@@ -92,16 +91,16 @@ class Objective:
         batches: Iterable[Batch],
         teacher: nn.Module | None = None,
         *,
-        in_parts: bool = True,
+        chunked_logits: bool = True,
     ) -> "Objective":
-        """What a training with these settings lowers; its `batches` are those of an epoch."""
+        """The objective of a training configuration; `batches` are those of an epoch."""
         return cls(
             config.loss,
             label_smoothing=config.label_smoothing,
             teacher=teacher,
             distillation=config.distillation,
             student=model,
-            in_parts=in_parts,
+            chunked_logits=chunked_logits,
             adjustment=LogitAdjustment.of(config.logit_adjustment, batches),
             r_drop=config.r_drop,
         )
@@ -115,81 +114,75 @@ class Objective:
     ) -> Tensor:
         """The summed loss; divide it by the number of targets for the loss per token.
 
-        Where `soft_targets` are given, classes have these probabilities.
+        With `soft_targets`, these are the probabilities of the classes.
         """
         if self.teacher is None:
-            return self._labelled(model, inputs, targets, soft_targets)
-        with nullcontext() if self.layers is None else self.layers.watching() as layer_loss:
+            return self._supervised_loss(model, inputs, targets, soft_targets)
+        with nullcontext() if self.layers is None else self.layers.recording() as layer_loss:
             with torch.no_grad():
-                wanted = self.teacher(**inputs)
-            taught = self._taught(model(**inputs), wanted, targets, soft_targets)
-            return taught if layer_loss is None else taught + counted(targets) * layer_loss()
+                of_teacher = self.teacher(**inputs)
+            loss = self._distillation_loss(model(**inputs), of_teacher, targets, soft_targets)
+            return loss if layer_loss is None else loss + counted(targets) * layer_loss()
 
-    def _taught(
-        self, outputs: Tensor, wanted: Tensor, targets: Tensor, soft: Tensor | None
+    def _distillation_loss(
+        self, outputs: Tensor, of_teacher: Tensor, targets: Tensor, soft: Tensor | None
     ) -> Tensor:
-        """The loss against the teacher, with that against the labels in its share."""
+        """The weighted sum of the losses against the teacher's outputs and the labels."""
         if self.distillation is None:
-            return imitation_sum(outputs, wanted, targets)
-        share = self.distillation.weight
-        taught = imitation_sum(outputs, wanted, targets, self.distillation.temperature)
-        if share == 1.0:
-            return taught
-        labelled = loss_sum(outputs, targets, self.label_smoothing, soft)
-        return share * taught + (1 - share) * labelled
+            return imitation_sum(outputs, of_teacher, targets)
+        weight = self.distillation.weight
+        imitation = imitation_sum(outputs, of_teacher, targets, self.distillation.temperature)
+        if weight == 1.0:
+            return imitation
+        supervised = loss_sum(outputs, targets, self.label_smoothing, soft)
+        return weight * imitation + (1 - weight) * supervised
 
-    def _labelled(
+    def _supervised_loss(
         self, model: nn.Module, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None
     ) -> Tensor:
+        """The loss against the labels; of a model with early exits, the mean over the exits."""
         smoothing = self.label_smoothing
         early = model if isinstance(model, EncoderModel | DecoderModel) and model.exits else None
+        chunked = self.chunked_logits and early is None and self.module is None
+        if chunked and isinstance(model, Model):
+            return self._chunked_loss(model, inputs, targets, soft)
+        outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
         if self.module is not None:
-            outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
-            return torch.stack([self._own(self.module, out, targets) for out in outputs]).mean()
+            losses = [self._custom_loss(self.module, logits, targets) for logits in outputs]
+            return torch.stack(losses).mean()
         if self.r_drop:
-            return self._agreeing(model, early, inputs, targets, soft)
+            losses = [
+                r_drop_sum(self.adjusted(logits), targets, self.r_drop, smoothing, soft)
+                for logits in outputs
+            ]
+            return torch.stack(losses).mean()
         if early is not None:
-            outputs = map(self.adjusted, early.exit_logits(**inputs))
-            return exits_cross_entropy_sum(outputs, targets, smoothing, soft)
-        if not self.in_parts or not isinstance(model, Model):
-            outputs = self.adjusted(model(**inputs))
-            head = model.head if isinstance(model, Model) else model
-            return labels_loss_sum(head, outputs, targets, smoothing, soft)
+            return exits_cross_entropy_sum(map(self.adjusted, outputs), targets, smoothing, soft)
+        head = model.head if isinstance(model, Model) else model
+        [logits] = outputs
+        return labels_loss_sum(head, self.adjusted(logits), targets, smoothing, soft)
+
+    def _chunked_loss(
+        self, model: Model, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None
+    ) -> Tensor:
+        """The loss against the labels, where a token head computes a few rows at a time."""
+        smoothing = self.label_smoothing
         x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
         if isinstance(model.head, TokenHead):
+            if self.r_drop:
+                return head_r_drop_sum(model.head, x, ctx, targets, self.r_drop, smoothing)
             return head_cross_entropy_sum(model.head, x, ctx, targets, smoothing)
-        return labels_loss_sum(model.head, model.head(x, ctx), targets, smoothing, soft)
+        outputs = model.head(x, ctx)
+        if self.r_drop:
+            return r_drop_sum(outputs, targets, self.r_drop, smoothing, soft)
+        return labels_loss_sum(model.head, outputs, targets, smoothing, soft)
 
-    def _agreeing(
-        self,
-        model: nn.Module,
-        early: EncoderModel | DecoderModel | None,
-        inputs: dict[str, Tensor],
-        targets: Tensor,
-        soft: Tensor | None,
-    ) -> Tensor:
-        smoothing = self.label_smoothing
-        if self.in_parts and early is None and isinstance(model, Model):
-            head = model.head
-            if isinstance(head, TokenHead):
-                x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
-                return head_r_drop_sum(head, x, ctx, targets, self.r_drop, smoothing)
-        outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
-        losses = [
-            r_drop_sum(self.adjusted(out), targets, self.r_drop, smoothing, soft) for out in outputs
-        ]
-        return torch.stack(losses).mean()
-
-    def _own(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
-        found = module(logits, targets)
-        if not isinstance(found, Tensor) or found.ndim:
-            shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
+    def _custom_loss(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
+        loss = module(logits, targets)
+        if not isinstance(loss, Tensor) or loss.ndim:
+            shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
             raise InputError(
                 f"train.loss: {self.kind} returns {shape}: a loss is a scalar, "
                 "the sum over the targets that are not -100"
             )
-        return found
-
-
-def _unchanged(outputs: Tensor) -> Tensor:
-    return outputs
+        return loss

@@ -1,4 +1,4 @@
-"""R-Drop: two passes over a batch, with other dropout, learn to agree (Liang et al. 2021)."""
+"""R-Drop: two passes over a batch with different dropout learn to agree (Liang et al. 2021)."""
 
 from collections.abc import Callable
 from functools import partial
@@ -14,8 +14,7 @@ from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import TokenHead
-from addnorm.training.grouped_loss import in_groups
-from addnorm.training.loss import chunks, loss_sum
+from addnorm.training.loss import chunks, in_groups, loss_sum
 
 
 def r_drop_sum(
@@ -28,16 +27,15 @@ def r_drop_sum(
     """`Σ ½ (CE(p) + CE(q)) + ¼ α (KL(p‖q) + KL(q‖p))` in nats, α the `weight`.
 
     The halves of `outputs` are the logits of the same examples under two draws of dropout, `p` and
-    `q` their softmax. It is half of what Liang et al. (2021, eq. 4) write, so that it stays a
-    loss per target. Raises `InputError` for targets that are no classes.
+    `q` their softmax. It is half of the loss of Liang et al. (2021, eq. 4), so that it stays a loss
+    per target. Raises `InputError` for targets other than classes.
     """
     check_classes(targets, weight)
-    labelled = loss_sum(outputs, targets, label_smoothing, soft_targets)
-    wide = at_least_float32(outputs)
-    logp = wide.log_softmax(-1)
-    p, q = logp.chunk(2)
-    apart = ((p.exp() - q.exp()) * (p - q)).sum(-1)
-    return labelled / 2 + weight / 4 * apart.where(targets.chunk(2)[0] != IGNORE, 0.0).sum()
+    supervised = loss_sum(outputs, targets, label_smoothing, soft_targets)
+    p, q = at_least_float32(outputs).log_softmax(-1).chunk(2)
+    divergence = ((p.exp() - q.exp()) * (p - q)).sum(-1)
+    real = targets.chunk(2)[0] != IGNORE
+    return supervised / 2 + weight / 4 * divergence.where(real, 0.0).sum()
 
 
 def head_r_drop_sum(
@@ -54,11 +52,11 @@ def head_r_drop_sum(
 
 
 def check_classes(targets: Shaped[Tensor, "..."], weight: float) -> None:
-    """Raise `InputError` for targets that are no classes."""
+    """Raise `InputError` for targets other than classes."""
     if targets.dtype != torch.long:
         raise InputError(
-            f"train.r_drop = {weight} compares probabilities of classes: several labels and "
-            "numbers have none, so leave it out"
+            f"train.r_drop = {weight} compares probabilities of classes, which several labels and "
+            "numbers do not have: leave it out"
         )
 
 
@@ -67,13 +65,13 @@ def _head_r_drop_sum(
 ) -> Tensor:
     pairs = torch.stack([half.flatten(0, 1) for half in x.chunk(2)], dim=1)
     of_pairs = targets.chunk(2)[0].flatten()
-    measured = choices() if x.device.type == "cpu" else DEFAULTS
-    size = max(1, measured.logits_at_once // (2 * head.weight.shape[0]))
-    of = partial(_loss_and_gradient, weight=weight, smoothing=smoothing)
-    return in_groups(lambda some: head(some, ctx), pairs, of_pairs, of, size, head)
+    kernels = choices() if x.device.type == "cpu" else DEFAULTS
+    size = max(1, kernels.logits_at_once // (2 * head.weight.shape[0]))
+    loss = partial(_loss_and_gradient, weight=weight, smoothing=smoothing)
+    return in_groups(lambda rows: head(rows, ctx), pairs, of_pairs, loss, size, head)
 
 
-# Gradients are computed by hand: a compiled model leaves its graph here.
+# Gradients are computed by hand, which a compiled model runs eagerly.
 _eagerly = cast("Callable[..., Tensor]", torch.compiler.disable(_head_r_drop_sum))
 
 
@@ -95,16 +93,16 @@ def _loss_and_gradient(
     parts = (chunks(t, logits.flatten(1)) for t in (logits, chosen, counted, grad))
     for l, at, counts, out in zip(*parts, strict=True):
         logp = at_least_float32(l).log_softmax(-1)
-        labelled = (1 - smoothing) * logp.gather(2, at)[..., 0].sum(1, keepdim=True)
+        log_likelihood = (1 - smoothing) * logp.gather(2, at)[..., 0].sum(1, keepdim=True)
         if smoothing:
-            labelled = labelled + smoothing * logp.mean(-1).sum(1, keepdim=True)
+            log_likelihood = log_likelihood + smoothing * logp.mean(-1).sum(1, keepdim=True)
         ratio = logp[:, 0] - logp[:, 1]
         p, q = logp.exp_().unbind(1)
-        apart = [(p * ratio).sum(-1, keepdim=True), -(q * ratio).sum(-1, keepdim=True)]
-        losses.append((counts * (share * (apart[0] + apart[1]) - labelled / 2)).sum())
-        of_p = ratio.sub(apart[0] - 1).mul_(share).add_(0.5).mul_(p).sub_(q, alpha=share)
-        of_q = ratio.neg_().sub_(apart[1] - 1).mul_(share).add_(0.5).mul_(q).sub_(p, alpha=share)
-        both = torch.stack((of_p, of_q), 1).sub_(smoothing / 2 / l.shape[-1])
-        both.scatter_add_(2, at, torch.full_like(at, (smoothing - 1) / 2, dtype=both.dtype))
-        out.copy_(both.mul_(counts[..., None]))
+        kl_pq, kl_qp = (p * ratio).sum(-1, keepdim=True), -(q * ratio).sum(-1, keepdim=True)
+        losses.append((counts * (share * (kl_pq + kl_qp) - log_likelihood / 2)).sum())
+        of_p = ratio.sub(kl_pq - 1).mul_(share).add_(0.5).mul_(p).sub_(q, alpha=share)
+        of_q = ratio.neg_().sub_(kl_qp - 1).mul_(share).add_(0.5).mul_(q).sub_(p, alpha=share)
+        grads = torch.stack((of_p, of_q), 1).sub_(smoothing / 2 / l.shape[-1])
+        grads.scatter_add_(2, at, torch.full_like(at, (smoothing - 1) / 2, dtype=grads.dtype))
+        out.copy_(grads.mul_(counts[..., None]))
     return torch.stack(losses).sum(), grad

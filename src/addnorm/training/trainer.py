@@ -32,16 +32,25 @@ from addnorm.training.checkpoint import (
     save_weights,
 )
 from addnorm.training.constraint import constraint_on
+from addnorm.training.expert_load import (
+    ExpertLoad,
+    balance_loss,
+    mixtures_of,
+    record_router_logits,
+)
+from addnorm.training.interruptions import (
+    ExhaustedError,
+    out_of_memory,
+    patiently,
+    stop_requests,
+    to_standard_error,
+)
 from addnorm.training.journal import Journal
-from addnorm.training.load import ExpertLoad
-from addnorm.training.loss import balance_loss, mixtures_of, record_router_logits
 from addnorm.training.objective import Objective
 from addnorm.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
-from addnorm.training.patience import ExhaustedError, out_of_memory, patiently, to_standard_error
 from addnorm.training.precision import autocast, loss_scaler, resolve_device
 from addnorm.training.schedule import checked_factor
 from addnorm.training.settings import TrainConfig
-from addnorm.training.stopping import stop_requests
 
 
 @runtime_checkable
@@ -144,10 +153,12 @@ class Trainer:
         self.constrain = constraint_on(model, config.constraint)
         self.peaks = [[float(g["lr"]) for g in opt.param_groups] for opt in self.optimizers]
         self.scaler = loss_scaler(config.precision, self.device)
-        # float16 scales the loss before the backward pass; parts give gradients with the loss.
         teacher = None if teacher is None else teacher.to(self.device).eval()
-        in_parts = not self.scaler.is_enabled()
-        self.objective = Objective.of(config, model, batches.batches(0), teacher, in_parts=in_parts)
+        # float16 scales the loss before the gradient, and chunked logits compute both at once.
+        chunked = not self.scaler.is_enabled()
+        self.objective = Objective.of(
+            config, model, batches.batches(0), teacher, chunked_logits=chunked
+        )
         self.mixtures = mixtures_of(model)
         self.load = ExpertLoad(self.mixtures)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)

@@ -10,7 +10,7 @@ from tests.runs.tiny import train_tiny
 from addnorm.data.ids.framing import as_read
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, SampleConfig
-from addnorm.models.early_exit import ConfidenceRule, EarlyExit
+from addnorm.generate.early_exit import ConfidenceRule, EarlyExit
 from addnorm.runs.inference.results import Written
 from addnorm.runs.inference.text import classify, tag, write, write_as_it_comes
 from addnorm.runs.run import Run

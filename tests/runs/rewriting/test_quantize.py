@@ -20,7 +20,7 @@ from addnorm.lab.comparison import compare
 from addnorm.models import Model
 from addnorm.quantize import Int4Config, Int8Config, StaticConfig, quantize
 from addnorm.quantize.int4 import Int4Matrix, unpacked
-from addnorm.quantize.places import places_of, products_of
+from addnorm.quantize.quantizable_layers import products_of, slots_of
 from addnorm.runs.evaluation import EvaluationData, evaluate_run
 from addnorm.runs.export import export_run
 from addnorm.runs.files.digests import check_digests
@@ -141,7 +141,7 @@ def test_recurrences_and_tables_are_measured_too(tmp_path: Path) -> None:
     data = EvaluationData.of(run, "valid")
     options = QuantizeOptions(scheme=Int8Config(), keep_worst=1, calibrate=3)
     found = sensitivities(run.model, options.scheme, calibration_examples(data, options))
-    assert found.keys() == {place.name for place in places_of(run.model)}
+    assert found.keys() == {slot.name for slot in slots_of(run.model)}
     assert {"embed.tokens", "stack.blocks.0.attention.ahead"} <= found.keys()
     with pytest.raises(InputError, match=rf"`keep_worst = {len(found)}` keeps all {len(found)}"):
         quantized(run.folder, tmp_path / "out", keep_worst=len(found))

@@ -14,8 +14,8 @@ from addnorm.runs.files.folder import read_settings
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.train import train_run as training
 from addnorm.runs.train.train_run import Prepared, train_run
-from addnorm.training import patience
-from addnorm.training.patience import ExhaustedError
+from addnorm.training import interruptions
+from addnorm.training.interruptions import ExhaustedError
 
 RunOf = Callable[[str], Path]
 
@@ -149,7 +149,7 @@ def test_a_full_disk_under_the_last_weights(
     disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run ends with all its steps saved, and going on writes the weights alone."""
-    monkeypatch.setattr(patience, "WAIT", 0.3)
+    monkeypatch.setattr(interruptions, "WAIT", 0.3)
     save = training.save_model
     monkeypatch.setattr(training, "save_model", lambda *given: (fill(disk), save(*given)))
     recipe = read_recipe(write_recipe(tmp_path, "language"))

@@ -10,10 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.errors import InputError
-from addnorm.quantize.activations import RoundedByRange, RoundedByRow, Unrounded
 from addnorm.quantize.int4 import Int4Matrix, unpacked
 from addnorm.quantize.int8 import LARGEST, Int8Matrix
-from addnorm.quantize.layers import QuantizedEmbedding, QuantizedLinear, QuantizedTokenHead
+from addnorm.quantize.layers import (
+    QuantizedEmbedding,
+    QuantizedLinear,
+    QuantizedTokenHead,
+    RoundedByRange,
+    RoundedByRow,
+    Unrounded,
+)
 
 ops = torch.ops.quantized_decomposed
 

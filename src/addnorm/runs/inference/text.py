@@ -26,9 +26,9 @@ from addnorm.generate import (
     stream,
     translate,
 )
+from addnorm.generate.early_exit import EarlyExit, check_exits_early
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from addnorm.models.early_exit import EarlyExit, check_exits_early
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.functional import at_least_float32

@@ -12,8 +12,8 @@ from addnorm.atomic import atomic_directory
 from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError
 from addnorm.models import Model
+from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
 from addnorm.prune.selection import importance, kept_layers, kept_units
-from addnorm.prune.smaller import Pruning, keep_weights, smaller_config
 from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
 from addnorm.runs.evaluation import EvaluationData, Split
 from addnorm.runs.files.lock import check_empty, locked

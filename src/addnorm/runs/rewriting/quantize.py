@@ -26,13 +26,13 @@ from addnorm.quantize import (
     is_calibrated,
     quantize,
 )
-from addnorm.quantize.places import (
+from addnorm.quantize.quantizable_layers import (
     check_replaceable,
     check_some_left,
     includable,
     names_matching,
     names_to_include,
-    places_of,
+    slots_of,
     with_tied,
 )
 from addnorm.runs.evaluation import EvaluationData, Split
@@ -312,7 +312,7 @@ def sensitivities(
     before = _loss(model, some)
     rises: dict[str, float] = {}
     measured = set(layers.kept)
-    for name in (place.name for place in places_of(model, layers.included)):
+    for name in (slot.name for slot in slots_of(model, layers.included)):
         if name in measured:
             continue
         tied = with_tied(model, {name}, layers.included)

@@ -9,8 +9,8 @@ from addnorm.runs.recipes.consistency import check_training
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.train.teacher import check_student
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.training.intermediate import learned_maps
-from addnorm.training.patience import to_standard_error
+from addnorm.training.distillation import learned_maps
+from addnorm.training.interruptions import to_standard_error
 from addnorm.training.trainer import Batches, Listener, Trainer, Validation
 
 

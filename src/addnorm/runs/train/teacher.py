@@ -20,7 +20,7 @@ from addnorm.runs.opening import open_model
 from addnorm.runs.recipes.starting_model import MatchReport, transfer_matching_weights
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.average import weights_of
-from addnorm.training.intermediate import from_teacher
+from addnorm.training.distillation import from_teacher
 
 SHOWN = 3
 """How many tokens that differ are named."""

@@ -62,8 +62,8 @@ from addnorm.tasks.eval_config import LOWER_IS_BETTER
 from addnorm.tasks.registry import TASKS
 from addnorm.training.adapters import Adapted, adapt
 from addnorm.training.checkpoint import checkpoints_in
+from addnorm.training.interruptions import patiently
 from addnorm.training.optim import check_installed
-from addnorm.training.patience import patiently
 from addnorm.training.precision import autocast, resolve_device
 from addnorm.training.progress import ProgressBar
 from addnorm.training.trainer import Validation

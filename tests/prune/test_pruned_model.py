@@ -29,8 +29,8 @@ from addnorm.nn.positions import (
 )
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import DeepNormConfig, ParallelConfig, PreNormConfig
+from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
 from addnorm.prune.selection import gated, kept_layers, kept_units
-from addnorm.prune.smaller import Pruning, keep_weights, smaller_config
 from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
 
 SIZES: dict[str, Any] = {"d_model": 16, "n_layers": 3, "max_len": 16, "dropout": 0.0}
@@ -202,7 +202,7 @@ def test_exits_on_layers_that_leave_name_a_choice_that_keeps_them(
     with pytest.raises(InputError, match=r"early exits? stands? on layers? \d") as caught:
         smaller_config(config, pruning_of(model, layers=tuple(layers.split()))[0])
     if mended is None:
-        assert str(caught.value).endswith("none of these 4 layers can leave")
+        assert str(caught.value).endswith("none of these 4 layers can be removed")
         return
     assert str(caught.value).endswith(f"give `layers = {mended}`")
     smaller_config(config, pruning_of(model, layers=tuple(mended.split()))[0])

@@ -1,4 +1,4 @@
-"""The smaller model: its configuration, and the weights that it keeps."""
+"""The pruned model: its configuration, and the weights that it keeps."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,29 +36,29 @@ OF_ROWS = {
 }
 """The weights of a feed-forward that belong to its rows."""
 SIZES = {"n_heads", "in_features", "out_features", "num_embeddings", "embedding_dim", "p"}
-"""Settings that follow from the shapes of the weights, and dropout rates."""
+"""Settings that are determined by the shapes of the weights, and dropout rates."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """What stays of a model; what is not named stays as it is."""
+    """The parts of a model to keep; a part that is not named here is kept whole."""
 
     heads: float | None = None
     """The share of head groups to remove of every attention."""
     feedforward: float | None = None
     """The share of rows to remove of every feed-forward."""
     units: Kept = field(default_factory=dict[str, tuple[int, ...]])
-    """The units that stay, by the path of their sublayer in the old model."""
+    """The units to keep, by the path of their sublayer in the old model."""
     of: Mapping[str, int] = field(default_factory=dict[str, int])
-    """How many units each of these sublayers had."""
+    """The number of units that each of these sublayers had."""
     layers: Kept = field(default_factory=dict[str, tuple[int, ...]])
-    """The layers that stay, by stack."""
+    """The layers to keep, by stack."""
 
 
 def smaller_config(config: ModelConfig, pruning: Pruning) -> ModelConfig:
-    """The configuration of the pruned model; the width of a head stays.
+    """The configuration of the pruned model, with the same width of heads.
 
-    Raises `InputError` where an early exit stands on a layer that leaves.
+    Raises `InputError` if a layer with an early exit is removed.
     """
     if pruning.heads is not None:
         config = _narrower_attention(config, pruning.heads)
@@ -103,24 +103,23 @@ def _shallower(config: ModelConfig, layers: Kept) -> ModelConfig:
 
 
 def _new_exits(exits: Sequence[int], kept: tuple[int, ...], n_layers: int) -> tuple[int, ...]:
-    """The layers, counted from one, that the exits stand on in the pruned model."""
+    """The layers of the exits in the pruned model, counted from one."""
     below = [exit_layer - 1 for exit_layer in exits]
     if {*below} <= {*kept} and max(below) < kept[-1]:
         return tuple(kept.index(i) + 1 for i in below)
-    more = {*kept, *below}
-    some = [more | {max(*more, max(below) + 1)}, {*below, n_layers - 1}]
-    found = [f"give `layers = {_listed(sorted(one))}`" for one in some if len(one) < n_layers]
-    end = found[0] if found else f"none of these {n_layers} layers can leave"
-    raise InputError(
-        f"`layers = {_listed(kept)}`: {_standing(below)}, counted from 0, which must stay with a "
-        f"layer above: {end}"
+    with_exits = {*kept, *below}
+    valid = [with_exits | {max(*with_exits, max(below) + 1)}, {*below, n_layers - 1}]
+    hints = [f"give `layers = {_listed(sorted(i))}`" for i in valid if len(i) < n_layers]
+    hint = hints[0] if hints else f"none of these {n_layers} layers can be removed"
+    places = (
+        f"an early exit stands on layer {below[0]}"
+        if len(below) == 1
+        else f"early exits stand on layers {' and '.join(map(str, below))}"
     )
-
-
-def _standing(layers: Sequence[int]) -> str:
-    if len(layers) == 1:
-        return f"an early exit stands on layer {layers[0]}"
-    return f"early exits stand on layers {' and '.join(map(str, layers))}"
+    raise InputError(
+        f"`layers = {_listed(kept)}`: {places}, counted from 0, which must stay with a layer "
+        f"above: {hint}"
+    )
 
 
 def _listed(layers: Iterable[int]) -> str:
@@ -129,10 +128,10 @@ def _listed(layers: Iterable[int]) -> str:
 
 @torch.no_grad()
 def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
-    """Copy into `new` the weights that stay.
+    """Copy the weights to keep into `new`.
 
-    Raises `InputError` for a part of the new model that computes something else than the old one
-    did in its place, such as one that depends on the number of layers.
+    Raises `InputError` for a part of the new model that computes something other than the old one
+    in its place, such as one that depends on the number of layers.
     """
     origin, cuts, sources = _origin(new, pruning), _cuts(old, pruning), _tensors(old)
     for name, target in _tensors(new).items():
@@ -140,8 +139,8 @@ def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
         if source is None:
             raise InputError(f"`layers`: the old model has no {origin(name)}, which {name} needs")
         if id(source) in cuts:
-            axis, kept = cuts[id(source)]
-            source = source.index_select(axis, kept.to(source.device))
+            axis, entries = cuts[id(source)]
+            source = source.index_select(axis, entries.to(source.device))
         if source.shape != target.shape:
             raise InputError(
                 f"{name} would have shape {list(source.shape)}, and needs {list(target.shape)}"
@@ -151,9 +150,9 @@ def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
 
 
 def _origin(new: Model, pruning: Pruning) -> Callable[[str], str]:
-    """The name in the old model of what has a name in the new one.
+    """A function from the name of a part of the new model to its name in the old one.
 
-    Positions that the layers share are those of the first layer of the new model that has them.
+    Positions that layers share are those of the first layer of the new model that has them.
     """
     in_layers = _positions_in_layers(new)
 
@@ -161,21 +160,21 @@ def _origin(new: Model, pruning: Pruning) -> Callable[[str], str]:
         for path, layer in in_layers.items():
             if f"{name}.".startswith(f"{path}."):
                 name = layer + name[len(path) :]
-        if found := re.match(r"(\w+)\.blocks\.(\d+)(?=\.|$)", name):
-            stack, i = found[1], int(found[2])
+        if match := re.match(r"(\w+)\.blocks\.(\d+)(?=\.|$)", name):
+            stack, i = match[1], int(match[2])
             kept = pruning.layers.get(stack)
-            return name if kept is None else f"{stack}.blocks.{kept[i]}{name[found.end() :]}"
-        if found := re.match(r"exits\.(\d+)(?=\.|$)", name):
+            return name if kept is None else f"{stack}.blocks.{kept[i]}{name[match.end() :]}"
+        if match := re.match(r"exits\.(\d+)(?=\.|$)", name):
             kept = pruning.layers.get("stack")
-            i = int(found[1]) if kept is None else kept[int(found[1]) - 1] + 1
-            return f"exits.{i}{name[found.end() :]}"
+            i = int(match[1]) if kept is None else kept[int(match[1]) - 1] + 1
+            return f"exits.{i}{name[match.end() :]}"
         return name
 
     return old_name
 
 
 def _positions_in_layers(model: Model) -> dict[str, str]:
-    """For the positions of each embedding, where they first stand in a layer."""
+    """The first path in a layer of the positions of each embedding, by their path there."""
     paths: dict[int, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         if path.endswith(".position"):
@@ -190,15 +189,15 @@ def _positions_in_layers(model: Model) -> dict[str, str]:
 
 def _tensors(model: Model) -> dict[str, Tensor]:
     """The parameters and the persistent buffers by all of their names."""
-    buffers = dict(model.named_buffers(remove_duplicate=False))
-    kept = model.state_dict().keys()
+    persistent = model.state_dict().keys()
+    buffers = model.named_buffers(remove_duplicate=False)
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    return parameters | {name: one for name, one in buffers.items() if name in kept}
+    return parameters | {name: buffer for name, buffer in buffers if name in persistent}
 
 
 def _cuts(old: Model, pruning: Pruning) -> Mapping[int, tuple[int, Tensor]]:
-    """The axis and the entries that stay along it, by the identity of a tensor of the old model."""
-    found: dict[int, tuple[int, Tensor]] = {}
+    """The axis and the entries to keep along it, by the identity of a tensor of the old model."""
+    cuts: dict[int, tuple[int, Tensor]] = {}
     tensors = _tensors(old)
     for path, kept in pruning.units.items():
         axes = OF_HEADS if path.endswith("attention") else OF_ROWS
@@ -207,26 +206,26 @@ def _cuts(old: Model, pruning: Pruning) -> Mapping[int, tuple[int, Tensor]]:
             if tensor is not None:
                 width = tensor.shape[axis] // pruning.of[path]
                 starts = torch.tensor(kept)[:, None] * width
-                found[id(tensor)] = axis, (starts + torch.arange(width)).flatten()
-    return found
+                cuts[id(tensor)] = axis, (starts + torch.arange(width)).flatten()
+    return cuts
 
 
 def _check_same_function(old: Model, new: Model, origin: Callable[[str], str]) -> None:
-    """Raise `InputError` for a setting of the new model that is another one in the old."""
+    """Raise `InputError` for a setting of the new model that differs from the old one's."""
     for item in items_of(new):
         if item.kind in ("parameter", "buffer") or item.name in SIZES:
             continue
-        place = origin(item.path)
-        was = Item(old.get_submodule(place), place, item.name)
-        if not _same(item, was):
+        path = origin(item.path)
+        before = Item(old.get_submodule(path), path, item.name)
+        if not _same(item, before.value):
             raise InputError(
-                f"{item} was {shown(was.value)} in the old model: it depends on the number of the "
-                "layer or of the layers, and cannot be pruned so"
+                f"{item} was {shown(before.value)} in the old model: it depends on the number of "
+                "the layer or of the layers, so these layers cannot be removed"
             )
 
 
-def _same(item: Item, was: Item) -> bool:
-    now, before = item.value, was.value
+def _same(item: Item, before: Any) -> bool:
+    now = item.value
     if now is item.module:
         return type(now) is type(before)
     if type(now) is type(before) and type(now).__eq__ is object.__eq__:

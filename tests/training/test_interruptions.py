@@ -1,17 +1,19 @@
-"""Full disks: a run waits, continues bit-exactly once there is space, or stops safely."""
+"""Interruptions: a full disk is waited for, a signal stops training, and nothing saved is lost."""
 
 import errno
+import signal
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from tests.disks import fill
 from tests.training import tiny
-from tests.training.tiny import contents, everything, journal, same, steps_of
+from tests.training.tiny import contents, everything, interrupt, journal, same, steps_of
 
-from addnorm.training import patience
-from addnorm.training.patience import ExhaustedError, out_of_memory, patiently
+from addnorm.training import interruptions
+from addnorm.training.interruptions import ExhaustedError, out_of_memory, patiently, stop_requests
 from addnorm.training.trainer import Trainer, Validation
 
 pytestmark = pytest.mark.usefixtures("types_unchecked")
@@ -19,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("types_unchecked")
 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "WAIT", 0.3)
+    monkeypatch.setattr(interruptions, "WAIT", 0.3)
 
 
 class FillsAt:
@@ -93,7 +95,7 @@ def test_space_that_comes_back_changes_nothing(disk: Path, tmp_path: Path, case:
     trainer.say = mend
     trainer.fit()
     assert len(said) == 2
-    assert said[1] == f"{case} is written: going on"
+    assert said[1] == f"{case} is written: training continues"
     same(everything(trainer), everything(straight))
     assert contents(disk / "r") == contents(tmp_path / "straight")
 
@@ -140,3 +142,39 @@ def test_memory_that_is_full_is_one_message(
     assert caught.value.__notes__ == ["saved is everything up to step 5"]
     assert out_of_memory(RuntimeError("sizes differ")) is None
     assert out_of_memory(torch.OutOfMemoryError("CUDA out of memory")) is not None
+
+
+# Signals.
+
+
+@pytest.fixture(autouse=True)
+def _ctrl_c_interrupts() -> None:
+    # What a shell starts in the background ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_the_first_is_told_once_and_the_second_interrupts() -> None:
+    told: list[int] = []
+    with stop_requests(lambda: told.append(1)) as stop:
+        assert stop == []
+        interrupt(signal.SIGTERM)
+        assert (stop, told) == ([signal.SIGTERM], [1])
+        interrupt()
+        assert (len(stop), told) == (2, [1])
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_in_another_thread_nothing_is_watched() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    seen: list[object] = []
+
+    def watch() -> None:
+        with stop_requests() as stop:
+            seen.append((stop, signal.getsignal(signal.SIGINT)))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    thread.join()
+    assert seen == [([], before)]

@@ -15,7 +15,12 @@ from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.quantize import Int8Config, StaticConfig, dequantize, quantize
 from addnorm.quantize.model import laid_out
-from addnorm.quantize.places import check_replaceable, includable, names_matching, places_of
+from addnorm.quantize.quantizable_layers import (
+    check_replaceable,
+    includable,
+    names_matching,
+    slots_of,
+)
 from addnorm.training.average import weights_of
 
 TOKENS = torch.arange(12)[None]
@@ -118,7 +123,7 @@ def test_a_changed_recurrence_is_refused_by_name() -> None:
 
     model = DecoderConfig(d_model=16, n_layers=1, attention=RecurrentConfig()).build(9)
     check_replaceable(model)
-    assert any(place.name.endswith("attention.ahead") for place in places_of(model))
+    assert any(slot.name.endswith("attention.ahead") for slot in slots_of(model))
     model.set_submodule("stack.blocks.0.attention.ahead", Other(16, 16, batch_first=True))
     with pytest.raises(InputError, match=r"quantisation cannot hold .*Other.*of layer 0"):
         check_replaceable(model)

@@ -10,9 +10,7 @@ from torch.testing import assert_close
 
 from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError
-from addnorm.generate.next_token import Continuation
-from addnorm.models import DecoderConfig, DecoderModel, EncoderConfig, EncoderModel
-from addnorm.models.early_exit import (
+from addnorm.generate.early_exit import (
     ConfidenceRule,
     EarlyExit,
     EntropyRule,
@@ -20,6 +18,8 @@ from addnorm.models.early_exit import (
     check_exits_early,
     exit_rule,
 )
+from addnorm.generate.next_token import Continuation
+from addnorm.models import DecoderConfig, DecoderModel, EncoderConfig, EncoderModel
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.patterns import WindowPatternConfig

@@ -1,4 +1,4 @@
-"""Which layers of a model are quantised, by name: those of built-in parts, and those included."""
+"""The layers of a model that can be quantised: those of built-in parts, and included ones."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ QUANTIZED = (QuantizedLinear, QuantizedEmbedding, QuantizedTokenHead, QuantizedR
 
 
 @dataclass(frozen=True)
-class Place:
-    """A layer that is quantised: its name, and where it stands."""
+class LayerSlot:
+    """A layer to quantise, with its name, and the module and attribute that hold it."""
 
     name: str
     parent: nn.Module
@@ -42,46 +42,44 @@ class Place:
 
     @property
     def matrices(self) -> dict[str, Tensor]:
-        """The weights in few bits, by their names in the layer."""
+        """The weights to quantise, by their names in the layer."""
         weights = dict(self.part.named_parameters(recurse=False))
         if isinstance(self.part, nn.RNNBase):
             return {name: weight for name, weight in weights.items() if weight.ndim == 2}
         return {"weight": weights["weight"]}
 
 
-def places_of(model: Model, include: Collection[str] = ()) -> list[Place]:
-    """All that is quantised: what is built in, and the layers of these names; tables last."""
-    layers: list[Place] = []
-    tables: list[Place] = []
-    for place in _all_places(model):
-        parent, part = place.parent, place.part
+def slots_of(model: Model, include: Collection[str] = ()) -> list[LayerSlot]:
+    """The layers to quantise: those of built-in parts and those in `include`; tables last."""
+    layers: list[LayerSlot] = []
+    tables: list[LayerSlot] = []
+    for slot in _all_slots(model):
+        parent, part = slot.parent, slot.part
+        built_in = isinstance(parent, MAPS) and isinstance(part, nn.Linear | nn.RNNBase)
         if isinstance(parent, Embedding) and part is parent.tokens:
-            tables.append(place)
-        elif isinstance(part, TokenHead) or _is_map(parent, part) or place.name in include:
-            layers.append(place)
+            tables.append(slot)
+        elif built_in or isinstance(part, TokenHead) or slot.name in include:
+            layers.append(slot)
     return layers + tables
 
 
-def _all_places(model: nn.Module) -> Iterator[Place]:
+def _all_slots(model: nn.Module) -> Iterator[LayerSlot]:
     for path, module in model.named_modules():
         for name, part in module.named_children():
-            yield Place(f"{path}.{name}".strip("."), module, name, part)
-
-
-def _is_map(module: nn.Module, part: nn.Module) -> bool:
-    return isinstance(module, MAPS) and isinstance(part, nn.Linear | nn.RNNBase)
+            yield LayerSlot(f"{path}.{name}".strip("."), module, name, part)
 
 
 def includable(model: Model) -> list[str]:
-    """The names of layers that stay as they are unless they are included.
+    """The names of layers that are quantised only if they are included.
 
-    Linear and recurrent layers of torch's or ours, exactly; such as those of modules of your own.
+    These are linear and recurrent layers outside of built-in parts, such as those of custom
+    modules; their type must be exactly one of torch or ours.
     """
-    known = {id(place.part) for place in places_of(model)}
+    built_in = {id(slot.part) for slot in slots_of(model)}
     return [
-        place.name
-        for place in _all_places(model)
-        if type(place.part) in (nn.Linear, Linear, *RECURRENT) and id(place.part) not in known
+        slot.name
+        for slot in _all_slots(model)
+        if type(slot.part) in (nn.Linear, Linear, *RECURRENT) and id(slot.part) not in built_in
     ]
 
 
@@ -90,27 +88,27 @@ def names_to_include(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
 
     Raises `InputError` for a pattern that matches none.
     """
-    names, found = includable(model), list[str]()
+    names, included = includable(model), list[str]()
     for pattern in patterns:
-        some = [name for name in names if fnmatchcase(name, pattern)]
-        if not some:
-            there = nearest(pattern, names) or (
+        matches = [name for name in names if fnmatchcase(name, pattern)]
+        if not matches:
+            hint = nearest(pattern, names) or (
                 f" There are {', '.join(names[:4])}." if names else " No layer stays as it is."
             )
             raise InputError(
                 f"include {pattern!r} matches no linear or recurrent layer that would stay as it "
-                f"is.{there}"
+                f"is.{hint}"
             )
-        found += some
-    return tuple(dict.fromkeys(found))
+        included += matches
+    return tuple(dict.fromkeys(included))
 
 
 def products_of(model: Model, include: Collection[str] = ()) -> dict[str, nn.Module]:
     """The linear layers and heads that are quantised, by name."""
     return {
-        place.name: place.part
-        for place in places_of(model, include)
-        if isinstance(place.part, nn.Linear | TokenHead)
+        slot.name: slot.part
+        for slot in slots_of(model, include)
+        if isinstance(slot.part, nn.Linear | TokenHead)
     }
 
 
@@ -121,51 +119,51 @@ def names_matching(
 
     Raises `InputError` for a pattern that matches none.
     """
-    names = [place.name for place in places_of(model, include)]
+    names = [slot.name for slot in slots_of(model, include)]
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InputError(
                 f"keep {pattern!r} matches no layer that is quantised.{nearest(pattern, names)}"
             )
-    matching = {n for n in names if any(fnmatchcase(n, one) for one in patterns)}
-    return with_tied(model, matching, include)
+    matches = {name for name in names if any(fnmatchcase(name, p) for p in patterns)}
+    return with_tied(model, matches, include)
 
 
 def with_tied(
     model: Model, names: Collection[str], include: Collection[str] = ()
 ) -> frozenset[str]:
     """The layers of these names, and those that share a weight with one of them."""
-    places = places_of(model, include)
-    weights = {id(w) for one in places if one.name in names for w in one.matrices.values()}
-    tied = [one for one in places if weights & {id(w) for w in one.matrices.values()}]
-    return frozenset(one.name for one in tied)
+    slots = slots_of(model, include)
+    weights = {id(w) for slot in slots if slot.name in names for w in slot.matrices.values()}
+    tied = [slot for slot in slots if weights & {id(w) for w in slot.matrices.values()}]
+    return frozenset(slot.name for slot in tied)
 
 
 def check_some_left(model: Model, kept: Collection[str], include: Collection[str] = ()) -> None:
     """Raise `InputError` if every layer is to be kept."""
-    if len(kept) == (n := len(places_of(model, include))):
+    if len(kept) == (n := len(slots_of(model, include))):
         raise InputError(f"nothing to quantise: all {n} layers are to be kept as they are")
 
 
 def check_replaceable(model: Model, include: Collection[str] = ()) -> None:
     """Raise `InputError` unless every module to be replaced is exactly a built-in one."""
     if any(isinstance(module, QUANTIZED) for module in model.modules()):
-        raise InputError("the model is quantised already: take the one that it was made of")
+        raise InputError("the model is quantised already: take the model before quantisation")
     ledger = Ledger(model, "quantisation")
-    places = places_of(model, include)
-    for part in (place.part for place in places):
+    slots = slots_of(model, include)
+    for part in (slot.part for slot in slots):
         if isinstance(part, TokenHead):
             _claim_head(ledger, part)
         elif isinstance(part, nn.RNNBase):
             ledger.module(part, *RECURRENT)
-            ledger.leave_all(part, because="the new layer has all but its matrices as it is")
+            ledger.leave_all(part, because="the new layer keeps all but the matrices")
         elif isinstance(part, nn.Embedding):
             ledger.table(part)
         else:
             ledger.linear(part)
         ledger.close(part)
-    if not places:
-        raise InputError("nothing to quantise: this model has no linear layer that is known")
+    if not slots:
+        raise InputError("nothing to quantise: this model has no built-in linear layer")
 
 
 def _claim_head(ledger: Ledger, head: TokenHead) -> None:
@@ -173,4 +171,4 @@ def _claim_head(ledger: Ledger, head: TokenHead) -> None:
     for name in ("weight", "bias", "scale", "softcap"):
         ledger.take(head, name)
     if head.transform is not None:
-        ledger.leave_all(head.transform, because="the new head has it as it is")
+        ledger.leave_all(head.transform, because="the new head keeps it")

@@ -1,0 +1,108 @@
+"""The load of the experts of a mixture in training: the loss that balances it, and its figures."""
+
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from addnorm.nn.moe import MixtureOfExperts, expert_load, load_balance, route, within_capacity
+
+Mixtures = Mapping[str, MixtureOfExperts]
+"""The mixtures of experts in a model, by module name."""
+
+MASKS = {"encoder": "source_valid", "decoder": "target_valid"}
+"""The padding-mask argument of each stack of an encoder–decoder; other models have `valid`."""
+
+
+def mixtures_of(model: nn.Module) -> Mixtures:
+    """All mixtures of experts in the model."""
+    modules = model.named_modules()
+    return {name: module for name, module in modules if isinstance(module, MixtureOfExperts)}
+
+
+@contextmanager
+def record_router_logits(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
+    """Record the logits of every router during forward passes, by the name of its mixture."""
+    router_logits: dict[str, Tensor] = {}
+
+    def record(name: str) -> RemovableHandle:
+        def hook(_: nn.Module, __: Any, logits: Tensor) -> None:
+            router_logits[name] = logits
+
+        return mixtures[name].router.register_forward_hook(hook)
+
+    with ExitStack() as hooks:
+        for name in mixtures:
+            hooks.enter_context(record(name))
+        yield router_logits
+
+
+def balance_loss(
+    mixtures: Mixtures, router_logits: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+) -> Tensor | float:
+    """`Σ balance · load_balance` over the recorded mixtures, excluding padding; per token."""
+    return sum(
+        (
+            mixtures[name].balance
+            * load_balance(logits, mixtures[name].top_k, real_tokens(name, logits, inputs))
+            for name, logits in router_logits.items()
+            if mixtures[name].balance
+        ),
+        start=0.0,
+    )
+
+
+def real_tokens(
+    name: str, logits: Tensor, inputs: Mapping[str, Tensor]
+) -> Bool[Tensor, "..."] | None:
+    """The mask of real tokens in this layer; None (all) if the inputs' mask has another shape."""
+    valid = inputs.get(MASKS.get(name.partition(".")[0], "valid"))
+    return valid if valid is not None and valid.shape == logits.shape[:-1] else None
+
+
+class ExpertLoad:
+    """Counts the tokens of every expert, without padding, over the micro-batches of a step.
+
+    Counting takes no part in the gradient, and only `figures` waits for the device; `latest` holds
+    what it last returned.
+    """
+
+    def __init__(self, mixtures: Mixtures) -> None:
+        self.mixtures = mixtures
+        self.latest: dict[str, float] = {}
+        self._counts: dict[str, Tensor] = {}
+        self._within_capacity: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def count(self, router_logits: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> None:
+        """Add the choices of one micro-batch, given the logits of the routers."""
+        for name, logits in router_logits.items():
+            mixture, valid = self.mixtures[name], real_tokens(name, logits, inputs)
+            _, chosen = route(logits.detach(), mixture.top_k)
+            counts = expert_load(chosen, logits.shape[-1], valid)
+            self._counts[name] = self._counts.get(name, 0) + counts
+            if (capacity := mixture.capacity(chosen)) is not None:
+                within = within_capacity(chosen, capacity)
+                n_within = (within if valid is None else within[valid]).sum()
+                self._within_capacity[name] = self._within_capacity.get(name, 0) + n_within
+
+    def figures(self) -> dict[str, float]:
+        """The figures since the last call, empty without mixtures; counting starts again.
+
+        `load_ratio` is `max_e n_e / mean_e n_e` of the mixture where it is largest, which is 1 for
+        an even load. `dropped`, only with a capacity, is the share of choices for which an expert
+        had no place, over all mixtures that have a capacity.
+        """
+        counts = {name: n.tolist() for name, n in self._counts.items() if n.sum()}
+        figures = dict[str, float]()
+        if counts:
+            figures["load_ratio"] = max(max(n) * len(n) / sum(n) for n in counts.values())
+        if n_choices := sum(sum(counts.get(name, [])) for name in self._within_capacity):
+            n_within = sum(int(n) for n in self._within_capacity.values())
+            figures["dropped"] = 1 - n_within / n_choices
+        self.latest, self._counts, self._within_capacity = figures, {}, {}
+        return figures
