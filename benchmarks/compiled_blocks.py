@@ -18,7 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from addnorm.bench.ours import Repeated, decoder_config
-from addnorm.bench.sizes import CHARACTERS, DECODER, DecoderSizes
+from addnorm.bench.training import CHARACTERS, DECODER, DecoderSizes
 from addnorm.data.batches.batch import Batch
 from addnorm.nn.choices import choices
 from addnorm.processor import cores, processor

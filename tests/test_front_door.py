@@ -256,8 +256,8 @@ MISTAKES = {
     "an.load(7)": "7 is not a path: give a string or a Path",
     "an.load('gpt2', dtpe='float32')": "load() has no argument dtpe. Did you mean 'dtype'?",
     "an.check(sampel=3)": "check() has no argument sampel. Did you mean 'sample'?",
-    "an.check(sample='x')": "sample = 'x': give a whole number, at least 0",
-    "an.check(jobs=0)": "jobs = 0: give a whole number, at least 1",
+    "an.check(sample='x')": "sample = 'x': give an integer, at least 0",
+    "an.check(jobs=0)": "jobs = 0: give an integer, at least 1",
     "an.train(an.DecoderConfig(), 'To be ' * 99, tokenizer='char', steps=1)": "... To be To be ': "
     "give what addnorm.text, pairs,",
     "an.load('gpt2').generate(5)": "texts = 5: give a string or a list of strings",

@@ -2,9 +2,8 @@
 
 import pytest
 
-from addnorm.bench.benchmark import Goal, Limit, Ratio
+from addnorm.bench.benchmark import Goal, Limit, Outcome, Ratio, Spread, ratio
 from addnorm.bench.implementation import Round
-from addnorm.bench.rounds import Outcome, Spread
 
 
 def outcome(name: str, *speeds: float) -> Outcome:
@@ -74,3 +73,19 @@ def test_what_was_not_measured_is_said(target: Ratio | Limit, missing: str) -> N
     target_result = target.evaluate(OUTCOMES)
     assert (target_result.value, target_result.met) == (None, "not measured")
     assert target_result.comparison == f"no figures of {missing}"
+
+
+def test_figures() -> None:
+    outcome = Outcome(name="a", rounds=[Round(2.0, 10.0, {"x": 3.0}), Round(4.0, 10.0)])
+    assert outcome.figures("speed") == [5.0, 2.5]
+    assert outcome.figures("ms") == [200.0, 400.0]
+    assert outcome.figures("x") == [3.0]
+    assert outcome.figures("y") == []
+
+
+def test_a_ratio_pairs_what_was_measured_together() -> None:
+    """The machine is twice as slow in the second round, and the ratio does not see it."""
+    assert ratio([8.0, 4.0, 9.0], [4.0, 2.0, 3.0]) == Spread(median=2.0, low=2.0, high=3.0)
+    assert Spread.of([3.0, 1.0]) == Spread(median=2.0, low=1.0, high=3.0)
+    with pytest.raises(ValueError, match="no rounds"):
+        Spread.of([])

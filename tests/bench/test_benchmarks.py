@@ -13,7 +13,7 @@ from addnorm.bench.benchmark import Benchmark, Ratio
 from addnorm.bench.benchmarks import BENCHMARKS, named
 from addnorm.bench.decoding import DecodingSizes
 from addnorm.bench.implementation import Implementation, Worker
-from addnorm.bench.sizes import TINY, DecoderSizes, TranslatorSizes
+from addnorm.bench.training import TINY, DecoderSizes, TranslatorSizes
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small

@@ -9,8 +9,8 @@ from rich.console import Console
 from tests.bench import fakes
 
 from addnorm.bench import report
+from addnorm.bench.benchmark import Outcome
 from addnorm.bench.implementation import Round
-from addnorm.bench.rounds import Outcome
 from addnorm.bench.run import Result
 from addnorm.processor import file_name, processor
 

@@ -1,14 +1,15 @@
 """A benchmark from preparation to results, each implementation in its own process."""
 
 from dataclasses import replace
+from itertools import count
 
 import pytest
 from tests.bench import fakes
 
 from addnorm.bench import run
-from addnorm.bench.implementation import Cost, implementation
-from addnorm.bench.rounds import Spread
-from addnorm.bench.run import bench, facts, installed
+from addnorm.bench.benchmark import Spread
+from addnorm.bench.implementation import Cost, Failed, Round, implementation
+from addnorm.bench.run import alternate, bench, facts, installed
 from addnorm.errors import InputError
 
 
@@ -66,3 +67,39 @@ def test_facts_name_the_machine_and_the_versions() -> None:
     assert found["machine"]["processor"]
     assert {"addnorm", "torch"} <= set(found["versions"])
     assert installed("no-such-package") is None
+
+
+class Noted:
+    """Notes every turn; fails from one of them on, if at all."""
+
+    def __init__(self, name: str, turns: list[str], *, fails_at: int = 99) -> None:
+        self.name, self.turns, self.fails_at, self.done = name, turns, fails_at, count()
+
+    def round(self) -> Round:
+        number = next(self.done)
+        self.turns.append(self.name)
+        if number >= self.fails_at:
+            raise Failed("out of breath")
+        return Round(seconds=1.0, units=number + 1.0)
+
+
+def test_everyone_has_a_turn_in_each_round_and_the_first_one_changes() -> None:
+    turns: list[str] = []
+    outcomes = alternate({name: Noted(name, turns) for name in "abc"}, 4)
+    assert turns == list("abcbcacababc")
+    assert [r.units for r in outcomes["b"].rounds] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_one_that_fails_is_out_and_the_others_go_on() -> None:
+    turns: list[str] = []
+    runners = {"a": Noted("a", turns), "b": Noted("b", turns, fails_at=1)}
+    seen: list[tuple[int, str]] = []
+    outcomes = alternate(runners, 3, watch=lambda i, name: seen.append((i, name)))
+    assert turns == list("abbaa")
+    assert seen == list(zip([0, 0, 1, 1, 2], turns, strict=True))
+    assert (outcomes["b"].problem, outcomes["b"].rounds) == ("out of breath", [])
+    assert len(outcomes["a"].rounds) == 3
+
+
+def test_nobody_there_is_no_mistake() -> None:
+    assert alternate({}, 3) == {}

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 from tests.checking import my_parts
 
-from addnorm.checking.families import families, family_name, part_examples
-from addnorm.checking.named_objects import named_object
+from addnorm.checking.families import families, family_name, named_object, part_examples
 from addnorm.errors import InputError
 from addnorm.nn.attention import WindowPatternConfig
 
@@ -42,7 +41,7 @@ def test_what_is_no_part_is_one_message() -> None:
     class Nothing:
         """No part."""
 
-    with pytest.raises(InputError, match="fits no family: say with `family`"):
+    with pytest.raises(InputError, match="fits no family: name its family with `family`"):
         family_name(Nothing)
     with pytest.raises(InputError, match="Did you mean 'norm'"):
         family_name(my_parts.DyTConfig, "nrom")
@@ -71,5 +70,5 @@ def test_a_person_who_names_a_part_has_it_imported(
 def test_examples() -> None:
     assert [*part_examples(my_parts.DyTConfig).values()] == [my_parts.DyTConfig()]
     assert len(part_examples(WindowPatternConfig)) == 2
-    with pytest.raises(InputError, match="NeedsSizeConfig cannot be made without values"):
+    with pytest.raises(InputError, match="NeedsSizeConfig cannot be built without arguments"):
         part_examples(my_parts.NeedsSizeConfig)

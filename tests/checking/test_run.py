@@ -10,7 +10,7 @@ import pytest
 from addnorm.checking.axes import ARCHITECTURES
 from addnorm.checking.comparison import CellResult
 from addnorm.checking.matrix import Cell, cells, named
-from addnorm.checking.run import Report, check, compiled, found
+from addnorm.checking.run import Report, check, compiled, matching
 from addnorm.checking.sampling import sample
 from addnorm.errors import InputError
 
@@ -80,16 +80,16 @@ def test_a_report_names_what_needs_values() -> None:
 
 
 def test_what_there_is_to_check() -> None:
-    cells_found, others = found("")
+    cells_found, others = matching("")
     assert len(cells_found) == len(everything())
     assert {name.partition("/")[0] for name in others} == {"kernel", "decoding", "device"}
-    assert found("decoding/*greedy") == (
+    assert matching("decoding/*greedy") == (
         [],
         [name for name in others if name.startswith("decoding") and name.endswith("greedy")],
     )
-    assert found("encoder/none/*")[1] == []
+    assert matching("encoder/none/*")[1] == []
     with pytest.raises(InputError, match="Did you mean 'rotary'"):
-        found("rotry")
+        matching("rotry")
 
 
 @pytest.mark.long

@@ -1,15 +1,55 @@
-"""The definition of a benchmark: the measurement, the implementations, and targets to meet."""
+"""The definition of a benchmark: its implementations, their outcomes, and targets to meet."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
-from addnorm.bench.implementation import Implementation, Run
-from addnorm.bench.rounds import Outcome, Spread, ratio
+from addnorm.bench.implementation import Implementation, Round, Run
+
+Met = Literal["aim", "must", "not met", "not measured"]
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """The outcome of an implementation: its rounds, or the problem that occurred."""
+
+    name: str
+    rounds: list[Round] = field(default_factory=list[Round])
+    problem: str = ""
+
+    def figures(self, name: str) -> list[float]:
+        """Return a metric of each round: `speed` (units per second), `ms` per unit, or a detail."""
+        if name == "speed":
+            return [r.units / r.seconds for r in self.rounds]
+        if name == "ms":
+            return [1e3 * r.seconds / r.units for r in self.rounds]
+        return [r.details[name] for r in self.rounds if name in r.details]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The median, minimum and maximum of several rounds."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Compute the spread. Raises `ValueError` if there are no values."""
+        if not values:
+            raise ValueError("no rounds, so there is no median")
+        return cls(median(values), min(values), max(values))
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """Return `ours / theirs` round by round, so that temporary slowdowns affect both."""
+    return Spread.of([a / b for a, b in zip(ours, theirs, strict=True)])
+
 
 Outcomes = Mapping[str, Outcome]
-Met = Literal["aim", "must", "not met", "not measured"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +61,7 @@ class Goal:
     at_most: bool = False
 
     def met(self, value: float) -> Met:
-        """Which of the two targets a value meets."""
+        """Return which of the two targets a value meets."""
         if self.aim is not None and self._reaches(value, self.aim):
             return "aim"
         if self.must is not None and self._reaches(value, self.must):
@@ -51,13 +91,13 @@ class Ratio:
     figure: str = "speed"
 
     def evaluate(self, outcomes: Outcomes) -> TargetResult:
-        mine = best_of(outcomes, self.ours, self.figure, least=self.goal.at_most)
-        other = best_of(outcomes, self.peers, self.figure, least=self.goal.at_most)
-        if mine is None or other is None:
-            return _unmeasured(self.ours if mine is None else self.peers)
-        value = ratio(mine.figures(self.figure), other.figures(self.figure))
+        ours = best_of(outcomes, self.ours, self.figure, least=self.goal.at_most)
+        peer = best_of(outcomes, self.peers, self.figure, least=self.goal.at_most)
+        if ours is None or peer is None:
+            return _unmeasured(self.ours if ours is None else self.peers)
+        value = ratio(ours.figures(self.figure), peer.figures(self.figure))
         unit = "" if self.figure == "speed" else f", {self.figure}"
-        comparison = f"{mine.name} : {other.name}{unit}"
+        comparison = f"{ours.name} : {peer.name}{unit}"
         return TargetResult(comparison=comparison, value=value, met=self.goal.met(value.median))
 
 

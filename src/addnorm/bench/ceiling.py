@@ -14,9 +14,9 @@ from addnorm.processor import cores
 WIDTHS = (1024, 2048)
 """Matrix sizes that fit in the caches, and that do not."""
 EMULATED = (128,)
-"""For types that the processor has no products of, which take minutes otherwise."""
+"""For dtypes without products in hardware, which would take minutes."""
 READ_MIB = 512
-"""Far more than any cache."""
+"""The MiB that are read, far more than any cache holds."""
 
 
 def ceilings(
@@ -26,23 +26,23 @@ def ceilings(
     read_mib: int = READ_MIB,
     for_seconds: float = 0.15,
 ) -> Run:
-    """Rounds whose details are FLOP/s by type (`f32`, `bf16`, `int8`) and bytes/s (`read`)."""
+    """Return rounds with the details `f32`, `bf16` and `int8` in FLOP/s, and `read` in bytes/s."""
     torch.set_num_threads(cores())
     kinds = {"f32": ("f32", "f32 onednn"), "bf16": ("bf16",), "int8": ("int8",)}
     products = {
-        name: [(product(kind, width), width) for kind in found for width in _sizes(name, widths)]
-        for name, found in kinds.items()
+        name: [(product(kind, width), width) for kind in ways for width in _sizes(name, widths)]
+        for name, ways in kinds.items()
     }
     memory = torch.ones(read_mib * 2**18)
 
     def run() -> Round:
         start = time.perf_counter()
-        found = {
+        rates = {
             name: max(rate(step, 2.0 * n**3, for_seconds) for step, n in steps)
             for name, steps in products.items()
         }
-        found["read"] = rate(memory.sum, 4.0 * memory.numel(), for_seconds)
-        return Round(time.perf_counter() - start, 1, found)
+        rates["read"] = rate(memory.sum, 4.0 * memory.numel(), for_seconds)
+        return Round(time.perf_counter() - start, 1, rates)
 
     return run
 
@@ -52,7 +52,7 @@ def _sizes(name: str, widths: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def product(kind: str, width: int) -> Callable[[], object]:
-    """A product of two square matrices; int8 is accumulated in int32.
+    """Return a product of two square matrices; int8 is accumulated in int32.
 
     torch uses MKL for float32, which is slower on processors of other makers; oneDNN, also included
     in torch, is not. The machine's ceiling is the better of both.
@@ -70,7 +70,7 @@ def product(kind: str, width: int) -> Callable[[], object]:
 
 
 def rate(step: Callable[[], object], worth: float, for_seconds: float) -> float:
-    """The rate per second of the fastest of several calls."""
+    """Return the rate per second of the fastest of several calls."""
     best, end = float("inf"), time.perf_counter() + for_seconds
     while True:
         start = time.perf_counter()

@@ -32,7 +32,7 @@ class DecodingSizes:
     vocab_size: int = GPT2_VOCABULARY
 
     def prompts(self) -> list[list[int]]:
-        """Random tokens, the same for every implementation, without the first four ids."""
+        """Return random tokens, the same for every implementation, without the four special ids."""
         draw = random.Random(1)
         return [
             [draw.randrange(4, self.vocab_size) for _ in range(self.prompt)]
@@ -40,7 +40,7 @@ class DecodingSizes:
         ]
 
     def cost(self, precision: Precision) -> Cost:
-        """The bytes of memory read per new token: each weight once per batch.
+        """Return the bytes of memory read per new token: each weight once per batch.
 
         Cached keys and values are not counted.
         """
@@ -48,7 +48,7 @@ class DecodingSizes:
 
 
 def decoding(generate: Callable[[int], object], sizes: DecodingSizes) -> Run:
-    """Rounds that measure the new tokens after the first, without the time of the prompt.
+    """Return rounds that measure the new tokens after the first, without the prompt's time.
 
     `generate(n)` processes the prompts and generates `n` tokens for each; the time for one token,
     including the prompt, is subtracted. `with prompt` is the speed without the subtraction, `prompt

@@ -72,13 +72,13 @@ def implementation(
     warm_up: bool = True,
     **options: Any,
 ) -> Implementation:
-    """An implementation that is built by `build` with these options."""
+    """Return an implementation that is built by `build` with these options."""
     built = partial(build, **options)
     return Implementation(name=name, build=built, needs=needs, cost=cost, warm_up=warm_up)
 
 
 class Failed(Exception):
-    """An implementation raised an error, died or timed out; the message is one line."""
+    """The error of an implementation that failed, died or timed out; its message is one line."""
 
 
 class Worker:
@@ -111,7 +111,7 @@ class Worker:
             answer: Round | str = self._pipe.recv()
         except (EOFError, OSError) as error:
             self._process.join(5)
-            raise Failed(self._last_words()) from error
+            raise Failed(self._last_line()) from error
         if isinstance(answer, str):
             raise Failed(answer)
         return answer
@@ -124,10 +124,10 @@ class Worker:
             self._process.terminate()
             self._process.join()
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         output = self._log.read_text("utf-8", "replace").split("\n") if self._log.exists() else []
-        words = [line.strip() for line in output if line.strip()]
-        return ": ".join([f"ended with exit status {self._process.exitcode}", *words[-1:]])
+        lines = [line.strip() for line in output if line.strip()]
+        return ": ".join([f"ended with exit status {self._process.exitcode}", *lines[-1:]])
 
 
 def _serve(
@@ -154,13 +154,13 @@ def _serve(
 
 
 def one_line(error: BaseException) -> str:
-    """An exception in one line: its type and the first line of its message."""
+    """Return an exception in one line: its type and the first line of its message."""
     message = str(error).strip().split("\n")[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 def peak_mib() -> float:
-    """The peak memory of this process, in MiB.
+    """Return the peak memory of this process, in MiB.
 
     Linux counts a parent's memory in `ru_maxrss` of a new process, so its own record comes first.
     """
@@ -168,7 +168,7 @@ def peak_mib() -> float:
 
 
 def held_mib() -> float:
-    """The current memory of this process, in MiB; its peak if unknown.
+    """Return the current memory of this process, in MiB; its peak if unknown.
 
     Freed memory that glibc keeps is released first, since its amount is random.
     """
@@ -193,7 +193,7 @@ def _maxrss(whose: int = resource.RUSAGE_SELF) -> float:
 def timed(
     step: Callable[[], object], units: float, *, at_least: float = 1.0, steps: int = 1
 ) -> Run:
-    """Rounds that repeat a step worth `units`, at least `steps` times and `at_least` seconds.
+    """Return rounds that repeat a step of `units`, at least `steps` times and `at_least` seconds.
 
     Compiled code is sometimes recompiled at the second step, so warm-up takes several steps.
     """
@@ -209,7 +209,7 @@ def timed(
 
 
 def started(_: Path, *, statement: str) -> Run:
-    """Rounds that each run a statement in a new Python process.
+    """Return rounds that each run a statement in a new Python process.
 
     This file imports no torch, because the peak memory of a new process includes its parent's.
     """

@@ -9,7 +9,7 @@ import torch
 from addnorm.bench.benchmark import Benchmark, Goal, Limit, Ratio, Target
 from addnorm.bench.decoding import GPT2_VOCABULARY
 from addnorm.bench.implementation import Round, Run, held_mib, implementation
-from addnorm.bench.sizes import random_tokens
+from addnorm.bench.training import random_tokens
 from addnorm.generate import Continuation
 from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small
@@ -23,7 +23,7 @@ STEPS = 64
 
 
 def config_of(window: int | None, small: DecoderConfig | None = None) -> DecoderConfig:
-    """GPT-2 small, or `small`, with rotary positions and optionally a sliding window."""
+    """Return GPT-2 small, or `small`, with rotary positions and optionally a sliding window."""
     config = replace(small or gpt2_small(), position=RotaryConfig(), dropout=0.0)
     if window is None:
         return config
@@ -35,7 +35,7 @@ def config_of(window: int | None, small: DecoderConfig | None = None) -> Decoder
 def read(
     _: Path, *, length: int, window: int | None = None, small: DecoderConfig | None = None
 ) -> Run:
-    """Rounds that each process one prompt up to the next-token logits."""
+    """Return rounds that each process one prompt up to the next-token logits."""
     next_token, prompt = _begun(config_of(window, small), length)
 
     def run() -> Round:
@@ -47,7 +47,7 @@ def read(
 
 
 def write(_: Path, *, length: int, window: int, small: DecoderConfig | None = None) -> Run:
-    """Rounds that each generate some tokens, starting after a prompt of this length."""
+    """Return rounds that each generate some tokens, starting after a prompt of this length."""
     next_token, prompt = _begun(config_of(window, small), length)
     next_token.start([prompt])
     tokens = torch.tensor(prompt[:1])
@@ -70,7 +70,7 @@ def _begun(config: DecoderConfig, length: int) -> tuple[Continuation, list[int]]
 
 
 def benchmark() -> Benchmark:
-    """One text, 16 times as long as GPT-2's maximum."""
+    """Return the benchmark of one text, 16 times as long as GPT-2's maximum."""
     longest = LENGTHS[-1]
     reading = {f"read {longest:,}": None, f"read {longest:,}, window {WINDOW}": WINDOW}
     writing = {f"write after {n:,}, window {WINDOW}": n for n in LENGTHS}

@@ -1,4 +1,4 @@
-"""AddNorm's own implementations, by its public API."""
+"""AddNorm's implementations, by its public API."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -7,11 +7,9 @@ from pathlib import Path
 import torch
 
 import addnorm
-from addnorm.bench.decoding import DecodingSizes, decoding
-from addnorm.bench.decoding import Precision as DecodingPrecision
+from addnorm.bench.decoding import DecodingSizes, Precision, decoding
 from addnorm.bench.implementation import Run, started, timed
-from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
-from addnorm.bench.training import Precision
+from addnorm.bench.training import DecoderSizes, TrainingPrecision, TranslatorSizes
 from addnorm.data.batches.buckets import Batch
 from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID
 from addnorm.generate import (
@@ -49,9 +47,13 @@ generate(model, [[1, 2, 3]], GreedyConfig(), max_new_tokens=2, eos_id=None)
 
 
 def train_decoder(
-    folder: Path, *, sizes: DecoderSizes, precision: Precision = "float32", compile: bool = False
+    folder: Path,
+    *,
+    sizes: DecoderSizes,
+    precision: TrainingPrecision = "float32",
+    compile: bool = False,
 ) -> Run:
-    """Training a GPT with the library's own loop."""
+    """Return rounds of training a GPT with the library's own loop."""
     batches = [Batch.of({"tokens": x}, y, []) for x, y in sizes.batches()]
     model = decoder_config(sizes).build(sizes.vocab_size)
     config = TrainConfig(steps=10**9, precision=precision, compile=compile, device="cpu")
@@ -59,17 +61,21 @@ def train_decoder(
 
 
 def train_translator(
-    folder: Path, *, sizes: TranslatorSizes, precision: Precision = "float32", compile: bool = False
+    folder: Path,
+    *,
+    sizes: TranslatorSizes,
+    precision: TrainingPrecision = "float32",
+    compile: bool = False,
 ) -> Run:
-    """Training a translator with the library's own loop."""
+    """Return rounds of training a translator with the library's own loop."""
     batches = [Batch.of({"source": x, "target": y}, z, []) for x, y, z in sizes.batches()]
     model = translator_config(sizes).build(sizes.vocab_size)
     config = TrainConfig(steps=10**9, precision=precision, compile=compile, device="cpu")
     return _updates(model, batches, config, sizes.tokens, folder)
 
 
-def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) -> Run:
-    """Greedy continuations of all prompts in a batch, compiled."""
+def decode(folder: Path, *, sizes: DecodingSizes, precision: Precision) -> Run:
+    """Return rounds of greedy continuations of all prompts in a batch, compiled."""
     model = _opened(folder, precision)
     assert isinstance(model, DecoderModel)
     prompts = sizes.prompts()
@@ -79,10 +85,8 @@ def decode(folder: Path, *, sizes: DecodingSizes, precision: DecodingPrecision) 
     )
 
 
-def translations(
-    folder: Path, *, sizes: DecodingSizes, beams: int, precision: DecodingPrecision
-) -> Run:
-    """Translations by beam search; sources end with eos."""
+def translations(folder: Path, *, sizes: DecodingSizes, beams: int, precision: Precision) -> Run:
+    """Return rounds of translations by beam search; sources end with eos."""
     model = _opened(folder, precision)
     assert isinstance(model, EncoderDecoderModel)
     sources = [[*row[:-1], EOS_ID] for row in sizes.prompts()]
@@ -95,14 +99,14 @@ def translations(
 
 
 def first_token(folder: Path) -> Run:
-    """Time to first token of a compiled decoder in a new process, with a warm graph cache.
+    """Return rounds of the time to first token of a compiled decoder, with a warm graph cache.
 
     Each round is a new process (see `started`).
     """
     return started(folder, statement=FIRST_TOKEN.format(folder=str(folder / "hf")))
 
 
-def _opened(folder: Path, precision: DecodingPrecision) -> Model:
+def _opened(folder: Path, precision: Precision) -> Model:
     torch.set_num_threads(cores())
     if precision == "int8":
         return with_weights(addnorm.load(folder / "hf").model, precision)
@@ -121,20 +125,20 @@ def _updates(
 class Repeated:
     """A loader with the same batches in every epoch."""
 
-    def __init__(self, made: Sequence[Batch]) -> None:
-        self.made = made
+    def __init__(self, repeated: Sequence[Batch]) -> None:
+        self.repeated = repeated
 
     def __len__(self) -> int:
-        return len(self.made)
+        return len(self.repeated)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The batches from number `start` onwards."""
         del epoch
-        return iter(self.made[start:])
+        return iter(self.repeated[start:])
 
 
 def decoder_config(sizes: DecoderSizes) -> DecoderConfig:
-    """A GPT-2 configuration of these sizes."""
+    """Return a GPT-2 configuration of these sizes."""
     return DecoderConfig(
         d_model=sizes.d_model,
         n_layers=sizes.n_layers,
@@ -150,7 +154,7 @@ def decoder_config(sizes: DecoderSizes) -> DecoderConfig:
 
 
 def translator_config(sizes: TranslatorSizes) -> EncoderDecoderConfig:
-    """A configuration of the original Transformer of these sizes."""
+    """Return a configuration of the original Transformer of these sizes."""
     return EncoderDecoderConfig(
         d_model=sizes.d_model,
         n_layers=sizes.n_layers,

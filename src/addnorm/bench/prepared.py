@@ -10,7 +10,7 @@ import torch
 from addnorm.bench.decoding import GPT2_VOCABULARY
 from addnorm.bench.implementation import Round, Run
 from addnorm.bench.ours import translator_config
-from addnorm.bench.sizes import TranslatorSizes
+from addnorm.bench.training import TranslatorSizes
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
 from addnorm.convert.exporters.gguf import export_gguf
@@ -30,15 +30,15 @@ def gpt2(
     """Prepare GPT-2 small, or `config`, for us, transformers, CTranslate2 and llama.cpp."""
 
     def write() -> None:
-        made, text = config or gpt2_small(), _tokenizers()
+        decoder, text = config or gpt2_small(), _tokenizers()
         torch.manual_seed(0)
-        model = made.build(vocab_size).eval()
-        save(folder / HF, ModelSpec(model=made, vocab_size=vocab_size), model, text)
-        if _there("ctranslate2"):
-            export_ctranslate2(model, made, text, folder / CTRANSLATE2)
-        if _there("llama_cpp") and _there("gguf"):
-            export_gguf(model, made, text, folder / GGUF.format("float32"), "f32")
-            export_gguf(model, made, text, folder / GGUF.format("bfloat16"), "bf16")
+        model = decoder.build(vocab_size).eval()
+        save(folder / HF, ModelSpec(model=decoder, vocab_size=vocab_size), model, text)
+        if _is_installed("ctranslate2"):
+            export_ctranslate2(model, decoder, text, folder / CTRANSLATE2)
+        if _is_installed("llama_cpp") and _is_installed("gguf"):
+            export_gguf(model, decoder, text, folder / GGUF.format("float32"), "f32")
+            export_gguf(model, decoder, text, folder / GGUF.format("bfloat16"), "bf16")
 
     return _once(write)
 
@@ -52,19 +52,19 @@ def translator(folder: Path, *, sizes: TranslatorSizes) -> Run:
         model = config.build(sizes.vocab_size).eval()
         spec = ModelSpec(model=config, vocab_size=sizes.vocab_size)
         save(folder / HF, spec, model, text, model_type="marian")
-        if _there("ctranslate2"):
+        if _is_installed("ctranslate2"):
             export_ctranslate2(model, config, text, folder / CTRANSLATE2)
 
     return _once(write)
 
 
 def _tokenizers() -> Tokenizers:
-    """Arbitrary tokenizers, as the benchmarks use no text."""
-    made = BPEConfig(vocab_size=300).train(["To be, or not to be, that is the question."])
-    return Tokenizers(made, made)
+    """Return arbitrary tokenizers, as the benchmarks use no text."""
+    tokenizer = BPEConfig(vocab_size=300).train(["To be, or not to be, that is the question."])
+    return Tokenizers(tokenizer, tokenizer)
 
 
-def _there(package: str) -> bool:
+def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 

@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from addnorm.bench.benchmark import TargetResult
-from addnorm.bench.rounds import Outcome, Spread
+from addnorm.bench.benchmark import Outcome, Spread, TargetResult
 from addnorm.bench.run import Result, facts
 from addnorm.processor import file_name, processor
 
@@ -37,7 +36,7 @@ def show(result: Result, console: Console) -> None:
 
 
 def implementations(result: Result) -> Table:
-    """A table with a row for each measured implementation."""
+    """Return a table with a row for each measured implementation."""
     benchmark = result.benchmark
     table = Table(box=None, pad_edge=False)
     table.add_column("implementation", no_wrap=True)
@@ -49,21 +48,21 @@ def implementations(result: Result) -> Table:
 
 
 def cells(outcome: Outcome, figure: str, details: tuple[str, ...]) -> list[str]:
-    """The table cells of an implementation."""
+    """Return the table cells of an implementation."""
     value = Spread.of(outcome.figures(figure))
     fraction, peak = outcome.figures("fraction"), outcome.figures("peak_mib")
     more = [outcome.figures(name) for name in details]
     return [
         number(value.median),
-        f"{number(value.low)}…{number(value.high)}",
+        _span(value),
         f"{Spread.of(fraction).median:.0%}" if fraction else "",
         f"{max(peak):,.0f}" if peak else "",
-        *(number(Spread.of(found).median) if found else "" for found in more),
+        *(number(Spread.of(values).median) if values else "" for values in more),
     ]
 
 
 def targets(result: Result) -> Table:
-    """A table with a row for each target."""
+    """Return a table with a row for each target."""
     table = Table(box=None, pad_edge=False)
     for name in ("target", "must", "aim", "measured", "spread", "met"):
         table.add_column(name, justify="left" if name in ("target", "met") else "right")
@@ -76,12 +75,12 @@ def targets(result: Result) -> Table:
 
 
 def mark(value: float | None, *, at_most: bool) -> str:
-    """A target value with its direction (≤ or ≥)."""
+    """Return a target value with its direction (≤ or ≥)."""
     return "" if value is None else f"{'≤' if at_most else '≥'} {number(value)}"
 
 
 def met(target_result: TargetResult) -> str:
-    """Whether a target is met, in words."""
+    """Return whether a target is met, in words."""
     return {"aim": "met, aim too", "must": "met"}.get(target_result.met, target_result.met)
 
 
@@ -95,7 +94,7 @@ def number(value: float) -> str:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """The complete result as JSON, including all rounds."""
+    """Return the complete result as JSON, including all rounds."""
     benchmark = result.benchmark
     return {
         "work": benchmark.name,
@@ -107,7 +106,9 @@ def as_json(result: Result) -> dict[str, Any]:
         "ceilings": {name: spread_of(result.machine.figures(name)) for name in CEILINGS}
         if not result.machine.problem
         else result.machine.problem,
-        "contenders": [_implementation(one, benchmark.figure) for one in result.outcomes.values()],
+        "contenders": [
+            _implementation(outcome, benchmark.figure) for outcome in result.outcomes.values()
+        ],
         "targets": [
             {
                 "target": target_result.comparison,
@@ -134,7 +135,7 @@ def _implementation(outcome: Outcome, figure: str) -> dict[str, Any]:
 
 
 def spread_of(values: list[float]) -> dict[str, Any]:
-    """The median, minimum and maximum, and the individual rounds."""
+    """Return the median, minimum and maximum, and the individual rounds."""
     return rounded({**asdict(Spread.of(values)), "rounds": values})
 
 

@@ -3,17 +3,18 @@
 import platform
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
-from addnorm.bench.benchmark import Benchmark, TargetResult
+from addnorm.bench.benchmark import Benchmark, Outcome, TargetResult
 from addnorm.bench.ceiling import MACHINE
-from addnorm.bench.implementation import Failed, Implementation, Worker
-from addnorm.bench.rounds import Outcome, alternate
+from addnorm.bench.implementation import Failed, Implementation, Round, Worker
 from addnorm.errors import InputError
 from addnorm.processor import cores, processor
 
@@ -49,8 +50,8 @@ class Result:
 
 def bench(benchmark: Benchmark, rounds: int, *, watch: Watch = lambda _: None) -> Result:
     """Measure all installed implementations of a benchmark, and the machine's ceilings."""
-    with tempfile.TemporaryDirectory(prefix="addnorm-bench-") as made, ExitStack() as stack:
-        folder = Path(made)
+    with tempfile.TemporaryDirectory(prefix="addnorm-bench-") as name, ExitStack() as stack:
+        folder = Path(name)
         if benchmark.prepare is not None:
             watch("preparing")
             prepare = Worker(Implementation(name="prepare", build=benchmark.prepare), folder)
@@ -59,8 +60,8 @@ def bench(benchmark: Benchmark, rounds: int, *, watch: Watch = lambda _: None) -
                     prepare.round()
                 except Failed as error:
                     raise InputError(f"{benchmark.name} could not be prepared: {error}") from error
-        here = [one for one in (MACHINE, *benchmark.implementations) if not one.missing]
-        workers = {c.name: stack.enter_context(closing(Worker(c, folder))) for c in here}
+        installed = [i for i in (MACHINE, *benchmark.implementations) if not i.missing]
+        workers = {i.name: stack.enter_context(closing(Worker(i, folder))) for i in installed}
         outcomes = alternate(
             workers,
             rounds,
@@ -68,7 +69,7 @@ def bench(benchmark: Benchmark, rounds: int, *, watch: Watch = lambda _: None) -
             watch=lambda i, name: watch(f"round {i + 1} of {rounds}: {name}"),
         )
     machine = outcomes.pop(MACHINE.name)
-    every = {c.name: measured(c, outcomes, machine) for c in benchmark.implementations}
+    every = {i.name: measured(i, outcomes, machine) for i in benchmark.implementations}
     target_results = [target.evaluate(every) for target in benchmark.targets]
     return Result(
         benchmark=benchmark,
@@ -78,6 +79,42 @@ def bench(benchmark: Benchmark, rounds: int, *, watch: Watch = lambda _: None) -
         target_results=target_results,
         command=f"addnorm bench {benchmark.name} --rounds {rounds}",
     )
+
+
+@runtime_checkable
+class Runner(Protocol):
+    """An object that runs rounds; raises `Failed`."""
+
+    def round(self) -> Round: ...
+
+
+def alternate(
+    runners: Mapping[str, Runner],
+    rounds: int,
+    *,
+    pause: float = 0.0,
+    watch: Callable[[int, str], object] = lambda _, __: None,
+) -> dict[str, Outcome]:
+    """Run `rounds` rounds of each runner in alternation, starting with a different one each time.
+
+    A runner that fails is dropped, with its earlier rounds. The pause of `pause` seconds before
+    each turn lets the threads of the previous runner go to sleep.
+    """
+    outcomes = {name: Outcome(name=name) for name in runners}
+    for number in range(rounds):
+        names = list(runners)
+        first = number % len(names) if names else 0
+        for name in names[first:] + names[:first]:
+            outcome = outcomes[name]
+            if outcome.problem:
+                continue
+            watch(number, name)
+            time.sleep(pause)
+            try:
+                outcome.rounds.append(runners[name].round())
+            except Failed as error:
+                outcome.problem, outcome.rounds = str(error), []
+    return outcomes
 
 
 def measured(
@@ -109,7 +146,7 @@ def facts() -> dict[str, object]:
             "system": f"{platform.system()} {platform.machine()}",
             "python": sys.version.split()[0],
         },
-        "versions": {name: found for name in PACKAGES if (found := installed(name))},
+        "versions": {name: number for name in PACKAGES if (number := installed(name))},
     }
 
 

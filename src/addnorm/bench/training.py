@@ -1,9 +1,10 @@
-"""The training step shared by all peers: forward, backward, clipping, AdamW."""
+"""Shared by the training benchmarks: sizes with their FLOP, batches, and the step of all peers."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import cycle
-from typing import Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -11,16 +12,103 @@ from torch.nn import functional as F
 
 from addnorm import compiler
 from addnorm.bench.implementation import Run, timed
-from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
 from addnorm.processor import cores
 
-Precision = Literal["float32", "bfloat16"]
+TrainingPrecision = Literal["float32", "bfloat16"]
+
+N_BATCHES = 32
+"""The number of batches that training cycles through, enough not to be memorised."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Sizes of a model, and of its batches."""
+
+    n_layers: int
+    d_model: int
+    n_heads: int
+    d_ff: int
+    vocab_size: int
+    batch: int
+    length: int
+    dropout: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """The number of target tokens in a batch."""
+        return self.batch * self.length
+
+
+class DecoderSizes(Sizes):
+    """Sizes of a decoder with learned positions and a tied head."""
+
+    @property
+    def matrices(self) -> int:
+        """The number of matrix parameters used per token, including the head."""
+        layer = 4 * self.d_model**2 + 2 * self.d_model * self.d_ff
+        return self.n_layers * layer + self.vocab_size * self.d_model
+
+    @property
+    def training_flop(self) -> float:
+        """The FLOP per token, forward and backward: 6 per parameter of `matrices`, and attention.
+
+        Attention takes 12 × layers × d_model × length, halved because attention is causal. Norms,
+        activations, the loss and the optimiser are not counted.
+        """
+        return 6.0 * self.matrices + 6.0 * self.n_layers * self.d_model * self.length
+
+    def batches(self) -> list[tuple[Tensor, Tensor]]:
+        """Return batches of random tokens, with next-token targets."""
+        rows = random_tokens(self.vocab_size, N_BATCHES * self.batch, self.length + 1)
+        parts = rows.split(self.batch)
+        return [(part[:, :-1].contiguous(), part[:, 1:].contiguous()) for part in parts]
+
+
+class TranslatorSizes(Sizes):
+    """Sizes of an encoder–decoder with one shared embedding table; both sides are as long."""
+
+    @property
+    def training_flop(self) -> float:
+        """The FLOP per target token, forward and backward, with one source token in the encoder.
+
+        6 per matrix parameter; and attention: 12 × layers × d_model × length for encoder
+        self-attention and for cross-attention each, half of that for decoder self-attention. Norms,
+        activations, the loss and the optimiser are not counted.
+        """
+        encoder = 4 * self.d_model**2 + 2 * self.d_model * self.d_ff
+        layers = self.n_layers * (2 * encoder + 4 * self.d_model**2)
+        attention = 2.5 * 12.0 * self.n_layers * self.d_model * self.length
+        return 6.0 * (layers + self.vocab_size * self.d_model) + attention
+
+    def batches(self) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Return batches of random sources and targets, with next-token targets."""
+        rows = random_tokens(self.vocab_size, N_BATCHES * self.batch, 2 * self.length + 1)
+        sides = (rows[:, : self.length], rows[:, self.length : -1], rows[:, self.length + 1 :])
+        splits = [side.contiguous().split(self.batch) for side in sides]
+        return list(zip(*splits, strict=True))
+
+
+def random_tokens(vocab_size: int, rows: int, length: int) -> Tensor:
+    """Return random tokens, the same for all implementations, without the four special ids."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randint(4, vocab_size, (rows, length), generator=generator)
+
+
+CHARACTERS = DecoderSizes(
+    n_layers=4, d_model=128, n_heads=4, d_ff=512, vocab_size=65, batch=12, length=64
+)
+DECODER = DecoderSizes(
+    n_layers=6, d_model=384, n_heads=6, d_ff=1536, vocab_size=65, batch=16, length=256
+)
+_SENTENCES: dict[str, Any] = {"vocab_size": 10_000, "length": 32, "dropout": 0.1}
+TINY = TranslatorSizes(n_layers=4, d_model=128, n_heads=4, d_ff=256, batch=128, **_SENTENCES)
+BASE = TranslatorSizes(n_layers=6, d_model=512, n_heads=8, d_ff=2048, batch=64, **_SENTENCES)
 
 
 class TrainingOptions(TypedDict, total=False):
-    """By default float32 (bfloat16 means autocast), not compiled."""
+    """Options of a training: by default float32 (bfloat16 means autocast), not compiled."""
 
-    precision: Precision
+    precision: TrainingPrecision
     compile: bool
 
 
@@ -30,7 +118,7 @@ def training(
     loss_of: Callable[..., Tensor] | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Run:
-    """Rounds of training steps with fused AdamW and gradients clipped to norm one.
+    """Return rounds of training steps with fused AdamW and gradients clipped to norm one.
 
     `loss_of` is called with the tensors of a batch; by default it is the cross-entropy of the
     model's logits with the last of them.
@@ -57,7 +145,7 @@ def training(
 
 
 def cross_entropy_of(model: nn.Module) -> Callable[..., Tensor]:
-    """The loss of a model that returns logits: of its inputs, and the targets after them."""
+    """Return the loss of a model that returns logits, as a function of inputs and targets."""
 
     def loss_of(*batch: Tensor) -> Tensor:
         *inputs, targets = batch

@@ -1,4 +1,4 @@
-"""The check: all valid combinations of parts, compared with plain float64 reference definitions."""
+"""The check: valid combinations of parts, compared with reference definitions in float64."""
 
 from collections.abc import Iterable
 
@@ -23,7 +23,8 @@ FAMILY_NAMES = (
 """The plural names of our families of parts (see `check.parts`), known before any is imported."""
 
 
-def check_family_name(family: str, known: Iterable[str] = FAMILY_NAMES) -> None:
+def check_family_name(family: str, names: Iterable[str] = FAMILY_NAMES) -> None:
     """Raise `InputError` for a name that no family of parts has, with the nearest."""
-    if family not in (names := [*known]):
+    names = [*names]
+    if family not in names:
         raise InputError(f"no family of parts is called {family!r}.{choices(family, names)}")

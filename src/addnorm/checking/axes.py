@@ -89,12 +89,12 @@ PARTS: Mapping[str, Axis] = {
 
 
 def values(axis: Axis) -> dict[str, Changes]:
-    """The first example of every member of the union."""
-    found: dict[str, Changes] = {axis.unset: {axis.field: None}} if axis.unset else {}
+    """Return the first example of every member of the union."""
+    parts: dict[str, Changes] = {axis.unset: {axis.field: None}} if axis.unset else {}
     for member in members(axis.union):
         name, part = next(iter(examples(member).items()))
-        found[name] = {axis.field: part}
-    return found
+        parts[name] = {axis.field: part}
+    return parts
 
 
 # A head width other than d_model / n_heads, wide enough to distinguish the rotary layouts.
@@ -327,11 +327,11 @@ NOT_VARIED: Mapping[str, str] = {
     "max_len": "it bounds learned positions alone; tests/nn/positions/test_learned.py",
     "dropout": "it is random; tests/nn/test_dropout.py",
     "layer_drop": "it is random; tests/nn/test_dropout.py",
-    "init": "every weight is drawn anew; tests/nn/test_init.py",
+    "init": "the check draws every weight itself; tests/nn/test_init.py",
     "vocab_size": "it is read by recipes; tests/runs/recipes/test_recipe.py",
     "target_vocab_size": "it is read by recipes; tests/runs/recipes/test_recipe.py",
     "exits": "exits are read by exit_logits; tests/nn/test_exits.py",
-    "input": "inputs other than tokens have tests of their own; tests/models/test_inputs.py",
+    "input": "other inputs than tokens have their own tests; tests/models/test_inputs.py",
     "attention.kind": "it names the class",
     "attention.dropout": "it is random; tests/nn/attention/test_core.py",
 }
@@ -347,38 +347,38 @@ WITH_FIELDS: Mapping[str, tuple[type, ...]] = {
 
 def check_fields(configs: Mapping[str, tuple[type, ...]] = WITH_FIELDS) -> None:
     """Raise `InputError` for a field that is neither varied nor listed in `NOT_VARIED`."""
-    there = {
+    by_name = {
         start + field.name: config
         for start, classes in configs.items()
         for config in classes
         for field in fields(config)
     }
     accounted = {*varied(), *NOT_VARIED}
-    for name, config in there.items():
+    for name, config in by_name.items():
         if name not in accounted:
             raise InputError(
                 f"{config.__name__}.{name.rpartition('.')[2]} is varied by no axis and no variant: "
-                "add it to check/axes.py, or to NOT_VARIED there with the reason"
+                "add it to checking/axes.py, or to NOT_VARIED there with the reason"
             )
-    if stale := accounted - {*there}:
-        raise InputError(f"check/axes.py speaks of fields that no model has: {sorted(stale)}")
+    if stale := accounted - {*by_name}:
+        raise InputError(f"checking/axes.py names fields that no model has: {sorted(stale)}")
 
 
 def varied() -> set[str]:
-    """Every field that an axis or a variant changes."""
-    found = {"attention"}
+    """Return every field that an axis or a variant changes."""
+    names = {"attention"}
     changes = [change for axis in [*AXES.values(), MIXERS] for change in axis.values()]
     for change in [*changes, *(variant.changes for variant in VARIANTS.values())]:
-        found |= {*change}
+        names |= {*change}
         patterns = (change.get(name) or () for name in ("layer_pattern", "decoder_layer_pattern"))
         layers: list[LayerConfig] = [layer for pattern in patterns for layer in pattern]
-        found |= {
+        names |= {
             f"layer.{field.name}"
             for layer in layers
             for field in fields(layer)
             if getattr(layer, field.name) != field.default
         }
-    return found
+    return names
 
 
 def check_definitions() -> None:
@@ -389,5 +389,5 @@ def check_definitions() -> None:
             if member not in DEFINITIONS[family]:
                 raise MissingDefinition(
                     f"{family} {kind_of(member)!r} has no definition: add it to "
-                    f"check/definition/{DEFINITIONS[family].file}"
+                    f"checking/definition/{DEFINITIONS[family].file}"
                 )

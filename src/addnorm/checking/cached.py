@@ -1,14 +1,13 @@
-"""Tests of the cache: chunked forward passes, with rows dropped, repeated and reordered."""
+"""Comparisons with a cache: texts in chunks, with rows dropped, repeated and reordered."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from addnorm.checking.batches import padded, pieces, row
-from addnorm.checking.case import Case
+from addnorm.checking.case import VOCABULARY, Case, padded, pieces, row
 from addnorm.checking.comparison import Comparison
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.cache import KVCache
@@ -29,19 +28,19 @@ class Reader:
 
     @classmethod
     def of(cls, case: Case) -> "Reader":
-        """A reader of all texts of a case, padded on one side."""
+        """Return a reader of all texts of a case, padded on one side."""
         side = case.side()
         tokens, valid = padded(case.texts, side, case.draw)
         model = case.model
         assert isinstance(model, DecoderModel | EncoderDecoderModel)
         reader = cls(model, tokens, valid, model.new_cache())
         if isinstance(model, EncoderDecoderModel):
-            read, reader.memory_valid = padded(case.sources, side, case.draw)
-            reader.memory = model.encode(read, reader.memory_valid)
+            source, reader.memory_valid = padded(case.sources, side, case.draw)
+            reader.memory = model.encode(source, reader.memory_valid)
         return reader
 
     def read(self, part: slice) -> Tensor:
-        """The logits of the next chunk."""
+        """Return the logits of the next chunk."""
         valid = None if self.valid is None else self.valid[:, : part.stop]
         tokens = self.tokens[:, part]
         if isinstance(self.model, DecoderModel):
@@ -70,8 +69,8 @@ def cached(case: Case, expected: Tensor) -> Iterator[Comparison]:
     """Process the batch in random chunks, and with row selection between chunks."""
     reader = Reader.of(case)
     assert reader.valid is not None
-    found = [reader.read(part) for part in pieces(reader.tokens.shape[1], case.draw)]
-    yield Comparison("cached", torch.cat(found, dim=1)[reader.valid], expected)
+    chunks = [reader.read(part) for part in pieces(reader.tokens.shape[1], case.draw)]
+    yield Comparison("cached", torch.cat(chunks, dim=1)[reader.valid], expected)
     yield from selected(case, expected)
 
 
@@ -84,7 +83,9 @@ def selected(case: Case, expected: Tensor) -> Iterator[Comparison]:
     size, places = reader.tokens.shape[1], list(range(n))
     longest = max(places, key=lambda i: len(case.texts[i]))  # has tokens in every piece
     cuts = sorted(case.draw.sample(range(1, size), 2))
-    for name, part in zip(("", "selected", "beams"), _between([0, *cuts, size]), strict=True):
+    for name, part in zip(
+        ("", "selected", "beams"), [slice(a, b) for a, b in pairwise([0, *cuts, size])], strict=True
+    ):
         if name == "selected":  # more rows than before, in another order
             other = case.draw.choice([i for i in places if i != longest])
             rows = [other, *(case.draw.randrange(n) for _ in range(n)), longest]
@@ -93,7 +94,7 @@ def selected(case: Case, expected: Tensor) -> Iterator[Comparison]:
             first = places.index(longest)
             others = [i for i, text in enumerate(places) if text != longest]
             texts = [case.draw.choice(others), first]
-            rows = [one for one in texts for _ in range(2)]
+            rows = [text for text in texts for _ in range(2)]
             reader.select_beams(torch.tensor(rows), torch.tensor(texts))
         else:
             rows = places
@@ -118,5 +119,14 @@ def selected_memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
         yield Comparison("memory, rows selected", reader.read(part), whole[places][:, part])
 
 
-def _between(cuts: list[int]) -> list[slice]:
-    return [slice(a, b) for a, b in pairwise(cuts)]
+def causality(case: Case, run: Callable[[Tensor, Tensor], Tensor]) -> Comparison:
+    """Compare the outputs before position `t` of texts that differ at `t`: they must be equal.
+
+    `run` takes tokens and their padding mask, and returns logits.
+    """
+    tokens, valid = padded(case.texts, "right", case.draw)
+    t = case.draw.randrange(1, max(case.lengths))
+    changed = tokens.clone()
+    changed[:, t] = (tokens[:, t] + case.draw.randrange(1, VOCABULARY)) % VOCABULARY
+    ours, expected = (run(x, valid)[:, :t][valid[:, :t]] for x in (changed, tokens))
+    return Comparison("causality", ours, expected)

@@ -7,13 +7,12 @@ import random
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from addnorm.checking.batches import SIDES, VOCABULARY, Side, Text, drawn, flat, padded, row
 from addnorm.checking.definition import (
     Texts,
     decoder_logits,
@@ -25,12 +24,61 @@ from addnorm.checking.definition.norms import Observed
 from addnorm.checking.matrix import Cell
 from addnorm.models import DecoderModel, EncoderConfig, EncoderDecoderModel, Model
 
+VOCABULARY = 11
+
+Side = Literal["right", "left", "between"]
+SIDES: tuple[Side, ...] = ("right", "left", "between")
+"""The position of padding: after a text, before it, or anywhere between its tokens."""
+
+Text = list[int]
+Tokens = Int[Tensor, "batch seq"]
+
+
+def padded(
+    texts: Sequence[Text], side: Side, draw: random.Random
+) -> tuple[Tokens, Bool[Tensor, "batch seq"]]:
+    """Return a batch padded with random tokens, and the mask of real tokens."""
+    width = max(len(text) for text in texts)
+    tokens = torch.tensor([drawn(width, draw) for _ in texts])
+    valid = torch.zeros_like(tokens, dtype=torch.bool)
+    for row, text in enumerate(texts):
+        places = {
+            "right": range(len(text)),
+            "left": range(width - len(text), width),
+            "between": sorted(draw.sample(range(width), len(text))),
+        }
+        valid[row, list(places[side])] = True
+    tokens[valid] = torch.tensor(flat(texts))
+    return tokens, valid
+
+
+def row(text: Sequence[int]) -> Tokens:
+    """Return a batch of one text."""
+    return torch.tensor([list(text)])
+
+
+def flat(texts: Sequence[Text]) -> Text:
+    """Concatenate the tokens of all texts, in the same order as `batch[valid]`."""
+    return [token for text in texts for token in text]
+
+
+def drawn(n: int, draw: random.Random) -> Text:
+    """Draw `n` random tokens."""
+    return [draw.randrange(VOCABULARY) for _ in range(n)]
+
+
+def pieces(n: int, draw: random.Random) -> list[slice]:
+    """Split `n` tokens into a random number of non-empty chunks."""
+    cuts = sorted(draw.sample(range(1, n), draw.randrange(1, n)))
+    return [slice(a, b) for a, b in zip([0, *cuts], [*cuts, n], strict=True)]
+
+
 LENGTHS = (7, 4, 2)
 SOURCE_LENGTHS = (3, 6, 5)
 N_LABELS = 5
 
 SHORT = 16
-"""A text of more tokens needs a model with more places; for others, learnt ones suffice."""
+"""A text of more tokens needs a model with more positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +138,8 @@ class Case:
         tokens, valid = padded(self.texts, side, self.draw)
         if not isinstance(self.model, EncoderDecoderModel):
             return (tokens, valid), valid
-        read, read_valid = padded(self.sources, side, self.draw)
-        return (read, tokens, read_valid, valid), valid
+        source, source_valid = padded(self.sources, side, self.draw)
+        return (source, tokens, source_valid, valid), valid
 
     def run(self, side: Side) -> Tensor:
         """The model's logits of all texts, concatenated."""
@@ -132,7 +180,7 @@ class Case:
         return replace(self, texts=texts)
 
     def may_cache(self) -> bool:
-        """Whether cached states are independent of later tokens.
+        """Return whether cached states are independent of later tokens.
 
         They are not with dynamic scaling, past its original length.
         """
@@ -183,9 +231,9 @@ def gradients(
     direction = torch.randn(expected.shape, generator=draw, dtype=torch.float64)
 
     def of(y: Tensor) -> Tensor:
-        found = torch.autograd.grad(
+        of_parameters = torch.autograd.grad(
             (y * direction).sum(), parameters, allow_unused=True, materialize_grads=True
         )
-        return torch.cat([gradient.flatten() for gradient in found])
+        return torch.cat([gradient.flatten() for gradient in of_parameters])
 
     return of(ours), of(expected)

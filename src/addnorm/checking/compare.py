@@ -1,22 +1,21 @@
 """Compare one cell with its reference definition in float64, for every way of running it."""
 
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from addnorm.checking.another_device import another_device, runs_on_another_device
-from addnorm.checking.batches import VOCABULARY, flat, padded, row
-from addnorm.checking.cached import cached, selected_memory
-from addnorm.checking.case import Case, gradients, real, weights_of
+from addnorm.checking.cached import Reader, cached, causality, selected_memory
+from addnorm.checking.case import Case, flat, gradients, padded, real, row, weights_of
 from addnorm.checking.comparison import CellResult, Comparison, run_comparisons
 from addnorm.checking.definition import Texts, decoder_logits
 from addnorm.checking.definition.norms import Observed
 from addnorm.checking.long_texts import long_texts, reads_long_texts
 from addnorm.checking.matrix import Cell
 from addnorm.checking.narrow_types import narrow_types
-from addnorm.checking.shown_weights import shown_weights
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderModel
 from addnorm.nn.attention import (
     AttentionConfig,
@@ -24,6 +23,9 @@ from addnorm.nn.attention import (
     SelfAttention,
     WindowPatternConfig,
 )
+from addnorm.nn.attention.core import HasWeights
+from addnorm.nn.attention.kernels import shared
+from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.positions import (
     ALiBiConfig,
     KERPLEConfig,
@@ -36,7 +38,7 @@ from addnorm.nn.positions import (
 PREFIX = (3, 1, 2)
 SEGMENTS = (slice(0, 3), slice(3, 5), slice(5, 7))
 
-OFFSETS_ALONE = (
+RELATIVE_POSITIONS = (
     ALiBiConfig,
     KERPLEConfig,
     NoPositionConfig,
@@ -46,7 +48,7 @@ OFFSETS_ALONE = (
 )
 """The position encodings that depend on the relative offset only."""
 
-BETWEEN_TOKENS = (FullPatternConfig, WindowPatternConfig)
+RELATIVE_PATTERNS = (FullPatternConfig, WindowPatternConfig)
 """The patterns that depend on the relative offset only."""
 
 
@@ -56,7 +58,7 @@ def compare_cell(cell: Cell) -> CellResult:
 
 
 def every_comparison(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
-    """All comparisons: in float64, in lower precision, and for some cells on long texts."""
+    """Yield all comparisons: in float64, in lower precision, and for some cells on long texts."""
     case = Case.of(cell, defined=defined)
     expected = case.expected()
     yield from comparisons(case, expected)
@@ -78,7 +80,7 @@ def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
     with torch.no_grad():
         yield from _rows(case, expected)
         if isinstance(model, DecoderModel | EncoderDecoderModel):
-            yield from _causal(case, decoding(case))
+            yield causality(case, decoding(case))
             if case.may_cache():
                 yield from cached(case, expected)
         if isinstance(model, DecoderModel):
@@ -94,11 +96,11 @@ def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
 
 
 def decoding(case: Case) -> Callable[[Tensor, Tensor], Tensor]:
-    """A function from tokens and their padding mask to logits."""
+    """Return a function from tokens and their padding mask to logits."""
     model = case.model
     if isinstance(model, EncoderDecoderModel):
-        read, read_valid = padded(case.sources, case.side(), case.draw)
-        return lambda tokens, valid: model(read, tokens, read_valid, valid)
+        source, source_valid = padded(case.sources, case.side(), case.draw)
+        return lambda tokens, valid: model(source, tokens, source_valid, valid)
     return lambda tokens, valid: model(tokens, valid)
 
 
@@ -110,7 +112,7 @@ def _memories(case: Case, model: DecoderModel, *, defined: bool) -> Iterator[Com
 
 
 def _training(case: Case) -> Iterator[Comparison]:
-    """Batch norm in training: logits, gradients and updates of the running statistics."""
+    """Compare batch norm in training: logits, gradients and updates of the running statistics."""
     model = case.model
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     if not before:
@@ -128,7 +130,7 @@ def _training(case: Case) -> Iterator[Comparison]:
 def _moved(
     model: nn.Module, before: dict[str, Tensor], observed: Observed
 ) -> tuple[Tensor, Tensor]:
-    """The running statistics of all batch norms, and their expected values."""
+    """Return the running statistics of all batch norms, and their expected values."""
     ours, expected = list[Tensor](), list[Tensor]()
     after = dict(model.named_buffers())
     for mean in (name for name in before if name.endswith("running_mean")):
@@ -145,17 +147,6 @@ def _rows(case: Case, expected: Tensor) -> Iterator[Comparison]:
     yield Comparison("left padding", case.run("left"), expected)
     i = case.draw.randrange(len(case.texts))
     yield Comparison("alone", case.alone(i), case.split(expected)[i])
-
-
-def _causal(case: Case, run: Callable[[Tensor, Tensor], Tensor]) -> Iterator[Comparison]:
-    """Causality: changing the token at `t` does not change earlier outputs."""
-    tokens, valid = padded(case.texts, "right", case.draw)
-    t = case.draw.randrange(1, max(case.lengths))
-    other = tokens.clone()
-    other[:, t] = (tokens[:, t] + case.draw.randrange(1, VOCABULARY)) % VOCABULARY
-    earlier = valid[:, :t]
-    ours, expected = (run(one, valid)[:, :t][earlier] for one in (other, tokens))
-    yield Comparison("causality", ours, expected)
 
 
 def _documents(case: Case, model: DecoderModel) -> Iterator[Comparison]:
@@ -184,7 +175,7 @@ def _memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
     positions.
     """
     text = case.texts[0]
-    size = len(text) if _knows_places(case.config) else case.draw.choice((1, 2, 4, len(text)))
+    size = len(text) if _is_absolute(case.config) else case.draw.choice((1, 2, 4, len(text)))
     texts = Texts.of([len(text)]).in_segments(SEGMENTS, size)
     expected = decoder_logits(case.config, weights_of(model), text, texts)
     memory = model.new_memory(size)
@@ -194,11 +185,66 @@ def _memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
     yield Comparison(f"gradient with a memory of {size}", *last)
 
 
-def _knows_places(config: DecoderConfig) -> bool:
-    """Whether any part depends on absolute positions, not only on offsets."""
+def _is_absolute(config: DecoderConfig) -> bool:
+    """Return whether any part depends on absolute positions, not only on offsets."""
     layers = config.stacks["stack"]
     positions = [config.position, *(layer.position for layer in layers)]
     patterns = [cast(AttentionConfig, layer.attention).pattern for layer in layers]
-    return not all(isinstance(position, OFFSETS_ALONE) for position in positions) or not all(
-        isinstance(pattern, BETWEEN_TOKENS) for pattern in patterns
-    )
+    relative = all(isinstance(position, RELATIVE_POSITIONS) for position in positions)
+    return not (relative and all(isinstance(pattern, RELATIVE_PATTERNS) for pattern in patterns))
+
+
+Call = tuple[nn.Module, tuple[Any, ...], Tensor]
+"""A core, its arguments and its output."""
+
+
+@runtime_checkable
+class Combines(Protocol):
+    """A core that does more with its weights than sum the values by them."""
+
+    def combine(self, weights: Tensor, v: Tensor) -> Tensor:
+        """The output of the core, from its weights and the values."""
+        ...
+
+
+def shown_weights(case: Case) -> Iterator[Comparison]:
+    """Compare `core.weights(q, k, …) v` with the output of each core, in a batch and with a cache.
+
+    The weights that a core shows must be those by which it mixes the values.
+    """
+    if not _cores(case.model):
+        return
+    calls: list[Call] = []
+    with _recorded(case.model, calls):
+        case.run(case.side())
+        if isinstance(case.model, DecoderModel | EncoderDecoderModel) and case.may_cache():
+            reader = Reader.of(case)
+            half = reader.tokens.shape[1] // 2
+            reader.read(slice(0, half))
+            reader.read(slice(half, reader.tokens.shape[1]))
+    for core, (q, k, v, *rest), mixed in calls:
+        assert isinstance(core, HasWeights)
+        weights = core.weights(q, k, *rest)
+        combined = isinstance(core, Combines)
+        expected = core.combine(weights, v) if combined else weights @ shared(v, q.shape[1])
+        yield Comparison("the weights that attention shows", expected, mixed)
+
+
+def _cores(model: nn.Module) -> list[nn.Module]:
+    """Return the cores of a model that show their weights."""
+    cores = [module.core for module in model.modules() if isinstance(module, MultiHead)]
+    return [core for core in cores if isinstance(core, HasWeights)]
+
+
+@contextmanager
+def _recorded(model: nn.Module, calls: list[Call]) -> Generator[None]:
+    def note(core: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+        calls.append((core, arguments, output))
+
+    handles = [core.register_forward_hook(note) for core in _cores(model)]
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for handle in handles:
+            handle.remove()

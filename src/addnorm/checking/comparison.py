@@ -24,7 +24,12 @@ class Comparison(NamedTuple):
     """By default the tolerance for the dtype of `ours`."""
 
     needs_values: str = ""
-    """What needs values where the meta device has none; the report says so."""
+    """The reason why it cannot be made on the meta device, which has no values."""
+
+    @classmethod
+    def that(cls, name: str, holds: bool) -> "Comparison":
+        """Return a comparison that fails unless something holds."""
+        return cls(name, torch.tensor(holds), torch.tensor(True))
 
     @property
     def error(self) -> float:
@@ -33,7 +38,7 @@ class Comparison(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the error is within the tolerance; False for NaN."""
+        """Return whether the error is within the tolerance; False for NaN."""
         if self.tolerance is not None:
             return self.error <= self.tolerance
         return self.error <= TOLERANCES.get(self.ours.dtype, 0.0)
@@ -53,17 +58,18 @@ class CellResult:
 def run_comparisons(cell: str, compared: Iterable[Comparison]) -> CellResult:
     """Run the comparisons of a cell until one fails or raises an exception.
 
-    Generators are closed, which ends what they do meanwhile, such as `no_grad`.
+    Generators are closed, which leaves their contexts, such as `no_grad`.
     """
     n, needs_values = 0, list[str]()
     try:
-        for one in compared:
-            if one.needs_values:
-                needs_values.append(one.needs_values)
+        for comparison in compared:
+            if comparison.needs_values:
+                needs_values.append(comparison.needs_values)
                 continue
             n += 1
-            if not one.holds:
-                return CellResult(cell=cell, compared=n, failed=one.name, error=one.error)
+            if not comparison.holds:
+                name, error = comparison.name, comparison.error
+                return CellResult(cell=cell, compared=n, failed=name, error=error)
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
         return CellResult(cell=cell, compared=n, failed=failure, error=float("inf"))

@@ -13,8 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from addnorm.checking.batches import VOCABULARY, drawn, row
-from addnorm.checking.case import build, randomise
+from addnorm.checking.case import VOCABULARY, build, drawn, randomise, row
 from addnorm.checking.comparison import CellResult, Comparison, run_comparisons
 from addnorm.checking.definition.decoding import Hypothesis, NextLogP, beam_search, greedy
 from addnorm.checking.matrix import Cell
@@ -46,12 +45,12 @@ LIMITS = (1, 4, 9)
 
 
 def decoding_cells() -> list[str]:
-    """The names of all decoding checks."""
+    """Return the names of all decoding checks."""
     return [f"decoding/{model}/{way}" for model in MODELS for way in ways()]
 
 
 def ways() -> dict[str, DecodingConfig]:
-    """Greedy search, beam search with each width and penalty, and as in other libraries."""
+    """Return greedy search, beam search of each width and penalty, and that of other libraries."""
     beams: dict[str, DecodingConfig] = {
         f"beams_{width}_{penalty}": BeamConfig(
             beams=beams, length_penalty=penalty, n_best=n_best, width=width
@@ -84,23 +83,22 @@ def decoding_comparisons(name: str) -> Iterator[Comparison]:
     _, model_name, way = name.split("/")
     config = ways()[way]
     draw = random.Random(model_name)
-    model, texts = (
-        small_model(model_name),
-        [drawn(draw.randrange(1, 6), draw) for _ in range(N_TEXTS)],
-    )
+    model = small_model(model_name)
+    texts = [drawn(draw.randrange(1, 6), draw) for _ in range(N_TEXTS)]
     for limit in LIMITS:
         ours = written(model, texts, config, limit)
         expected = [_defined(_next_log_p(model_name, tuple(text)), config, limit) for text in texts]
-        for i, (found, defined) in enumerate(zip(ours, expected, strict=True)):
+        for i, (best, hypotheses) in enumerate(zip(ours, expected, strict=True)):
             where = f"text {i}, at most {limit} tokens"
-            yield Comparison(f"tokens of {where}", token_table(found), _defined_ids(defined))
-            scores = torch.tensor([g.score for g in found]), [h.score for h in defined]
-            yield Comparison(f"scores of {where}", scores[0], torch.tensor(scores[1]), 1e-4)
+            yield Comparison(f"tokens of {where}", token_table(best), _defined_ids(hypotheses))
+            scores = torch.tensor([generated.score for generated in best])
+            defined = torch.tensor([hypothesis.score for hypothesis in hypotheses])
+            yield Comparison(f"scores of {where}", scores, defined, 1e-4)
 
 
 @cache
 def small_model(name: str) -> DecoderModel | EncoderDecoderModel:
-    """The model of this name, with random weights; all share it."""
+    """Return the model of this name, with random weights; all checks share it."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         model = build(Cell.of(MODELS[name]).config()).eval()
@@ -115,7 +113,7 @@ def written(
     config: DecodingConfig,
     limit: int,
 ) -> list[list[Generated]]:
-    """The continuations or translations of the texts, at most `limit` tokens long."""
+    """Return the continuations or translations of the texts, at most `limit` tokens long."""
     if isinstance(model, DecoderModel):
         return generate(model, texts, config, max_new_tokens=limit, eos_id=ENDS)
     return translate(model, texts, config, max_new_tokens=limit, bos_id=START, eos_id=ENDS)
@@ -129,7 +127,7 @@ def _defined(log_p: NextLogP, config: DecodingConfig, limit: int) -> list[Hypoth
 
 @cache
 def _next_log_p(name: str, text: tuple[int, ...]) -> NextLogP:
-    """The model's next-token log-probabilities in float64, without a cache."""
+    """Return the model's next-token log-probabilities in float64, without a cache."""
     wide = _wide(name)
 
     @cache
@@ -150,17 +148,17 @@ def _wide(name: str) -> DecoderModel | EncoderDecoderModel:
     return deepcopy(small_model(name)).double()
 
 
-def token_table(found: Sequence[Generated]) -> Tensor:
-    """A row for each text: its tokens, padded, and whether it ended."""
-    return _table([(g.ids, g.finished == "eos") for g in found])
+def token_table(texts: Sequence[Generated]) -> Tensor:
+    """Return a row for each text: its tokens, padded, and whether it ended."""
+    return _table([(g.ids, g.finished == "eos") for g in texts])
 
 
-def _defined_ids(found: Sequence[Hypothesis]) -> Tensor:
-    return _table([(h.ids[:-1] if h.ended else h.ids, h.ended) for h in found])
+def _defined_ids(texts: Sequence[Hypothesis]) -> Tensor:
+    return _table([(h.ids[:-1] if h.ended else h.ids, h.ended) for h in texts])
 
 
 def _table(rows: Sequence[tuple[Sequence[int], bool]]) -> Tensor:
-    """A table of the tokens of each row, padded, and whether it ended."""
+    """Return a table of the tokens of each row, padded, and whether it ended."""
     size = max(LIMITS)
     filled = [[*ids, *[VOCABULARY] * (size - len(ids)), int(ended)] for ids, ended in rows]
     return torch.tensor(filled)

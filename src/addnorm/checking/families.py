@@ -1,68 +1,72 @@
-"""Determining the family of a custom part, and finding its class by name."""
+"""Finding a custom part by its name, and the family of parts that it belongs to."""
 
 import inspect
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from addnorm.checking.axes import PARTS
 from addnorm.checking.other_families import OTHER_FAMILIES
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, choices, nearest
 from addnorm.nn.masks import Mask
 from addnorm.nn.positions import Position
 from addnorm.parts import Family, examples, family_of, kind_of
+from addnorm.runs.recipes.custom_parts import import_parts
 
 D_MODEL = 8
 
 
 def families() -> dict[str, Family]:
-    """All families of parts, by name."""
+    """Return all families of parts, by name."""
     ours = {name: family_of(axis.union) for name, axis in PARTS.items()}
-    found = {name: family for name, family in ours.items() if family is not None}
-    return {**found, **OTHER_FAMILIES}
+    of_models = {name: family for name, family in ours.items() if family is not None}
+    return {**of_models, **OTHER_FAMILIES}
 
 
 def part_examples(part: type) -> Mapping[str, Any]:
-    """The examples of a part. Raises `InputError` if it has none and needs arguments."""
+    """Return the examples of a part. Raises `InputError` if it has none and needs arguments."""
     try:
         return examples(part)
     except (TypeError, ValueError) as error:
         raise InputError(
-            f"{kind_of(part)} cannot be made without values: give it a classmethod examples() "
+            f"{kind_of(part)} cannot be built without arguments: give it a classmethod examples() "
             f"that returns some by name ({error})"
         ) from error
 
 
 def family_name(part: Any, wanted: str | None = None) -> str:
-    """The family of a part. Raises `InputError` if it fits none or several."""
-    known = families()
+    """Return the family of a part. Raises `InputError` if it fits none or several."""
+    by_name = families()
     if wanted is not None:
-        if wanted not in known:
+        if wanted not in by_name:
             raise InputError(
-                f"`family = {wanted}`: there is no such family.{choices(wanted, known)}"
+                f"`family = {wanted}`: there is no such family.{choices(wanted, by_name)}"
             )
-        _check(known[wanted], part)
+        _check(by_name[wanted], part)
         return wanted
     fitting = fitting_families(part)
     if len(fitting) != 1:
         which = f"may be any of {', '.join(fitting)}" if fitting else "fits no family"
+        names = ", ".join(by_name)
         raise InputError(
-            f"{kind_of(part)} {which}: say with `family` which it is. There are {', '.join(known)}."
+            f"{kind_of(part)} {which}: name its family with `family`. There are {names}."
         )
     return fitting[0]
 
 
 def fitting_families(part: Any) -> list[str]:
-    """The families that a part may belong to: usually one; none for other objects."""
-    known = families()
-    fitting = [name for name, family in known.items() if _fits(family, part)]
-    most = max((_alike(known[name], part) for name in fitting), default=0)
-    fitting = [name for name in fitting if _alike(known[name], part) == most]
+    """Return the families that a part may belong to: usually one; none for other objects."""
+    by_name = families()
+    fitting = [name for name, family in by_name.items() if _fits(family, part)]
+    most = max((_alike(by_name[name], part) for name in fitting), default=0)
+    fitting = [name for name in fitting if _alike(by_name[name], part) == most]
     if len(fitting) < 2:
         return fitting
     try:
-        return _by_what_it_builds(fitting, part)
+        return _by_built_module(fitting, part)
     except (ValueError, RuntimeError):  # it cannot be built without arguments
         return fitting
 
@@ -83,7 +87,7 @@ def _fits(family: Family, part: Any) -> bool:
 
 
 def _alike(family: Family, part: Any) -> int:
-    """A score: the number of arguments named as in the protocol, plus one if the count matches."""
+    """Return the number of arguments named as in the protocol, plus one if the count matches."""
     wanted, given = (
         [*inspect.signature(getattr(owner, family.method)).parameters]
         for owner in (family.protocol, part)
@@ -91,11 +95,11 @@ def _alike(family: Family, part: Any) -> int:
     return sum(a == b for a, b in zip(wanted, given, strict=False)) + (len(wanted) == len(given))
 
 
-def _by_what_it_builds(names: list[str], part: Any) -> list[str]:
-    """Decide by what is built: norms take `(x, valid)`, feed-forward layers `x`."""
+def _by_built_module(names: list[str], part: Any) -> list[str]:
+    """Decide by the built module: norms take `(x, valid)`, feed-forward layers `x`."""
     config = next(iter(part_examples(part).values()))
     if {"norm", "feedforward"} <= {*names}:
-        module = _built_of_a_width(config)
+        module = _built_from_width(config)
         if module is None or isinstance(module, Position):
             return [name for name in names if name not in ("norm", "feedforward")]
         n_arguments = len(inspect.signature(module.forward).parameters)
@@ -105,10 +109,31 @@ def _by_what_it_builds(names: list[str], part: Any) -> list[str]:
     return names
 
 
-def _built_of_a_width(config: Any) -> nn.Module | None:
-    """The module built from `d_model` alone; None if `build` takes other arguments."""
+def _built_from_width(config: Any) -> nn.Module | None:
+    """Return the module built from `d_model` alone; None if `build` takes other arguments."""
     try:
         module = config.build(D_MODEL)
     except (AttributeError, TypeError):
         return None
     return module if isinstance(module, nn.Module) else None
+
+
+def named_object(name: str, option: str) -> Any:
+    """Import the object `module:name`, which a user named.
+
+    Raises `InputError` if it does not exist.
+    """
+    module, colon, path = name.partition(":")
+    if not colon or not path:
+        raise InputError(
+            f"`{option} = {name}`: give the module and the name, such as my_parts:MyConfig"
+        )
+    if module not in sys.modules:
+        import_parts([f"{module}.py" if Path(f"{module}.py").is_file() else module])
+    value: Any = sys.modules[module]
+    for attribute in path.split("."):
+        if not hasattr(value, attribute):
+            hint = nearest(attribute, [n for n in vars(value) if not n.startswith("_")])
+            raise InputError(f"`{option} = {name}`: {module} has no {path}.{hint}")
+        value = getattr(value, attribute)
+    return value

@@ -1,4 +1,4 @@
-"""Tests of each attention kernel in isolation.
+"""Comparisons of each attention kernel by itself.
 
 A model always gives its core a score function. Here cores without one, and the kernels for each
 dtype and size, are compared with the definition in float64.
@@ -49,7 +49,7 @@ CORES = {"sdpa": SDPACore, "eager": EagerCore, "flex": FlexCore}
 
 
 def kernel_cells() -> list[str]:
-    """The names of all kernel checks: every core with every size."""
+    """Return the names of all kernel checks: every core with every size."""
     return [f"kernel/{core}/{size}" for core in CORES for size in SIZES]
 
 
@@ -93,8 +93,8 @@ def _tile_of(bias: Tensor) -> Bias:
 def _masks(sizes: Sizes) -> dict[str, Evaluated]:
     n, m = sizes.n_queries, sizes.n_keys
     allowed = (torch.arange(n)[:, None] * 3 + torch.arange(m)) % 4 > 0
-    found: dict[str, Evaluated] = {"full": Full(), "dense": Dense(allowed[None, None])}
-    return found | ({"causal": Causal()} if n == m else {})
+    masks: dict[str, Evaluated] = {"full": Full(), "dense": Dense(allowed[None, None])}
+    return masks | ({"causal": Causal()} if n == m else {})
 
 
 def _defined(

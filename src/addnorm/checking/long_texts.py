@@ -1,4 +1,4 @@
-"""Long texts: tests of tiled and blocked attention, with lowered size limits.
+"""Long texts: comparisons in tiles and blocks of attention, with lowered size limits.
 
 Tiles are used where a mask or bias would be too large, blocks where scores exceed the CPU cache.
 With temporarily lowered limits, texts of some hundred tokens use all of these code paths.
@@ -14,9 +14,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from addnorm.checking.batches import VOCABULARY
 from addnorm.checking.cached import Reader
-from addnorm.checking.case import Case, gradients
+from addnorm.checking.case import VOCABULARY, Case, gradients
 from addnorm.checking.comparison import Comparison
 from addnorm.checking.matrix import Cell
 from addnorm.checking.narrow_types import bfloat16
@@ -26,7 +25,7 @@ from addnorm.nn.attention import blocked, tiles
 from addnorm.nn.choices import choices, use_choices
 
 LENGTHS, SOURCE_LENGTHS = (133, 9), (31, 131)
-"""Past 64 and 128, where a table, a block or a rule of length may end, and by odd numbers."""
+"""Odd numbers past 64 and 128, where a table, a block or a rule of length may end."""
 
 PAIRS, QUERIES, SCORES = 1024, 16, 128
 """The limit of pairs evaluated whole, the queries per tile, and the scores per block."""
@@ -36,12 +35,12 @@ STEPS = 3
 
 
 def reads_long_texts(cell: Cell) -> bool:
-    """Whether a cell is tested on long texts: every sixth one, since they take the longest."""
+    """Return whether a cell is tested on long texts: every sixth one, since they take long."""
     return zlib.crc32(cell.id.encode()) % 6 == 0
 
 
 def long_texts(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
-    """Logits and gradients in tiles, with and without a cache, in float64, float32 and bfloat16."""
+    """Yield logits and gradients in tiles, with and without a cache, in three dtypes."""
     case = Case.of(cell, LENGTHS, SOURCE_LENGTHS, defined=defined)
     expected = case.expected()
     with small_limits():
@@ -54,12 +53,12 @@ def long_texts(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
                 yield from _in_order(case, expected)
             narrow = replace(case, model=deepcopy(case.model).float())
             yield Comparison("float32 long texts", narrow.run("right"), expected)
-            for one in bfloat16(narrow, expected):
-                yield one._replace(name=f"long texts, {one.name}")
+            for comparison in bfloat16(narrow, expected):
+                yield comparison._replace(name=f"long texts, {comparison.name}")
 
 
 def _in_order(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Causality at each doubling of the length, and reading with a cache, at last step by step."""
+    """Yield causality at each doubling of the length, and reading with a cache."""
     text, ours = case.texts[0], case.split(expected)[0]
     for t in (2**n for n in range(5, len(text).bit_length() - 1)):
         other = case.reading([[*text[:t], *((token + 1) % VOCABULARY for token in text[t:])]])
@@ -69,20 +68,20 @@ def _in_order(case: Case, expected: Tensor) -> Iterator[Comparison]:
         assert reader.valid is not None
         n = len(text) - STEPS
         cuts = [0, n // 2, n, *range(n + 1, len(text) + 1)]
-        found = torch.cat([reader.read(slice(a, b)) for a, b in pairwise(cuts)], dim=1)
-        yield Comparison("long texts, cached", found[reader.valid], expected)
+        logits = torch.cat([reader.read(slice(a, b)) for a, b in pairwise(cuts)], dim=1)
+        yield Comparison("long texts, cached", logits[reader.valid], expected)
 
 
 @contextmanager
 def small_limits() -> Generator[None]:
     """Temporarily lower the limits so that texts of some hundred tokens exceed them."""
-    found = masks.DENSE_LIMIT, masks.TILE, blocked.AT_ONCE
+    limits = masks.DENSE_LIMIT, masks.TILE, blocked.AT_ONCE
     _set(PAIRS, QUERIES, SCORES)
     try:
         with use_choices(replace(choices(), many_scores=SCORES)):
             yield
     finally:
-        _set(*found)
+        _set(*limits)
 
 
 def _set(pairs: int, queries: int, at_once: int) -> None:

@@ -77,26 +77,26 @@ class Cell:
 
     @classmethod
     def of(cls, name: str) -> "Cell":
-        """The cell of this name."""
+        """Return the cell of this name."""
         family, *names = name.split("/")
         variant = names.pop() if names[-1] in VARIANTS else None
         mixer = names.pop(_FOURTH) if names[_FOURTH] in MIXERS else None
         parts = tuple(zip(AROUND_MIXERS if mixer else AXES, names, strict=True))
-        known: Mapping[str, Architecture] = {one: one for one in ARCHITECTURES}
-        return cls(family=known[family], parts=parts, mixer=mixer, variant=variant)
+        families: Mapping[str, Architecture] = {name: name for name in ARCHITECTURES}
+        return cls(family=families[family], parts=parts, mixer=mixer, variant=variant)
 
     def changes(self) -> dict[str, Any]:
-        """The configuration fields of the cell."""
-        found: dict[str, Any] = {}
+        """Return the configuration fields of the cell."""
+        changes: dict[str, Any] = {}
         for axis, name in self.parts:
-            found |= AXES[axis][name]
-        found |= MIXERS[self.mixer] if self.mixer else {}
-        found |= VARIANTS[self.variant].changes if self.variant else {}
-        found |= {self.own[0]: self.own[1]} if self.own else {}
-        return found
+            changes |= AXES[axis][name]
+        changes |= MIXERS[self.mixer] if self.mixer else {}
+        changes |= VARIANTS[self.variant].changes if self.variant else {}
+        changes |= {self.own[0]: self.own[1]} if self.own else {}
+        return changes
 
     def config(self, more: int = 0) -> DecoderConfig | EncoderConfig | EncoderDecoderConfig:
-        """The model configuration, with `more` places. Raises `ValueError` for a conflict."""
+        """Return the configuration, with `more` positions. Raises `ValueError` for a conflict."""
         changes = self.changes()
         start = "attention."
         inside = {name.removeprefix(start): v for name, v in changes.items() if start in name}
@@ -108,7 +108,7 @@ class Cell:
         return MODELS[self.family](**given)
 
     def refusal(self) -> str | None:
-        """The reason why the parts are incompatible; None if they are compatible."""
+        """Return the reason why the parts are incompatible; None if they are compatible."""
         try:
             self.config()
         except ValidationError as error:
@@ -127,8 +127,8 @@ def cells() -> Iterator[Cell]:
         yield from _dealt(family, AXES, CROSSED, rest, TIMES)
         around = {name: AXES[name] for name in AROUND_MIXERS}
         for mixer in MIXERS:
-            found = _dealt(family, around, ("norm", "placement"), ("position", "feedforward"), 1)
-            yield from (replace(cell, mixer=mixer) for cell in found)
+            dealt = _dealt(family, around, ("norm", "placement"), ("position", "feedforward"), 1)
+            yield from (replace(cell, mixer=mixer) for cell in dealt)
         for variant, change in VARIANTS.items():
             if family in change.architectures:
                 yield from _varied(family, variant)
@@ -159,13 +159,13 @@ def _varied(family: Architecture, variant: str) -> Iterator[Cell]:
 
 
 def named(pattern: str) -> list[Cell]:
-    """The cells whose names contain this sequence of parts; `*` is a wildcard.
+    """Return the cells whose names contain this sequence of parts; `*` is a wildcard.
 
     Raises `InputError` if there is none.
     """
-    found = [cell for cell in cells() if fnmatchcase(f"/{cell.id}", f"*/{pattern}*")]
-    if not found:
+    matching = [cell for cell in cells() if fnmatchcase(f"/{cell.id}", f"*/{pattern}*")]
+    if not matching:
         names = [*ARCHITECTURES, *MIXERS, *VARIANTS, *(n for axis in AXES.values() for n in axis)]
         hint = nearest(pattern.strip("*/").rpartition("/")[2], names)
         raise InputError(f"no cell of the matrix has parts called {pattern!r}.{hint}")
-    return found
+    return matching

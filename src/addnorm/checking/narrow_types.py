@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from addnorm.checking.batches import VOCABULARY, padded
-from addnorm.checking.cached import Reader, selected
+from addnorm.checking.cached import Reader, causality, selected
 from addnorm.checking.case import Case
 from addnorm.checking.comparison import Comparison, distance
 from addnorm.models import DecoderModel, EncoderDecoderModel
@@ -22,8 +21,7 @@ ROUNDING = 2.0**-8
 """The distance between neighbouring bfloat16 numbers, relative to them."""
 
 DRAWS, SPREAD = 4, 3.0
-"""How often noise of that size is drawn, and how much more than the most that it moves is allowed.
-"""
+"""How often noise of that size is drawn, and the allowed error relative to its largest effect."""
 
 
 def narrow_types(case: Case, expected: Tensor) -> Iterator[Comparison]:
@@ -42,38 +40,33 @@ def _float32(case: Case, expected: Tensor) -> Iterator[Comparison]:
     yield Comparison("float32 alone", alone, whole, BETWEEN_BATCHES)
     if not isinstance(case.model, DecoderModel | EncoderDecoderModel):
         return
-    yield from _causal(case)
+    yield _causality(case)
     if case.may_cache():
         reader = Reader.of(case)
         assert reader.valid is not None
         n = reader.tokens.shape[1]
         steps = [reader.read(slice(i, i + 1)) for i in range(n)]
-        found = torch.cat(steps, dim=1)[reader.valid]
-        yield Comparison("float32, one token at a time", found, expected)
-        for one in selected(case, expected.float()):
-            yield one._replace(name=f"float32 {one.name}")
+        logits = torch.cat(steps, dim=1)[reader.valid]
+        yield Comparison("float32, one token at a time", logits, expected)
+        for comparison in selected(case, expected.float()):
+            yield comparison._replace(name=f"float32 {comparison.name}")
 
 
-def _causal(case: Case) -> Iterator[Comparison]:
-    """Causality: changing the token at `t` does not change earlier outputs."""
+def _causality(case: Case) -> Comparison:
     reader = Reader.of(case)
-    tokens, valid = padded(case.texts, "right", case.draw)
-    t = case.draw.randrange(1, max(case.lengths))
-    other = tokens.clone()
-    other[:, t] = (tokens[:, t] + case.draw.randrange(1, VOCABULARY)) % VOCABULARY
-    model, found = case.model, list[Tensor]()
-    for one in (other, tokens):
-        if isinstance(model, EncoderDecoderModel):
-            assert reader.memory is not None
-            logits = model.decode(one, reader.memory, reader.memory_valid, valid)
-        else:
-            logits = model(one, valid)
-        found.append(logits[:, :t][valid[:, :t]])
-    yield Comparison("float32 causality", found[0], found[1], BETWEEN_BATCHES)
+
+    def run(tokens: Tensor, valid: Tensor) -> Tensor:
+        if not isinstance(case.model, EncoderDecoderModel):
+            return case.model(tokens, valid)
+        assert reader.memory is not None
+        return case.model.decode(tokens, reader.memory, reader.memory_valid, valid)
+
+    comparison = causality(case, run)
+    return comparison._replace(name="float32 causality", tolerance=BETWEEN_BATCHES)
 
 
 def bfloat16(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """bfloat16 under autocast, as in training: finite, and close unless there is expert routing.
+    """Yield comparisons under autocast, as in training: finite, and close but for experts.
 
     A router may choose another expert after rounding. Where the model magnifies rounding, as a norm
     of two small numbers does, more is allowed (`magnified`).
@@ -87,10 +80,10 @@ def bfloat16(case: Case, expected: Tensor) -> Iterator[Comparison]:
 
 
 def magnified(case: Case, expected: Tensor) -> float:
-    """How far relative noise of `ROUNDING` moves the expected values: of several draws, the most.
+    """Return how far relative noise of `ROUNDING` moves the expected values in several draws.
 
-    In float64, in every weight and behind every module without others inside, so that nothing of
-    the computation in bfloat16 itself has a part in it.
+    The noise is in every weight and behind every innermost module, and the model in float64, so
+    that the result does not depend on the computation in bfloat16.
     """
     draw = torch.Generator().manual_seed(0)
 

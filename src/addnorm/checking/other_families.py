@@ -1,6 +1,6 @@
 """The families outside of a model: losses, schedules, optimisers, tokenisers, data, batching.
 
-Each family has a small contract.
+A contract compares what any part of a family must do.
 """
 
 import math
@@ -55,23 +55,25 @@ def loss(config: Any) -> Iterator[Comparison]:
     targets = torch.randint(N_CLASSES, (2, 5), generator=draw)
     targets[0, 3:] = IGNORE
     whole = module(logits, targets)
-    yield _true("the loss is one number", whole.shape == ())
+    yield Comparison.that("the loss is one number", whole.shape == ())
     rows = torch.stack([module(logits[i : i + 1], targets[i : i + 1]) for i in (0, 1)])
     yield Comparison("the loss of a batch is the sum of its rows'", whole, rows.sum())
     other = torch.where((targets == IGNORE)[..., None], logits + 1, logits)
-    yield Comparison("padding has no part in the loss", module(other, targets), whole)
+    yield Comparison("padding does not change the loss", module(other, targets), whole)
     logits.requires_grad_()
     [gradient] = torch.autograd.grad(module(logits, targets), logits)
     ignored = gradient[targets == IGNORE]
     yield Comparison("padding has no gradient", ignored, torch.zeros_like(ignored))
-    yield _true("the targets that count have one", bool(gradient[targets != IGNORE].any()))
+    yield Comparison.that(
+        "the other targets have a gradient", bool(gradient[targets != IGNORE].any())
+    )
     held = torch.autograd.gradcheck(lambda x: module(x, targets), (logits,), fast_mode=True)
-    yield _true("gradcheck", held)
+    yield Comparison.that("gradcheck", held)
     nothing = module(logits, torch.full_like(targets, IGNORE))
-    yield _true("the loss of nothing is finite", bool(nothing.isfinite()))
+    yield Comparison.that("the loss without targets is finite", bool(nothing.isfinite()))
     for dtype in (torch.float32, torch.bfloat16):
         narrow = module(logits.detach().to(dtype), targets)
-        yield _true(f"the loss in {dtype} is finite", bool(narrow.isfinite()))
+        yield Comparison.that(f"the loss in {dtype} is finite", bool(narrow.isfinite()))
 
 
 def schedule(config: Any) -> Iterator[Comparison]:
@@ -79,10 +81,12 @@ def schedule(config: Any) -> Iterator[Comparison]:
     for total in (1, 2, 10, 1000):
         factors = [float(config.factor(step, total)) for step in range(1, total + 1)]
         good = all(math.isfinite(factor) and factor >= 0 for factor in factors)
-        yield _true(f"every factor of {total} steps is finite and not negative", good)
-        yield _true(f"some factor of {total} steps is not zero", any(factors) or total < 10)
+        yield Comparison.that(f"every factor of {total} steps is finite and not negative", good)
+        yield Comparison.that(
+            f"some factor of {total} steps is not zero", any(factors) or total < 10
+        )
         again = [float(config.factor(step, total)) for step in range(total, 0, -1)][::-1]
-        yield _true(f"factors of {total} steps are always the same", factors == again)
+        yield Comparison.that(f"factors of {total} steps are always the same", factors == again)
 
 
 def optimizer(config: Any) -> Iterator[Comparison]:
@@ -91,22 +95,27 @@ def optimizer(config: Any) -> Iterator[Comparison]:
         d_model=8, n_layers=1, attention=AttentionConfig(n_heads=2), dropout=0.0
     ).build(N_CLASSES)
     optimizers = config.build(model, 1e-2)
-    held = {id(p) for one in optimizers for group in one.param_groups for p in group["params"]}
+    held = {
+        id(p)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
     missing = [name for name, p in model.named_parameters() if id(p) not in held]
-    yield _true(f"it has every parameter, and not without {missing[:3]}", not missing)
-    lr = all("lr" in group for one in optimizers for group in one.param_groups)
-    yield _true("every group has a learning rate that a schedule can scale", lr)
+    yield Comparison.that(f"it has every parameter; missing: {missing[:3]}", not missing)
+    lr = all("lr" in group for optimizer in optimizers for group in optimizer.param_groups)
+    yield Comparison.that("every group has a learning rate that a schedule can scale", lr)
     before = _squares(model)
     _steps(model, optimizers, 20)
-    yield _true("twenty steps lower a sum of squares", bool(_squares(model) < before))
+    yield Comparison.that("twenty steps lower a sum of squares", bool(_squares(model) < before))
     other = deepcopy(model)
     others = config.build(other, 1e-2)
-    for one, saved in zip(others, optimizers, strict=True):
-        one.load_state_dict(deepcopy(saved.state_dict()))
+    for restored, saved in zip(others, optimizers, strict=True):
+        restored.load_state_dict(deepcopy(saved.state_dict()))
     _steps(model, optimizers, 2)
     _steps(other, others, 2)
     ours, expected = (torch.cat([p.flatten() for p in m.parameters()]) for m in (other, model))
-    yield Comparison("it goes on from its state as before", ours, expected, 1e-6)
+    yield Comparison("it resumes from its saved state", ours, expected, 1e-6)
 
 
 def _squares(model: nn.Module) -> Tensor:
@@ -117,8 +126,8 @@ def _steps(model: nn.Module, optimizers: list[torch.optim.Optimizer], n: int) ->
     for _ in range(n):
         model.zero_grad()
         _squares(model).backward()
-        for one in optimizers:
-            one.step()
+        for optimizer in optimizers:
+            optimizer.step()
 
 
 TEXTS = ("a text of letters", "ein zweiter Text", "1, 2 and 3")
@@ -132,69 +141,79 @@ def tokenizer(config: Any) -> Iterator[Comparison]:
         loaded = config.load(Path(folder))
     for text in TEXTS:
         ids = [int(i) for i in trained.encode(text)]
-        yield _true(f"the ids of {text!r} are below vocab_size", max(ids) < trained.vocab_size)
-        yield _true(f"no id of {text!r} is below zero", min(ids) >= 0)
-        yield _true(f"{text!r} is decoded as it was", trained.decode(ids) == text)
-        yield _true(f"a saved one reads {text!r} alike", list(loaded.encode(text)) == ids)
-        yield _true(f"a saved one writes {text!r} alike", loaded.decode(ids) == text)
-    yield _true("a saved one is as large", loaded.vocab_size == trained.vocab_size)
+        yield Comparison.that(
+            f"the ids of {text!r} are below vocab_size", max(ids) < trained.vocab_size
+        )
+        yield Comparison.that(f"no id of {text!r} is below zero", min(ids) >= 0)
+        yield Comparison.that(f"{text!r} is decoded to itself", trained.decode(ids) == text)
+        yield Comparison.that(
+            f"a saved tokenizer encodes {text!r} to the same ids", list(loaded.encode(text)) == ids
+        )
+        yield Comparison.that(
+            f"a saved tokenizer decodes {text!r} to the same text", loaded.decode(ids) == text
+        )
+    yield Comparison.that(
+        "a saved tokenizer has the same size", loaded.vocab_size == trained.vocab_size
+    )
 
 
 def data(config: Any) -> Iterator[Comparison]:
     """A data configuration loads, with the same type each time."""
     first, second = config.load(), config.load()
-    yield _true("it loads something", first is not None)
-    yield _true("it loads the same twice", type(first) is type(second))
+    yield Comparison.that("it loads something", first is not None)
+    yield Comparison.that("it loads the same twice", type(first) is type(second))
 
 
 LENGTHS = (2, 7, 3, 5, 4, 6, 3, 2, 8, 5, 4, 6) * 100
-"""Of the texts to make batches of; every text has ids of its own, but for its ends."""
+"""The lengths of the texts to batch; each text has other ids but for its ends."""
 
 
 def _corpora() -> Iterator[EncodedCorpus]:
-    """The same texts for each task, and images."""
+    """Yield the same texts for each task, and images."""
     tasks: tuple[Task, ...] = ("language", "translation", "classification")
     for task in tasks:
         ids = [[2 + 8 * i + j for j in range(n)] for i, n in enumerate(LENGTHS)]
         texts = [
-            Encoded(i, [0, *one], [i % 3] if task == "classification" else [*one, 1])
-            for i, one in enumerate(ids)
+            Encoded(i, [0, *text], [i % 3] if task == "classification" else [*text, 1])
+            for i, text in enumerate(ids)
         ]
         yield EncodedCorpus(task, 0, 1, texts[300:], texts[:300], reports=REPORTS)
     pixels = [torch.full((1, 4, 4), i % 256, dtype=torch.uint8) for i in range(len(LENGTHS))]
-    images = [Encoded(i, [], [i % 3], one) for i, one in enumerate(pixels)]
+    images = [Encoded(i, [], [i % 3], image) for i, image in enumerate(pixels)]
     facts: Any = {"reports": REPORTS, "medium": "images"}
     yield EncodedCorpus("classification", 0, 0, images[300:], images[:300], **facts)
 
 
 def batching(config: Any) -> Iterator[Comparison]:
-    """The same batches whenever an epoch is asked for, from any place in it, and as many in each.
+    """An epoch always has the same batches, can start at any of them, and is as long as any other.
 
-    For the first of a language model, a translator, a classifier of texts and one of images that
-    the part is for.
+    The task is the first of language modelling, translation, and classification of texts or images
+    that the part accepts.
     """
     first, second = (_loaders(config) for _ in range(2))
-    yield _true("a split that is not there has no loader", first.test is None)
+    yield Comparison.that("a split without examples has no loader", first.test is None)
     assert first.valid is not None
     assert second.valid is not None
     pairs = {"train": (first.train, second.train), "valid": (first.valid, second.valid)}
-    for name, (one, other) in pairs.items():
-        epochs = [list(one.batches(epoch)) for epoch in range(3)]
-        yield _true(f"{name} has batches", bool(epochs[0]))
-        lengths = {len(one), *map(len, epochs)}
-        yield _true(f"every epoch of {name} has the same number of batches", len(lengths) == 1)
+    for name, (loader, other) in pairs.items():
+        epochs = [list(loader.batches(epoch)) for epoch in range(3)]
+        yield Comparison.that(f"{name} has batches", bool(epochs[0]))
+        lengths = {len(loader), *map(len, epochs)}
+        yield Comparison.that(
+            f"every epoch of {name} has the same number of batches", len(lengths) == 1
+        )
         same = all(_same(list(other.batches(epoch)), epochs[epoch]) for epoch in (2, 0, 1))
-        yield _true(f"the batches of {name} are always the same", same)
-        tail = _same(list(one.batches(1, 1)), epochs[1][1:])
-        yield _true(f"{name} goes on from any batch of an epoch", tail)
+        yield Comparison.that(f"the batches of {name} are always the same", same)
+        tail = _same(list(loader.batches(1, 1)), epochs[1][1:])
+        yield Comparison.that(f"{name} can start at any batch of an epoch", tail)
         for batch in epochs[1]:
             yield from _batch(name, batch)
     in_order = _same(list(first.valid.batches(0)), list(first.valid.batches(5)))
-    yield _true("valid has one order", in_order)
+    yield Comparison.that("valid always has the same order", in_order)
 
 
 def _loaders(config: Any) -> Loaders:
-    """For the first task that the part is for; raises the last refusal where it is for none."""
+    """Return loaders for the first task that the part accepts; raise the last refusal if none."""
     *others, last = _corpora()
     for corpus in others:
         with suppress(InputError):
@@ -204,18 +223,20 @@ def _loaders(config: Any) -> Loaders:
 
 def _batch(name: str, batch: Batch) -> Iterator[Comparison]:
     rows = {len(tensor) for tensor in (*batch.inputs.values(), batch.targets)}
-    yield _true(f"all of a batch of {name} has as many rows", len(rows) == 1)
+    yield Comparison.that(f"all tensors of a batch of {name} have as many rows", len(rows) == 1)
     counted = Batch.of(batch.inputs, batch.targets, batch.indices).n_tokens
-    yield _true(f"n_tokens of a batch of {name} counts its targets", batch.n_tokens == counted > 0)
+    yield Comparison.that(
+        f"n_tokens of a batch of {name} counts its targets", batch.n_tokens == counted > 0
+    )
 
 
-def _same(one: Sequence[Batch], other: Sequence[Batch]) -> bool:
-    return len(one) == len(other) and all(
+def _same(batches: Sequence[Batch], others: Sequence[Batch]) -> bool:
+    return len(batches) == len(others) and all(
         a.indices == b.indices
         and a.inputs.keys() == b.inputs.keys()
         and all(torch.equal(a.inputs[name], b.inputs[name]) for name in a.inputs)
         and torch.equal(a.targets, b.targets)
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(batches, others, strict=True)
     )
 
 
@@ -227,7 +248,3 @@ OTHER_CONTRACTS: Mapping[str, Callable[[Any], Iterator[Comparison]]] = {
     "data": data,
     "batching": batching,
 }
-
-
-def _true(name: str, holds: bool) -> Comparison:
-    return Comparison(name, torch.tensor(holds), torch.tensor(True))

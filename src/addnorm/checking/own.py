@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice, product
+from itertools import chain, combinations, islice, product
 from typing import Any
 
 import torch
@@ -29,7 +29,7 @@ from addnorm.parts import FROM_FILE, kind_of
 PARTNERS = 60
 """The number of cells for a part, enough to combine it with every other part at least once."""
 
-BLIND = ("k_proj.bias",)
+WITHOUT_GRADIENT = ("k_proj.bias",)
 """Parameters without a gradient, as softmax is invariant to a bias shared by all keys."""
 
 
@@ -61,31 +61,26 @@ def check_part(
     name = family_name(part, family)
     if name in OTHER_CONTRACTS:
         return _check_alone(part, name)
-    told = ["contract", "gradients", "causality", "padding and batch-mates", "cached = uncached"]
-    told += ["float32 and bfloat16", *(["compiled = eager"] if compile else [])]
-    told += ["definition"] if definition is not None else []
-    found = PartReport(family=name, kind=kind_of(part), checked=told)
+    checks = ["contract", "gradients", "causality", "padding and batch-mates", "cached = uncached"]
+    checks += ["float32 and bfloat16", *(["compiled = eager"] if compile else [])]
+    checks += ["definition"] if definition is not None else []
+    report = PartReport(family=name, kind=kind_of(part), checked=checks)
     with ExitStack() as stack:
         if definition is not None:
             stack.enter_context(DEFINITIONS[name].adding(part, definition))
         for result in _results(part, name, definition is not None, compile, (partners, seed)):
-            found.report.add(result)
-            watch(found.report.checked)
-    return found
+            report.report.add(result)
+            watch(report.report.checked)
+    return report
 
 
 def _check_alone(part: type, family: str) -> PartReport:
     """Check a part outside the model by its family's contract."""
-    found = PartReport(family=family, kind=kind_of(part), checked=["contract"])
+    report = PartReport(family=family, kind=kind_of(part), checked=["contract"])
     for name, config in part_examples(part).items():
-        compared = _then(round_trip(config, type(config)), OTHER_CONTRACTS[family](config))
-        found.report.add(run_comparisons(f"{family}/{name}", compared))
-    return found
-
-
-def _then(*parts: Iterator[Comparison]) -> Iterator[Comparison]:
-    for one in parts:
-        yield from one
+        compared = chain(round_trip(config, type(config)), OTHER_CONTRACTS[family](config))
+        report.report.add(run_comparisons(f"{family}/{name}", compared))
+    return report
 
 
 def _results(
@@ -112,7 +107,6 @@ def _results(
 
 def _compared(cell: Cell, defined: bool) -> CellResult | str:
     try:
-        cell.config()
         build(cell.config())
     except ValueError as error:  # a combination refused at build time
         return str(error)
@@ -124,17 +118,17 @@ def _with_own(place: str, config: Any, name: str) -> Callable[[Cell], Cell]:
 
 
 def _may_stand(cell: Cell, usual: list[Cell]) -> bool:
-    """Whether the cell is valid, for an architecture that accepts the part."""
-    return cell.family in {one.family for one in usual} and cell.refusal() is None
+    """Return whether the cell is valid, for an architecture that accepts the part."""
+    return cell.family in {usual_cell.family for usual_cell in usual} and cell.refusal() is None
 
 
 def _usual(family: str, with_own: Callable[[Cell], Cell]) -> list[Cell]:
     """For each architecture that accepts the part, the valid cell closest to the default one."""
-    found: list[Cell] = []
+    chosen: list[Cell] = []
     for architecture in ARCHITECTURES:
         own = (with_own(cell) for cell in _near(architecture, family))
-        found += islice((cell for cell in own if not cell.refusal() and _takes(cell)), 1)
-    return found
+        chosen += islice((cell for cell in own if not cell.refusal() and _takes(cell)), 1)
+    return chosen
 
 
 def _near(architecture: Architecture, family: str) -> Iterator[Cell]:
@@ -152,7 +146,7 @@ def _near(architecture: Architecture, family: str) -> Iterator[Cell]:
 
 
 def _takes(cell: Cell) -> bool:
-    """Whether the architecture accepts this part: text classification heads need an encoder."""
+    """Return whether the architecture accepts this part: heads of whole texts need an encoder."""
     if cell.own is None or cell.own[0] != "head" or cell.family == "encoder":
         return True
     try:
@@ -191,8 +185,8 @@ def round_trip(part: Any, holder: type, config: Any = None) -> Iterator[Comparis
     adapter: Any = TypeAdapter(holder)
     whole = part if config is None else config
     written = json.loads(adapter.dump_json(whole))
-    read = adapter.validate_python(written, context=FROM_FILE)
-    yield _true("a configuration read again is equal", read == whole)
+    restored = adapter.validate_python(written, context=FROM_FILE)
+    yield Comparison.that("a configuration read again is equal", restored == whole)
 
 
 def _state(case: Case) -> Iterator[Comparison]:
@@ -212,8 +206,8 @@ def _types(case: Case) -> Iterator[Comparison]:
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         ours = real(deepcopy(case.model).to(dtype)(*inputs), valid)
         name = str(dtype).removeprefix("torch.")
-        yield _true(f"outputs in {name} stay {name}", ours.dtype == dtype)
-        yield _true(f"outputs in {name} are finite", bool(ours.isfinite().all()))
+        yield Comparison.that(f"outputs in {name} stay {name}", ours.dtype == dtype)
+        yield Comparison.that(f"outputs in {name} are finite", bool(ours.isfinite().all()))
 
 
 def _gradients(case: Case) -> Iterator[Comparison]:
@@ -222,16 +216,16 @@ def _gradients(case: Case) -> Iterator[Comparison]:
     inputs, valid = case.batch("right")
     outputs = real(model(*inputs), valid)
     direction = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).double()
-    found: Sequence[Tensor | None] = torch.autograd.grad(
+    gradients: Sequence[Tensor | None] = torch.autograd.grad(
         (outputs * direction).sum(), list(model.parameters()), allow_unused=True
     )
-    for (name, _), gradient in zip(model.named_parameters(), found, strict=True):
-        moved = _reaches(gradient) or name.endswith(BLIND)
-        yield _true(f"a gradient reaches {name}", moved)
-    yield _true("gradcheck", _gradcheck(deepcopy(model), inputs, valid))
+    for (name, _), gradient in zip(model.named_parameters(), gradients, strict=True):
+        moved = _is_gradient(gradient) or name.endswith(WITHOUT_GRADIENT)
+        yield Comparison.that(f"a gradient reaches {name}", moved)
+    yield Comparison.that("gradcheck", _gradcheck(deepcopy(model), inputs, valid))
 
 
-def _reaches(gradient: Tensor | None) -> bool:
+def _is_gradient(gradient: Tensor | None) -> bool:
     if gradient is None:
         return False
     return bool(gradient.isfinite().all()) and bool(gradient.abs().sum() > 0)
@@ -255,7 +249,3 @@ def _gradcheck(model: nn.Module, inputs: tuple[Tensor, ...], valid: Tensor) -> b
         return real(torch.func.functional_call(model, dict(named), inputs), valid)
 
     return torch.autograd.gradcheck(run, (flat,), fast_mode=True, atol=1e-5, rtol=1e-3)
-
-
-def _true(name: str, holds: bool) -> Comparison:
-    return Comparison(name, torch.tensor(holds), torch.tensor(True))

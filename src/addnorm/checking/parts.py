@@ -59,14 +59,14 @@ class Part:
 
 
 def parts(family: str | None = None, modules: Sequence[str] = ()) -> list[Part]:
-    """All parts, or those of one family, including custom parts defined in `modules`.
+    """Return all parts, or those of one family, including custom parts defined in `modules`.
 
     Raises `InputError` for an unknown family.
     """
     own = [part for module in modules for part in _own(module)]
-    known = [*dict.fromkeys([*FAMILIES, *(name for part in own for name in _families_of(part))])]
+    names = [*dict.fromkeys([*FAMILIES, *(name for part in own for name in _families_of(part))])]
     if family is not None:
-        check_family_name(family, known)
+        check_family_name(family, names)
     ours = [part for name in FAMILIES for part in _members(name)]
     return [part for part in [*ours, *own] if family in (None, *_families_of(part))]
 
@@ -87,22 +87,22 @@ def _own(module: str) -> Iterator[Part]:
             continue
         if not (fitting := fitting_families(config)):  # not a part
             continue
-        told = _own_described(config)
+        described = _own_described(config)
         yield Part(
-            family=EITHER.join(f"{one}s" if f"{one}s" in FAMILIES else one for one in fitting),
+            family=EITHER.join(f"{name}s" if f"{name}s" in FAMILIES else name for name in fitting),
             kind=kind_of(config),
             name=name,
-            equation=next(filter(None, map(equation, told)), ""),
-            source=next(filter(None, map(source, told)), ""),
+            equation=next(filter(None, map(equation, described)), ""),
+            source=next(filter(None, map(source, described)), ""),
             file=Path(inspect.getfile(config)).name,
         )
 
 
 def _own_described(config: type) -> list[type]:
-    """The classes that may describe a custom part: what it builds or trains, and the configuration.
+    """Return the classes that may describe a custom part: what it builds, and its configuration.
 
     The class built is the return type of the method, or else has the name of the configuration
-    without `Config`; classes from this package and PyTorch say nothing about the part.
+    without `Config`; classes from this package and PyTorch do not describe the part.
     """
     method = getattr(config, "build", None) or getattr(config, "train", None)
     try:
@@ -112,9 +112,9 @@ def _own_described(config: type) -> list[type]:
     named = vars(sys.modules[config.__module__]).get(config.__name__.removesuffix("Config"))
     package = config.__module__.partition(".")[0]
     built = [
-        one
-        for one in (hint, *get_args(hint), named)
-        if isinstance(one, type) and one.__module__.partition(".")[0] == package
+        described
+        for described in (hint, *get_args(hint), named)
+        if isinstance(described, type) and described.__module__.partition(".")[0] == package
     ]
     return [*built, config]
 
@@ -132,7 +132,7 @@ def _members(family: str) -> Iterator[Part]:
 
 
 def describing(configs: Sequence[type]) -> dict[type, type]:
-    """The class whose docstring describes each part: the module or its configuration.
+    """Return the class whose docstring describes each part: the module or its configuration.
 
     It is the configuration if its docstring begins with an equation, or if several configurations
     build the same module; otherwise it is the module.
@@ -168,9 +168,9 @@ def equation(part: type) -> str:
 def source(part: type) -> str:
     """The first citation in the docstring, with its section or equation."""
     text = " ".join((inspect.getdoc(part) or "").split())
-    found = re.search(
+    citation = re.search(
         r"\b[A-Z][^\s(),;:.`]*(?: et al\.| &(?: [A-Z][^\s(),;:.`]*)+| Team)? (?:19|20)\d\d"
         r"(?:, (?:§|eq\. |fig\. |alg\. |appendix )[\w.–]*\w)?",
         text,
     )
-    return found[0] if found else ""
+    return citation[0] if citation else ""

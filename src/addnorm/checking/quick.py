@@ -1,6 +1,6 @@
 """`addnorm.check`: compare combinations of parts with their definitions, from Python."""
 
-from addnorm.checking.run import Report, found
+from addnorm.checking.run import Report, matching
 from addnorm.checking.run import check as check_cells
 from addnorm.checking.sampling import sample as sample_of
 from addnorm.errors import InputError, known_keywords
@@ -18,6 +18,6 @@ def check(only: str = "", *, sample: int = 50, seed: int = 0, jobs: int = 1) -> 
     for name, value in {"sample": sample, "seed": seed, "jobs": jobs}.items():
         least = 1 if name == "jobs" else 0
         if not isinstance(value, int) or value < least:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"{name} = {value!r}: give a whole number, at least {least}")
-    cells, others = found(only)
+            raise InputError(f"{name} = {value!r}: give an integer, at least {least}")
+    cells, others = matching(only)
     return check_cells([*sample_of(sample, seed, cells), *others], jobs=jobs)

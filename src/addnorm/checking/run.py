@@ -11,6 +11,7 @@ from multiprocessing import get_context
 import torch
 
 from addnorm import compiler
+from addnorm.checking.another_device import compare_device, device_cells
 from addnorm.checking.axes import check_definitions, check_fields
 from addnorm.checking.case import Case, gradients, real
 from addnorm.checking.compare import compare_cell
@@ -18,7 +19,6 @@ from addnorm.checking.comparison import CellResult, Comparison, run_comparisons
 from addnorm.checking.decoding import compare_decoding, decoding_cells
 from addnorm.checking.kernels import compare_kernel, kernel_cells
 from addnorm.checking.matrix import Cell, named
-from addnorm.checking.on_the_device import compare_device, device_cells
 from addnorm.errors import InputError
 
 Item = Cell | str
@@ -74,10 +74,11 @@ class Report:
         return "\n".join([first, *refused, *waiting, *failed])
 
 
-def found(only: str) -> tuple[list[Cell], list[str]]:
-    """The cells of the matrix that match `only`, and the matching checks of kernels and the like.
+def matching(only: str) -> tuple[list[Cell], list[str]]:
+    """Return the cells of the matrix that match `only`, and the matching other checks.
 
-    Raises `InputError` if there are none, if a part has no definition, or if a model field is
+    The others are those of kernels, of decoding and on a device. Raises `InputError` if nothing
+    matches, if a part has no definition, or if a model field is
     neither varied nor listed.
     """
     check_definitions()
@@ -103,7 +104,7 @@ def check(items: Sequence[Item], *, jobs: int = 1, watch: Watch = lambda _: None
 
 
 def compare_or_refusal(item: Item) -> CellResult | str:
-    """The result of an item, or the reason why it is invalid."""
+    """Return the result of an item, or the reason why it is invalid."""
     if isinstance(item, str):
         return _OTHERS[item.partition("/")[0]](item)
     return item.refusal() or compare_cell(item)

@@ -1,8 +1,9 @@
 """A sample of the matrix that covers every part, every variant and every pair of parts."""
 
 import random
-from collections.abc import Iterator, Sequence
-from itertools import combinations
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from itertools import combinations, islice
 
 from addnorm.checking.matrix import Cell
 
@@ -15,7 +16,7 @@ TRIED = 24
 
 
 def sample(n: int, seed: int, among: Sequence[Cell]) -> list[Cell]:
-    """A random sample of `n` cells, determined by the seed; all cells if there are no more.
+    """Return a random sample of `n` cells, determined by the seed; all if there are no more.
 
     It begins with cells that together cover every variant, every mixer, every part, and every
     compatible pair of parts; then come variants in further architectures; the rest are random.
@@ -46,25 +47,23 @@ def _covering(among: Sequence[Cell], draw: random.Random, most: int) -> Iterator
     for i, cell in enumerate(among):
         for goal in goals(cell):
             having.setdefault(goal, []).append(i)
-    allowed: dict[int, bool] = {}
 
+    @cache
     def is_allowed(i: int) -> bool:
-        if i not in allowed:
-            allowed[i] = among[i].refusal() is None
-        return allowed[i]
+        return among[i].refusal() is None
 
     order = list(having)
     draw.shuffle(order)
     order.sort(key=_rank)
-    missing, found = set(order), 0
+    missing, n = set(order), 0
     for goal in order:
-        if goal not in missing or found >= most:
+        if goal not in missing or n >= most:
             continue
-        some = _some_allowed(having[goal], is_allowed, draw)
-        if some:
-            best = max(some, key=lambda i: len(missing.intersection(goals(among[i]))))
+        candidates = _allowed(having[goal], is_allowed, draw)
+        if candidates:
+            best = max(candidates, key=lambda i: len(missing.intersection(goals(among[i]))))
             missing.difference_update(goals(among[best]))
-            found += 1
+            n += 1
             yield best
 
 
@@ -75,13 +74,9 @@ def _rank(goal: Goal) -> int:
     return int(isinstance(goal[1], tuple))
 
 
-def _some_allowed(places: list[int], is_allowed: object, draw: random.Random) -> list[int]:
-    """A few valid cells; an empty list only if all are invalid."""
-    assert callable(is_allowed)
-    found: list[int] = []
-    for i in draw.sample(places, len(places)):
-        if is_allowed(i):
-            found.append(i)
-        if len(found) == TRIED:
-            break
-    return found
+def _allowed(
+    indices: list[int], is_allowed: Callable[[int], bool], draw: random.Random
+) -> list[int]:
+    """Return a few valid cells; an empty list only if all are invalid."""
+    valid = (i for i in draw.sample(indices, len(indices)) if is_allowed(i))
+    return list(islice(valid, TRIED))

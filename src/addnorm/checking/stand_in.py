@@ -1,6 +1,6 @@
 """A device with numbers that stands in for a GPU, on every machine.
 
-Its tensors say that they are on the meta device, while the CPU computes what they hold. So loops
+The device of its tensors is the meta device, while the CPU computes their numbers. So loops
 that read numbers, such as training and writing, run to their end, and their results can be compared
 with those of the CPU; a tensor of the CPU among those of the device is an error, as on a GPU. Only
 a number without dimensions may be combined with them.
@@ -34,7 +34,7 @@ class StandIn(Tensor):
     @staticmethod
     def __new__(cls: type["StandIn"], held: Tensor) -> "StandIn":
         with torch.inference_mode(False):
-            made: Any = Tensor._make_wrapper_subclass(  # pyright: ignore
+            wrapper: Any = Tensor._make_wrapper_subclass(  # pyright: ignore
                 cls,
                 held.shape,
                 strides=held.stride(),
@@ -42,7 +42,7 @@ class StandIn(Tensor):
                 dtype=held.dtype,
                 device=THERE,
             )
-        return made
+        return wrapper
 
     def __init__(self, held: Tensor) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ def moved(model: M) -> M:
 
 
 def numbers(x: Tensor) -> Tensor:
-    """The numbers of a tensor of the device."""
+    """Return the numbers of a tensor of the device."""
     assert isinstance(x, StandIn), "a tensor of the CPU"
     return x.held.detach()
 
@@ -91,7 +91,7 @@ def _there(tensor: Tensor) -> Tensor:
 
 
 class _FromNumbers(TorchFunctionMode):
-    """Makes tensors of Python's numbers, and the reverse, which torch does without dispatch."""
+    """A mode for tensors from Python's numbers, and the reverse, which torch does not dispatch."""
 
     def __torch_function__(
         self,
@@ -108,13 +108,13 @@ class _FromNumbers(TorchFunctionMode):
             if func is Tensor.new_tensor:
                 args, device = args[1:], device or first.device
                 kwargs.setdefault("dtype", first.dtype)
-            made = torch.tensor(*args, **kwargs)
-            return made if device is None else made.to(device)
+            tensor = torch.tensor(*args, **kwargs)
+            return tensor if device is None else tensor.to(device)
         return func(*args, **kwargs)
 
 
 class _Operations(TorchDispatchMode):
-    """Makes new tensors of the device stand-ins."""
+    """A mode that makes new tensors of the device stand-ins."""
 
     def __torch_dispatch__(
         self,
@@ -127,12 +127,12 @@ class _Operations(TorchDispatchMode):
 
 
 def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Compute an operation on the CPU; its results are on the device that it says or finds."""
+    """Compute an operation on the CPU; results are on the device of `device=` or of its inputs."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     there = [x for x in tensors if isinstance(x, StandIn)]
-    if there and func not in _COPIES and (apart := [x for x in tensors if _apart(x)]):
+    if there and func not in _COPIES and (of_cpu := [x for x in tensors if _is_of_cpu(x)]):
         raise RuntimeError(
-            f"{func}: a tensor of the CPU, {tuple(apart[0].shape)}, among those of the device"
+            f"{func}: a tensor of the CPU, {tuple(of_cpu[0].shape)}, among those of the device"
         )
     if torch.Tag.inplace_view in func.tags:  # changes shapes and strides of the stand-in itself
         with no_dispatch():
@@ -146,13 +146,13 @@ def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         return out
     before = {id(x.held): x for x in there}  # what is changed in place stays the same tensor
 
-    def named(x: Any) -> Any:
+    def on_device(x: Any) -> Any:
         if not isinstance(x, Tensor):
             return x
         return before[id(x)] if id(x) in before else StandIn(x)
 
-    return tree_map(named, out)
+    return tree_map(on_device, out)
 
 
-def _apart(x: Tensor) -> bool:
+def _is_of_cpu(x: Tensor) -> bool:
     return not isinstance(x, StandIn) and x.ndim > 0

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from addnorm.checking.named_objects import named_object
 from addnorm.cli.arguments import at_least
 from addnorm.cli.imports import Imports, import_named
 from addnorm.errors import InputError
@@ -98,11 +97,11 @@ def _check_cells(only: str, draw: tuple[int, int], compile: int, jobs: int, *, e
     from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
 
     from addnorm.checking.run import check as check_cells
-    from addnorm.checking.run import compiled, found
+    from addnorm.checking.run import compiled, matching
     from addnorm.checking.sampling import sample
     from addnorm.cli.terminal import console
 
-    cells, others = found(only)
+    cells, others = matching(only)
     chosen = cells if every else sample(*draw, cells)
     items = [*chosen, *others]
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
@@ -121,13 +120,14 @@ def _check_cells(only: str, draw: tuple[int, int], compile: int, jobs: int, *, e
 def _check_part(own: OwnPart, sample: int, seed: int) -> int:
     if not own.part:
         raise InputError("--definition defines a part: name it with --part module:Class")
-    found = named_object(own.part, "part")
-    defined = named_object(own.definition, "definition") if own.definition else None
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
+    from addnorm.checking.families import named_object
     from addnorm.checking.own import PARTNERS, check_part
     from addnorm.cli.terminal import console
 
+    part = named_object(own.part, "part")
+    definition = named_object(own.definition, "definition") if own.definition else None
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -137,9 +137,9 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
     ) as bar:
         task = bar.add_task(own.part)
         report = check_part(
-            found,
+            part,
             family=own.family or None,
-            definition=defined,
+            definition=definition,
             compile=not own.no_compile,
             partners=min(sample, PARTNERS),
             seed=seed,

@@ -40,7 +40,7 @@ def list_claims(*, out: Path = FOLDER) -> None:
         figures = measured(out, name)
         verdicts = [(of_task.task, verdict(findings_of(claim, of_task))) for of_task in figures]
         for task, word in verdicts or [("", "not measured")]:
-            table.add_row(name, claim.title.en, task, word)
+            table.add_row(name, claim.title[0], task, word)
     output().print(table)
 
 

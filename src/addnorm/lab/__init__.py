@@ -4,8 +4,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from addnorm.lab.studies.tables import StudyTable as StudyTable
-    from addnorm.lab.studies.tables import study as study
+    from addnorm.lab.studies.ablation import StudyTable as StudyTable
+    from addnorm.lab.studies.ablation import study as study
 
 __all__ = ["StudyTable", "study"]
 
@@ -14,4 +14,4 @@ def __getattr__(name: str) -> Any:
     """Import a name above when it is used: `addnorm lab --help` and workers start without torch."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("addnorm.lab.studies.tables"), name)
+    return getattr(import_module("addnorm.lab.studies.ablation"), name)

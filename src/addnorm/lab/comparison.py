@@ -1,4 +1,4 @@
-"""Runs side by side: the fields in which their recipes differ, their cost, and their scores."""
+"""A comparison of runs: the fields in which their recipes differ, their cost, and their scores."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,8 +13,8 @@ from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
 from addnorm.inspect.curves import Curves, distinct_names, training_picture
 from addnorm.lab.markup import finite, plain
+from addnorm.lab.studies.cell import training_times
 from addnorm.lab.studies.matching import flops_per_token
-from addnorm.lab.studies.worker import training_times
 from addnorm.runs.files.folder import is_run, read_settings
 from addnorm.runs.files.quantization_file import read_quantization
 from addnorm.runs.files.weights import count_parameters
@@ -35,10 +35,10 @@ class Facts:
 
     `seconds` is recorded for a cell of a study, without breaks; for any other run it is the time
     from its first file to its last step, breaks included, or that of copying for a copy. `weights`
-    is how they are quantised. `damaged` is the number of lines of its log that could not be read;
-    the other figures leave them out. `flops` is that of a forward pass per token, None if the data
-    are not available. `best` and `last` are validation scores by name, `best` of the metric that
-    selects the weights.
+    names their quantisation. `damaged` is the number of lines of its log that could not be read and
+    do not count in the other figures. `flops` are those of a forward pass per token, None if the
+    data are not available. `best` and `last` are validation scores by name, `best` of the metric
+    that selects the weights.
     """
 
     name: str
@@ -114,9 +114,9 @@ def _facts(folder: Path, name: str) -> Facts:
         if lines_of.get(int(step), {}).get(metric) == measured.get(metric)
         and f"valid_{metric}" in line
     }
-    pick = min if metric in LOWER_IS_BETTER else max
+    best_of = min if metric in LOWER_IS_BETTER else max
     quantization = read_quantization(folder)
-    best = pick(scores, key=scores.__getitem__) if scores else None
+    best = best_of(scores, key=scores.__getitem__) if scores else None
     last = list(checks.values())[-1] if checks else {}
     return Facts(
         name=name,
@@ -145,7 +145,7 @@ def _flops(recipe: Recipe) -> float | None:
 
 
 def _seconds(folder: Path) -> float | None:
-    """The time from the first file of a run to its last step; of a study's cell, without breaks."""
+    """Return the time from a run's first file to its last step; without breaks for a cell."""
     if times := training_times(folder):
         return sum(times)
     first, last = folder / "machine.json", folder / "metrics.jsonl"

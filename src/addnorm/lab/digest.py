@@ -28,7 +28,7 @@ from addnorm.runs.files.layout import BASE, OF_TRAINING
 def cell_digest(
     recipe: Mapping[str, Any], threads: int, kernels: KernelChoices, imports: Sequence[str] = ()
 ) -> str:
-    """Sixteen hexadecimal digits of recipe, seed, data, code, threads, kernels and processor."""
+    """Return 16 hexadecimal digits for recipe, seed, data, code, threads, kernels and processor."""
     facts = {
         "recipe": recipe,
         "data": {str(file): digest_of_file(file) for file in files_in(recipe.get("data") or {})},
@@ -68,7 +68,7 @@ def files_in(data: Mapping[str, Any]) -> Iterator[Path]:
 
 
 def _media_files(data: Mapping[str, Any]) -> Iterator[Path]:
-    """The sounds or images of folders, patterns and tables, and the text files next to them."""
+    """Yield the sounds or images of folders, patterns and tables, and their text files."""
     config: LabelledFiles = TypeAdapter[Any](DataConfig).validate_python(dict(data))
     for pattern in given(config.train, config.valid, config.test).values():
         for _, file, _ in config.files(pattern):
@@ -112,7 +112,7 @@ def _start(recipe: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _files_of(folders: Sequence[Path]) -> Iterator[Path]:
-    """The files that decide what a model folder gives, and those of the bases of adapters."""
+    """Yield the files that decide the outputs of a model folder, and those of adapters' bases."""
     for folder in folders:
         for place in places_of(folder):
             files = (file for file in place.rglob("*") if file.is_file())
@@ -120,7 +120,7 @@ def _files_of(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def _is_of_training(file: Path, folder: Path) -> bool:
-    """Whether a file of a model folder is only a record of its training."""
+    """Return whether a file of a model folder is only a record of its training."""
     path = file.relative_to(folder)
     return any(path.match(pattern) for pattern in OF_TRAINING if pattern != BASE)
 
@@ -135,7 +135,7 @@ def digests_of_module(name: str) -> list[str]:
 
 
 def sources_of(path: Path) -> list[Path]:
-    """A module's files: all of its package, or itself and what it imports from its folder."""
+    """Return a module's files: all of its package, or itself and those that it imports nearby."""
     if path.name == "__init__.py":
         return sorted(path.parent.rglob("*.py"))
     if not path.is_file() or {"site-packages", "dist-packages"} & {*path.parts}:
@@ -156,9 +156,6 @@ def code_digest() -> str:
     total = xxhash.xxh3_64()
     for file in sorted(here.parent.rglob("*.py")):
         part = file.relative_to(here.parent).parts[0]
-        if part not in ("bench", "cli", "demo", "lab") or file in (
-            here / "studies" / "cell.py",
-            here / "studies" / "worker.py",
-        ):
+        if part not in ("bench", "cli", "demo", "lab") or file == here / "studies" / "cell.py":
             total.update(file.read_bytes())
     return f"{version('addnorm')} {total.hexdigest()}"

@@ -1,4 +1,4 @@
-"""Where cells run, and how far they are: processes of this machine, or a Dask cluster.
+"""Running cells in processes of this machine or on a Dask cluster, with a progress bar.
 
 Pools import this file before their threads are set, so it imports no torch.
 """
@@ -20,17 +20,17 @@ from addnorm.errors import InputError, Interrupted, optional
 from addnorm.processor import cores
 
 TRIES = 3
-"""How often a cell may lose its process before it is given up."""
+"""How often a cell may lose its process before the study ends with an error."""
 
 AT_ONCE = 64
-"""The number of cells that a cluster gets at once, which hands them out to its workers."""
+"""The number of cells that a cluster gets at once, to distribute them to its workers."""
 
 Watch = Callable[[int, int, str], None]
 """Called with the number of finished cells, the number of all, and the name of the last one."""
 
 
 def workers(processes: int | None, threads: int = 1, scheduler: str | None = None) -> int:
-    """How many cells are trained at once, with this many threads each.
+    """Return how many cells are trained at once, with this many threads each.
 
     Raises `InputError` for more threads than there are cores.
     """
@@ -72,17 +72,17 @@ def progress_bar(console: Console, total: int) -> Generator[Watch]:
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs functions elsewhere, as those of `concurrent.futures` do."""
+    """An object that runs functions in other processes, as those of `concurrent.futures` do."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]: ...
 
 
 @contextmanager
 def processes(n: int, threads: int = 1) -> Generator[Callable[[], Executor]]:
-    """A maker of pools of `n` processes with `threads` threads each, which end with the block.
+    """Yield a function that makes a pool of `n` processes, which end with the block.
 
-    When a process is killed, because memory is short or by hand, its pool can no longer be used,
-    and the maker gives another.
+    Each process has `threads` threads. When one is killed, for want of memory or by a user, its
+    pool can no longer be used, and the function makes another.
     """
     context = multiprocessing.get_context("spawn")
     pools: list[ProcessPoolExecutor] = []
@@ -102,7 +102,7 @@ def processes(n: int, threads: int = 1) -> Generator[Callable[[], Executor]]:
 
 
 class _Pool(ProcessPoolExecutor):
-    """Processes that Ctrl-C ends while they work, like the process that waits for them.
+    """A pool whose processes Ctrl-C ends while they work, like the process that waits for them.
 
     A process interrupted while it starts would show a traceback, so each starts with the signal
     blocked; it is delivered when the first job begins.
@@ -150,7 +150,7 @@ def _begin(threads: int) -> None:
 
 @contextmanager
 def cluster(address: str) -> Generator[Callable[[], Executor]]:
-    """A maker of executors on the Dask scheduler at an address such as `tcp://host:8786`.
+    """Yield a function that makes executors on a Dask scheduler, such as at `tcp://host:8786`.
 
     Another worker repeats the cells of a lost one. Raises `InputError` if no scheduler answers, or
     dask is not installed.
@@ -174,8 +174,8 @@ def outcomes(
     """Yield the number of each job with its result, in the order in which they finish.
 
     At most `at_once` run at a time, and they start in the order of the jobs. A job whose process
-    was killed is repeated, `TRIES` times in all; the message about one that is given up has its
-    name. Raises what a job raises, after which no other starts.
+    was killed is started `TRIES` times in all, and then named in an `InputError`. Raises what a job
+    raises, after which no other starts.
     """
     waiting, tries = list(enumerate(jobs))[::-1], [0] * len(jobs)
     running: dict[Future[Any], int] = {}
@@ -199,24 +199,24 @@ def outcomes(
         for index in sorted(lost, reverse=True):
             tries[index] += 1
             if tries[index] == TRIES:
-                raise _given_up(index, names)
+                raise _lost(index, names)
             waiting.append((index, jobs[index]))
 
 
 def _result(future: Future[Any], index: int, names: Sequence[str]) -> Any:
-    """The result of a job; the message about wrong input has the name of the job.
+    """Return the result of a job; an `InputError` gets the name of the job.
 
     When Dask reports a killed worker, it has already repeated the job.
     """
     error = future.exception()
     if type(error).__name__ == "KilledWorker":
-        raise _given_up(index, names) from error
+        raise _lost(index, names) from error
     if isinstance(error, InputError) and names:
         raise InputError(f"{names[index]}: {error}") from error
     return future.result()
 
 
-def _given_up(index: int, names: Sequence[str]) -> InputError:
+def _lost(index: int, names: Sequence[str]) -> InputError:
     name = names[index] if names else f"cell {index + 1}"
     return InputError(
         f"{name}: lost its process {TRIES} times, perhaps because memory is short: fewer processes "

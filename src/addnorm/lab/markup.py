@@ -1,4 +1,4 @@
-"""Any text within Markdown, shown literally; and a report in two languages as one HTML page."""
+"""Text escaped for Markdown, and a report in two languages as one page of HTML."""
 
 import base64
 import html
@@ -21,7 +21,7 @@ FORMATS = re.compile(r"[\\`*\[\]<>&#~$]|(?<![^\W_])_|_(?![^\W_])")
 
 
 def plain(text: str) -> str:
-    """The text, escaped so that Markdown shows it literally, in a line and in a cell of a table.
+    """Escape a text so that Markdown shows it literally, in a line and in a cell of a table.
 
     Characters that format get a backslash (CommonMark 0.31, §2.4); ends of lines, other white
     space, and the bars that separate cells are written by number (§2.5). Control characters, which
@@ -35,7 +35,7 @@ def plain(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """The text as code, or, if code cannot contain it, as plain text."""
+    """Return the text as code, or as plain text if code cannot contain it."""
     odd = "`" in text or text != text.strip() or not text.isprintable() or not text
     return plain(text) if odd else f"`{text}`"
 
@@ -53,7 +53,7 @@ def _number(letter: str) -> str:
 
 
 def finite(value: Any) -> Any:
-    """A tree with None for NaN and infinite numbers, which JSON does not have."""
+    """Replace NaN and infinite numbers in a tree by None, as JSON does not have them."""
     if isinstance(value, Mapping):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -40,7 +40,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """How a variant differs from the first one in a metric, with the same seeds.
+    """The difference of a variant to the first one in a metric, with the same seeds.
 
     `effect` is the mean difference in units of its standard deviation (Cohen's d of paired samples;
     Cohen 1988, §2.3.5), infinite for a difference that does not vary. `p` is that of the paired
@@ -81,8 +81,8 @@ def differences(
 
     A pair is the values of a variant and those of the first with the same seeds. All pairs are one
     family of tests, corrected by Holm, together with `others` that are not shown. Scores that are
-    multiples of a `resolution`, such as the accuracy on 20 examples, are taken to vary by at least
-    that: equal differences of few seeds are not certain. Raises `ValueError` for values of
+    multiples of a `resolution`, such as the accuracy on 20 examples, are assumed to vary by at
+    least that: equal differences of few seeds are not certain. Raises `ValueError` for values of
     different lengths, or none.
     """
     all_of = [[a - b for a, b in zip(ours, first, strict=True)] for ours, first in pairs]
@@ -95,7 +95,7 @@ def differences(
 
 
 def _p(values: Sequence[float], resolution: float) -> float:
-    """The p-value of the t-test that the mean is zero; 1 if it cannot be tested.
+    """Return the p-value of the t-test that the mean is zero; 1 if it cannot be tested.
 
     Equal differences of scores of unknown resolution have the p-value of the sign test.
     """

@@ -4,18 +4,9 @@ import math
 
 import pytest
 
-from addnorm.lab.claims.claim import (
-    Both,
-    Finding,
-    Point,
-    Results,
-    Row,
-    at_least,
-    at_most,
-    verdict,
-)
+from addnorm.lab.claims.claim import Finding, Results, Row, verdict
 
-TEXT = Both("{mean} in {low} to {high}, {limit}", "{mean}：{low} 至 {high}，{limit}")
+TEXT = ("{mean} in {low} to {high}, {limit}", "{mean}：{low} 至 {high}，{limit}")
 
 
 def results(*values: float, panel: str = "loss", series: str = "a", x: float = 1) -> Results:
@@ -35,20 +26,20 @@ def test_a_limit_is_passed_missed_or_within(
     values: tuple[float, ...], least: str, most: str
 ) -> None:
     found = results(*values).mean("loss", "a", 1)
-    assert at_least(found, 0.0, TEXT).word == least
-    assert at_most(found, 0.0, TEXT).word == most
+    assert Finding.at_least(found, 0.0, TEXT).word == least
+    assert Finding.at_most(found, 0.0, TEXT).word == most
 
 
 def test_figures_are_told_in_both_languages() -> None:
-    found = at_most(results(1.0, 1.2, 1.4).mean("loss", "a", 1), 0.5, TEXT)
-    assert found.text == Both("1.2 in 0.703 to 1.7, 0.5", "1.2：0.703 至 1.7，0.5")
+    found = Finding.at_most(results(1.0, 1.2, 1.4).mean("loss", "a", 1), 0.5, TEXT)
+    assert found.text == ("1.2 in 0.703 to 1.7, 0.5", "1.2：0.703 至 1.7，0.5")
 
 
 def test_points_are_compared_seed_by_seed() -> None:
     rows = [(seed, Row("loss", "a", 1, 10.0 * seed)) for seed in (1, 2, 3)]
     rows += [(seed, Row("loss", "b", 1, 10.0 * seed + 1)) for seed in (3, 2)]
     found = Results(rows)
-    a, b = Point("loss", "a", 1), Point("loss", "b", 1)
+    a, b = ("loss", "a", 1), ("loss", "b", 1)
     assert found.difference(b, a).mean == 1
     assert found.difference(b, a).n == 2
     assert found.ratio(a, a).mean == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from addnorm.lab.claims import laboratory
-from addnorm.lab.claims.claim import Both, Panel, Results, Row
+from addnorm.lab.claims.claim import Panel, Results, Row
 from addnorm.lab.claims.laboratory import jobs_of, measured
 from addnorm.lab.claims.report import (
     WORDS,
@@ -97,7 +97,7 @@ def test_pictures_of_natural_language_have_names_of_their_own() -> None:
 
 def test_a_table_of_many_places_has_some_of_them() -> None:
     rows = [(1, Row("loss", "loss", x, 1.0)) for x in range(1, 33)]
-    panel = Panel(Both("layer", ""), Both("loss", ""))
+    panel = Panel(("layer", ""), ("loss", ""))
     head = table(Results(rows), "loss", panel, "en")[2]
     assert head == "| layer | 1 | 5 | 9 | 13 | 17 | 20 | 24 | 28 | 32 |"
     head = table(Results(rows[:13]), "loss", panel, "en")[2]
@@ -108,7 +108,7 @@ def test_a_single_place_has_whiskers_and_words_beside_a_panel_are_broken() -> No
     from addnorm.inspect.pictures import blank_figure
     from addnorm.lab.claims.report import _lines
 
-    panel = Panel(Both("x", "x"), Both("y " * 40, "y"))
+    panel = Panel(("x", "x"), ("y " * 40, "y"))
     for xs, n_bands, n_whiskers in (((12,), 0, 2), ((12, 24), 2, 0)):
         results = Results(
             (seed, Row("loss", name, x, x + seed / 10))

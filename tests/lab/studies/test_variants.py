@@ -54,7 +54,7 @@ def test_vary_is_read() -> None:
         (["model.norm=a,"], "a field and its values"),
         (["model.norm="], "a field and its values"),
         (["model.norm=a", "model.norm=b"], "given twice"),
-        (["model.norm=a,b,a"], "a is there twice"),
+        (["model.norm=a,b,a"], "a is given twice"),
     ],
 )
 def test_what_is_no_field_with_values(words: list[str], message: str) -> None:

@@ -6,23 +6,10 @@ from math import log
 
 from torch import nn
 
-from addnorm.lab.claims.claim import (
-    LOSS,
-    Both,
-    Claim,
-    Finding,
-    Panel,
-    Point,
-    Results,
-    Row,
-    Settings,
-    Size,
-    at_least,
-    at_most,
-)
+from addnorm.lab.claims.claim import LOSS, Claim, Finding, Panel, Results, Row, Settings, Size
 from addnorm.lab.claims.learning import Course, decoder, learn_text, loss_on_new, seconds_a_token
 from addnorm.lab.claims.tasks import text_of
-from addnorm.lab.statistics import mean_interval
+from addnorm.lab.statistics import Interval, mean_interval
 from addnorm.quantize import with_weights
 
 LENGTHS = {"quick": (64, 256, 512), "full": (64, 256, 1024), "night": (64, 256, 1024, 4096)}
@@ -32,7 +19,7 @@ LENGTH, WIDTH, LIMIT = 32, 256, 0.02
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Times a token, with cache and without, and a trained model in three kinds of weights."""
+    """Return a cell for the times of a token, and one for a model in three kinds of weights."""
     return [
         {"lengths": LENGTHS[size], "alone": True},
         {"task": task, "steps": STEPS[size], "alone": True},
@@ -40,7 +27,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """The time of one more token; or the size, speed and loss of a trained model."""
+    """Yield the time of one more token; or the size, speed and loss of a trained model."""
     if "lengths" in settings:
         yield from _times(settings["lengths"], seed)
         return
@@ -70,62 +57,64 @@ def _times(lengths: Sequence[int], seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The verdict by the rule."""
-    exact, memory = Point("loss", "weights", "float32"), Point("size", "weights", "float32")
-    loss = {name: results.difference(exact._replace(x=name), exact) for name in WEIGHTS[1:]}
-    share = {name: results.ratio(memory._replace(x=name), memory) for name in loss}
+    """Return the verdict by the rule."""
+
+    def loss(weights: str) -> Finding:
+        lost = results.difference(("loss", "weights", weights), ("loss", "weights", "float32"))
+        return Finding.at_most(lost, LIMIT, LOST, weights=weights, share=share(weights).mean)
+
+    def share(weights: str) -> Interval:
+        return results.ratio(("size", "weights", weights), ("size", "weights", "float32"))
+
     return [
-        at_most(mean_interval(growth(results, "with cache")), 0.5, WITH),
-        at_least(mean_interval(growth(results, "without")), 0.5, WITHOUT),
-        at_most(share["int8"], 0.3, MEMORY),
-        at_most(loss["int8"], LIMIT, _of("INT8", share["int8"].mean)),
-        at_most(loss["bfloat16"], LIMIT, _of("bfloat16", share["bfloat16"].mean)),
+        Finding.at_most(mean_interval(growth(results, "with cache")), 0.5, WITH),
+        Finding.at_least(mean_interval(growth(results, "without")), 0.5, WITHOUT),
+        Finding.at_most(share("int8"), 0.3, MEMORY),
+        loss("int8"),
+        loss("bfloat16"),
     ]
 
 
 def growth(results: Results, series: str) -> list[float]:
-    """For each seed, the power of the length with which a token's time grows."""
+    """Return, for each seed, the power of the length with which a token's time grows."""
     least, *_, most = results.xs("time", series)
-    short, long = (results.values[Point("time", series, length)] for length in (least, most))
+    short, long = (results.values["time", series, length] for length in (least, most))
     span = log(float(most) / float(least))
     return [log(long[seed] / short[seed]) / span for seed in short]
 
 
-WITH = Both(
+WITH = (
     "With the cache, a token's time grows as length^{mean} ({low} to {high}; limit {limit}).",
     "有缓存时，每词元用时随长度的 {mean} 次方增长（{low} 至 {high}；界限 {limit}）。",
 )
-WITHOUT = Both(
+WITHOUT = (
     "Without it, as length^{mean} ({low} to {high}; limit {limit}).",
     "没有缓存时为 {mean} 次方（{low} 至 {high}；界限 {limit}）。",
 )
-MEMORY = Both(
+MEMORY = (
     "INT8 takes {mean} of the memory of float32 (the limit is {limit}).",
     "INT8 占 float32 内存的 {mean}（界限 {limit}）。",
 )
-
-
-def _of(name: str, share: float) -> Both:
-    return Both(
-        f"{name}, {share:.2f} of the memory, costs {{mean}} nats ({{low}} to {{high}}; the limit "
-        "is {limit}).",
-        f"{name} 占内存的 {share:.2f}，损失 {{mean}} 纳特（{{low}} 至 {{high}}；界限 {{limit}}）。",
-    )
+LOST = (
+    "{weights}, {share:.2f} of the memory, costs {mean} nats ({low} to {high}; the limit is "
+    "{limit}).",
+    "{weights} 占内存的 {share:.2f}，损失 {mean} 纳特（{low} 至 {high}；界限 {limit}）。",
+)
 
 
 CLAIM = Claim(
-    title=Both("The cache, and smaller weights", "缓存与更小的权重"),
-    statement=Both(
+    title=("The cache, and smaller weights", "缓存与更小的权重"),
+    statement=(
         "The cache turns quadratic decoding linear; INT8 quarters memory for a known loss.",
         "键值缓存把二次的解码变为线性；INT8 以已知的损失把内存减至四分之一。",
     ),
-    literature=Both(
+    literature=(
         "Dettmers et al. (2022) find INT8 weights nearly lossless.",
         "Dettmers 等（2022）发现 INT8 权重几乎无损。",
     ),
     literature_finds="supported",
-    predicted=Both("True.", "成立。"),
-    rule=Both(
+    predicted=("True.", "成立。"),
+    rule=(
         "The time of one more token grows as a power of the length: below ½ with the cache, above "
         f"without. INT8 takes at most 0.3 of the memory; it and bfloat16 cost at most {LIMIT}.",
         "每多一个词元的用时按长度的幂增长：有缓存时幂低于 ½，没有时高于 ½。"
@@ -133,14 +122,14 @@ CLAIM = Claim(
     ),
     panels={
         "time": Panel(
-            Both("tokens so far", "已有词元"),
-            Both("one more token, ms", "每词元用时（毫秒）"),
+            ("tokens so far", "已有词元"),
+            ("one more token, ms", "每词元用时（毫秒）"),
             True,
             True,
         ),
-        "size": Panel(Both("weights", "权重"), Both("megabytes", "兆字节")),
-        "loss": Panel(Both("weights", "权重"), LOSS),
-        "speed": Panel(Both("weights", "权重"), Both("tokens a second", "词元/秒")),
+        "size": Panel(("weights", "权重"), ("megabytes", "兆字节")),
+        "loss": Panel(("weights", "权重"), LOSS),
+        "speed": Panel(("weights", "权重"), ("tokens a second", "词元/秒")),
     },
     cells=cells,
     measure=measure,

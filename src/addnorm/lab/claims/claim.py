@@ -7,24 +7,23 @@ from typing import Any, Literal, NamedTuple
 from addnorm.lab.statistics import Interval, mean_interval
 
 Size = Literal["quick", "full", "night"]
-"""All ten in ten minutes, in about two and a half hours, or in eight, on two cores."""
+"""All ten claims take ten minutes, two and a half hours, or eight hours on two cores."""
 
 SEEDS: Mapping[Size, int] = {"quick": 3, "full": 5, "night": 5}
 
 Settings = Mapping[str, Any]
-"""What a cell measures and how long it trains, as values of JSON."""
+"""The measurement of a cell and the steps of its training, as values of JSON."""
 
 Word = Literal["supported", "refuted", "undecided"]
 
 
-class Both(NamedTuple):
-    """A sentence in English and in Simplified Chinese."""
+Both = tuple[str, str]
+"""A sentence in English and in Simplified Chinese."""
 
-    en: str
-    zh: str
+LOSS: Both = ("loss, nats", "损失（纳特）")
 
-
-LOSS = Both("loss, nats", "损失（纳特）")
+Point = tuple[str, str, float | str]
+"""A point of a series: panel, series and x; it has a value for each seed."""
 
 
 class Row(NamedTuple):
@@ -51,13 +50,38 @@ class Finding(NamedTuple):
     word: Word
     text: Both
 
+    @classmethod
+    def at_least(cls, interval: Interval, limit: float, text: Both, **names: object) -> "Finding":
+        """Return supported if the interval lies above a limit, refuted if below, else undecided.
 
-class Point(NamedTuple):
-    """A point of a series, which has a value for each seed."""
+        Values that are all equal to the limit are undecided. The text has places for `{mean}`,
+        `{low}`, `{high}`, `{limit}` and the `names`.
+        """
+        held, failed = interval.low > limit, interval.high < limit
+        return cls._of(held, failed, interval, limit, text, names)
 
-    panel: str
-    series: str
-    x: float | str
+    @classmethod
+    def at_most(cls, interval: Interval, limit: float, text: Both, **names: object) -> "Finding":
+        """Return supported if the interval lies below a limit, refuted if above, else undecided."""
+        held, failed = interval.high <= limit, interval.low > limit
+        return cls._of(held, failed, interval, limit, text, names)
+
+    @classmethod
+    def _of(
+        cls,
+        held: bool,
+        failed: bool,
+        interval: Interval,
+        limit: float,
+        text: Both,
+        names: Mapping[str, object],
+    ) -> "Finding":
+        numbers = {name: f"{getattr(interval, name):.3g}" for name in ("mean", "low", "high")}
+        numbers["limit"] = f"{limit:g}"
+        english, chinese = (sentence.format(**numbers, **names) for sentence in text)
+        return cls(
+            "supported" if held else "refuted" if failed else "undecided", (english, chinese)
+        )
 
 
 class Results:
@@ -66,66 +90,44 @@ class Results:
     def __init__(self, rows: Iterable[tuple[int, Row]]) -> None:
         self.values: dict[Point, dict[int, float]] = {}
         for seed, row in rows:
-            self.values.setdefault(Point(*row[:3]), {})[seed] = row.value
+            self.values.setdefault(row[:3], {})[seed] = row.value
 
     def series(self, panel: str) -> list[str]:
-        """The series of a panel, in the order in which they were measured."""
-        return list(dict.fromkeys(point.series for point in self.values if point.panel == panel))
+        """Return the series of a panel, in the order in which they were measured."""
+        return list(dict.fromkeys(series for at, series, _ in self.values if at == panel))
 
     def xs(self, panel: str, series: str | None = None) -> list[float | str]:
-        """The places at which a panel, or one of its series, has values; numbers ascending."""
-        points = (point for point in self.values if point.panel == panel)
-        xs = dict.fromkeys(point.x for point in points if series in (None, point.series))
+        """Return the values of x of a panel or one of its series, numbers ascending."""
+        xs = dict.fromkeys(
+            x for at, name, x in self.values if at == panel and series in (None, name)
+        )
         numbers = [x for x in xs if not isinstance(x, str)]
         return [*sorted(numbers), *(x for x in xs if isinstance(x, str))]
 
     def mean(self, panel: str, series: str, x: float | str) -> Interval:
-        """The mean over seeds with its 95 % interval."""
-        return mean_interval(list(self.values[Point(panel, series, x)].values()))
+        """Return the mean over seeds with its 95 % interval."""
+        return mean_interval(list(self.values[panel, series, x].values()))
 
     def difference(self, ours: Point, first: Point) -> Interval:
-        """The mean difference of two points, seed by seed, with its 95 % interval."""
-        mine, theirs = self.values[ours], self.values[first]
-        return mean_interval([mine[seed] - theirs[seed] for seed in theirs if seed in mine])
+        """Return the mean difference of two points, seed by seed, with its 95 % interval."""
+        return mean_interval([a - b for a, b in self._by_seed(ours, first)])
+
+    def ratio(self, ours: Point, first: Point) -> Interval:
+        """Return the mean ratio of two points, seed by seed, with its 95 % interval."""
+        return mean_interval([a / b for a, b in self._by_seed(ours, first)])
 
     def growth(
         self, panel: str, ours: str, first: str, x: float | str, before: float | str
     ) -> Interval:
-        """How much more two series differ at `x` than `before`, with its 95 % interval."""
-        points = [Point(panel, series, at) for at in (x, before) for series in (ours, first)]
+        """Return how much more two series differ at `x` than `before`, with its 95 % interval."""
+        points = [(panel, series, at) for at in (x, before) for series in (ours, first)]
+        return mean_interval([(a - b) - (c - d) for a, b, c, d in self._by_seed(*points)])
+
+    def _by_seed(self, *points: Point) -> list[list[float]]:
+        """Return the values of some points for each seed that all of them have."""
         columns = [self.values[point] for point in points]
-        seeds = [seed for seed in columns[0] if all(seed in column for column in columns)]
-        return mean_interval(
-            [(columns[0][s] - columns[1][s]) - (columns[2][s] - columns[3][s]) for s in seeds]
-        )
-
-    def ratio(self, ours: Point, first: Point) -> Interval:
-        """The mean ratio of two points, seed by seed, with its 95 % interval."""
-        mine, theirs = self.values[ours], self.values[first]
-        return mean_interval([mine[seed] / theirs[seed] for seed in theirs if seed in mine])
-
-
-def at_least(interval: Interval, limit: float, text: Both) -> Finding:
-    """Supported if the interval lies above a limit, refuted if below, else undecided.
-
-    Values that are all equal to the limit are undecided. The text has places for `{mean}`, `{low}`,
-    `{high}` and `{limit}`.
-    """
-    return _finding(interval.low > limit, interval.high < limit, interval, limit, text)
-
-
-def at_most(interval: Interval, limit: float, text: Both) -> Finding:
-    """Supported if the interval lies below a limit, refuted if above, else undecided."""
-    return _finding(interval.high <= limit, interval.low > limit, interval, limit, text)
-
-
-def _finding(
-    supported: bool, refuted: bool, interval: Interval, limit: float, text: Both
-) -> Finding:
-    numbers = {name: f"{getattr(interval, name):.3g}" for name in ("mean", "low", "high")}
-    numbers["limit"] = f"{limit:g}"
-    word: Word = "supported" if supported else "refuted" if refuted else "undecided"
-    return Finding(word, Both(*(sentence.format(**numbers) for sentence in text)))
+        seeds = [seed for seed in columns[-1] if all(seed in column for column in columns)]
+        return [[column[seed] for column in columns] for seed in seeds]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +153,6 @@ class Claim:
 
 
 def verdict(findings: Sequence[Finding]) -> Word:
-    """Refuted if any part is, else undecided if any part is, else supported."""
+    """Return refuted if any part is, else undecided if any part is, else supported."""
     words = {part.word for part in findings} or {"undecided"}
     return "refuted" if "refuted" in words else "undecided" if "undecided" in words else "supported"

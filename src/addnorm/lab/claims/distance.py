@@ -5,18 +5,7 @@ from typing import Any
 
 import torch
 
-from addnorm.lab.claims.claim import (
-    Both,
-    Claim,
-    Finding,
-    Panel,
-    Results,
-    Row,
-    Settings,
-    Size,
-    at_least,
-    at_most,
-)
+from addnorm.lab.claims.claim import Both, Claim, Finding, Panel, Results, Row, Settings, Size
 from addnorm.lab.claims.learning import BATCH, Course, accuracy, decoder, learn
 from addnorm.lab.claims.tasks import Examples, added, recalled, remembered
 
@@ -39,7 +28,7 @@ REACH = 2 * (3 - 1) + 1  # of two stacked convolutions of width three
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Each mixer on each task at each distance."""
+    """Return a cell for each mixer, task and distance."""
     tasks = QUICK if size == "quick" else TASKS
     return [
         {"mixer": mixer, "asked": asked, "distance": distance, "steps": STEPS[size]}
@@ -50,7 +39,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """The accuracy after training at a distance; or how many tokens an output depends on."""
+    """Yield the accuracy after training at a distance; or how many tokens an output depends on."""
     if "reach" in settings:
         yield Row("reach", "convolution", 2, float(reach(seed)))
         return
@@ -63,7 +52,7 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def reach(seed: int) -> int:
-    """The number of tokens on which the last output of two convolutions depends."""
+    """Return the number of tokens on which the last output of two convolutions depends."""
     model = decoder(24, seed, attention=dict(MIXERS["convolution"]), position={"kind": "none"})
     vectors: list[torch.Tensor] = []
     hook = model.embed.register_forward_hook(lambda _, __, out: vectors.append(out) or None)
@@ -74,60 +63,57 @@ def reach(seed: int) -> int:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code: copying, at the greatest distance."""
+    """Return the verdict by the rule: copying, at the greatest distance."""
     near, *_, far = results.xs("copying")
     names = results.series("copying")
     close = {name: results.mean("copying", name, near) for name in names}
     right = {name: results.mean("copying", name, far) for name in names}
     interval = results.mean("reach", "convolution", 2)
     exact = interval.low == interval.high == REACH
+    texts: Both = (REACHED[0].format(interval.mean), REACHED[1].format(interval.mean))
     others = [name for name in names if name != "attention"]
     return [
-        *(at_least(close[name], 90, _of(name, near)) for name in names),
-        at_least(right["attention"], 95, _of("attention", far)),
-        *(at_most(right[name], 50, _of(name, far)) for name in others),
-        Finding("supported" if exact else "refuted", _reach_text(interval.mean)),
+        *(Finding.at_least(close[name], 90, RIGHT, name=name, far=near) for name in names),
+        Finding.at_least(right["attention"], 95, RIGHT, name="attention", far=far),
+        *(Finding.at_most(right[name], 50, RIGHT, name=name, far=far) for name in others),
+        Finding("supported" if exact else "refuted", texts),
     ]
 
 
-def _of(name: str, far: float | str) -> Both:
-    return Both(
-        f"Copying over {far} tokens, {name} is right in {{mean}} % ({{low}} to {{high}}; the limit "
-        "is {limit} %, chance 12.5 %).",
-        f"跨 {far} 个词元复制时，{name} 的正确率为 {{mean}} %（{{low}} 至 {{high}}；"
-        "界限 {limit} %，随机 12.5 %）。",
-    )
+RIGHT = (
+    "Copying over {far} tokens, {name} is right in {mean} % ({low} to {high}; the limit is "
+    "{limit} %, chance 12.5 %).",
+    "跨 {far} 个词元复制时，{name} 的正确率为 {mean} %（{low} 至 {high}；界限 {limit} %，"
+    "随机 12.5 %）。",
+)
+REACHED = (
+    f"Two stacked convolutions of width 3 reach {{:g}} tokens; L (k − 1) + 1 = {REACH}.",
+    f"两层宽度 3 的卷积可及 {{:g}} 个词元；L (k − 1) + 1 = {REACH}。",
+)
 
 
-def _reach_text(mean: float) -> Both:
-    return Both(
-        f"Two stacked convolutions of width 3 reach {mean:g} tokens; L (k − 1) + 1 = {REACH}.",
-        f"两层宽度 3 的卷积可及 {mean:g} 个词元；L (k − 1) + 1 = {REACH}。",
-    )
-
-
-def _panel(name: Both) -> Panel:
-    y = Both(f"{name.en}: right answers, %", f"{name.zh}：正确率（%）")
-    return Panel(Both("distance, tokens", "距离（词元）"), y, log_x=True)
+def _panel(english: str, chinese: str) -> Panel:
+    y = (f"{english}: right answers, %", f"{chinese}：正确率（%）")
+    return Panel(("distance, tokens", "距离（词元）"), y, log_x=True)
 
 
 CLAIM = Claim(
-    title=Both("Information over distance", "信息与距离"),
-    statement=Both(
+    title=("Information over distance", "信息与距离"),
+    statement=(
         "RNNs forget, LSTMs and GRUs less so, convolutions see L (k − 1) + 1 tokens; attention "
         "reaches every token in one step.",
         "RNN 会遗忘，LSTM 与 GRU 稍好，卷积只看到 L (k − 1) + 1 个词元；注意力一步可及任何词元。",
     ),
-    literature=Both(
+    literature=(
         "Bai et al. (2018) find convolutions with enough reach better than LSTMs, slow learners.",
         "Bai 等（2018）发现感受野足够的卷积优于 LSTM，后者也能学会，只是较慢。",
     ),
     literature_finds="undecided",
-    predicted=Both(
+    predicted=(
         "At distance all but attention fail; LSTM and GRU within these steps, not in principle.",
         "远距离时除注意力外都失败；LSTM 与 GRU 只是在这些步数内，并非原则上不能。",
     ),
-    rule=Both(
+    rule=(
         "Two layers of each, equal steps. The claim holds if, copying over two tokens, each is "
         "right in at least 90 %, and over the greatest distance attention in at least 95 % and "
         "every other in at most 50 %, and the gradient of stacked convolutions reaches exactly "
@@ -137,9 +123,9 @@ CLAIM = Claim(
         "回忆与加法只作展示。",
     ),
     panels={
-        "copying": _panel(Both("copying", "复制")),
-        "recall": _panel(Both("associative recall", "联想回忆")),
-        "adding": _panel(Both("adding problem", "加法问题")),
+        "copying": _panel("copying", "复制"),
+        "recall": _panel("associative recall", "联想回忆"),
+        "adding": _panel("adding problem", "加法问题"),
     },
     cells=cells,
     measure=measure,

@@ -3,19 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from addnorm.errors import InputError
-from addnorm.lab.claims.claim import (
-    Both,
-    Claim,
-    Finding,
-    Panel,
-    Point,
-    Results,
-    Row,
-    Settings,
-    Size,
-    at_least,
-    at_most,
-)
+from addnorm.lab.claims.claim import Claim, Finding, Panel, Results, Row, Settings, Size
 from addnorm.lab.claims.learning import Course, decoder, learn_text, loss_on_new
 from addnorm.lab.claims.tasks import text_of
 
@@ -27,7 +15,7 @@ LIMIT = 0.1
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """A decoder for each kind of positions."""
+    """Return a cell for a decoder with each kind of positions."""
     return [
         {"task": task, "position": kind, "steps": STEPS[size], "length": LENGTH[size]}
         for kind in POSITIONS
@@ -35,7 +23,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Train at one length; measure the loss of the last tokens of longer texts."""
+    """Train at one length; yield the loss of the last tokens of longer texts."""
     length, kind = settings["length"], settings["position"]
     vocab = text_of(settings["task"]).vocab
     model = decoder(vocab, seed, position={"kind": kind}, max_len=length)
@@ -52,56 +40,54 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The verdict by the rule."""
-    grown = results.difference(Point("loss", "sinusoidal", 4), Point("loss", "sinusoidal", 1))
-    gain = results.difference(Point("loss", "none", 1), Point("loss", "sinusoidal", 1))
-    refuses = Point("refused", "learned", 2) in results.values
+    """Return the verdict by the rule."""
+    grown = results.difference(("loss", "sinusoidal", 4), ("loss", "sinusoidal", 1))
+    gain = results.difference(("loss", "none", 1), ("loss", "sinusoidal", 1))
+    refuses = ("refused", "learned", 2) in results.values
     return [
-        at_least(gain, LIMIT, GAIN),
-        at_most(grown, LIMIT, GROWN),
+        Finding.at_least(gain, LIMIT, GAIN),
+        Finding.at_most(grown, LIMIT, GROWN),
         Finding("supported" if refuses else "refuted", REFUSES if refuses else ANSWERS),
     ]
 
 
-GAIN = Both(
+GAIN = (
     "At the training length, sinusoidal positions are worth {mean} nats ({low} to {high}; the "
     "limit is {limit}).",
     "在训练长度处，正弦位置带来 {mean} 纳特的改善（{low} 至 {high}；界限为 {limit}）。",
 )
-GROWN = Both(
+GROWN = (
     "With sinusoidal positions the loss at four times the training length is {mean} nats above "
     "that at the training length (95 % interval {low} to {high}; the limit is {limit}).",
     "使用正弦位置时，四倍训练长度处的损失比训练长度处高 {mean} 纳特"
     "（95 % 区间 {low} 至 {high}；界限为 {limit}）。",
 )
-REFUSES = Both(
+REFUSES = (
     "Learned positions refuse every text that is longer than their table.",
     "学习式位置拒绝任何长于其位置表的文本。",
 )
-ANSWERS = Both(
-    "Learned positions answered beyond their table.", "学习式位置在位置表之外仍给出了答案。"
-)
+ANSWERS = ("Learned positions answered beyond their table.", "学习式位置在位置表之外仍给出了答案。")
 CLAIM = Claim(
-    title=Both("Positions beyond the training length", "超出训练长度的位置"),
-    statement=Both(
+    title=("Positions beyond the training length", "超出训练长度的位置"),
+    statement=(
         'Sinusoidal positions "may allow the model to extrapolate to sequence lengths longer than '
         'the ones encountered during training" (Vaswani et al. 2017, §3.5), and tutorials repeat '
         "that they do, while learned ones cannot.",
         "Vaswani 等（2017，§3.5）认为正弦位置“或许”能外推到训练中未见的长度；"
         "教程则说它们确实能，而学习式位置不能。",
     ),
-    literature=Both(
+    literature=(
         "Press et al. (2022) found that sinusoidal positions get worse soon after the training "
         "length, rotary ones somewhat later, T5's later still, and that ALiBi's hold.",
         "Press 等（2022）发现：正弦位置刚超过训练长度就变差，旋转位置稍晚，T5 更晚，"
         "而 ALiBi 保持稳定。",
     ),
     literature_finds="refuted",
-    predicted=Both(
+    predicted=(
         "Sinusoidal positions fail within four times the length; ALiBi and T5's biases hold.",
         "正弦位置在四倍长度之内失效；ALiBi 与 T5 偏置保持稳定。",
     ),
-    rule=Both(
+    rule=(
         "Each model is trained at length L. The loss is that of the last L tokens of texts of "
         f"L to 16 L. The claim holds if sinusoidal positions are of use at L ({LIMIT} nats), "
         f"lose at "
@@ -112,8 +98,8 @@ CLAIM = Claim(
     ),
     panels={
         "loss": Panel(
-            Both("length, in training lengths", "长度（训练长度的倍数）"),
-            Both("loss of the last L tokens, nats", "最后 L 个词元的损失（纳特）"),
+            ("length, in training lengths", "长度（训练长度的倍数）"),
+            ("loss of the last L tokens, nats", "最后 L 个词元的损失（纳特）"),
             log_x=True,
         )
     },

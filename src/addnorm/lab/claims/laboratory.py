@@ -1,23 +1,24 @@
-"""Running the claims: each cell with each seed, in processes, saved in a line when it ends."""
+"""Measuring the claims: each cell with each seed, in processes, saved as a line when it ends."""
 
 import json
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cache
 from os import SEEK_END
 from pathlib import Path
-from typing import Any
 
 import torch
 import xxhash
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from addnorm.errors import InputError
 from addnorm.lab.claims import CLAIMS, claim_called, claims_called
 from addnorm.lab.claims.claim import SEEDS, Results, Row, Settings, Size
-from addnorm.lab.claims.tasks import MADE
+from addnorm.lab.claims.tasks import GENERATED
 from addnorm.lab.digest import code_digest, digest_of_file
 from addnorm.lab.executor import Watch, outcomes, processes, progress_bar
 from addnorm.processor import processor
@@ -26,7 +27,7 @@ NATURAL = ("tinyshakespeare/input.txt", "multi30k/train.de.gz")
 """Texts of natural language below the root of the data: plays, and German image captions."""
 
 ALONE = "alone"
-"""The mark of a cell that measures time, while which nothing else may run."""
+"""The mark of a cell that measures time, so that it must run alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Job:
 
 
 def jobs_of(names: Sequence[str], size: Size, root: Path | None = None) -> list[Job]:
-    """All cells of some claims, seed by seed; with data below `root`, on natural language as well.
+    """Return all cells of some claims, seed by seed; with data below `root`, also on its texts.
 
     Raises `InputError` for a claim that does not exist, or if `root` has none of the data.
     """
@@ -49,7 +50,7 @@ def jobs_of(names: Sequence[str], size: Size, root: Path | None = None) -> list[
     jobs: list[Job] = []
     for name in claims_called(names):
         claim = claim_called(name)
-        tasks = [MADE, *(map(str, files) if claim.natural else ())]
+        tasks = [GENERATED, *(map(str, files) if claim.natural else ())]
         jobs += [
             Job(claim=name, size=size, task=task_name(task), settings=settings, seed=seed)
             for task in tasks
@@ -68,26 +69,21 @@ def natural_files(root: Path) -> list[Path]:
 
 
 def task_name(task: str) -> str:
-    """The name of a task in result files: the folder of its text, without the rest of the path."""
-    return task if task == MADE else Path(task).parent.name
+    """Return the name of a task in result files: the last folder of its text's path."""
+    return task if task == GENERATED else Path(task).parent.name
 
 
-def run_job(job: Job) -> list[Row]:
-    """Measure a cell, in a process with one thread."""
+def run_job(job: Job) -> tuple[list[Row], float]:
+    """Measure a cell with one thread; return its rows, and the seconds that it took."""
     torch.set_num_threads(1)
-    return list(claim_called(job.claim).measure(job.settings, job.seed))
-
-
-def timed_job(job: Job) -> tuple[list[Row], float]:
-    """Measure a cell; also return the seconds that it took."""
     begun = time.perf_counter()
-    rows = run_job(job)
+    rows = list(claim_called(job.claim).measure(job.settings, job.seed))
     return rows, time.perf_counter() - begun
 
 
 def left_of(jobs: Sequence[Job], folder: Path) -> list[Job]:
-    """The cells without figures in `folder`."""
-    digests = {name: {line["digest"] for line in lines_of(folder, name)} for name in CLAIMS}
+    """Return the cells without figures in `folder`."""
+    digests = {name: {line.digest for line in lines_of(folder, name)} for name in CLAIMS}
     return [job for job in jobs if digest_of(job) not in digests[job.claim]]
 
 
@@ -100,7 +96,7 @@ def run_claims(jobs: Sequence[Job], folder: Path, at_once: int, watch: Watch) ->
     done = len(jobs) - len(left)
     for part, n in ((together, at_once), (alone, 1)):
         with processes(n) as make:
-            for index, (rows, seconds) in outcomes(make, timed_job, part, n) if part else ():
+            for index, (rows, seconds) in outcomes(make, run_job, part, n) if part else ():
                 _save(folder, part[index], rows, seconds)
                 done += 1
                 watch(done, len(jobs), part[index].claim)
@@ -116,32 +112,32 @@ def run_with_progress(jobs: Sequence[Job], folder: Path, at_once: int, console: 
 
 
 def has_figures(folder: Path) -> bool:
-    """Whether a folder has figures of any claim."""
+    """Return whether a folder has figures of any claim."""
     return any(lines_of(folder, name) for name in CLAIMS)
 
 
 def _save(folder: Path, job: Job, rows: Iterable[Row], seconds: float | None = None) -> None:
-    line: Mapping[str, Any] = {
-        "digest": digest_of(job),
-        "size": job.size,
-        "task": job.task,
-        "seed": job.seed,
-        "machine": machine(),
-        "settings": {**job.settings, **({"task": job.task} if "task" in job.settings else {})},
-        "rows": list(rows),
-        "seconds": None if seconds is None else round(seconds, 2),
-    }
+    line = Line(
+        digest=digest_of(job),
+        size=job.size,
+        task=job.task,
+        seed=job.seed,
+        machine=machine(),
+        settings={**job.settings, **({"task": job.task} if "task" in job.settings else {})},
+        rows=list(rows),
+        seconds=None if seconds is None else round(seconds, 2),
+    )
     with (folder / f"{job.claim}.jsonl").open("ab+") as file:
         cut = file.tell() and file.seek(-1, SEEK_END) and file.read() != b"\n"
-        file.write((b"\n" if cut else b"") + json.dumps(line).encode() + b"\n")
+        file.write((b"\n" if cut else b"") + json.dumps(asdict(line)).encode() + b"\n")
 
 
 def digest_of(job: Job) -> str:
     """The digest of everything that a cell's result depends on, with its data and the code."""
-    task = job.settings.get("task", MADE)
+    task = job.settings.get("task", GENERATED)
     facts = {
         "settings": {**job.settings, "task": job.task},
-        "data": "" if task == MADE else digest_of_file(Path(task)),
+        "data": "" if task == GENERATED else digest_of_file(Path(task)),
         "seed": job.seed,
         "size": job.size,
         "code": [code_digest(), claim_digest(job.claim)],
@@ -166,33 +162,35 @@ def claim_digest(name: str) -> str:
     return total.hexdigest()
 
 
-KEYS = {"digest", "size", "task", "seed", "machine", "settings", "rows"}
-"""The fields of a line; old lines lack `seconds`, the time that the cell took."""
-
 SIZES: Sequence[Size] = ("quick", "full", "night")
 
 
-def lines_of(folder: Path, claim: str) -> list[Mapping[str, Any]]:
-    """The lines of a claim's figures; damaged lines are skipped."""
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line of a claim's file: the figures of a cell with one seed."""
+
+    digest: str
+    size: Size
+    task: str
+    seed: int
+    machine: str
+    settings: Settings
+    rows: list[Row]
+    seconds: float | None = None
+    """The time that the cell took; old lines lack it."""
+
+
+LINE = TypeAdapter(Line)
+
+
+def lines_of(folder: Path, claim: str) -> list[Line]:
+    """Return the lines of a claim's file without the damaged ones."""
     file = folder / f"{claim}.jsonl"
-    lines: list[Mapping[str, Any]] = []
+    lines: list[Line] = []
     for text in file.read_bytes().splitlines() if file.is_file() else ():
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
-        if isinstance(line, dict) and line.keys() >= KEYS and _are_rows(line["rows"]):
-            lines.append(line)
+        with suppress(ValidationError):
+            lines.append(LINE.validate_json(text, strict=True))
     return lines
-
-
-def _are_rows(rows: Any) -> bool:
-    """Whether these are rows of panel, series, place and number."""
-    kinds = (str, str, int | float | str, int | float)
-    return isinstance(rows, list) and all(
-        isinstance(row, list) and len(row) == len(kinds) and all(map(isinstance, row, kinds))
-        for row in rows
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,23 +207,23 @@ class Measured:
 
 
 def measured(folder: Path, claim: str) -> list[Measured]:
-    """The figures of a claim by task: of the largest complete size, or else of the largest."""
+    """Return the figures of a claim by task: of the largest complete size, or else the largest."""
     lines = lines_of(folder, claim)
     by_task: list[Measured] = []
-    for task in dict.fromkeys(line["task"] for line in lines):
+    for task in dict.fromkeys(line.task for line in lines):
         sizes = [
             _measured(claim, size, task, of_size)
             for size in reversed(SIZES)
-            if (of_size := [x for x in lines if (x["size"], x["task"]) == (size, task)])
+            if (of_size := [line for line in lines if (line.size, line.task) == (size, task)])
         ]
         sizes = [size for size in sizes if size.n_seeds]
         by_task += [*(size for size in sizes if not size.left), *sizes][:1]
     return by_task
 
 
-def _measured(claim: str, size: Size, task: str, lines: Sequence[Mapping[str, Any]]) -> Measured:
-    """The figures in the lines of one size and task; of a cell, the latest line counts."""
-    cells = {json.dumps([line["settings"], line["seed"]], sort_keys=True): line for line in lines}
+def _measured(claim: str, size: Size, task: str, lines: Sequence[Line]) -> Measured:
+    """Return the figures of one size and task; the latest line of each cell counts."""
+    cells = {json.dumps([line.settings, line.seed], sort_keys=True): line for line in lines}
     keys = [
         json.dumps([settings, seed], sort_keys=True)
         for settings in claim_called(claim).cells(size, task)
@@ -235,50 +233,24 @@ def _measured(claim: str, size: Size, task: str, lines: Sequence[Mapping[str, An
     return Measured(
         size=size,
         task=task,
-        results=Results((line["seed"], Row(*row)) for line in here for row in line["rows"]),
-        n_seeds=len({line["seed"] for line in here}),
+        results=Results((line.seed, row) for line in here for row in line.rows),
+        n_seeds=len({line.seed for line in here}),
         left=len(keys) - len(here),
-        machines=sorted({line["machine"] for line in here}),
+        machines=sorted({line.machine for line in here}),
     )
 
 
-HOURS: Mapping[Size, Mapping[str, float]] = {
-    "quick": {
-        "extrapolation": 0.03,
-        "word_order": 0.02,
-        "warmup": 0.08,
-        "norms": 0.06,
-        "score_scale": 0.02,
-        "heads": 0.03,
-        "distance": 0.04,
-        "residuals": 0.02,
-        "rmsnorm": 0.01,
-        "cache": 0.01,
-    },
-    "full": {
-        "extrapolation": 0.42,
-        "word_order": 0.12,
-        "warmup": 1.06,
-        "norms": 0.49,
-        "score_scale": 0.36,
-        "heads": 0.32,
-        "distance": 1.25,
-        "residuals": 0.22,
-        "rmsnorm": 0.14,
-        "cache": 0.35,
-    },
-    "night": {
-        "extrapolation": 0.83,
-        "word_order": 0.41,
-        "warmup": 6.32,
-        "norms": 0.88,
-        "score_scale": 1.23,
-        "heads": 0.63,
-        "distance": 2.85,
-        "residuals": 1.11,
-        "rmsnorm": 0.30,
-        "cache": 0.37,
-    },
+HOURS: Mapping[str, Mapping[Size, float]] = {
+    "extrapolation": {"quick": 0.03, "full": 0.42, "night": 0.83},
+    "word_order": {"quick": 0.02, "full": 0.12, "night": 0.41},
+    "warmup": {"quick": 0.08, "full": 1.06, "night": 6.32},
+    "norms": {"quick": 0.06, "full": 0.49, "night": 0.88},
+    "score_scale": {"quick": 0.02, "full": 0.36, "night": 1.23},
+    "heads": {"quick": 0.03, "full": 0.32, "night": 0.63},
+    "distance": {"quick": 0.04, "full": 1.25, "night": 2.85},
+    "residuals": {"quick": 0.02, "full": 0.22, "night": 1.11},
+    "rmsnorm": {"quick": 0.01, "full": 0.14, "night": 0.30},
+    "cache": {"quick": 0.01, "full": 0.35, "night": 0.37},
 }
 """The hours of one core that all seeds of a claim take on one kind of data.
 
@@ -290,9 +262,9 @@ took; `quick` and `night` follow from these by steps, layers and lengths.
 def plan(
     size: Size, cells: Sequence[tuple[str, str]], left: Sequence[tuple[str, str]], n: int
 ) -> str:
-    """The number of cells that are left to measure, and the estimated time with `n` processes.
+    """Return the number of cells that are left to measure, and the estimated time.
 
-    `cells` has the claim and the data of each cell.
+    `cells` has the claim and the data of each cell; `n` processes measure them.
     """
     done = len(cells) - len(left)
     number = f"{len(cells):,} cell{'s' if len(cells) > 1 else ''}"
@@ -300,7 +272,7 @@ def plan(
     if not left:
         return f"{number}: nothing is left to measure"
     of_all, of_left = Counter(cells), Counter(left)
-    hours = sum(HOURS[size][key[0]] * of_left[key] / of_all[key] for key in of_left)
+    hours = sum(HOURS[key[0]][size] * of_left[key] / of_all[key] for key in of_left)
     busy = f", {_time(hours)} of one core" if n > 1 else ""
     return f"{number}: about {_time(hours / n)} with {n} at once{busy}"
 

@@ -33,19 +33,19 @@ BATCH = 32
 
 
 def decoder(vocab: int, seed: int, **fields: Any) -> DecoderModel:
-    """A small decoder with some fields of its configuration replaced; the seed sets its weights."""
+    """Build a small decoder with some fields replaced; the seed decides its weights."""
     torch.manual_seed(seed)
     return TypeAdapter(DecoderConfig).validate_python({**SMALL, **fields}).build(vocab)
 
 
 def encoder(vocab: int, seed: int, **fields: Any) -> EncoderModel:
-    """A small encoder with logits over the vocabulary at every place."""
+    """Build a small encoder with logits over the vocabulary at every position."""
     torch.manual_seed(seed)
     return TypeAdapter(EncoderConfig).validate_python({**SMALL, **fields}).build(vocab)
 
 
 class Course(NamedTuple):
-    """How a model is trained: steps of AdamW, and the schedule of the learning rate."""
+    """The steps of AdamW with which a model is trained, and its learning-rate schedule."""
 
     steps: int
     lr: float = 3e-3
@@ -53,7 +53,7 @@ class Course(NamedTuple):
     falls: bool = True
 
     def factor(self, step: int) -> float:
-        """The factor of the learning rate at a step from 0: linear warm-up, then half a cosine."""
+        """Return the factor of the learning rate at a step from 0: warm-up, then half a cosine."""
         if step < self.warmup:
             return (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
@@ -93,14 +93,14 @@ def learn_text(
 
 
 def loss_of(model: nn.Module, examples: Examples) -> Tensor:
-    """The mean cross-entropy over all places that are scored."""
+    """Return the mean cross-entropy over all positions that are scored."""
     logits = model(examples.tokens, examples.valid)
     return cross_entropy(logits.flatten(0, 1), examples.targets.flatten(), ignore_index=IGNORED)
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, examples: Examples) -> float:
-    """The percentage of scored places whose most probable token is right."""
+    """Return the percentage of scored positions whose most probable token is right."""
     model.eval()
     scored = examples.targets != IGNORED
     best = model(examples.tokens, examples.valid).argmax(-1)
@@ -111,7 +111,7 @@ def accuracy(model: nn.Module, examples: Examples) -> float:
 def loss_on_new(
     model: nn.Module, task: str, n: int, length: int, last: int | None = None, seed: int = 7
 ) -> float:
-    """The loss on unseen texts, over their `last` tokens, or all."""
+    """Return the loss on unseen texts, over their `last` tokens, or all."""
     model.eval()
     generator = torch.Generator().manual_seed(seed)
     tokens = text_of(task).draw(generator, n, length + 1, test=True)
@@ -124,7 +124,7 @@ Kind = TypeVar("Kind")
 
 
 def seconds_in_turn(works: Mapping[Kind, Callable[[], object]], repeats: int) -> dict[Kind, float]:
-    """The median time of each function, run in turn; the first two rounds are not counted."""
+    """Return the median time of each function, run in turn; two rounds are for warm-up."""
     times: dict[Kind, list[float]] = {kind: [] for kind in works}
     for _ in range(repeats + 2):
         for kind, work in works.items():
@@ -135,19 +135,19 @@ def seconds_in_turn(works: Mapping[Kind, Callable[[], object]], repeats: int) ->
 
 
 def seconds_of(work: Callable[[], object], repeats: int) -> float:
-    """The median time of a function."""
+    """Return the median time of a function."""
     return seconds_in_turn({None: work}, repeats)[None]
 
 
 def cache_bytes(cache: KVCache) -> int:
-    """The bytes of the keys and values of all cached tokens."""
+    """Return the bytes of the keys and values of all cached tokens."""
     layers = (layer.self_cache for layer in cache)
     return sum(t.nbytes for layer in layers if isinstance(layer, SelfCache) for t in layer.kept)
 
 
 @torch.no_grad()
 def seconds_a_token(model: DecoderModel, past: int, *, cached: bool) -> float:
-    """The seconds for the next token after `past` tokens."""
+    """Return the seconds for the next token after `past` tokens."""
     tokens = torch.zeros(1, past, dtype=torch.long)
     if not cached:
         return seconds_of(lambda: model.next_token_logits(tokens), 7)
@@ -157,19 +157,19 @@ def seconds_a_token(model: DecoderModel, past: int, *, cached: bool) -> float:
 
 
 def entropy(weights: torch.Tensor) -> float:
-    """The entropy of attention as a fraction of its maximum, `-Σ w log w / log n`."""
+    """Return the entropy of attention as a fraction of its maximum, `-Σ w log w / log n`."""
     total = -torch.special.xlogy(weights, weights).sum(-1).mean().item()
     return total / math.log(weights.shape[-1])
 
 
 def jacobian(weights: torch.Tensor) -> float:
-    """The mean norm of the softmax's derivative, `‖diag(w) - w wᵀ‖`."""
+    """Return the mean norm of the softmax's derivative, `‖diag(w) - w wᵀ‖`."""
     square = (weights**2).sum(-1)
     norm = square - 2 * (weights**3).sum(-1) + square**2
     return norm.clamp(min=0).sqrt().mean().item()
 
 
 def gradient_of(layer: nn.Module) -> float:
-    """The norm of the gradient of all weights of a layer."""
+    """Return the norm of the gradient of all weights of a layer."""
     squares = [p.grad.square().sum() for p in layer.parameters() if p.grad is not None]
     return max(torch.stack(squares).sum().sqrt().item(), 1e-30)

@@ -5,19 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from addnorm.lab.claims.claim import (
-    LOSS,
-    Both,
-    Claim,
-    Finding,
-    Panel,
-    Point,
-    Results,
-    Row,
-    Settings,
-    Size,
-    at_least,
-)
+from addnorm.lab.claims.claim import LOSS, Claim, Finding, Panel, Results, Row, Settings, Size
 from addnorm.lab.claims.learning import BATCH, Course, decoder, learn, loss_of
 from addnorm.lab.claims.tasks import text_of, unequal_texts
 from addnorm.lab.statistics import mean_interval
@@ -31,7 +19,7 @@ WORST_SPREAD, MEAN_LENGTH = 0.9, 24
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Each norm at each spread of lengths, and at each learning rate."""
+    """Return a cell for each norm and spread of lengths, and for each norm and learning rate."""
     base = {"task": task, "steps": STEPS[size]}
     spreads = [{**base, "norm": norm, "spread": s} for norm in NORMS for s in SPREADS[size]]
     rates = [SLOWEST * 2 ** (power / 2) for power in POWERS[size]]
@@ -39,7 +27,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Train on texts of unequal lengths; the loss on new ones."""
+    """Train on texts of unequal lengths; yield the loss on new ones."""
     text, name = text_of(settings["task"]), settings["norm"]
     spread, rate = settings.get("spread", WORST_SPREAD), settings.get("rate")
     model = decoder(text.vocab, seed, norm={"kind": name})
@@ -58,17 +46,19 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The verdict by the rule."""
+    """Return the verdict by the rule."""
     widest = results.xs("spread")[-1]
-    worse = results.difference(
-        Point("spread", "batchnorm", widest), Point("spread", "layernorm", widest)
-    )
+    worse = results.difference(("spread", "batchnorm", widest), ("spread", "layernorm", widest))
     grown = results.growth("spread", "batchnorm", "layernorm", widest, 0.0)
-    return [at_least(worse, 0.0, WORSE), at_least(grown, 0.0, GROWS), four_times(results)]
+    return [
+        Finding.at_least(worse, 0.0, WORSE),
+        Finding.at_least(grown, 0.0, GROWS),
+        four_times(results),
+    ]
 
 
 def four_times(results: Results) -> Finding:
-    """Whether the largest rates differ by a factor of four, as exactly as the sweep tells."""
+    """Return whether the largest rates differ by a factor of four, within a step of the sweep."""
     rates = [float(rate) for rate in results.xs("rate")]
     ours, theirs = (largest_rates(results, name) for name in RATED)
     if rates[-1] in (*ours.values(), *theirs.values()):
@@ -76,13 +66,13 @@ def four_times(results: Results) -> Finding:
     ratio = mean_interval([ours[seed] / theirs[seed] for seed in ours])
     step = rates[1] / rates[0]
     low, high = min(ratio.low, ratio.mean / step), max(ratio.high, ratio.mean * step)
-    return at_least(replace(ratio, low=low, high=high), 4.0, RATIO)
+    return Finding.at_least(replace(ratio, low=low, high=high), 4.0, RATIO)
 
 
 def largest_rates(results: Results, name: str) -> dict[int, float]:
-    """For each seed, the largest rate whose loss is within a tenth of the norm's best."""
+    """Return, for each seed, the largest rate whose loss is within a tenth of the norm's best."""
     rates = results.xs("rate", name)
-    by_rate = {rate: results.values[Point("rate", name, rate)] for rate in rates}
+    by_rate = {rate: results.values[("rate", name, rate)] for rate in rates}
     seeds = by_rate[rates[0]]
     best = {seed: min(losses[seed] for losses in by_rate.values()) for seed in seeds}
     return {
@@ -91,38 +81,38 @@ def largest_rates(results: Results, name: str) -> dict[int, float]:
     }
 
 
-WORSE = Both(
+WORSE = (
     "At very unequal lengths batch norm is {mean} nats worse than layer norm ({low} to {high}).",
     "长度极不相等时，批归一化比层归一化差 {mean} 纳特（{low} 至 {high}）。",
 )
-GROWS = Both(
+GROWS = (
     "From equal to very unequal lengths it falls behind by {mean} nats more ({low} to {high}).",
     "从长度相等到极不相等，它又多落后 {mean} 纳特（{low} 至 {high}）。",
 )
-RATIO = Both(
+RATIO = (
     "The largest learning rate that layer norm bears is {mean} times that of batch norm ({low} to "
     "{high}; claimed are {limit}).",
     "层归一化能承受的最大学习率是批归一化的 {mean} 倍（{low} 至 {high}；论断为 {limit} 倍）。",
 )
-ENDLESS = Both(
+ENDLESS = (
     "One norm trains with the largest learning rate that was tried, so the ratio is unknown.",
     "有一种归一化能承受所试的最大学习率，因此无从得知二者之比。",
 )
 CLAIM = Claim(
-    title=Both("Layer norm, batch norm and unequal lengths", "层归一化、批归一化与不等长序列"),
-    statement=Both(
+    title=("Layer norm, batch norm and unequal lengths", "层归一化、批归一化与不等长序列"),
+    statement=(
         'Layer norm suits sequences of varying length better than batch norm, and "allows four '
         'times the learning rate" (no such figure is in the paper that it is ascribed to).',
         "层归一化比批归一化更适合变长序列，并且“允许四倍的学习率”（被引用的论文中并无此数字）。",
     ),
-    literature=Both(
+    literature=(
         "Shen et al. (2020) find batch norm clearly worse in translation, as statistics vary much "
         "from batch to batch.",
         "Shen 等（2020）发现批归一化在翻译中明显更差，因为统计量在批与批之间波动很大。",
     ),
     literature_finds="supported",
-    predicted=Both("Batch norm is worse; no factor of four.", "批归一化更差；没有四倍之说。"),
-    rule=Both(
+    predicted=("Batch norm is worse; no factor of four.", "批归一化更差；没有四倍之说。"),
+    rule=(
         "Decoders of texts with 24 tokens on average. The claim holds if batch "
         "norm is worse at the widest spread of lengths, and by more than at equal lengths, and the "
         "largest rate of layer norm within a tenth of its best loss is at least four times that of "
@@ -131,10 +121,8 @@ CLAIM = Claim(
         "并且层归一化在其最优损失一成之内的最大学习率至少是批归一化的四倍，则论断成立。",
     ),
     panels={
-        "spread": Panel(
-            Both("spread of lengths, of their mean", "长度的离散程度（相对均值）"), LOSS
-        ),
-        "rate": Panel(Both("learning rate", "学习率"), LOSS, log_x=True, log_y=True),
+        "spread": Panel(("spread of lengths, of their mean", "长度的离散程度（相对均值）"), LOSS),
+        "rate": Panel(("learning rate", "学习率"), LOSS, log_x=True, log_y=True),
     },
     cells=cells,
     measure=measure,

@@ -12,7 +12,7 @@ from addnorm.inspect.pictures import FAINT, INK, Axes, Lettering, blank_figure, 
 from addnorm.lab.claims import CLAIMS, claim_called
 from addnorm.lab.claims.claim import Both, Claim, Finding, Panel, Results, Word, verdict
 from addnorm.lab.claims.laboratory import Measured, measured
-from addnorm.lab.claims.tasks import MADE
+from addnorm.lab.claims.tasks import GENERATED
 from addnorm.lab.markup import Language, page, plain
 from addnorm.lab.statistics import Interval, with_reach
 
@@ -20,10 +20,10 @@ LINKS = re.compile(r"\[([^]]*)\]\([^)]*\.md\)")
 """Links to the pages of single claims, which the HTML page includes."""
 
 MOST_TICKS = 8
-"""The most places of which each has a tick on the axis."""
+"""An axis with more values than these has no tick at each of them."""
 
 MOST_COLUMNS, FEW_COLUMNS = 13, 9
-"""The most columns of a table; of more places, it has a few."""
+"""A table with more columns than the most shows only a few of them."""
 
 LETTERS = 40
 """The length of a line of an axis label; longer labels are wrapped."""
@@ -56,15 +56,15 @@ def write_claims_report(folder: Path) -> list[Path]:
 
 
 def picture_name(name: str, task: str) -> str:
-    """The file name of a claim's picture, without its suffix."""
-    return name if task == MADE else f"{name}-{task}"
+    """Return the file name of a claim's picture, without its suffix."""
+    return name if task == GENERATED else f"{name}-{task}"
 
 
 HEAD_RULE = "|---:|---|---|---|---:|---|"
 
 
 def overview(claims: Mapping[str, Sequence[Measured]], language: Language) -> str:
-    """A table of all claims, with the verdict on each kind of data."""
+    """Return a table of all claims, with the verdict on each kind of data."""
     words = WORDS[language]
     lines = [f"# {words['title']}", "", words["intro"], "", words["head"], HEAD_RULE]
     for number, name in enumerate(CLAIMS, 1):
@@ -87,25 +87,25 @@ def overview(claims: Mapping[str, Sequence[Measured]], language: Language) -> st
 
 
 def data_name(figures: Measured, words: Mapping[str, str]) -> str:
-    """The name of the data that the models learned."""
-    return words["made"] if figures.task == MADE else plain(figures.task)
+    """Return the name of the data that the models learned."""
+    return words["generated"] if figures.task == GENERATED else plain(figures.task)
 
 
 def findings_of(claim: Claim, figures: Measured) -> Sequence[Finding]:
-    """The parts of the verdict; a single one, undecided, while cells are missing."""
+    """Return the parts of the verdict; only an undecided one while cells are missing."""
     if figures.left:
-        left = Both(*(WORDS[language]["left"].format(n=figures.left) for language in SUFFIX))
-        return [Finding("undecided", left)]
+        english, chinese = (WORDS[language]["left"].format(n=figures.left) for language in SUFFIX)
+        return [Finding("undecided", (english, chinese))]
     return claim.judge(figures.results)
 
 
 def claim_page(name: str, by_task: Sequence[Measured], language: Language) -> str:
-    """The page of one claim."""
+    """Return the page of one claim."""
     words, claim = WORDS[language], claim_called(name)
     lines = [
         f"# {_of(claim.title, language)}",
         "",
-        f"**{words['said']}** {_of(claim.statement, language)}",
+        f"**{words['statement']}** {_of(claim.statement, language)}",
         "",
         f"**{words['literature']}** {_of(claim.literature, language)}",
         "",
@@ -134,7 +134,7 @@ def claim_page(name: str, by_task: Sequence[Measured], language: Language) -> st
 
 
 def agreement(literature: Word, here: Word, words: Mapping[str, str]) -> str:
-    """A sentence that compares the verdict with the one that follows from the literature."""
+    """Return a sentence that compares the verdict with the one that follows from the literature."""
     if literature == "undecided":
         return words["open"]
     form = words["same" if literature == here else "other"]
@@ -147,7 +147,7 @@ def _machines(figures: Iterable[Measured]) -> str:
 
 
 def _columns(xs: Sequence[float | str]) -> Sequence[float | str]:
-    """The places that have a column: all, or a few if the table would be too wide."""
+    """Return the values with a column: all, or a few if the table would be too wide."""
     if len(xs) <= MOST_COLUMNS:
         return xs
     last = len(xs) - 1
@@ -155,12 +155,12 @@ def _columns(xs: Sequence[float | str]) -> Sequence[float | str]:
 
 
 def table(results: Results, key: str, panel: Panel, language: Language) -> list[str]:
-    """A panel as a table: series down, places across; mean and half the 95 % interval."""
+    """Return a panel as a table: a row for each series, with mean and half the 95 % interval."""
     xs = _columns(results.xs(key))
     lines = [
         f"*{_of(panel.y, language)}*",
         "",
-        f"| {_of(panel.x, language)} | {' | '.join(_place(x) for x in xs)} |",
+        f"| {_of(panel.x, language)} | {' | '.join(_value(x) for x in xs)} |",
         "|---|" + "---:|" * len(xs),
     ]
     for series in results.series(key):
@@ -170,12 +170,12 @@ def table(results: Results, key: str, panel: Panel, language: Language) -> list[
     return lines
 
 
-def _place(x: float | str) -> str:
+def _value(x: float | str) -> str:
     return plain(x) if isinstance(x, str) else f"{x:,.4g}" if x >= 0.01 or not x else f"{x:.2g}"
 
 
-def _of(both: Both, language: Language) -> str:
-    return getattr(both, language)
+def _of(texts: Both, language: Language) -> str:
+    return texts[language == "zh"]
 
 
 def claim_picture(claim: Claim, results: Results, file: Path) -> None:
@@ -190,16 +190,16 @@ def claim_picture(claim: Claim, results: Results, file: Path) -> None:
         ax = figure.add_subplot(max(1, rows), min(2, len(panels)), index)
         if any(isinstance(x, str) for x in results.xs(key)):
             _bars(ax, results, key)
-            ax.set_xlabel(panel.y.en, color=INK, fontsize=9)
+            ax.set_xlabel(panel.y[0], color=INK, fontsize=9)
         else:
             _lines(ax, results, key, panel, colors)
-            ax.set_xlabel(panel.x.en, color=INK, fontsize=9)
-            ax.set_ylabel(fill(panel.y.en, LETTERS), color=INK, fontsize=9)
+            ax.set_xlabel(panel.x[0], color=INK, fontsize=9)
+            ax.set_ylabel(fill(panel.y[0], LETTERS), color=INK, fontsize=9)
         ax.tick_params(colors=FAINT, labelsize=8, length=2)
         ax.spines[["top", "right"]].set_visible(False)
-    lettering = Lettering.of([claim.title.en])
+    lettering = Lettering.of([claim.title[0]])
     for suffix in (".svg", ".png"):
-        finished(figure, claim.title.en, lettering, file.with_name(file.name + suffix))
+        finished(figure, claim.title[0], lettering, file.with_name(file.name + suffix))
 
 
 def _lines(ax: Axes, results: Results, key: str, panel: Panel, colors: Mapping[str, str]) -> None:
@@ -214,8 +214,12 @@ def _lines(ax: Axes, results: Results, key: str, panel: Panel, colors: Mapping[s
         ax.set_xscale("log", base=2)
         ax.minorticks_off()
     if len(ticks := results.xs(key)) <= MOST_TICKS:
-        ax.set_xticks([float(x) for x in ticks], [_place(x) for x in ticks])
-    means = [results.mean(key, *point) for point in _points(results, key)]
+        ax.set_xticks([float(x) for x in ticks], [_value(x) for x in ticks])
+    means = [
+        results.mean(key, series, x)
+        for series in results.series(key)
+        for x in results.xs(key, series)
+    ]
     if panel.log_y and min(mean.mean for mean in means) > 0:
         log_scale(ax)
     ends = [y for mean in means for y in (mean.mean, mean.low, mean.high) if math.isfinite(y)]
@@ -228,16 +232,12 @@ def _lines(ax: Axes, results: Results, key: str, panel: Panel, colors: Mapping[s
 
 
 def _draw_intervals(ax: Axes, xs: Sequence[float], means: Sequence[Interval], color: str) -> None:
-    """Draw a band; or a whisker at a single place, where a band would have no width."""
+    """Draw a band; or a whisker at a single value, where a band would have no width."""
     low, high = [mean.low for mean in means], [mean.high for mean in means]
     if len(xs) > 1:
         ax.fill_between(xs, low, high, color=color, alpha=0.13, lw=0)
     else:
         ax.errorbar(xs, means[0].mean, high[0] - means[0].mean, color=color, capsize=3, alpha=0.6)
-
-
-def _points(results: Results, key: str) -> list[tuple[str, float | str]]:
-    return [(series, x) for series in results.series(key) for x in results.xs(key, series)]
 
 
 def _bars(ax: Axes, results: Results, key: str) -> None:
@@ -261,9 +261,9 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "head": "| | claim | data | size | seeds | verdict |",
         "none": "not measured",
         "parts": "{n} of {of} parts hold",
-        "made": "Generated data",
+        "generated": "Generated data",
         "section": "## {data}: {verdict}",
-        "said": "Claim.",
+        "statement": "Claim.",
         "literature": "Literature.",
         "same": "By the literature the claim is {literature}: the verdict here is the same.",
         "other": "By the literature the claim is {literature}; here, at this size, it is {here}.",
@@ -286,9 +286,9 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "head": "| | 论断 | 数据 | 规模 | 种子 | 裁决 |",
         "none": "尚未测量",
         "parts": "{of} 部分中 {n} 部分成立",
-        "made": "生成的数据",
+        "generated": "生成的数据",
         "section": "## {data}：{verdict}",
-        "said": "教程的说法。",
+        "statement": "教程的说法。",
         "literature": "文献的说法。",
         "same": "按文献，此论断{literature}：与这里的裁决相同。",
         "other": "按文献，此论断{literature}；而在这里的规模下为{here}。",

@@ -7,21 +7,9 @@ from statistics import fmean
 import torch
 from torch import nn
 
-from addnorm.lab.claims.claim import (
-    Both,
-    Claim,
-    Finding,
-    Panel,
-    Point,
-    Results,
-    Row,
-    Settings,
-    Size,
-    at_least,
-    at_most,
-)
+from addnorm.lab.claims.claim import Claim, Finding, Panel, Results, Row, Settings, Size
 from addnorm.lab.claims.learning import Course, decoder, gradient_of, learn_text, loss_of
-from addnorm.lab.claims.tasks import MADE, next_tokens, text_of
+from addnorm.lab.claims.tasks import GENERATED, next_tokens, text_of
 from addnorm.nn.residuals import PreNorm, Sublayer
 from addnorm.nn.types import Hidden, Valid
 
@@ -44,7 +32,7 @@ class WeakResidual(nn.Module):
 
 
 def weaken(model: nn.Module, gain: float) -> None:
-    """Put a weak residual in the place of every one of a pre-norm model, with the same norm."""
+    """Replace every residual of a pre-norm model by a weak one with the same norm."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if isinstance(child, PreNorm):
@@ -52,15 +40,15 @@ def weaken(model: nn.Module, gain: float) -> None:
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Each gain at each depth."""
+    """Return a cell for each gain and depth."""
     return [
         {"gain": gain, "depth": n, "steps": STEPS[size]} for n in DEPTHS[size] for gain in GAINS
     ]
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """The gradient of each layer at the start, and the loss after training."""
-    text, depth, gain = text_of(MADE), settings["depth"], settings["gain"]
+    """Yield the gradient of each layer at the start, and the loss after training."""
+    text, depth, gain = text_of(GENERATED), settings["depth"], settings["gain"]
     model = decoder(
         text.vocab,
         seed,
@@ -78,56 +66,57 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
     for layer, norm in enumerate(norms if depth >= 12 else (), 1):
         yield Row("gradient", f"{series}, {depth}", layer, norm)
     model.zero_grad()
-    losses = learn_text(model, MADE, LENGTH, Course(settings["steps"]), seed, SEQUENCES)
+    losses = learn_text(model, GENERATED, LENGTH, Course(settings["steps"]), seed, SEQUENCES)
     yield Row("loss", series, depth, fmean(losses[-10:]))
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code, at the greatest depth."""
+    """Return the verdict by the rule, at the greatest depth."""
     deepest = results.xs("loss")[-1]
-    worse = results.difference(Point("loss", "gain 0", deepest), Point("loss", "gain 1", deepest))
+    worse = results.difference(("loss", "gain 0", deepest), ("loss", "gain 1", deepest))
     return [
-        at_most(results.mean("ratio", "gain 0", deepest), -1, _of(OFF, deepest)),
-        at_least(results.mean("ratio", "gain 1", deepest), -1, _of(ON, deepest)),
-        at_least(worse, 0.1, WORSE),
+        Finding.at_most(results.mean("ratio", "gain 0", deepest), -1, OFF, depth=deepest),
+        Finding.at_least(results.mean("ratio", "gain 1", deepest), -1, ON, depth=deepest),
+        Finding.at_least(worse, 0.1, WORSE),
     ]
 
 
-def _of(start: Both, depth: float | str) -> Both:
-    return Both(
-        f"{start.en}, the gradient of the first of {depth} layers is 10^{{mean}} times that of the "
-        "last (exponent {low} to {high}; the limit is {limit}).",
-        f"{start.zh}，{depth} 层中第一层的梯度是最后一层的 10^{{mean}} 倍"
-        "（指数 {low} 至 {high}；界限 {limit}）。",
-    )
-
-
-OFF = Both("Without residual connections", "没有残差连接时")
-ON = Both("With them", "有残差连接时")
-WORSE = Both(
+OFF = (
+    "Without residual connections, the gradient of the first of {depth} layers is 10^{mean} times "
+    "that of the last (exponent {low} to {high}; the limit is {limit}).",
+    "没有残差连接时，{depth} 层中第一层的梯度是最后一层的 10^{mean} 倍"
+    "（指数 {low} 至 {high}；界限 {limit}）。",
+)
+ON = (
+    "With them, the gradient of the first of {depth} layers is 10^{mean} times that of the last "
+    "(exponent {low} to {high}; the limit is {limit}).",
+    "有残差连接时，{depth} 层中第一层的梯度是最后一层的 10^{mean} 倍"
+    "（指数 {low} 至 {high}；界限 {limit}）。",
+)
+WORSE = (
     "After equal steps the loss without them is {mean} nats higher ({low} to {high}; the limit is "
     "{limit}).",
     "相同步数后，没有残差连接的损失高 {mean} 纳特（{low} 至 {high}；界限 {limit}）。",
 )
 CLAIM = Claim(
-    title=Both("Residual connections and depth", "残差连接与深度"),
-    statement=Both(
+    title=("Residual connections and depth", "残差连接与深度"),
+    statement=(
         "Residual connections give the gradient a way past every layer; without them deep models "
         "do not train (He et al. 2016).",
         "残差连接让梯度绕过每一层；没有它，深层模型无法训练（He 等 2016）。",
     ),
-    literature=Both(
+    literature=(
         "Dong et al. (2021) show that attention without residual connections loses rank doubly "
         "exponentially with depth; norms hold the size of the gradient, not its content.",
         "Dong 等（2021）证明没有残差连接的注意力随深度以双重指数速度失去秩；"
         "归一化能保持梯度大小，却保不住其内容。",
     ),
     literature_finds="supported",
-    predicted=Both(
+    predicted=(
         "Training fails without them; the gradient need not vanish, as every layer has its norm.",
         "没有残差连接训练会失败；但由于每层都有归一化，梯度未必消失。",
     ),
-    rule=Both(
+    rule=(
         "Pre-norm decoders whose identity is multiplied by 0, ½ or 1. At the greatest depth the "
         "claim holds if, without the identity, the first layer's gradient is at most a tenth of "
         "the last one's, with it at least a tenth, and training ends 0.1 nats or more worse.",
@@ -137,11 +126,9 @@ CLAIM = Claim(
     ),
     panels={
         "loss": Panel(
-            Both("layers", "层数"), Both("last training loss, nats", "最后的训练损失（纳特）"), True
+            ("layers", "层数"), ("last training loss, nats", "最后的训练损失（纳特）"), True
         ),
-        "gradient": Panel(
-            Both("layer", "层"), Both("gradient at the start", "初始梯度"), log_y=True
-        ),
+        "gradient": Panel(("layer", "层"), ("gradient at the start", "初始梯度"), log_y=True),
     },
     cells=cells,
     measure=measure,

@@ -6,19 +6,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from addnorm.lab.claims.claim import (
-    LOSS,
-    Both,
-    Claim,
-    Finding,
-    Panel,
-    Point,
-    Results,
-    Row,
-    Settings,
-    Size,
-    at_most,
-)
+from addnorm.lab.claims.claim import LOSS, Claim, Finding, Panel, Results, Row, Settings, Size
 from addnorm.lab.claims.learning import (
     BATCH,
     Course,
@@ -37,7 +25,7 @@ WIDTHS, LENGTH, LIMIT = (64, 256), 32, 0.02
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Each norm trained, and both timed in turn."""
+    """Return a cell for each norm to train, and for each width to time both in turn."""
     trained = [{"task": task, "norm": norm, "steps": STEPS[size]} for norm in NORMS]
     return [
         *trained,
@@ -46,7 +34,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """The loss after equal steps; or the time of a step of both, taken in turn."""
+    """Yield the loss after equal steps; or the times of a step with each norm, in turn."""
     text = text_of(settings["task"])
     if "timed" in settings:
         yield from _timed(text, settings["d"], settings["timed"], seed)
@@ -71,47 +59,47 @@ def _step(model: nn.Module, examples: Examples) -> None:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The verdict by the rule."""
-    worse = results.difference(Point("loss", "loss", "rmsnorm"), Point("loss", "loss", "layernorm"))
+    """Return the verdict by the rule."""
+    worse = results.difference(("loss", "loss", "rmsnorm"), ("loss", "loss", "layernorm"))
     widest = results.xs("time")[-1]
-    ratio = results.ratio(Point("time", "rmsnorm", widest), Point("time", "layernorm", widest))
-    return [at_most(worse, LIMIT, WORSE), at_most(ratio, 1.0, TIME)]
+    ratio = results.ratio(("time", "rmsnorm", widest), ("time", "layernorm", widest))
+    return [Finding.at_most(worse, LIMIT, WORSE), Finding.at_most(ratio, 1.0, TIME)]
 
 
-WORSE = Both(
+WORSE = (
     "After equal steps RMSNorm's loss is {mean} nats above LayerNorm's ({low} to {high}; equal is "
     "up to {limit}).",
     "相同步数后，RMSNorm 的损失比 LayerNorm 高 {mean} 纳特（{low} 至 {high}；不超过 {limit} "
     "视为相等）。",
 )
-TIME = Both(
+TIME = (
     "A step with RMSNorm takes {mean} of the time at the greatest width ({low} to {high}; cheaper "
     "is below {limit}).",
     "在最大宽度下，使用 RMSNorm 的一步用时为 {mean}（{low} 至 {high}；低于 {limit} 视为更省）。",
 )
 CLAIM = Claim(
-    title=Both("RMSNorm and LayerNorm", "RMSNorm 与 LayerNorm"),
-    statement=Both(
+    title=("RMSNorm and LayerNorm", "RMSNorm 与 LayerNorm"),
+    statement=(
         "RMSNorm is as good as LayerNorm and cheaper, by 7 % to 64 % (Zhang & Sennrich 2019).",
         "RMSNorm 与 LayerNorm 同样好，而且更省，省 7 % 至 64 %（Zhang 与 Sennrich 2019）。",
     ),
-    literature=Both(
+    literature=(
         "Zhang & Sennrich (2019) measured unfused norms in recurrent and Transformer models; with "
         "fused kernels little of the difference is left.",
         "Zhang 与 Sennrich（2019）在循环与 Transformer 模型中测量了未融合的归一化；"
         "使用融合内核后差异所剩无几。",
     ),
     literature_finds="supported",
-    predicted=Both("As good; hardly cheaper.", "同样好；几乎不更省。"),
-    rule=Both(
+    predicted=("As good; hardly cheaper.", "同样好；几乎不更省。"),
+    rule=(
         f"Decoders of width 64, equal steps. The claim holds if RMSNorm is at most {LIMIT} nats "
         "worse and forward and backward take less time, both norms taken in turn in one process.",
         f"宽度 64 的解码器，步数相同。若 RMSNorm 最多差 {LIMIT} 纳特，且其一步用时更少"
         "（同一进程内交替测量），则论断成立。",
     ),
     panels={
-        "loss": Panel(Both("norm", "归一化"), LOSS),
-        "time": Panel(Both("width", "宽度"), Both("a step, ms", "一步用时（毫秒）"), True),
+        "loss": Panel(("norm", "归一化"), LOSS),
+        "time": Panel(("width", "宽度"), ("a step, ms", "一步用时（毫秒）"), True),
     },
     cells=cells,
     measure=measure,

@@ -7,21 +7,9 @@ import torch
 from pydantic import TypeAdapter
 
 from addnorm.inspect.capture import attention_weights
-from addnorm.lab.claims.claim import (
-    Both,
-    Claim,
-    Finding,
-    Panel,
-    Point,
-    Results,
-    Row,
-    Settings,
-    Size,
-    at_least,
-    at_most,
-)
+from addnorm.lab.claims.claim import Claim, Finding, Panel, Results, Row, Settings, Size
 from addnorm.lab.claims.learning import Course, decoder, entropy, jacobian, learn_text, loss_on_new
-from addnorm.lab.claims.tasks import MADE, text_of
+from addnorm.lab.claims.tasks import GENERATED, text_of
 from addnorm.nn.attention.scores import ScoreConfig
 
 SCORES = ("scaled_dot", "dot", "bilinear", "additive")
@@ -33,7 +21,7 @@ KEYS, LENGTH = 64, 32
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Each score at the start for all widths, and trained for some."""
+    """Return cells for each score at the start, for all widths, and trained for some."""
     start: list[Settings] = [{"score": score} for score in SCORES]
     return start + [
         {"score": score, "d": d, "steps": STEPS[size]}
@@ -43,7 +31,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Entropy and gradient of attention: at the start, of random queries, or after training."""
+    """Yield entropy and gradient of attention for random queries; or loss and entropy trained."""
     if "d" in settings:
         yield from _trained(settings, seed)
         return
@@ -57,11 +45,11 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def _trained(settings: Settings, seed: int) -> Iterable[Row]:
-    d, text = settings["d"], text_of(MADE)
+    d, text = settings["d"], text_of(GENERATED)
     attention = {"kind": "attention", "n_heads": 1, "score": {"kind": settings["score"]}}
     model = decoder(text.vocab, seed, d_model=d, attention=attention, position={"kind": "learned"})
-    learn_text(model, MADE, LENGTH, Course(settings["steps"], lr=5e-3), seed)
-    loss = loss_on_new(model, MADE, 64, LENGTH)
+    learn_text(model, GENERATED, LENGTH, Course(settings["steps"], lr=5e-3), seed)
+    loss = loss_on_new(model, GENERATED, 64, LENGTH)
     with attention_weights(model) as by_layer, torch.no_grad():
         model(text.draw(torch.Generator().manual_seed(7), 16, LENGTH))
     last = torch.stack([weights[..., -1:, :] for weights in by_layer.values()])
@@ -70,40 +58,40 @@ def _trained(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The verdict by the rule."""
+    """Return the verdict by the rule."""
     plain = results.mean("entropy", "dot", 1024)
     scaled = results.mean("entropy", "scaled_dot", 1024)
-    dot = Point("trained", "dot", results.xs("trained", "dot")[-1])
-    loss = results.difference(dot, dot._replace(series="scaled_dot"))
+    widest = results.xs("trained", "dot")[-1]
+    loss = results.difference(("trained", "dot", widest), ("trained", "scaled_dot", widest))
     return [
-        at_most(plain, 0.1, PLAIN),
-        at_least(scaled, 0.8, SCALED),
-        at_least(
-            results.ratio(Point("gradient", "dot", 16), Point("gradient", "dot", 1024)),
+        Finding.at_most(plain, 0.1, PLAIN),
+        Finding.at_least(scaled, 0.8, SCALED),
+        Finding.at_least(
+            results.ratio(("gradient", "dot", 16), ("gradient", "dot", 1024)),
             2.0,
             STARVED,
         ),
-        at_least(loss, 0.0, WORSE),
+        Finding.at_least(loss, 0.0, WORSE),
     ]
 
 
-PLAIN = Both(
+PLAIN = (
     "Without the factor, attention at d = 1,024 has {mean} of its largest entropy ({low} to "
     "{high}); up to {limit} it counts as saturated.",
     "没有缩放因子时，d = 1,024 处注意力的熵为最大值的 {mean}（{low} 至 {high}）；不超过 {limit} "
     "视为饱和。",
 )
-SCALED = Both(
+SCALED = (
     "With it, {mean} ({low} to {high}; the limit is {limit}).",
     "有缩放因子时为 {mean}（{low} 至 {high}；界限为 {limit}）。",
 )
-STARVED = Both(
+STARVED = (
     "Without it, the softmax's derivative at d = 16 is {mean} times that at 1,024 ({low} to "
     "{high}; the limit is {limit}).",
     "没有缩放因子时，softmax 导数在 d = 16 处是 1,024 处的 {mean} 倍（{low} 至 {high}；界限为 "
     "{limit}）。",
 )
-WORSE = Both(
+WORSE = (
     "After equal training at the greatest width, the loss without it is {mean} nats higher "
     "({low} to {high}).",
     "在最大宽度下训练相同步数后，没有缩放因子的损失高 {mean} 纳特（{low} 至 {high}）。",
@@ -111,25 +99,25 @@ WORSE = Both(
 
 
 def _panel(english: str, chinese: str, *, log_y: bool = False) -> Panel:
-    return Panel(Both("d", "d"), Both(english, chinese), log_x=True, log_y=log_y)
+    return Panel(("d", "d"), (english, chinese), log_x=True, log_y=log_y)
 
 
 CLAIM = Claim(
-    title=Both("Scores and the factor 1/√d", "注意力分数与因子 1/√d"),
-    statement=Both(
+    title=("Scores and the factor 1/√d", "注意力分数与因子 1/√d"),
+    statement=(
         "For large d, dot products grow large, pushing the softmax into regions of extremely small "
         "gradient; therefore they are divided by √d (Vaswani et al. 2017, §3.2.1).",
         "d 较大时点积很大，会把 softmax 推入梯度极小的区域，因此要除以 √d（Vaswani 等 2017，"
         "§3.2.1）。",
     ),
-    literature=Both(
+    literature=(
         "The variance of a product of two vectors of unit variance is d; Britz et al. (2017) found "
         "additive scores slightly better than unscaled products.",
         "两个单位方差向量的点积方差为 d；Britz 等（2017）发现加性分数略优于未缩放的点积。",
     ),
     literature_finds="supported",
-    predicted=Both("True at the start; training repairs some.", "初始时成立；训练可弥补一部分。"),
-    rule=Both(
+    predicted=("True at the start; training repairs some.", "初始时成立；训练可弥补一部分。"),
+    rule=(
         "Queries and keys of unit variance attend to 64 keys. The claim holds if at d = 1,024 the "
         "entropy is at most a tenth of its largest value without the factor and at least 0.8 with "
         "it, the derivative falls by half from d = 16, and a trained model loses.",

@@ -1,6 +1,6 @@
 """The data of the claims: generated sequences, and natural language.
 
-All are drawn from a generator, so that a seed decides them.
+They are drawn from a generator, so that a seed decides them.
 """
 
 from functools import cache
@@ -15,11 +15,11 @@ from addnorm.data.readers.text_files import read_text
 from addnorm.errors import InputError
 
 IGNORED = -100
-"""The target of a place without a score."""
+"""The target of a position that is not scored."""
 
 
 class Examples(NamedTuple):
-    """Tokens, the target of each place, and which places are not padding."""
+    """Tokens, the target at each position, and which positions are not padding."""
 
     tokens: Int[Tensor, "batch seq"]
     targets: Int[Tensor, "batch seq"]
@@ -35,7 +35,7 @@ class Text(Protocol):
     def draw(
         self, generator: torch.Generator, n: int, length: int, *, test: bool = False
     ) -> Int[Tensor, "n length"]:
-        """Draw texts; those for tests never overlap with the others."""
+        """Draw texts; those for testing never overlap with those for training."""
         ...
 
 
@@ -61,8 +61,8 @@ class Chain:
         tokens = torch.randint(self.vocab, (n, length), generator=generator)
         for i in range(2, length):
             pair = tokens[:, i - 2] * self.vocab + tokens[:, i - 1]
-            next_one = (self.cumulative[pair] < chance[:, i]).sum(-1)
-            tokens[:, i] = next_one.clamp(max=self.vocab - 1)
+            following = (self.cumulative[pair] < chance[:, i]).sum(-1)
+            tokens[:, i] = following.clamp(max=self.vocab - 1)
         return tokens
 
 
@@ -87,14 +87,14 @@ class Characters:
         return part[starts + torch.arange(length)]
 
 
-MADE = "chain"
+GENERATED = "chain"
 """The name of the task whose data is generated."""
 
 
 @cache
 def text_of(task: str) -> Text:
     """The texts of a task: `chain`, or a file."""
-    return Chain() if task == MADE else Characters(Path(task))
+    return Chain() if task == GENERATED else Characters(Path(task))
 
 
 @cache
@@ -106,19 +106,19 @@ def halfway(task: str) -> float:
     ones = torch.ones(drawn[:, 1:].numel(), dtype=torch.double)
     follows.index_put_((drawn[:, :-1].flatten(), drawn[:, 1:].flatten()), ones, accumulate=True)
     follows /= follows.sum()
-    alone = -torch.special.xlogy(follows.sum(0), follows.sum(0)).sum().item()
-    before = -torch.special.xlogy(follows.sum(1), follows.sum(1)).sum().item()
-    both = -torch.special.xlogy(follows, follows).sum().item()
-    return (alone + both - before) / 2
+    first = -torch.special.xlogy(follows.sum(0), follows.sum(0)).sum().item()
+    second = -torch.special.xlogy(follows.sum(1), follows.sum(1)).sum().item()
+    joint = -torch.special.xlogy(follows, follows).sum().item()
+    return (first + joint - second) / 2
 
 
 def next_tokens(tokens: Int[Tensor, "batch length"]) -> Examples:
-    """The task of a language model."""
+    """Return next-token prediction: every token but the last, and the token after each."""
     return Examples(tokens[:, :-1], tokens[:, 1:])
 
 
 def in_order(generator: torch.Generator, n: int, length: int, *, causal: bool) -> Examples:
-    """Among noise stand tokens 2 and 3: the answer is 1 where 2 comes first, else 0.
+    """Return texts of noise with tokens 2 and 3: the answer is 1 where 2 comes first, else 0.
 
     The answer is the target of a special token: the last or, for encoders, the first.
     """
@@ -126,17 +126,17 @@ def in_order(generator: torch.Generator, n: int, length: int, *, causal: bool) -
     places = torch.rand(n, length, generator=generator).topk(2).indices
     tokens.scatter_(1, places, torch.tensor([2, 3]).expand(n, 2))
     answer = (places[:, 0] < places[:, 1]).long()
-    asks = torch.full((n, 1), 4)
-    tokens = torch.cat((tokens, asks) if causal else (asks, tokens), 1)
-    return _asked(tokens, answer, -1 if causal else 0)
+    question = torch.full((n, 1), 4)
+    tokens = torch.cat((tokens, question) if causal else (question, tokens), 1)
+    return _with_answer(tokens, answer, -1 if causal else 0)
 
 
 def remembered(generator: torch.Generator, n: int, distance: int) -> Examples:
     """Copy the first of eight symbols after `distance` tokens of noise."""
     answer = torch.randint(8, (n,), generator=generator)
     noise = torch.randint(8, 16, (n, distance), generator=generator)
-    asks = torch.full((n, 1), 16)
-    return _asked(torch.cat((answer[:, None], noise, asks), 1), answer, -1)
+    question = torch.full((n, 1), 16)
+    return _with_answer(torch.cat((answer[:, None], noise, question), 1), answer, -1)
 
 
 def recalled(generator: torch.Generator, n: int, distance: int) -> Examples:
@@ -147,7 +147,7 @@ def recalled(generator: torch.Generator, n: int, distance: int) -> Examples:
     noise = torch.randint(16, 24, (n, max(0, distance - 8)), generator=generator)
     which = torch.randint(4, (n, 1), generator=generator)
     answer = values.gather(1, which)[:, 0]
-    return _asked(torch.cat((pairs, noise, keys.gather(1, which)), 1), answer, -1)
+    return _with_answer(torch.cat((pairs, noise, keys.gather(1, which)), 1), answer, -1)
 
 
 def added(generator: torch.Generator, n: int, distance: int) -> Examples:
@@ -162,10 +162,10 @@ def added(generator: torch.Generator, n: int, distance: int) -> Examples:
     answer = (digits[rows, early] + digits[rows, late]) % 10
     digits[rows, early] += 10
     digits[rows, late] += 10
-    return _asked(torch.cat((digits, torch.full((n, 1), 20)), 1), answer, -1)
+    return _with_answer(torch.cat((digits, torch.full((n, 1), 20)), 1), answer, -1)
 
 
-def _asked(tokens: Tensor, answer: Tensor, place: int) -> Examples:
+def _with_answer(tokens: Tensor, answer: Tensor, place: int) -> Examples:
     targets = torch.full_like(tokens, IGNORED)
     targets[:, place] = answer
     return Examples(tokens, targets)
@@ -174,7 +174,7 @@ def _asked(tokens: Tensor, answer: Tensor, place: int) -> Examples:
 def unequal_texts(
     generator: torch.Generator, text: Text, n: int, mean_length: int, spread: float
 ) -> Examples:
-    """The task of a language model on texts of unequal lengths, which are padded.
+    """Return next-token prediction on texts of unequal lengths, which are padded.
 
     Lengths are uniform between `1 - spread` and `1 + spread` times their mean.
     """

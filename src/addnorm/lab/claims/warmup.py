@@ -6,19 +6,7 @@ from statistics import fmean
 
 import torch
 
-from addnorm.lab.claims.claim import (
-    Both,
-    Claim,
-    Finding,
-    Panel,
-    Point,
-    Results,
-    Row,
-    Settings,
-    Size,
-    at_least,
-    at_most,
-)
+from addnorm.lab.claims.claim import Claim, Finding, Panel, Results, Row, Settings, Size
 from addnorm.lab.claims.learning import Course, decoder, gradient_of, learn_text, loss_of
 from addnorm.lab.claims.tasks import halfway, next_tokens, text_of
 
@@ -33,7 +21,10 @@ LENGTH, SEQUENCES, LR, LIMIT = 32, 16, 1e-3, 0.2
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Each placement and depth, with warm-up over a third of the steps, without, and untrained."""
+    """Return cells of each placement and depth, trained with and without warm-up, and untrained.
+
+    Warm-up takes a third of the steps.
+    """
     base = {"task": task}
     untrained = [{**base, "placement": k, "depth": n} for n in UNTRAINED[size] for k in PLACEMENTS]
     return untrained + [
@@ -46,7 +37,10 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Train, and see whether it learned much more than how frequent each token is."""
+    """Yield the gradients before training; or the last loss, and whether training failed.
+
+    It failed if the model learned little more than how frequent each token is.
+    """
     text = text_of(settings["task"])
     model = decoder(
         text.vocab,
@@ -73,51 +67,55 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """The rule as code: at the deepest that was measured."""
+    """Return the verdict by the rule, at the greatest depth."""
     deepest = results.xs("loss")[-1]
     post, warm, pre, pre_warm, deep = (
-        Point("loss", name, deepest)
+        ("loss", name, deepest)
         for name in ("post", "post, warm-up", "pre", "pre, warm-up", "deepnorm")
     )
     return [
-        at_least(results.difference(post, warm), LIMIT, _said(POST, deepest)),
-        at_most(results.difference(pre, pre_warm), LIMIT, _said(PRE, deepest)),
-        at_least(results.difference(post, deep), LIMIT, _said(DEEPNORM, deepest)),
+        Finding.at_least(results.difference(post, warm), LIMIT, POST, depth=deepest),
+        Finding.at_most(results.difference(pre, pre_warm), LIMIT, PRE, depth=deepest),
+        Finding.at_least(results.difference(post, deep), LIMIT, DEEPNORM, depth=deepest),
     ]
 
 
-def _said(text: Both, depth: float | str) -> Both:
-    return Both(
-        f"{depth} layers: {text.en} {{mean}} nats ({{low}} to {{high}}; the limit is {{limit}}).",
-        f"{depth} 层：{text.zh} {{mean}} 纳特（{{low}} 至 {{high}}；界限 {{limit}}）。",
-    )
-
-
-POST = Both("without warm-up post-norm loses", "没有预热时，后置归一化差")
-PRE = Both("without warm-up pre-norm loses", "没有预热时，前置归一化差")
-DEEPNORM = Both(
-    "without warm-up, DeepNorm is better than post-norm by", "没有预热时，DeepNorm 优于后置归一化"
+POST = (
+    "{depth} layers: without warm-up post-norm loses {mean} nats ({low} to {high}; the limit is "
+    "{limit}).",
+    "{depth} 层：没有预热时，后置归一化差 {mean} 纳特（{low} 至 {high}；界限 {limit}）。",
+)
+PRE = (
+    "{depth} layers: without warm-up pre-norm loses {mean} nats ({low} to {high}; the limit is "
+    "{limit}).",
+    "{depth} 层：没有预热时，前置归一化差 {mean} 纳特（{low} 至 {high}；界限 {limit}）。",
+)
+DEEPNORM = (
+    "{depth} layers: without warm-up, DeepNorm is better than post-norm by {mean} nats ({low} to "
+    "{high}; the limit is {limit}).",
+    "{depth} 层：没有预热时，DeepNorm 优于后置归一化 {mean} 纳特（{low} 至 {high}；"
+    "界限 {limit}）。",
 )
 CLAIM = Claim(
-    title=Both("Warm-up and where the norm stands", "学习率预热与归一化的位置"),
-    statement=Both(
+    title=("Warm-up and where the norm stands", "学习率预热与归一化的位置"),
+    statement=(
         "Post-norm Transformers diverge without a warm-up of the learning rate, pre-norm ones need "
         "none (Xiong et al. 2020); DeepNorm trains where post-norm diverges (Wang et al. 2022).",
         "后置归一化的 Transformer 没有学习率预热就会发散，前置归一化则不需要（Xiong 等 2020）；"
         "DeepNorm 能在后置归一化发散之处训练（Wang 等 2022）。",
     ),
-    literature=Both(
+    literature=(
         "Xiong et al. (2020) train 6 + 6 layers with and without; Wang et al. (2022) train up to "
         "1,000 layers with DeepNorm, far beyond where post-norm diverges.",
         "Xiong 等（2020）比较了 6 + 6 层有无预热；Wang 等（2022）用 DeepNorm 训练到 1,000 层，"
         "远超后置归一化发散之处。",
     ),
     literature_finds="supported",
-    predicted=Both(
+    predicted=(
         "Deep post-norm fails without warm-up and mostly also with it; pre-norm and DeepNorm hold.",
         "深层后置归一化无预热必失败，有预热也多半失败；前置归一化与 DeepNorm 稳定。",
     ),
-    rule=Both(
+    rule=(
         "Learning rate 1e-3, chosen by a trial: at 3e-3 DeepNorm fails as well. At the greatest "
         f"depth, without warm-up, the claim holds if the last training loss of post-norm is "
         f"{LIMIT} nats above that with warm-up, that of pre-norm is not, and that of DeepNorm is "
@@ -129,13 +127,11 @@ CLAIM = Claim(
         "则论断成立。损失更接近只知词元频率者、而非知道相邻词元者的种子，计为失败。",
     ),
     panels={
-        "failed": Panel(Both("layers", "层数"), Both("share of failed seeds", "失败种子的比例")),
-        "loss": Panel(
-            Both("layers", "层数"), Both("last training loss, nats", "最后的训练损失（纳特）")
-        ),
+        "failed": Panel(("layers", "层数"), ("share of failed seeds", "失败种子的比例")),
+        "loss": Panel(("layers", "层数"), ("last training loss, nats", "最后的训练损失（纳特）")),
         "gradient": Panel(
-            Both("layers", "层数"),
-            Both(
+            ("layers", "层数"),
+            (
                 "untrained: log₁₀ of first layer's gradient over last's",
                 "未训练：首末层梯度之比的 log₁₀",
             ),

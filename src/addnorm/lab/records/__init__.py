@@ -19,7 +19,7 @@ class Board:
     lower_is_better: bool = False
 
     def reached(self, figure: float) -> bool:
-        """Whether a figure is as good as the target."""
+        """Return whether a figure is as good as the target."""
         return figure <= self.target if self.lower_is_better else figure >= self.target
 
 

@@ -1,4 +1,4 @@
-"""Making variants cost the same: as many parameters, or operations a token, as the first."""
+"""Changing a width so that variants have as many parameters or FLOP per token as the first."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,19 +18,19 @@ Cost = Callable[[Recipe], float]
 """The cost of a recipe's model."""
 
 TOLERANCE = 0.02
-"""How far from the first a variant may be."""
+"""The largest relative difference in cost to the first variant."""
 
 LARGEST = 2**20
 STEP = 8
-"""Widths are multiples of this where one is near enough, which processors are faster with."""
+"""Widths are multiples of this, which are faster, if one of them is near enough."""
 
 
 def matched(
-    read: Reader, variants: list[Variant], cost: Cost, field: str = DEFAULTS.match_by
+    reader: Reader, variants: list[Variant], cost: Cost, field: str = DEFAULTS.match_by
 ) -> list[Variant]:
     """The variants with `field` changed so that each costs within 2 % of the first.
 
-    A variant that no width from one upwards makes equal is refused, with its reason.
+    A variant that no width makes equal is refused, with the reason.
     """
     first = variants[0].recipe
     assert first is not None
@@ -38,7 +38,7 @@ def matched(
     target = cost(first)
     return [
         variants[0],
-        *(_matched(read, variant, cost, target, field) for variant in variants[1:]),
+        *(_matched(reader, variant, cost, target, field) for variant in variants[1:]),
     ]
 
 
@@ -59,7 +59,7 @@ def check_width(recipe: Recipe, field: str) -> None:
 
 
 def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
-    """A function from a recipe to the cost of its model, with its vocabulary and its data.
+    """Return a function from a recipe to the cost of its model, with its vocabulary and data.
 
     The data are read once for all recipes that read the same.
     """
@@ -69,9 +69,9 @@ def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
 
     def cost(recipe: Recipe) -> float:
         tree = RECIPE.dump_python(recipe, mode="json")
-        read = {name: tree[name] for name in ("data", "tokenizer")}
-        read |= {name: tree["train"][name] for name in ("batching", "start")}
-        key = json.dumps(read, sort_keys=True)
+        inputs = {name: tree[name] for name in ("data", "tokenizer")}
+        inputs |= {name: tree["train"][name] for name in ("batching", "start")}
+        key = json.dumps(inputs, sort_keys=True)
         if key not in prepared:
             prepared[key] = Prepared(recipe)
         if match == "parameters":
@@ -83,23 +83,23 @@ def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
 
 
 def flops_per_token(recipe: Recipe, prepared: Prepared) -> float:
-    """The FLOP of a forward pass per token that a model learns from, on the first batch."""
+    """Return the FLOP of a forward pass per target token, measured on the first batch."""
     batch = next(iter(prepared.loaders.train.batches(0)))
     model = build_model(recipe, prepared.tokenizers, prepared.labels)
     return forward_flops(model, batch) / max(batch.n_tokens, 1)
 
 
-def _matched(read: Reader, variant: Variant, cost: Cost, target: float, field: str) -> Variant:
+def _matched(reader: Reader, variant: Variant, cost: Cost, target: float, field: str) -> Variant:
     if variant.recipe is None or _near(cost(variant.recipe), target):
         return variant
     if field in variant.fields:
         return variant.refuse(f"{field} varies, so it cannot be adjusted: match by another field")
     try:
-        width = _width(lambda n: cost(read({**variant.fields, field: str(n)})), target)
+        width = _width(lambda n: cost(reader({**variant.fields, field: str(n)})), target)
     except InputError as error:
         return variant.refuse(f"cannot be matched by {field}: {error}")
     adjusted = {field: str(width)}
-    return replace(variant, recipe=read({**variant.fields, **adjusted}), adjusted=adjusted)
+    return replace(variant, recipe=reader({**variant.fields, **adjusted}), adjusted=adjusted)
 
 
 def _near(value: float, target: float) -> bool:
@@ -107,7 +107,7 @@ def _near(value: float, target: float) -> bool:
 
 
 MOST_REFUSED = 256
-"""The number of widths in a row that are tried before the recipe is said to allow none."""
+"""The number of widths in a row that are tried before none is found valid."""
 
 
 def _accepted(cost_of: Callable[[int], float], n: int) -> tuple[int, float]:

@@ -17,7 +17,15 @@ from addnorm.files import read_file
 from addnorm.lab.digest import cell_digest
 from addnorm.lab.executor import Executor, Watch, outcomes
 from addnorm.lab.markup import finite
-from addnorm.lab.studies.cell import FIGURES, Figures, Job, figures_of, last_figures, read_figures
+from addnorm.lab.studies.cell import (
+    FIGURES,
+    Figures,
+    Job,
+    figures_of,
+    last_figures,
+    read_figures,
+    run_cell,
+)
 from addnorm.lab.studies.matching import cost_of, matched
 from addnorm.lab.studies.options import DEFAULTS, StudyOptions
 from addnorm.lab.studies.variants import (
@@ -29,7 +37,6 @@ from addnorm.lab.studies.variants import (
     variants_of,
     without_twins,
 )
-from addnorm.lab.studies.worker import run_cell
 from addnorm.nn.choices import KernelChoices, choices
 from addnorm.processor import file_name
 from addnorm.runs.files.lock import locked
@@ -39,14 +46,14 @@ from addnorm.tasks.eval_config import LOWER_IS_BETTER
 from addnorm.tasks.registry import TASKS
 
 MOST_SEEDS = 10_000
-"""The most seeds of a study: more could not be trained in a lifetime."""
+"""The largest number of seeds of a study."""
 SETTINGS = "study.json"
 RESULTS = "results.jsonl"
 
 
 @config
 class StudySettings:
-    """What a study was started with, and is resumed with: `study.json`."""
+    """The settings with which a study was started and is resumed: `study.json`."""
 
     question: str
     recipe: str
@@ -66,7 +73,7 @@ SETTINGS_OF = TypeAdapter(StudySettings)
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A variant with a seed, and its folder, which is named by all that the result depends on."""
+    """A variant with a seed, and its folder, whose name has a digest of all inputs."""
 
     variant: int
     seed: int
@@ -90,12 +97,12 @@ class Study:
 
     @property
     def n_seeds(self) -> int:
-        """How many seeds each variant has."""
+        """The number of seeds of each variant."""
         return len(self.settings.seeds)
 
     @property
     def lower_is_better(self) -> bool:
-        """Whether a smaller score is better."""
+        """Return whether a smaller score is better."""
         return self.metric in (*LOWER_IS_BETTER, "perplexity", "bits_per_character")
 
     @cached_property
@@ -169,8 +176,8 @@ class Study:
     ) -> dict[int, dict[int, Figures]]:
         """Train and measure the cells that have no figures yet; return the figures of all.
 
-        With `until`, cells pause after that step. Raises what a cell raises: `InputError` for what
-        is wrong with its recipe or data, `Interrupted` when it was stopped.
+        With `until`, cells pause after that step. Raises what a cell raises: `InputError` for a
+        mistake in its recipe or data, `Interrupted` when it was stopped.
         """
         cells = self.cells if cells is None else cells
         results: dict[int, dict[int, Figures]] = {i: {} for i in range(len(self.variants))}
@@ -259,18 +266,18 @@ def study_of(
     imports: Sequence[str] = (),
     overrides: Fields | None = None,
 ) -> Study:
-    """The study in `folder` of a recipe whose fields `vary`; one started before keeps its kernels.
+    """Return the study of a recipe in `folder`; a study that is resumed keeps its kernels.
 
     Raises `InputError` if fewer than two variants can be trained, for a metric that the task does
     not have, and for a folder with other content.
     """
     if not 1 <= options.seeds <= MOST_SEEDS:
         raise InputError(f"`seeds = {options.seeds}`: must be at least 1 and at most {MOST_SEEDS}")
-    read = reader_of(recipe, overrides)
-    variants = variants_of(read, vary)
+    reader = reader_of(recipe, overrides)
+    variants = variants_of(reader, vary)
     if options.match is not None:
         cost = cost_of(options.match, variants)
-        variants = matched(read, variants, cost, options.match_by)
+        variants = matched(reader, variants, cost, options.match_by)
     variants = without_twins(variants)
     first = variants[0].recipe
     assert first is not None
@@ -305,7 +312,7 @@ def _kernels(threads: int) -> KernelChoices:
 
 
 def read_settings(folder: Path) -> StudySettings | None:
-    """The settings of the study in `folder`; None if there is none yet.
+    """Return the settings of the study in `folder`; None for a new folder.
 
     Raises `InputError` for a damaged file, or for a folder with other content.
     """

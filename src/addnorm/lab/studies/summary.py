@@ -66,7 +66,7 @@ class Summary:
     n_seeds: int
 
     def better(self, row: Row) -> bool | None:
-        """Whether a variant is better than the first; None if undecided."""
+        """Return whether a variant is better than the first; None if undecided."""
         verdict = row.difference.verdict if row.difference is not None else "undecided"
         if verdict not in ("higher", "lower"):
             return None
@@ -165,7 +165,7 @@ def _row(
 def _over_examples(
     metric: str, ours: BySeed, first: BySeed, common: Sequence[int]
 ) -> Interval | None:
-    """The difference with its interval over examples; None if the score is not their mean."""
+    """Return the difference with its interval over examples; None if the score is no mean."""
     sides = [[side[seed].values for seed in common] for side in (ours, first)]
     if not all(metric in values for side in sides for values in side):
         return None
@@ -191,7 +191,7 @@ def _bleu_tokens(study: Study) -> str:
 
 
 def _bleu_p(ours: Figures, first: Figures, tokenize: str) -> float | None:
-    """The p-value that BLEU differs, by sacrebleu's paired bootstrap (Koehn 2004)."""
+    """Return the p-value of a difference in BLEU by sacrebleu's paired bootstrap (Koehn 2004)."""
     if not ours.texts or len(ours.texts) != len(first.texts):
         return None
     if ours.texts == first.texts:

@@ -1,4 +1,4 @@
-"""The variants of a recipe: combinations of values, which of them are refused, and their score."""
+"""The variants of a recipe: combinations of values, the refused ones, and their common score."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ OPEN, CLOSED = "{[(", "}])"
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A recipe with some fields replaced; of a refused variant, `refused` is the reason.
+    """A recipe with some fields replaced; `refused` is the reason if it cannot be trained.
 
     `adjusted` are fields that were changed so that variants cost the same.
     """
@@ -64,7 +64,7 @@ def read_vary(words: Sequence[str]) -> dict[str, list[str]]:
 def without_repeats(values: list[str], name: str) -> list[str]:
     """The values of a field. Raises `InputError` for a value that is given twice."""
     if repeated := next((value for value in values if values.count(value) > 1), None):
-        raise InputError(f"{name}: {repeated} is there twice")
+        raise InputError(f"{name}: {repeated} is given twice")
     return values
 
 
@@ -99,8 +99,8 @@ def reader_of(recipe: Path | Recipe, overrides: Fields | None = None) -> Reader:
     return read
 
 
-def variants_of(read: Reader, vary: Mapping[str, Sequence[str]]) -> list[Variant]:
-    """Every combination of the values, the first value of each field first.
+def variants_of(reader: Reader, vary: Mapping[str, Sequence[str]]) -> list[Variant]:
+    """Return every combination of the values, the first value of each field first.
 
     A refused combination has the reason. Raises `InputError` if the first is refused, with which
     all others are compared, or if nothing varies.
@@ -112,7 +112,7 @@ def variants_of(read: Reader, vary: Mapping[str, Sequence[str]]) -> list[Variant
     for values in product(*vary.values()):
         fields = dict(zip(vary, values, strict=True))
         name = ", ".join(f"{short}={v}" for short, v in zip(names, values, strict=True))
-        variants.append(_variant(read, name, fields))
+        variants.append(_variant(reader, name, fields))
     first = variants[0]
     if first.recipe is None:
         raise InputError(f"{first.name}, the first variant, is refused: {first.refused}")
@@ -128,7 +128,7 @@ def check_several(variants: Sequence[Variant], reason: str = "") -> None:
 
 
 def without_twins(variants: Sequence[Variant]) -> list[Variant]:
-    """The variants; one that differs from an earlier one only in its seed is refused."""
+    """Refuse variants that differ from an earlier one only in the seed; return all."""
     names: dict[str, str] = {}
     unique: list[Variant] = []
     for variant in variants:
@@ -143,15 +143,15 @@ def without_twins(variants: Sequence[Variant]) -> list[Variant]:
     return unique
 
 
-def _variant(read: Reader, name: str, fields: Fields) -> Variant:
+def _variant(reader: Reader, name: str, fields: Fields) -> Variant:
     try:
-        return Variant(name=name, fields=fields, recipe=read(fields))
+        return Variant(name=name, fields=fields, recipe=reader(fields))
     except InputError as error:
         return Variant(name=name, fields=fields, refused=str(error))
 
 
 def short_names(paths: Sequence[str]) -> list[str]:
-    """The last word of each field, or as many words as distinguish it from the others."""
+    """Return the last word of each field, or as many words as distinguish it from the others."""
 
     def short(path: str) -> str:
         words = path.split(".")
@@ -189,8 +189,7 @@ def toml_value(value: Any) -> str:
 def _inner(value: Any) -> str:
     if not isinstance(value, str):
         return toml_value(value)
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return json.dumps(value, ensure_ascii=False)
 
 
 PER_TOKEN = ("loss", "perplexity")
@@ -201,7 +200,7 @@ PER_CHARACTER = "bits_per_character"
 
 
 def check_start(variants: Sequence[Variant], say: Callable[[str], None]) -> list[Variant]:
-    """The variants whose data can be read and whose model can be built; the others are refused.
+    """Refuse variants whose data cannot be read or whose model cannot be built; return all.
 
     Variants with the same data and model are checked once. Raises `InputError` if the first
     variant fails, with which all others are compared.
@@ -239,7 +238,7 @@ def _needed_to_start(recipe: Recipe) -> str:
 
 
 def comparable(variants: Sequence[Variant], task: str, metric: str | None, usual: str) -> str:
-    """The score by which variants are compared: `metric`, or the `usual` one of their task.
+    """Return the score by which variants are compared: `metric`, or the `usual` one of their task.
 
     Language models with different tokenizers are compared by bits per character. Raises
     `InputError` for a score of tokens where these differ, and for one that the task does not have.
@@ -266,7 +265,7 @@ def comparable(variants: Sequence[Variant], task: str, metric: str | None, usual
 
 
 def tokens_differ(variants: Sequence[Variant]) -> bool:
-    """Whether variants have different tokenizers, or learn them from different data."""
+    """Return whether variants have different tokenizers, or learn them from different data."""
     sources: set[str] = set()
     for variant in variants:
         if variant.recipe is not None:

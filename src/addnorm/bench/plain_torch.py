@@ -1,4 +1,4 @@
-"""Bare torch: models as people write them by hand, and PyTorch's own `nn.Transformer`."""
+"""Peers in plain torch: models written by hand, and PyTorch's own `nn.Transformer`."""
 
 import math
 from pathlib import Path
@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.bench.implementation import Run
-from addnorm.bench.sizes import DecoderSizes, TranslatorSizes
-from addnorm.bench.training import TrainingOptions, training
+from addnorm.bench.training import DecoderSizes, TrainingOptions, TranslatorSizes, training
 
 
 class SelfAttention(nn.Module):
@@ -179,17 +178,17 @@ class TorchTransformer(nn.Module):
 
 
 def train_decoder(_: Path, *, sizes: DecoderSizes, **options: Unpack[TrainingOptions]) -> Run:
-    """Training a GPT."""
+    """Return rounds of training a GPT."""
     return training(Decoder(sizes), sizes, **options)
 
 
 def train_translator(_: Path, *, sizes: TranslatorSizes, **options: Unpack[TrainingOptions]) -> Run:
-    """Training a translator."""
+    """Return rounds of training a translator."""
     return training(Translator(sizes), sizes, **options)
 
 
 def train_torch_transformer(
     _: Path, *, sizes: TranslatorSizes, **options: Unpack[TrainingOptions]
 ) -> Run:
-    """Training a translator made of `nn.Transformer`."""
+    """Return rounds of training a translator made of `nn.Transformer`."""
     return training(TorchTransformer(sizes), sizes, **options)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from addnorm.bench.ours import decoder_config, translator_config
-from addnorm.bench.sizes import BASE, CHARACTERS, DECODER, TINY, random_tokens
+from addnorm.bench.training import BASE, CHARACTERS, DECODER, TINY, random_tokens
 
 
 def matrices(model: torch.nn.Module) -> int:

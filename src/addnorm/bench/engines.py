@@ -1,0 +1,142 @@
+"""Peers that are inference engines: CTranslate2 and llama.cpp. They must run without torch.
+
+llama.cpp runs by the low-level bindings of llama-cpp-python; its int8 is `q8_0`, blocks of 32
+weights with a scale each.
+"""
+
+import json
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from addnorm.bench.decoding import DecodingSizes, Precision, decoding
+from addnorm.bench.implementation import Run, timed
+from addnorm.processor import cores
+
+FOLDER = "ctranslate2"
+
+
+def decode_ctranslate2(folder: Path, *, sizes: DecodingSizes, precision: Precision) -> Run:
+    """Return rounds of greedy continuations of all prompts in a batch."""
+    library: Any = import_module("ctranslate2")
+    generator = library.Generator(
+        str(folder / FOLDER), compute_type=precision, intra_threads=cores(), inter_threads=1
+    )
+    prompts = _named(folder / FOLDER / "vocabulary.json", sizes.prompts())
+
+    def generate(n: int) -> None:
+        generator.generate_batch(
+            prompts,
+            max_length=n,
+            min_length=n,
+            beam_size=1,
+            sampling_topk=1,
+            include_prompt_in_result=False,
+        )
+
+    return decoding(generate, sizes)
+
+
+def translate_ctranslate2(
+    folder: Path, *, sizes: DecodingSizes, beams: int, precision: Precision, workers: bool = False
+) -> Run:
+    """Return rounds of beam search, with all threads on one batch or one each for `workers`."""
+    library: Any = import_module("ctranslate2")
+    translator = library.Translator(
+        str(folder / FOLDER),
+        compute_type=precision,
+        intra_threads=1 if workers else cores(),
+        inter_threads=cores() if workers else 1,
+    )
+    # CTranslate2 adds eos to sources itself.
+    rows = [row[:-1] for row in sizes.prompts()]
+    sources = _named(folder / FOLDER / "shared_vocabulary.json", rows)
+
+    def step() -> None:
+        translator.translate_batch(
+            sources,
+            beam_size=beams,
+            max_decoding_length=sizes.new,
+            min_decoding_length=sizes.new,
+            max_batch_size=-(-sizes.batch // cores()) if workers else 0,
+        )
+
+    return timed(step, sizes.batch * sizes.new)
+
+
+def _named(vocabulary: Path, rows: list[list[int]]) -> list[list[str]]:
+    names: list[str] = json.loads(vocabulary.read_text("utf-8"))
+    return [[names[i] for i in row] for row in rows]
+
+
+GGUF = "{}.gguf"
+
+
+def decode_llama_cpp(folder: Path, *, sizes: DecodingSizes, precision: Precision) -> Run:
+    """Return rounds of greedy continuations of all prompts in a batch."""
+    library: Any = import_module("llama_cpp")
+    file = folder / GGUF.format(precision)
+    if precision == "int8" and not file.exists():
+        _quantize(library, folder / GGUF.format("float32"), file)
+    options = library.llama_model_default_params()
+    model = library.llama_model_load_from_file(str(file).encode(), options)
+    if not model:
+        raise OSError(f"llama.cpp cannot read {file.name}")
+    decoder = LlamaCppDecoder(library, model, sizes)
+    return decoding(decoder.generate, sizes)
+
+
+def _quantize(library: Any, source: Path, target: Path) -> None:
+    options = library.llama_model_quantize_default_params()
+    options.ftype = library.LLAMA_FTYPE_MOSTLY_Q8_0
+    options.nthread = cores()
+    partial = target.with_suffix(".partial")
+    if library.llama_model_quantize(str(source).encode(), str(partial).encode(), options):
+        raise OSError(f"llama.cpp cannot quantise {source.name}")
+    partial.rename(target)
+
+
+class LlamaCppDecoder:
+    """Parallel sequences in a llama.cpp context."""
+
+    def __init__(self, library: Any, model: Any, sizes: DecodingSizes) -> None:
+        self.library = library
+        self.sizes = sizes
+        self.prompts = sizes.prompts()
+        options = library.llama_context_default_params()
+        options.n_ctx = sizes.batch * (sizes.prompt + sizes.new)
+        options.n_batch = sizes.batch * sizes.prompt
+        options.n_seq_max = sizes.batch
+        options.n_threads = options.n_threads_batch = cores()
+        self.context = library.llama_init_from_model(model, options)
+        if not self.context:
+            raise MemoryError("llama.cpp cannot allocate a context of that size")
+        self.batch = library.llama_batch_init(options.n_batch, 0, 1)
+        self.greedy = library.llama_sampler_init_greedy()
+
+    def generate(self, n: int) -> list[list[int]]:
+        """Generate `n` tokens for each prompt."""
+        self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)
+        length = self.sizes.prompt
+        rows = [[token] for token in self.read(self.prompts, 0)]
+        for i in range(n - 1):
+            tokens = self.read([row[-1:] for row in rows], length + i)
+            for row, token in zip(rows, tokens, strict=True):
+                row.append(token)
+        return rows
+
+    def read(self, rows: list[list[int]], first: int) -> list[int]:
+        """Process the next tokens of each sequence; return the most probable next token of each."""
+        batch, ends, n = self.batch, list[int](), 0
+        for number, row in enumerate(rows):
+            for place, token in enumerate(row):
+                batch.token[n], batch.pos[n] = token, first + place
+                batch.n_seq_id[n], batch.seq_id[n][0] = 1, number
+                batch.logits[n] = place == len(row) - 1
+                n += 1
+            ends.append(n - 1)
+        batch.n_tokens = n
+        if status := self.library.llama_decode(self.context, batch):
+            raise RuntimeError(f"llama_decode returned {status}")
+        sample = self.library.llama_sampler_sample
+        return [sample(self.greedy, self.context, end) for end in ends]

@@ -1,1 +1,0 @@
-"""Benchmark implementations by other libraries, one file each."""
