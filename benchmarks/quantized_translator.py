@@ -31,7 +31,7 @@ from addnorm.quantize import Int8Config, StaticConfig, WeightsOnlyConfig, quanti
 from addnorm.runs.evaluation import EvaluationData, data_of
 from addnorm.runs.files.quantization_file import Quantization
 from addnorm.runs.inference.text import write
-from addnorm.runs.rewriting.quantize import QuantizeOptions, calibration_examples
+from addnorm.runs.rewriting.quantize import calibration_examples
 from addnorm.runs.run import Run
 
 SCHEMES = {
@@ -90,7 +90,7 @@ def models(folder: Path, data: str, out: Path) -> dict[str, tuple[Translate, int
     found = {"float32": (ours(plain), (folder / "model.safetensors").stat().st_size)}
     for i, (name, scheme) in enumerate(SCHEMES.items()):
         at = out / f"ours-{i}"
-        batches = calibration_examples(examples, QuantizeOptions(scheme=scheme))
+        batches = calibration_examples(examples, scheme)
         model = quantize(copy.deepcopy(plain.model), scheme, [one.inputs for one in batches])
         replace(plain, model=model, quantization=Quantization(scheme=scheme)).save(at)
         found[name] = ours(Run.open(at)), (at / "model.safetensors").stat().st_size

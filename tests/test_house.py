@@ -53,6 +53,7 @@ UNMIRRORED = {
     "convert/adapters.py": "parity/test_peft.py",
     "convert/weights/peft.py": "parity/test_peft.py",
     "nn/low_rank.py": "training/test_adapters.py",
+    "runs/options.py": "runs/rewriting/test_swap.py",
     "runs/opening.py": "runs/files/test_adapter_files.py",
     "cli/merge.py": "runs/files/test_adapter_files.py",
     "cli/distill.py": "runs/train/test_teacher.py",

@@ -172,7 +172,7 @@ def _smaller(run: Run, pruning: Pruning) -> Run:
 def _swapped(*sets: str, same: bool = True, **options: Any) -> Callable[[Run, Path], None]:
     def check(run: Run, out: Path) -> None:
         assert run.folder is not None
-        report = swap_run(run.folder, out, SwapOptions(sets=sets, **options), {}, quiet())
+        report = swap_run(run, out, SwapOptions(sets=sets, **options))
         new = Run.open(out)
         assert {origin.kind for origin in report.transfer.origins.values()} <= {"exact"}
         if same:

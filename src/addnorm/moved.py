@@ -142,8 +142,8 @@ MOVED: Mapping[str, str] = {
     "addnorm.runs.predictions": (
         "addnorm.tasks.classification addnorm.tasks.regression addnorm.tasks.tagging"
     ),
-    "addnorm.runs.pruning": "addnorm.runs.rewriting.prune",
-    "addnorm.runs.quantization": "addnorm.runs.rewriting.quantize",
+    "addnorm.runs.pruning": "addnorm.runs.rewriting.prune addnorm.runs.options",
+    "addnorm.runs.quantization": "addnorm.runs.rewriting.quantize addnorm.runs.options",
     "addnorm.runs.quantized": "addnorm.runs.files.quantization_file",
     "addnorm.runs.reading": "addnorm.runs.files.reading",
     "addnorm.runs.recipe": "addnorm.runs.recipes.recipe",
@@ -161,7 +161,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.runs.shortening": "addnorm.runs.inference.shortening",
     "addnorm.runs.speech_prompt": "addnorm.runs.files.speech_prompt",
     "addnorm.runs.start": "addnorm.runs.recipes.starting_model",
-    "addnorm.runs.swap": "addnorm.runs.rewriting.swap",
+    "addnorm.runs.swap": "addnorm.runs.rewriting.swap addnorm.runs.options",
     "addnorm.runs.task": "addnorm.tasks.of_model",
     "addnorm.runs.teacher": "addnorm.runs.train.teacher",
     "addnorm.runs.training": "addnorm.runs.train.train_run",
@@ -169,7 +169,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.runs.use": "addnorm.runs.inference.text",
     "addnorm.runs.variables": "addnorm.runs.files.variables",
     "addnorm.runs.warnings": "addnorm.runs.train.warnings",
-    "addnorm.runs.writing_speed": "addnorm.runs.rewriting.decoding_speed",
+    "addnorm.runs.writing_speed": "addnorm.runs.rewriting.measuring",
     "addnorm.runs.written": "addnorm.tasks.translation",
     "addnorm.train": "addnorm.training",
     "addnorm.train.distill": "addnorm.training.distillation",

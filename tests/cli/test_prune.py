@@ -36,6 +36,10 @@ def test_the_table_and_a_run_that_every_command_opens(
 
 
 def test_a_mistake_is_one_message(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    words = ["--model.d_model", "8", "--heads", "0.5", "--out", tmp_path / "x"]
+    code, out, err = addnorm("prune", run_of("language"), *words)
+    assert (code, out) == (2, "")
+    assert "--model.d_model: parts of the model are changed by addnorm swap" in err
     code, out, err = addnorm("prune", run_of("language"), "--heads", "1", "--out", tmp_path / "x")
     assert (code, out) == (2, "")
     assert "--heads 1: give the share to remove" in err

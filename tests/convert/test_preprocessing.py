@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from tests.cli.conftest import addnorm as addnorm
-from tests.runs.tiny import quiet
 from torch.testing import assert_close
 
 from addnorm.convert.preprocessing import Pictures, preprocessing_of
@@ -22,7 +21,7 @@ from addnorm.quantize import DynamicConfig, Int8Config
 from addnorm.runs.export import export_run
 from addnorm.runs.files.speech_prompt import speech_prompt
 from addnorm.runs.inference.media import check_read_alike
-from addnorm.runs.rewriting.quantize import QuantizeOptions, quantize_run
+from addnorm.runs.rewriting.quantize import quantize_run
 from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 from addnorm.runs.run import Run
 
@@ -297,14 +296,13 @@ def test_what_whisper_does_not_read(whisper: Path, tmp_path: Path, addnorm: Comm
 
 
 def _quantized(folder: Path, out: Path) -> None:
-    options = QuantizeOptions(scheme=Int8Config(activations=DynamicConfig()))
-    quantize_run(folder, out, options, {}, quiet())
+    quantize_run(Run.open(folder), out, Int8Config(activations=DynamicConfig()))
 
 
 WRITERS: dict[str, Callable[[Path, Path], object]] = {
     "save": lambda folder, out: Run.open(folder).save(out),
     "swap": lambda folder, out: swap_run(
-        folder, out, SwapOptions(sets=("residual.kind=pre",)), {}, quiet()
+        Run.open(folder), out, SwapOptions(sets=("residual.kind=pre",))
     ),
     "quantize": _quantized,
     "hf": lambda folder, out: export_run(Run.open(folder), out, to="hf"),

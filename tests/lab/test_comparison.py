@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from tests.lab.small import small_study
 from tests.lab.test_executor import Here
 
@@ -20,7 +19,7 @@ from addnorm.lab.comparison import (
     write_comparison,
 )
 from addnorm.quantize import Int8Config
-from addnorm.runs.rewriting.quantize import QuantizeOptions, quantize_run
+from addnorm.runs.rewriting.quantize import quantize_run
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +75,7 @@ def test_other_weights_are_named_and_earlier_pictures_go(runs: list[Path], tmp_p
     write_comparison(compare(runs), tmp_path / "out")
     assert (tmp_path / "out" / "curves.png").exists()
     assert "weights" not in dict(rows(compare(runs)))
-    options = QuantizeOptions(scheme=Int8Config())
-    quantize_run(runs[0], tmp_path / "small", options, {}, Console(quiet=True))
+    quantize_run(Run.open(runs[0]), tmp_path / "small", Int8Config())
     found = compare([runs[0], tmp_path / "small"])
     assert dict(rows(found))["weights"] == ["float32", "int8 dynamic"]
     assert [file.name for file in write_comparison(found, tmp_path / "out")] == [*TEXTS]

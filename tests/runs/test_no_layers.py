@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from rich.console import Console
 
 import addnorm
 from addnorm.errors import InputError
@@ -61,5 +60,5 @@ def test_what_needs_a_layer_says_so(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no layer to look at"):
         look(Run.open(folder), "Who is it?")
     with pytest.raises(InputError, match="no layer to prune"):
-        prune_run(folder, tmp_path / "out", PruneOptions(heads=0.5), {}, Console())
+        prune_run(Run.open(folder), tmp_path / "out", PruneOptions(heads=0.5))
     assert not (tmp_path / "out").exists()

@@ -6,13 +6,14 @@ from typing import Literal
 
 from addnorm.cli.imports import Imports, import_named
 from addnorm.files import check_model_folder
+from addnorm.runs.options import Form
 
 
 def export(
     run: Path,
     out: Path,
     *,
-    to: Literal["hf", "onnx", "ctranslate2", "gguf"] = "hf",
+    to: Form = "hf",
     family: str | None = None,
     dtype: Literal["float32", "float16", "bfloat16"] | None = None,
     imports: Imports = (),

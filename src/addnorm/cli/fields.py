@@ -18,6 +18,20 @@ SETTINGS = {
 """The tables whose fields do not depend on a kind, and the classes that list them."""
 
 
+def fields_to_keep_model(words: Iterable[str], instead: str) -> dict[str, str]:
+    """As `fields_given`, without fields of the model, which `instead` changes.
+
+    Raises `InputError` for one, with its name in place of `PATH`.
+    """
+    fields = fields_given(words)
+    for name in fields:
+        table, _, path = name.partition(".")
+        if table == "model":
+            how = instead.replace("PATH", path)
+            raise InputError(f"`{name}`: parts of the model are changed by {how}")
+    return fields
+
+
 def fields_given(words: Iterable[str]) -> dict[str, str]:
     """The values of recipe fields by name.
 

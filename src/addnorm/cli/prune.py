@@ -1,55 +1,28 @@
 """`addnorm prune`: remove heads, feed-forward rows and layers, and measure the cost."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.fields import fields_given
+from addnorm.cli.fields import fields_to_keep_model
 from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.main import with_options
 from addnorm.files import check_model_folder
+from addnorm.runs.options import PruneOptions
 
 if TYPE_CHECKING:
     from addnorm.runs.rewriting.prune import PruneReport
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Removed:
-    """What to remove.
-
-    Parameters
-    ----------
-    heads
-        The share of heads to remove in every layer; a key/value head leaves with its queries.
-    feed_forward
-        The share of the rows of every feed-forward to remove.
-    layers
-        The layers to keep: `every:2`, or their numbers from 0, as `0 2 4`.
-    calibrate
-        How many validation examples to measure importance on.
-    """
-
-    heads: float | None = None
-    feed_forward: float | None = None
-    layers: Annotated[
-        tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
-    ] = ()
-    calibrate: int = 512
-
-
-NOTHING = Removed()
+NOTHING = PruneOptions()
 
 
 def prune(
     run: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     out: Path,
-    removed: Removed = NOTHING,
-    recover: int = 0,
-    split: Literal["valid", "test"] = "valid",
+    options: PruneOptions = NOTHING,
     imports: Imports = (),
 ) -> None:
     """Remove the heads, feed-forward rows and layers that matter least; write a smaller model.
@@ -66,26 +39,16 @@ def prune(
         Fields to replace, as `--table.field value`.
     out
         The run folder to write.
-    recover
-        Train so many steps afterwards.
-    split
-        Which part of the data to measure on.
     """
-    fields = fields_given(overrides)
+    fields = fields_to_keep_model(overrides, "addnorm swap")
     import_named(imports)
     check_model_folder(run)
     from addnorm.cli.terminal import console
-    from addnorm.runs.rewriting.prune import PruneOptions, prune_run
+    from addnorm.runs.rewriting.prune import prune_run
+    from addnorm.runs.run import Run
 
-    chosen = PruneOptions(
-        heads=removed.heads,
-        feedforward=removed.feed_forward,
-        layers=removed.layers,
-        calibrate=removed.calibrate,
-        recover=recover,
-        split=split,
-    )
-    _print(prune_run(run, out, chosen, fields, console), split)
+    report = prune_run(Run.open(run, fields), out, options, fields, console)
+    _print(report, options.split)
     console.out(f"Next: addnorm info {out}", highlight=False)
 
 

@@ -12,12 +12,13 @@ from addnorm.cli.main import with_options
 from addnorm.cli.plot import check_picture
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder
+from addnorm.runs.options import QuantizeOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from addnorm.quantize import QuantizationConfig
-    from addnorm.runs.rewriting.quantize import QuantizationReport, QuantizeOptions
+    from addnorm.runs.rewriting.quantize import QuantizationReport
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 
@@ -107,55 +108,8 @@ class Scheme:
             raise InputError(f"--range {self.range} is that of --static: give both")
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Calibration:
-    """What the model is calibrated and measured on.
-
-    Parameters
-    ----------
-    calibrate
-        How many training examples a calibrated scheme sees.
-    keep
-        Layers to leave as they are, by name; `*` stands for anything, as in `"*.down_proj"`.
-    include
-        Linear and recurrent layers to quantise too, by name, such as those of modules of your own.
-    keep_worst
-        Leave so many more as they are: those that raise the loss most when they alone are rounded.
-    split
-        Which part of the data to measure on.
-    """
-
-    calibrate: int = 128
-    keep: Annotated[
-        tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
-    ] = ()
-    include: Annotated[
-        tuple[str, ...], Parameter(consume_multiple=True, negative="", show_default=False)
-    ] = ()
-    keep_worst: int = 0
-    split: Literal["valid", "test"] = "valid"
-
-    def options(self, scheme: "QuantizationConfig") -> "QuantizeOptions":
-        """The same for the library. Raises `InputError` for a number out of range."""
-        from addnorm.runs.rewriting.quantize import QuantizeOptions
-
-        if self.calibrate < 1:
-            raise InputError(f"--calibrate {self.calibrate}: give at least one example")
-        if self.keep_worst < 0:
-            raise InputError(f"--keep-worst {self.keep_worst}: give a number of layers")
-        return QuantizeOptions(
-            scheme=scheme,
-            calibrate=self.calibrate,
-            keep=self.keep,
-            include=self.include,
-            keep_worst=self.keep_worst,
-            split=self.split,
-        )
-
-
 INT8 = Scheme()
-USUAL = Calibration()
+USUAL = QuantizeOptions()
 
 
 def quantize(
@@ -163,7 +117,7 @@ def quantize(
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     out: Path | None = None,
     scheme: Scheme = INT8,
-    calibration: Calibration = USUAL,
+    options: QuantizeOptions = USUAL,
     sweep: Flag = False,
     plot: Path | None = None,
     imports: Imports = (),
@@ -195,18 +149,19 @@ def quantize(
             "a sweep writes no folder: leave --out away" if sweep else "--out is missing: a folder"
         )
     import_named(imports)
-    if sweep and (scheme != INT8 or calibration.keep_worst):
+    if sweep and (scheme != INT8 or options.keep_worst):
         raise InputError("a sweep measures every scheme: leave the options of one away")
     check_model_folder(run)
     from addnorm.cli.terminal import console
-    from addnorm.runs.rewriting.quantize import SWEEP, quantize_run, sweep_run
+    from addnorm.runs.rewriting.quantize import quantize_run, sweep_run
+    from addnorm.runs.run import Run
 
-    chosen = calibration.options(scheme.config())
+    config, opened = scheme.config(), Run.open(run, fields)
     if out is None:
-        report = sweep_run(run, SWEEP, chosen, fields, console)
+        report = sweep_run(opened, options=options, given=fields, console=console)
     else:
-        report = quantize_run(run, out, chosen, fields, console)
-    _print(report, "" if report.unmeasured else calibration.split)
+        report = quantize_run(opened, out, config, options, fields, console)
+    _print(report, "" if report.unmeasured else options.split)
     if plot is not None:
         from addnorm.inspect.compression import compression_picture
 

@@ -1,30 +1,28 @@
 """`addnorm swap`: change parts of a trained model, and measure the cost."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.fields import fields_given
+from addnorm.cli.fields import fields_to_keep_model
 from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.main import with_options
 from addnorm.files import check_model_folder
+from addnorm.runs.options import SwapOptions
 
 if TYPE_CHECKING:
     from addnorm.runs.rewriting.swap import SwapReport
+
+
+NOTHING = SwapOptions()
 
 
 def swap(
     run: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     out: Path,
-    sets: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = (),
-    layers: Annotated[
-        tuple[int, ...], Parameter(consume_multiple=True, negative="", show_default=False)
-    ] = (),
-    recover: int = 0,
-    distill: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    split: Literal["valid", "test"] = "valid",
+    options: SwapOptions = NOTHING,
     imports: Imports = (),
 ) -> None:
     """Change parts of a trained model, keep what can be kept, and measure before and after.
@@ -41,25 +39,16 @@ def swap(
         Fields to replace, as `--table.field value`.
     out
         The run folder to write.
-    sets
-        A part and its value, as `position=rotary`; may be given again.
-    layers
-        Which of the old layers the new ones are, as `0 1 1 2`; by default chosen evenly.
-    recover
-        Train so many steps afterwards.
-    distill
-        Recover from what the old model says, in place of the labels.
-    split
-        Which part of the data to measure on.
     """
-    fields = fields_given(overrides)
+    fields = fields_to_keep_model(overrides, "`sets = PATH=…`")
     import_named(imports)
     check_model_folder(run)
     from addnorm.cli.terminal import console
-    from addnorm.runs.rewriting.swap import SwapOptions, swap_run
+    from addnorm.runs.rewriting.swap import swap_run
+    from addnorm.runs.run import Run
 
-    options = SwapOptions(sets=sets, layers=layers, recover=recover, distill=distill, split=split)
-    _print(swap_run(run, out, options, fields, console), split)
+    report = swap_run(Run.open(run, fields), out, options, fields, console)
+    _print(report, options.split)
     console.out(f"Next: addnorm info {out}", highlight=False)
 
 

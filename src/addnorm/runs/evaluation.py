@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 from rich.console import Console
 from torch import Tensor
@@ -27,13 +27,12 @@ from addnorm.runs.files.folder import Saved
 from addnorm.runs.inference.media import check_read_alike
 from addnorm.runs.inference.results import check_choice, corpus_of
 from addnorm.runs.measured_with import lines_of
+from addnorm.runs.options import Split
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.forecasting import naive_scores
 from addnorm.tasks.registry import TASKS, task_of_batches
 from addnorm.tasks.task import Evaluation, Task
-
-Split = Literal["valid", "test"]
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,6 @@ from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, dequantize
 from addnorm.quantize.model import scales_of
 from addnorm.runs.export_account import (
     OF_DATA,
-    Form,
     exported_template,
     facts_of,
     rest_of,
@@ -40,6 +39,7 @@ from addnorm.runs.files.generation_config import keys_of
 from addnorm.runs.files.quantization_file import Quantization, check_float
 from addnorm.runs.inference.bi_encoder import giving_vectors, without_head, write_pooling
 from addnorm.runs.inference.shortening import write_most_tokens
+from addnorm.runs.options import Form
 from addnorm.runs.recipes.chat_template import write_template
 from addnorm.runs.saving import write_for_use
 from addnorm.runs.trained_model import TrainedModel

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from addnorm.atomic import atomic_write
 from addnorm.convert.preprocessing import written_preprocessing
@@ -18,10 +18,9 @@ from addnorm.runs.files.scaling import SCALES
 from addnorm.runs.files.speech_prompt import speech_keys
 from addnorm.runs.inference.sentence_vectors import facts_of_vectors
 from addnorm.runs.inference.shortening import most_tokens
+from addnorm.runs.options import Form
 from addnorm.runs.recipes.chat_template import chat_template, naming, template_of
 from addnorm.runs.trained_model import TrainedModel
-
-Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 
 ACCOUNT = "export_account.json"
 """The file in an exported folder, or after the name of an exported file, that holds the rest."""

@@ -53,6 +53,7 @@ from addnorm.runs.inference.text import (
     write_as_it_comes,
 )
 from addnorm.runs.opening import open_model
+from addnorm.runs.options import Form
 from addnorm.runs.saving import save_run
 from addnorm.runs.trained_model import TrainedModel
 
@@ -358,7 +359,7 @@ class Run(TrainedModel):
         self,
         out: FileName,
         *,
-        to: Literal["hf", "onnx", "ctranslate2", "gguf"] = "hf",
+        to: Form = "hf",
         family: str | None = None,
         say: Callable[[str], object] = lambda _: None,
     ) -> Path:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.parity.test_adapter_folders import adapter_of, chats
-from tests.runs.tiny import LANGUAGE, quiet, train_text, write_corpora
+from tests.runs.tiny import LANGUAGE, train_text, write_corpora
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -18,7 +18,7 @@ from addnorm.convert.weights.dtypes import READABLE, check_readable, one_dtype
 from addnorm.errors import InputError, NotFollowed
 from addnorm.quantize import Int8Config, WeightsOnlyConfig
 from addnorm.runs.description import describe_run
-from addnorm.runs.rewriting.quantize import QuantizeOptions, quantize_run
+from addnorm.runs.rewriting.quantize import quantize_run
 from addnorm.runs.run import Run
 
 TOKENS = torch.tensor([[4, 5, 6, 7, 8, 9, 10]])
@@ -130,9 +130,9 @@ def test_every_reader_of_several_types(tmp_path: Path) -> None:
     }
     assert changed
     assert all("q_proj" in name for name in changed)
-    options = QuantizeOptions(scheme=Int8Config(activations=WeightsOnlyConfig()))
+    scheme = Int8Config(activations=WeightsOnlyConfig())
     with pytest.warns(NotFollowed, match="several types"):
-        quantize_run(folder, tmp_path / "int8", options, {}, quiet())
+        quantize_run(Run.open(folder), tmp_path / "int8", scheme)
     assert Run.open(tmp_path / "int8").model(TOKENS).isfinite().all()
     (tmp_path / "play.txt").write_text("a fine day\n" * 40)
     recipe = f"""

@@ -16,7 +16,6 @@ from tests.runs.every_kind import (
     write_as_training,
     write_kind,
 )
-from tests.runs.tiny import quiet
 
 import addnorm
 from addnorm.quantize import Int8Config, WeightsOnlyConfig
@@ -25,7 +24,7 @@ from addnorm.runs.files.layout import AROUND, MODULES, OF_TRAINING, OPENED, WEIG
 from addnorm.runs.rewriting import prune as pruning
 from addnorm.runs.rewriting import quantize as quantization
 from addnorm.runs.rewriting.prune import PruneOptions, prune_run
-from addnorm.runs.rewriting.quantize import QuantizeOptions, quantize_run
+from addnorm.runs.rewriting.quantize import quantize_run
 from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 from addnorm.runs.run import Run
 
@@ -74,16 +73,16 @@ def saved_from_memory(made: Made, out: Path) -> Run:
 
 def swapped(made: Made, out: Path) -> Run:
     sets = ("dropout=0.3",)
-    return swap_run(made.folder, out, SwapOptions(sets=sets), {}, quiet()).run
+    return swap_run(Run.open(made.folder), out, SwapOptions(sets=sets)).run
 
 
 def pruned(made: Made, out: Path) -> Run:
-    return prune_run(made.folder, out, PruneOptions(layers=("0",)), {}, quiet()).run
+    return prune_run(Run.open(made.folder), out, PruneOptions(layers=("0",))).run
 
 
 def quantized(made: Made, out: Path) -> Run:
     scheme = Int8Config(activations=WeightsOnlyConfig())
-    quantize_run(made.folder, out, QuantizeOptions(scheme=scheme), {}, quiet())
+    quantize_run(Run.open(made.folder), out, scheme)
     return Run.open(out)
 
 

@@ -42,6 +42,48 @@ def test_a_table_changes_what_it_names(tmp_path: Path) -> None:
     assert model.attention == AttentionConfig(n_heads=4)
 
 
+WINDOWS = '[{pattern = {kind = "window", size = 3}}, {}]'
+
+
+def own_parts(model: Any, name: str = "layer_pattern") -> list[dict[str, Any]]:
+    """The parts that each entry of a layer pattern gives its layers."""
+    return [
+        {field: part for field, part in vars(layer).items() if part is not None}
+        for layer in getattr(model, name)
+    ]
+
+
+def test_a_path_changes_the_part_of_one_layer(tmp_path: Path) -> None:
+    """A layer without a part of its own begins with the model's."""
+    three = {"model.n_layers": "3"}
+    model = model_with(tmp_path, "layer_pattern.1.norm=rmsnorm", **three)
+    assert own_parts(model) == [{}, {"norm": RMSNormConfig(eps=1e-5)}, {}]
+    model = model_with(tmp_path, "layer_pattern.2.attention.n_kv_heads=1", **three)
+    assert own_parts(model)[2] == {"attention": AttentionConfig(n_heads=2, n_kv_heads=1)}
+    model = model_with(tmp_path, "layer_pattern.0.attention=recurrent", **three)
+    assert own_parts(model) == [{"attention": RecurrentConfig()}, {}, {}]
+
+
+def test_a_path_beyond_the_pattern_writes_out_every_layer(tmp_path: Path) -> None:
+    given = {"model.n_layers": "3", "model.layer_pattern": WINDOWS}
+    model = model_with(tmp_path, "layer_pattern.2.feedforward.d_ff=24", **given)
+    window, whole, changed_layer = own_parts(model)
+    assert whole == {}
+    assert changed_layer["pattern"] == window["pattern"]
+    assert changed_layer["feedforward"].d_ff == 24
+    model = model_with(tmp_path, "layer_pattern.0.attention.n_kv_heads=1", **given)
+    first, second = own_parts(model)
+    assert first["attention"].pattern == window["pattern"]
+    assert second == {}
+
+
+def test_a_path_changes_a_layer_of_the_decoder_alone(tmp_path: Path) -> None:
+    path = "decoder_layer_pattern.1.norm=rmsnorm"
+    model = model_with(tmp_path, path, task="translation", **{"model.n_layers": "2"})
+    assert own_parts(model, "decoder_layer_pattern") == [{}, {"norm": RMSNormConfig(eps=1e-5)}]
+    assert model.layer_pattern == ()
+
+
 def test_the_same_kind_changes_nothing(tmp_path: Path) -> None:
     before = recipe_of("language", tmp_path)
     assert changed(before, ["norm=layernorm", "feedforward=mlp", "attention=attention"]) == before
@@ -102,6 +144,10 @@ def test_depth(tmp_path: Path) -> None:
         ("attention.n_kv_heads=0", "`sets` attention.n_kv_heads"),
         ("feedforward=lstm", "Valid: mlp, gated, moe"),
         ('position={kind = "rotary", thta = 5}', "Did you mean 'theta'?"),
+        ("layer_pattern.1.norm=rmsnorm", "layer_pattern.1.norm: there are layers 0 to 0"),
+        ("layer_pattern.first.norm=rmsnorm", "name a layer, counted from 0, and a part"),
+        ("layer_pattern.0.nrm=rmsnorm", "Did you mean 'norm'?"),
+        ("layer_pattern=[{}, {}]", "`sets` layer_pattern: model.layer_pattern has 2 entries, and"),
     ],
 )
 def test_a_mistake_is_one_message(one: str, expected: str, tmp_path: Path) -> None:

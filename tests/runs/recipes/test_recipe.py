@@ -32,7 +32,7 @@ from addnorm.tasks.of_model import check_corpus
 from addnorm.training.settings import TrainConfig
 
 CLASSES = ClassificationHeadConfig()
-REPOSITORY = Path(__file__).parents[2]
+REPOSITORY = Path(__file__).parents[3]
 
 
 def message(file: Path, **overrides: str) -> str:
@@ -266,6 +266,15 @@ def test_a_wrong_override_is_blamed_and_not_the_file(tmp_path: Path) -> None:
     assert " with `train.epochs`: train: give either steps or epochs, and not both" in said
 
 
+@pytest.mark.parametrize("name", ["layer_pattern", "decoder_layer_pattern"])
+def test_rejects_entries_that_no_layer_takes(name: str, tmp_path: Path) -> None:
+    file = write_recipe(tmp_path, "translation")
+    fields = {"model.n_layers": "3", "model.n_decoder_layers": "2"}
+    read_recipe(file, {**fields, f"model.{name}": "[{}, {}]"})
+    with pytest.raises(InputError, match=rf"model\.{name} has 4 entries, and there are [23]"):
+        read_recipe(file, {**fields, f"model.{name}": "[{}, {}, {}, {}]"})
+
+
 def test_data_of_another_task_are_refused(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(CLASSIFICATION)
     with pytest.raises(InputError, match=r"use model\.kind = 'encoder_decoder'"):
@@ -373,9 +382,10 @@ def with_cycle(text: str) -> str:
 
 
 def test_a_recipe_may_call_its_layer_pattern_a_cycle(tmp_path: Path) -> None:
+    text = RECIPES["language"].replace("n_layers = 1", "n_layers = 2")
     old, new = tmp_path / "old.toml", tmp_path / "new.toml"
-    old.write_text(with_cycle(RECIPES["language"]))
-    new.write_text(with_cycle(RECIPES["language"]).replace("cycle", "layer_pattern"))
+    old.write_text(with_cycle(text))
+    new.write_text(with_cycle(text).replace("cycle", "layer_pattern"))
     recipe = read_recipe(old)
     assert recipe == read_recipe(new)
     assert [layer.pattern for layer in recipe.model.layer_pattern] == [
@@ -383,7 +393,7 @@ def test_a_recipe_may_call_its_layer_pattern_a_cycle(tmp_path: Path) -> None:
         None,
     ]
     plain = tmp_path / "plain.toml"
-    plain.write_text(RECIPES["language"])
+    plain.write_text(text)
     assert (
         read_recipe(plain, {"model.cycle": '[{pattern = {kind = "window", size = 3}}, {}]'})
         == recipe

@@ -12,7 +12,7 @@ from tests.runs.validation import is_valid
 from addnorm.runs.recipes.recipe import check_recipe, set_field
 from addnorm.runs.recipes.schema import recipe_schema
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 SMALL = """
 [data]

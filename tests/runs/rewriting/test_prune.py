@@ -29,7 +29,7 @@ CONSOLE = Console(file=io.StringIO())
 
 
 def pruned(folder: Path, out: Path, **options: object) -> PruneReport:
-    return prune_run(folder, out, PruneOptions(**options), {}, CONSOLE)  # type: ignore[arg-type]
+    return prune_run(Run.open(folder), out, PruneOptions(**options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("task", ["language", "translation", "classification", "tagging"])
@@ -135,14 +135,3 @@ def test_what_is_there_stays(run_of: RunOf, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="something is there already"):
         pruned(run_of("language"), tmp_path, heads=0.5)
     assert [one.name for one in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_fields_of_the_model_are_no_pruning(run_of: RunOf, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="changed by addnorm swap"):
-        prune_run(
-            run_of("language"),
-            tmp_path / "out",
-            PruneOptions(heads=0.5),
-            {"model.d_model": json.dumps(8)},
-            CONSOLE,
-        )

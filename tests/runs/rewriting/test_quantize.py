@@ -44,8 +44,8 @@ STATIC = Int8Config(activations=StaticConfig())
 
 
 def quantized(folder: Path, out: Path, **options: object) -> Run:
-    chosen = QuantizeOptions(**{"scheme": STATIC, "calibrate": 4, **options})  # pyright: ignore[reportArgumentType]
-    quantize_run(folder, out, chosen, {}, CONSOLE)
+    chosen = QuantizeOptions(**{"calibrate": 4, **options})  # pyright: ignore[reportArgumentType]
+    quantize_run(Run.open(folder), out, STATIC, chosen)
     return Run.open(out)
 
 
@@ -54,8 +54,8 @@ def quantized(folder: Path, out: Path, **options: object) -> Run:
 def test_a_folder_that_opens_as_it_was_written(
     task: str, scheme: Int8Config | Int4Config, run_of: RunOf, tmp_path: Path
 ) -> None:
-    options = QuantizeOptions(scheme=scheme, calibrate=4)
-    report = quantize_run(run_of(task), tmp_path / "out", options, {}, CONSOLE)
+    run, options = Run.open(run_of(task)), QuantizeOptions(calibrate=4)
+    report = quantize_run(run, tmp_path / "out", scheme, options)
     opened = addnorm.load(tmp_path / "out")
     measured = report.models[scheme.kind]
     assert evaluate_run(opened, "valid")["loss"] == pytest.approx(measured.scores["loss"], rel=1e-6)
@@ -85,8 +85,7 @@ def test_it_is_said_what_it_is_made_of(run_of: RunOf, tmp_path: Path) -> None:
 
 
 def test_what_was_measured_stays_beside_it(run_of: RunOf, tmp_path: Path) -> None:
-    options = QuantizeOptions(scheme=Int8Config())
-    report = quantize_run(run_of("language"), tmp_path / "out", options, {}, CONSOLE)
+    report = quantize_run(Run.open(run_of("language")), tmp_path / "out", Int8Config())
     [_, facts] = compare([run_of("language"), tmp_path / "out"]).runs
     scores = {k: v for k, v in report.models["int8"].scores.items() if k != "examples"}
     assert facts.last == scores
@@ -95,20 +94,20 @@ def test_what_was_measured_stays_beside_it(run_of: RunOf, tmp_path: Path) -> Non
 
 def test_examples_are_calibrated_on_one_by_one(run_of: RunOf) -> None:
     data = EvaluationData.of(Run.open(run_of("translation")), "valid")
-    found = calibration_examples(data, QuantizeOptions(scheme=STATIC, calibrate=3))
+    found = calibration_examples(data, STATIC, QuantizeOptions(calibrate=3))
     assert len(found) == 3
     assert all(len(one.indices) == 1 for one in found)
     assert not any(name.endswith("valid") for one in found for name in one.inputs)
-    assert calibration_examples(data, QuantizeOptions(scheme=Int8Config())) == []
+    assert calibration_examples(data, Int8Config()) == []
 
 
 def test_sensitivities_are_those_of_one_layer_rounded_alone(run_of: RunOf) -> None:
     run = Run.open(run_of("language"))
     data = EvaluationData.of(run, "valid")
-    options = QuantizeOptions(scheme=Int8Config(), keep_worst=1, calibrate=5)
-    examples = calibration_examples(data, options)
+    scheme, options = Int8Config(), QuantizeOptions(keep_worst=1, calibrate=5)
+    examples = calibration_examples(data, scheme, options)
     weights = {key: value.clone() for key, value in run.weights.items()}
-    found = sensitivities(run.model, options.scheme, examples)
+    found = sensitivities(run.model, scheme, examples)
     assert list(found.values()) == sorted(found.values(), reverse=True)
     assert all(torch.equal(value, weights[key]) for key, value in run.weights.items())
 
@@ -139,8 +138,9 @@ def test_recurrences_and_tables_are_measured_too(tmp_path: Path) -> None:
     )
     run = train_text(tmp_path, "recurrent", text)
     data = EvaluationData.of(run, "valid")
-    options = QuantizeOptions(scheme=Int8Config(), keep_worst=1, calibrate=3)
-    found = sensitivities(run.model, options.scheme, calibration_examples(data, options))
+    options = QuantizeOptions(keep_worst=1, calibrate=3)
+    examples = calibration_examples(data, Int8Config(), options)
+    found = sensitivities(run.model, Int8Config(), examples)
     assert found.keys() == {slot.name for slot in slots_of(run.model)}
     assert {"embed.tokens", "stack.blocks.0.attention.ahead"} <= found.keys()
     with pytest.raises(InputError, match=rf"`keep_worst = {len(found)}` keeps all {len(found)}"):
@@ -149,8 +149,8 @@ def test_recurrences_and_tables_are_measured_too(tmp_path: Path) -> None:
 
 def test_a_sweep_writes_nothing(run_of: RunOf) -> None:
     schemes = {name: SWEEP[name] for name in ("int8 dynamic", "int8 static, mse", "int4 GPTQ")}
-    options = QuantizeOptions(scheme=STATIC, calibrate=2)
-    report = sweep_run(run_of("classification"), schemes, options, {}, CONSOLE)
+    run = Run.open(run_of("classification"))
+    report = sweep_run(run, schemes, QuantizeOptions(calibrate=2))
     assert list(report.models) == [FLOAT, *schemes]
     assert all("loss" in one.scores for one in report.models.values())
 
@@ -159,12 +159,11 @@ def test_without_data_nothing_is_measured_or_calibrated(run_of: RunOf, tmp_path:
     folder = tmp_path / "bare"
     run = Run.open(run_of("language"))
     replace(run, recipe=replace(run.recipe, data=None)).save(folder)
-    options = QuantizeOptions(scheme=Int8Config())
-    report = quantize_run(folder, tmp_path / "out", options, {}, CONSOLE)
+    report = quantize_run(Run.open(folder), tmp_path / "out", Int8Config())
     assert report.unmeasured is not None
     assert "without data" in report.unmeasured
     with pytest.raises(InputError, match="without data"):
-        quantize_run(folder, tmp_path / "other", replace(options, scheme=STATIC), {}, CONSOLE)
+        quantize_run(Run.open(folder), tmp_path / "other", STATIC)
     assert not (tmp_path / "other" / "config.json").exists()
 
 
@@ -181,7 +180,7 @@ def test_what_takes_a_float_model_says_so(small: Path, run_of: RunOf, tmp_path: 
     with pytest.raises(InputError, match="is quantised again"):
         quantized(small, tmp_path / "twice")
     with pytest.raises(InputError, match="takes other parts"):
-        swap_run(small, tmp_path / "swapped", SwapOptions(sets=("norm=rmsnorm",)), {}, CONSOLE)
+        swap_run(run, tmp_path / "swapped", SwapOptions(sets=("norm=rmsnorm",)))
     with pytest.raises(InputError, match="has a form in Hugging Face's folders"):
         export_run(run, tmp_path / "hf", to="hf")
     started = replace(run.recipe, tokenizer=None, train=replace(run.recipe.train, start=small))

@@ -54,7 +54,7 @@ def swapped(run: Path, out: Path, *, distill: bool, **fields: str) -> tuple[Run,
     options = SwapOptions(sets=("norm=rmsnorm",), recover=3, distill=distill)
     given = {name.replace("__", "."): value for name, value in fields.items()}
     console = quiet()
-    report = swap_run(run, out, options, given, console)
+    report = swap_run(Run.open(run, given), out, options, given, console)
     return report.run, said(console)
 
 
@@ -73,7 +73,7 @@ def test_a_run_of_any_training_recovers_on_its_labels(
     Run.open(tmp_path / "swap").evaluate()
     options = PruneOptions(layers=("0",), recover=2)
     if name != "exits":
-        prune_run(root / name, tmp_path / "prune", options, {}, quiet())
+        prune_run(Run.open(root / name), tmp_path / "prune", options)
         assert len(losses(tmp_path / "prune")) == 2
 
 

@@ -1,6 +1,7 @@
 """Training from Python equals the command with the same recipe, with or without a folder."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,7 +22,7 @@ from addnorm.nn.positions import NoPositionConfig
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train import train_function as in_memory
-from addnorm.runs.train.train_function import TrainOptions, train
+from addnorm.runs.train.train_function import train
 from addnorm.runs.train.train_run import train_run
 from addnorm.training.settings import TrainConfig
 
@@ -34,7 +35,7 @@ PLAY = "To be, or not to be, that is the question. " * 20
 def test_it_is_what_the_command_does(task: str, tmp_path: Path) -> None:
     recipe = read_recipe(write_recipe(tmp_path, task))
     expected = train_run(recipe, tmp_path / "run", resume=False, console=quiet())
-    options = {name: getattr(recipe.train, name) for name in TrainOptions.__annotations__}
+    options = vars(recipe.train)
     settings: dict[str, Any] = {"tokenizer": recipe.tokenizer, "evaluation": recipe.eval}
     run = train(recipe.model, recipe.data, progress=False, **settings, **options)
     assert run.folder is None
@@ -147,7 +148,10 @@ def test_data_of_another_task() -> None:
 
 
 def test_the_arguments_are_the_fields_of_the_table() -> None:
-    assert TrainOptions.__annotations__.keys() == get_type_hints(TrainConfig).keys()
+    shown = signature(train).parameters
+    assert {field.name: field.default for field in fields(TrainConfig)} == {  # pyright: ignore[reportArgumentType]
+        name: shown[name].default for name in get_type_hints(TrainConfig)
+    }
     assert issubclass(ConfigError, InputError)
 
 

@@ -48,6 +48,24 @@ def locked(folder: Path) -> Generator[None]:
                 folder.rmdir()
 
 
+@contextmanager
+def locked_empty(out: Path) -> Generator[None]:
+    """Hold the lock of a run folder to write, created if needed.
+
+    Raises `InputError` if anything but a lock, or what a crash left, is in it.
+    """
+    _check_empty(out)
+    with locked(out):
+        _check_empty(out)
+        yield
+
+
+def _check_empty(out: Path) -> None:
+    ours = {LOCK, ".partial"}
+    if out.exists() and (not out.is_dir() or {file.name for file in out.iterdir()} - ours):
+        raise InputError(f"{out}: something is there already: choose another `out`")
+
+
 def in_use(folder: Path) -> str | None:
     """The process and host that write in a run folder now; None if nobody does."""
     if not (folder / LOCK).is_file():
@@ -60,13 +78,6 @@ def in_use(folder: Path) -> str | None:
         return _holder(folder / LOCK)
     except OSError:  # where nothing can be locked, nobody writes
         return None
-
-
-def check_empty(out: Path) -> None:
-    """Raise `InputError` if anything but a lock, or what a crash left, is in the folder `out`."""
-    ours = {LOCK, ".partial"}
-    if out.exists() and (not out.is_dir() or {file.name for file in out.iterdir()} - ours):
-        raise InputError(f"{out}: something is there already: choose another `out`")
 
 
 def _holder(file: Path) -> str:

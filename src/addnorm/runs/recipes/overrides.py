@@ -1,6 +1,7 @@
 """Changing parts of a model configuration: `norm=rmsnorm`, `attention.n_kv_heads=2`."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -8,7 +9,14 @@ from addnorm.errors import InputError
 from addnorm.models import ModelConfig
 from addnorm.parts import kind_of
 from addnorm.runs.recipes.error_messages import classes_in, hints_of
-from addnorm.runs.recipes.recipe import RECIPE, Recipe, check_recipe, class_of, set_field
+from addnorm.runs.recipes.recipe import (
+    RECIPE,
+    Recipe,
+    check_layer_patterns,
+    check_recipe,
+    class_of,
+    set_field,
+)
 from addnorm.runs.recipes.starting_model import merged, tree_of
 
 CARRIED = {
@@ -41,6 +49,8 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
         return f"`sets` {known[-1]}" if known else "`sets`"
 
     new = check_recipe(tree, place, from_file=False)
+    given_patterns = {name: tree["model"][name] for name in LAYER_PATTERNS if name in given}
+    check_layer_patterns(given_patterns, new.model, place)
     if new.model.kind != model.kind:
         raise InputError(f"`sets` kind: the model is of kind {model.kind!r}, and stays of it")
     if kind_of(new.model.head) != kind_of(model.head):
@@ -65,29 +75,61 @@ def _split(one: str) -> tuple[str, str]:
 
 def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None:
     *tables, last = ["model", *path.split(".")]
+    if tables[1:] and tables[1] in LAYER_PATTERNS:
+        _write_layer(tree["model"], model, [*tables[1:], last])
     here: Any = tree
     for table in tables:
-        here = here.setdefault(table, {})
-        if not isinstance(here, dict):
+        here = here[int(table)] if isinstance(here, list) else here.setdefault(table, {})
+        if not isinstance(here, dict) and table not in LAYER_PATTERNS:
             raise InputError(f"`sets` {path}: {table} = {here!r} is not a table")
+    assert isinstance(here, dict)
     old = here.get(last)
     annotation = _annotation(tree, [*tables, last])
     kinds = [kind_of(one) for one in classes_in(annotation) if _has_kind(one)]
-    read: dict[str, Any] = {}
-    set_field(read, "value", text)
-    value = read["value"]
+    written: dict[str, Any] = {}
+    set_field(written, "value", text)
+    value = written["value"]
     if value == "none" and "none" not in kinds and not isinstance(old, str):
         value = None
     elif kinds and isinstance(value, str):
         value = {"kind": value}
     if kinds and isinstance(value, dict):
         chosen = class_of(annotation, value)
-        known = {one.name for one in fields(chosen)} if is_dataclass(chosen) else set[str]()
-        kept = _carried(last, _written_out(old, model.d_model), known)
+        names = {field.name for field in fields(chosen)} if is_dataclass(chosen) else set[str]()
+        carried = _carried(last, _written_out(old, model.d_model), names)
         before: dict[str, Any] = old if isinstance(old, dict) else {}
         same = value.get("kind") in (None, before.get("kind"))
-        value = merged(before, value) if before and same else kept | value
+        value = merged(before, value) if before and same else carried | value
     here[last] = value
+
+
+LAYER_PATTERNS = ("layer_pattern", "decoder_layer_pattern")
+"""The fields with an entry for each layer in turn."""
+
+
+def _write_layer(tree: dict[str, Any], model: ModelConfig, path: Sequence[str]) -> None:
+    """Write out the part of a layer that a path such as `layer_pattern.1.norm` changes.
+
+    An entry beyond the last is the layer's: all layers are written out. A part that the layer does
+    not have itself is first the model's. Raises `InputError` for a layer that there is not.
+    """
+    name, number, *part = path
+    of_decoder = name.startswith("decoder_")
+    depth = (of_decoder and tree["n_decoder_layers"]) or tree["n_layers"]
+    where = f"`sets` {'.'.join(path)}"
+    if not number.isdecimal() or not part:
+        raise InputError(f"{where}: name a layer, counted from 0, and a part: {name}.0.norm=…")
+    if int(number) >= depth:
+        raise InputError(f"{where}: there are layers 0 to {depth - 1}")
+    pattern: list[dict[str, Any]] = tree[name] or (of_decoder and tree["layer_pattern"]) or [{}]
+    if not tree[name] or int(number) >= len(pattern):
+        tree[name] = [deepcopy(pattern[i % len(pattern)]) for i in range(depth)]
+    entry, field = tree[name][int(number)], part[0]
+    if entry.get(field) is None and field in tree:
+        own = tree.get(f"decoder_{field}") if of_decoder else None
+        entry[field] = deepcopy(own or tree[field])
+    if field == "attention" and entry.get("pattern") is not None:
+        entry["attention"]["pattern"] = entry.pop("pattern")
 
 
 def _annotation(tree: dict[str, Any], path: list[str]) -> Any:
@@ -96,6 +138,9 @@ def _annotation(tree: dict[str, Any], path: list[str]) -> Any:
     chosen: Any = Recipe
     annotation: Any = None
     for key in path:
+        if isinstance(here, list):  # an entry is of the class of all
+            here = here[int(key)]
+            continue
         annotation = hints_of(chosen).get(key) if is_dataclass(chosen) else None
         here = here.get(key) if isinstance(here, dict) else None
         chosen = class_of(annotation, here if isinstance(here, dict) else {})

@@ -123,8 +123,10 @@ def read_recipe(
     if "data" not in tree and known.issuperset(tree):  # else it may only be misspelt
         raise InputError(f"{place(['data'])}: data is missing.")
     tree = with_current_names(tree)
+    written = tree.get("model")
     _write_start(tree, place)
     recipe = check_recipe(tree, place, from_file=not import_parts)
+    check_layer_patterns(written, recipe.model, place)
     check_training(recipe.model, recipe.train, recipe.eval, place)
     return recipe
 
@@ -213,6 +215,22 @@ def _check_numbers(tree: Mapping[str, Any], made: Any, place: Place, *above: str
             )
         elif isinstance(there, int) and abs(there) >= 2**62:
             raise InputError(f"{place(path)}: {'.'.join(path)} = {there}: must be less than 2⁶².")
+
+
+def check_layer_patterns(written: Any, model: ModelConfig, place: Place) -> None:
+    """Raise `InputError` for entries of a written `layer_pattern` that no layer takes."""
+    depths = {
+        "layer_pattern": max(map(len, model.stacks.values())),
+        "decoder_layer_pattern": len([*model.stacks.values()][-1]),
+    }
+    for name, depth in depths.items():
+        entries = written.get(name) if isinstance(written, dict) else None
+        if isinstance(entries, list) and len(entries) > depth:
+            n_layers = "n_decoder_layers" if name.startswith("decoder_") else "n_layers"
+            raise InputError(
+                f"{place(['model', name])}: model.{name} has {len(entries)} entries, and there are "
+                f"{depth} layers: leave out those that no layer takes, or raise model.{n_layers}"
+            )
 
 
 def with_current_names(tree: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import islice
@@ -35,13 +35,19 @@ from addnorm.quantize.quantizable_layers import (
     slots_of,
     with_tied,
 )
-from addnorm.runs.evaluation import EvaluationData, Split
-from addnorm.runs.files.lock import check_empty, locked
+from addnorm.runs.evaluation import EvaluationData
+from addnorm.runs.files.lock import locked_empty
 from addnorm.runs.files.quantization_file import Quantization, check_finite, check_float
-from addnorm.runs.rewriting.decoding_speed import writing_speeds
+from addnorm.runs.options import QuantizeOptions
+from addnorm.runs.rewriting.measuring import (
+    SILENT,
+    data_to_measure,
+    moved_copy,
+    writing_speeds,
+)
 from addnorm.runs.rewriting.swap import part_of
-from addnorm.runs.run import Run
 from addnorm.runs.saving import write_run, write_validation
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.average import n_bytes, weights_of
 from addnorm.training.loss import labels_loss_sum
 
@@ -50,7 +56,6 @@ FLOAT = "float32"
 
 SENSITIVITY_EXAMPLES = 16
 """How many of the calibration's examples the layers are compared on."""
-
 
 SWEEP: dict[str, QuantizationConfig] = {
     "int8 weights only": Int8Config(activations=WeightsOnlyConfig()),
@@ -70,22 +75,7 @@ SWEEP: dict[str, QuantizationConfig] = {
 if find_spec("torchao") is not None:
     SWEEP["int4 HQQ"] = Int4Config(rounding="hqq")
 
-
-@dataclass(frozen=True, kw_only=True)
-class QuantizeOptions:
-    """How to quantise a run, and on what to measure it."""
-
-    scheme: QuantizationConfig
-    calibrate: int = 128
-    """The number of training examples to calibrate on."""
-    keep: tuple[str, ...] = ()
-    """Patterns of the names of layers to leave as they are."""
-    include: tuple[str, ...] = ()
-    """Patterns of the names of layers to quantise too, such as those of modules of your own."""
-    keep_worst: int = 0
-    """Leave so many more as they are: those that raise the loss most."""
-    split: Split = "valid"
-    """What to measure on."""
+USUAL = QuantizeOptions()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,24 +105,29 @@ class QuantizationReport:
 
 
 def quantize_run(
-    folder: Path, out: Path, options: QuantizeOptions, fields: Mapping[str, str], console: Console
+    run: TrainedModel,
+    out: Path,
+    scheme: QuantizationConfig,
+    options: QuantizeOptions = USUAL,
+    given: Collection[str] = (),
+    console: Console = SILENT,
 ) -> QuantizationReport:
-    """Write the model of `folder`, quantised, to the run folder `out`; return what it costs.
+    """Write a run, quantised, to the run folder `out`; return what it costs.
 
-    `fields` are those of the recipe to replace, as of the data. Raises `InputError`, writing
-    nothing, where something is in `out`, for a model that is quantised already or has a part that
-    cannot be, and where the scheme is calibrated and the run has no data.
+    `given` are the names of the recipe's fields that were replaced when the run was opened. Raises
+    `InputError`, writing nothing, where something is in `out`, for a model that is quantised
+    already or has a part that cannot be, and where the scheme is calibrated and the run has no
+    data.
     """
-    check_empty(out)
-    with locked(out):
-        check_empty(out)
-        run = _opened(folder, fields)
-        data, unmeasured = _data(run, options, fields)
-        examples = calibration_examples(data, options)
+    with locked_empty(out):
+        run = _in_float32(run)
+        needed = _needs_examples(scheme, options)
+        data, unmeasured = data_to_measure(run, options.split, given, needed=needed)
+        examples = calibration_examples(data, scheme, options)
         layers = Layers.of(run.model, options)
         sensitivity = None
         if options.keep_worst:
-            sensitivity = sensitivities(run.model, options.scheme, examples, layers)
+            sensitivity = sensitivities(run.model, scheme, examples, layers)
             if options.keep_worst >= len(sensitivity):
                 raise InputError(
                     f"`keep_worst = {options.keep_worst}` keeps all {len(sensitivity)} layers that "
@@ -140,24 +135,24 @@ def quantize_run(
                 )
             worst = list(sensitivity)[: options.keep_worst]
             layers = Layers.of(run.model, options, worst)
-        model = _quantized(run.model, options.scheme, examples, layers)
+        model = _quantized(run.model, scheme, examples, layers)
         check_runs(run, model, layers)
-        models = {FLOAT: run.model, options.scheme.kind: model}
-        measured = measure(run, models, data, console)
+        models = {FLOAT: run.model, scheme.kind: model}
+        figures = measure(run, models, data, console)
         facts = Quantization(
-            scheme=options.scheme,
+            scheme=scheme,
             kept=layers.kept,
             included=layers.included,
-            examples=len(examples) if is_calibrated(options.scheme) else 0,
-            source=str(folder),
+            examples=len(examples) if is_calibrated(scheme) else 0,
+            source=run.name,
         )
         new = replace(run, model=model.eval(), quantization=facts)
         with atomic_directory(out, index="config.json") as partial:
             write_run(partial, new)
             if options.split == "valid":
-                write_validation(partial, run.recipe, measured[options.scheme.kind].scores)
+                write_validation(partial, run.recipe, figures[scheme.kind].scores)
     return QuantizationReport(
-        models=measured,
+        models=figures,
         kept=layers.kept,
         left=left_as_they_were(model),
         includable=tuple(includable(model)),
@@ -167,22 +162,23 @@ def quantize_run(
 
 
 def sweep_run(
-    folder: Path,
-    schemes: Mapping[str, QuantizationConfig],
-    options: QuantizeOptions,
-    fields: Mapping[str, str],
-    console: Console,
+    run: TrainedModel,
+    schemes: Mapping[str, QuantizationConfig] = SWEEP,
+    options: QuantizeOptions = USUAL,
+    given: Collection[str] = (),
+    console: Console = SILENT,
 ) -> QuantizationReport:
-    """Measure a run under each scheme, writing nothing; those of `schemes` that are calibrated too.
+    """Measure a run under each of the `schemes`, writing nothing.
 
     Raises `InputError` as `quantize_run` does.
     """
-    run = _opened(folder, fields)
-    data, unmeasured = _data(run, options, fields)
+    run = _in_float32(run)
+    needed = any(_needs_examples(scheme, options) for scheme in schemes.values())
+    data, unmeasured = data_to_measure(run, options.split, given, needed=needed)
     layers = Layers.of(run.model, options)
     models: dict[str, Model] = {FLOAT: run.model}
     for name, scheme in schemes.items():
-        examples = calibration_examples(data, replace(options, scheme=scheme))
+        examples = calibration_examples(data, scheme, options)
         with console.status(f"quantising: {name}"):
             models[name] = _quantized(run.model, scheme, examples, layers)
             check_runs(run, models[name], layers)
@@ -221,7 +217,7 @@ def _quantized(
     return quantize(new, scheme, batches, keep=layers.kept, include=layers.included)
 
 
-def check_runs(run: Run, model: Model, layers: Layers) -> None:
+def check_runs(run: TrainedModel, model: Model, layers: Layers) -> None:
     """Raise `InputError` if a layer was included that the module around it reads the weight of."""
     if not layers.included:
         return
@@ -236,32 +232,28 @@ def check_runs(run: Run, model: Model, layers: Layers) -> None:
         ) from error
 
 
-def _opened(folder: Path, fields: Mapping[str, str]) -> Run:
-    run = Run.open(folder, fields)
+def _in_float32(run: TrainedModel) -> TrainedModel:
+    """The run to quantise. Raises `InputError` if it is quantised, or cannot be."""
     check_float(run, "is quantised again")
     check_finite(run.model)
     check_replaceable(run.model)
-    return run.to(dtype=torch.float32)
+    return moved_copy(run, dtype=torch.float32)
 
 
 # Data.
 
 
-def _data(
-    run: Run, options: QuantizeOptions, fields: Mapping[str, str]
-) -> tuple[EvaluationData | None, str | None]:
-    """The run's data, or why there are none, where the scheme needs none."""
-    given = any(name.startswith("data.") for name in fields)
-    needed = given or is_calibrated(options.scheme) or bool(options.keep_worst)
-    return EvaluationData.if_any(run, options.split, needed=needed)
+def _needs_examples(scheme: QuantizationConfig, options: QuantizeOptions) -> bool:
+    """Whether examples of the data are needed: to calibrate on, or to find the worst layers."""
+    return is_calibrated(scheme) or options.keep_worst > 0
 
 
-def calibration_examples(data: EvaluationData | None, options: QuantizeOptions) -> list[Batch]:
+def calibration_examples(
+    data: EvaluationData | None, scheme: QuantizationConfig, options: QuantizeOptions = USUAL
+) -> list[Batch]:
     """The first training examples of the run's own order, one a batch, so without padding."""
-    if data is None or not (is_calibrated(options.scheme) or options.keep_worst):
+    if data is None or not _needs_examples(scheme, options):
         return []
-    if options.calibrate < 1:
-        raise InputError(f"`calibrate = {options.calibrate}`: must be at least 1")
     return list(islice(_one_by_one(data.loaders.train), options.calibrate))
 
 
@@ -275,7 +267,7 @@ def _one_by_one(loader: Loader[Any]) -> Iterator[Batch]:
 
 
 def measure(
-    run: Run, models: Mapping[str, Model], data: EvaluationData | None, console: Console
+    run: TrainedModel, models: Mapping[str, Model], data: EvaluationData | None, console: Console
 ) -> dict[str, Measured]:
     """The size, scores and speed of each model."""
     scores: dict[str, Mapping[str, float]] = {}
@@ -297,39 +289,41 @@ def measure(
 
 def left_as_they_were(model: Model) -> dict[str, int]:
     """The number of weights that are not quantised by part, the largest first."""
-    found = Counter[str]()
+    sizes = Counter[str]()
     for name, weight in model.named_parameters():
-        found[part_of(name.partition(".biases.")[0])] += weight.numel()
-    return dict(found.most_common())
+        sizes[part_of(name.partition(".biases.")[0])] += weight.numel()
+    return dict(sizes.most_common())
 
 
 def sensitivities(
     model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], layers: Layers = PLAIN
 ) -> dict[str, float]:
     """By how much the loss rises (nats a target) if one layer alone is quantised, worst first."""
-    some = examples[:SENSITIVITY_EXAMPLES]
+    few = examples[:SENSITIVITY_EXAMPLES]
     rounded = _quantized(model, scheme, examples, layers)
-    before = _loss(model, some)
+    before = _loss(model, few)
     rises: dict[str, float] = {}
-    measured = set(layers.kept)
+    done = set(layers.kept)
     for name in (slot.name for slot in slots_of(model, layers.included)):
-        if name in measured:
+        if name in done:
             continue
         tied = with_tied(model, {name}, layers.included)
-        measured |= tied
-        plain = {one: model.get_submodule(one) for one in tied}
-        for one in plain:
-            model.set_submodule(one, rounded.get_submodule(one))
-        rises[name] = _loss(model, some) - before
-        for one, module in plain.items():
-            model.set_submodule(one, module)
-    return dict(sorted(rises.items(), key=lambda one: -one[1]))
+        done |= tied
+        plain = {module: model.get_submodule(module) for module in tied}
+        for module in plain:
+            model.set_submodule(module, rounded.get_submodule(module))
+        rises[name] = _loss(model, few) - before
+        for module, before_rounding in plain.items():
+            model.set_submodule(module, before_rounding)
+    return dict(sorted(rises.items(), key=lambda item: -item[1]))
 
 
 @torch.inference_mode()
 def _loss(model: Model, examples: Sequence[Batch]) -> float:
+    """The mean loss in nats a target."""
     model.eval()
     total = sum(
-        float(labels_loss_sum(model.head, model(**one.inputs), one.targets)) for one in examples
-    )  # pyright: ignore[reportArgumentType]
-    return total / max(sum(one.n_tokens for one in examples), 1)
+        float(labels_loss_sum(model.head, model(**batch.inputs), batch.targets))
+        for batch in examples
+    )
+    return total / max(sum(batch.n_tokens for batch in examples), 1)

@@ -1,7 +1,7 @@
 """Recovery: some steps of training after a run was rewritten, from the weights that it has then."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,64 +32,90 @@ OF_LABELS: Mapping[str, Any] = {
 
 
 @dataclass(frozen=True)
-class RecoveryOptions:
-    """How a rewritten run recovers: so many steps, and on the old run's outputs or the labels.
+class Recovery:
+    """How a rewritten run is trained: its recipe, and the teacher from whose outputs it learns."""
 
-    `fields` are those of the recipe that were given.
-    """
+    recipe: Recipe
+    teacher: TrainedModel | None
+    console: Console
 
-    steps: int
-    distill: bool
-    fields: Mapping[str, str]
+    @classmethod
+    def of(
+        cls,
+        run: TrainedModel,
+        new: TrainedModel,
+        steps: int,
+        given: Collection[str],
+        console: Console,
+        *,
+        distill: bool = False,
+    ) -> "Recovery":
+        """How the rewritten run `new` recovers: with `distill` from the outputs of the old `run`.
 
+        Otherwise it learns the labels, or from the teacher of `train.distillation` if that is one
+        of the `given` fields of the recipe, whatever the run itself learnt from. Settings that are
+        left out are named on the console. Raises `InputError` for what training refuses.
+        """
+        before = new.recipe.train
+        train = recovery(before, steps, given, _folder(run) if distill else None)
+        if run.text is not None and new.recipe.tokenizer is None and not train.has_tokens:
+            train = replace(train, start=_folder(run))  # whose tokens it keeps
+        recipe, teacher = replace(new.recipe, train=train), run if distill else None
+        if train.distillation is not None and not distill:
+            folder = train.distillation.teacher
+            teacher = open_teacher(folder, new.model, run.text, run.labels, run.variables)
+        check_trainable(recipe, new.model, teacher)
+        if names := [*left_out(before, train)]:
+            console.out(f"recovery leaves out {', '.join(names)}", highlight=False)
+        return cls(recipe, teacher, console)
 
-def recovering(
-    run: TrainedModel, recipe: Recipe, model: Model, options: RecoveryOptions, console: Console
-) -> tuple[Recipe, TrainedModel | None]:
-    """The recipe by which a rewritten run recovers, and its teacher: with `distill`, the old run.
+    def train(self, model: Model, data: EvaluationData | None, folder: Path) -> None:
+        """Train a rewritten model further, with its checkpoints in `folder` until the end.
 
-    `recipe` and `model` are the new ones. Without `distill` it learns the labels, or as the
-    `train.distillation` among the fields says, whatever the run itself was taught by. Settings that
-    are left out are named. Raises `InputError` for what training refuses.
-    """
-    folder = _folder(run) if options.distill else None
-    train = recovery(recipe.train, options.steps, options.fields, folder)
-    if run.text is not None and recipe.tokenizer is None and not train.has_tokens:
-        train = replace(train, start=_folder(run))  # whose tokens it keeps
-    new, teacher = replace(recipe, train=train), run if options.distill else None
-    if train.distillation is not None and not options.distill:
-        teacher = open_teacher(
-            train.distillation.teacher, model, run.text, run.labels, run.variables
-        )
-    check_trainable(new, model, teacher)
-    if names := [*left_out(recipe.train, train)]:
-        console.out(f"recovery leaves out {', '.join(names)}", highlight=False)
-    return new, teacher
+        Raises `KeyboardInterrupt` if stopped.
+        """
+        assert data is not None
+        batches = data.loaders.train
+        with (
+            ProgressBar(self.console) as bar,
+            checked_trainer(
+                self.recipe, model, batches, folder, teacher=self.teacher, listener=bar
+            ) as trainer,
+        ):
+            try:
+                trainer.fit()
+            except Interrupted as stopped:
+                self.console.out("stopped: nothing was written", highlight=False)
+                raise KeyboardInterrupt from stopped  # the temporary folder is discarded
+        shutil.rmtree(folder / "checkpoints")
+        model.eval()
 
 
 def _folder(run: TrainedModel) -> Path:
-    assert run.folder is not None
+    """The folder of a run. Raises `InputError` for one in memory, which no recipe can name."""
+    if run.folder is None:
+        raise InputError("recovery names the folder of the run: save it first, and open it there")
     return run.folder
 
 
 def recovery(
-    train: TrainConfig, steps: int, fields: Mapping[str, str], teacher: Path | None = None
+    train: TrainConfig, steps: int, given: Collection[str], teacher: Path | None = None
 ) -> TrainConfig:
     """The recovery training: a tenth of the run's learning rate with linear decay, unless given.
 
-    With a `teacher`, on its outputs in place of the labels. Raises `InputError` for fields that do
-    not go together.
+    With a `teacher`, on its outputs in place of the labels. `given` are the names of the recipe's
+    fields that were replaced, such as `train.lr`. Raises `InputError` for fields that contradict.
     """
-    given = {name.split(".")[1] for name in fields if name.startswith("train.")}
+    fields = {name.split(".")[1] for name in given if name.startswith("train.")}
     try:
         return replace(
             train,
             steps=steps,
             epochs=None,
             adapter=None,
-            lr=train.lr if "lr" in given else train.lr / 10,
-            schedule=train.schedule if "schedule" in given else LinearConfig(warmup=steps // 20),
-            schedule_steps=train.schedule_steps if "schedule_steps" in given else None,
+            lr=train.lr if "lr" in fields else train.lr / 10,
+            schedule=train.schedule if "schedule" in fields else LinearConfig(warmup=steps // 20),
+            schedule_steps=train.schedule_steps if "schedule_steps" in fields else None,
             select="last",
             average=0,
             ema=None,
@@ -97,17 +123,17 @@ def recovery(
             validate_every=None,
             save_every=steps,
             tensorboard=False,
-            **_learnt(train, given, teacher),
+            **_objective(train, fields, teacher),
         )
     except ValidationError as error:
         raise InputError(f"recovery: {first_problem(error, 'train')}") from error
 
 
-def _learnt(train: TrainConfig, given: set[str], teacher: Path | None) -> dict[str, Any]:
-    """What recovery learns: a teacher's outputs, or the labels unless it is told otherwise."""
+def _objective(train: TrainConfig, given: set[str], teacher: Path | None) -> dict[str, Any]:
+    """The settings about what recovery learns: a teacher's outputs, or by default the labels."""
     if teacher is None:
-        told = train.distillation if "distillation" in given else None
-        return {"distillation": told and replace(told, start="random")}
+        distillation = train.distillation if "distillation" in given else None
+        return {"distillation": distillation and replace(distillation, start="random")}
     if "distillation" in given:
         raise InputError(
             f"train.distillation: the teacher is {teacher} already, and learnt from alone: leave "
@@ -124,29 +150,3 @@ def left_out(before: TrainConfig, after: TrainConfig) -> Iterator[str]:
             yield f"train.{name}"
     if before.distillation not in (None, after.distillation):
         yield "train.distillation"
-
-
-def train_further(
-    model: Model,
-    recipe: Recipe,
-    data: EvaluationData,
-    folder: Path,
-    teacher: TrainedModel | None,
-    console: Console,
-) -> None:
-    """Train a model that is already trained, by `recovering`, with its checkpoints in `folder`.
-
-    Raises `KeyboardInterrupt` if stopped.
-    """
-    batches = data.loaders.train
-    with (
-        ProgressBar(console) as bar,
-        checked_trainer(recipe, model, batches, folder, teacher=teacher, listener=bar) as trainer,
-    ):
-        try:
-            trainer.fit()
-        except Interrupted as stopped:
-            console.out("stopped: nothing was written", highlight=False)
-            raise KeyboardInterrupt from stopped  # the temporary folder is discarded
-    shutil.rmtree(folder / "checkpoints")
-    model.eval()

@@ -1,7 +1,7 @@
 """Swap parts of a trained model: transfer its weights to the new parts and measure the cost."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,32 +22,17 @@ from addnorm.convert.transfer.model import (
 )
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
-from addnorm.runs.evaluation import EvaluationData, Split
-from addnorm.runs.files.lock import check_empty, locked
+from addnorm.runs.files.lock import locked_empty
 from addnorm.runs.files.quantization_file import check_float
 from addnorm.runs.files.weights import build_model
+from addnorm.runs.options import SwapOptions
 from addnorm.runs.recipes.overrides import changed, with_depth
 from addnorm.runs.recipes.recipe import Recipe
-from addnorm.runs.rewriting.recovery import RecoveryOptions, recovering, train_further
-from addnorm.runs.run import Run
+from addnorm.runs.rewriting.measuring import SILENT, data_to_measure, measured, moved_copy
+from addnorm.runs.rewriting.recovery import Recovery
 from addnorm.runs.saving import write_run
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.precision import resolve_device
-
-
-@dataclass(frozen=True, kw_only=True)
-class SwapOptions:
-    """The parts to swap, and how to recover from it.
-
-    `sets` are changes as `path=value` (see `changes`); `layers` maps each new layer to an old one.
-    Then follow `recover` steps of training on the labels or, with `distill`, on the outputs of the
-    old model.
-    """
-
-    sets: tuple[str, ...] = ()
-    layers: tuple[int, ...] = ()
-    recover: int = 0
-    distill: bool = False
-    split: Split = "valid"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +49,7 @@ class Part:
 class SwapReport:
     """The new run, how its weights were transferred, and the scores."""
 
-    run: Run
+    run: TrainedModel
     transfer: TransferReport
     added: tuple[str, ...]
     """Additional configuration changes that an exact transfer requires."""
@@ -107,78 +92,56 @@ def part_of(name: str) -> str:
 
 
 def swap_run(
-    folder: Path, out: Path, options: SwapOptions, fields: Mapping[str, str], console: Console
+    run: TrainedModel,
+    out: Path,
+    options: SwapOptions,
+    given: Collection[str] = (),
+    console: Console = SILENT,
 ) -> SwapReport:
-    """Write the model of `folder` with swapped parts to the run folder `out`; return a report.
+    """Write a run with swapped parts to the run folder `out`; return a report.
 
-    `fields` are those of the recipe to replace, as of the data to measure on. Where the run has no
-    data, nothing is measured. Raises `InputError` where something is in `out` or another process
-    writes there, for parts that do not exist or do not fit, and where training is asked for
-    without data.
+    `given` are the names of the recipe's fields that were replaced when the run was opened, which
+    recovery keeps. Where the run has no data, nothing is measured. Raises `InputError` where
+    something is in `out` or another process writes there, for parts that do not exist or do not
+    fit, and where data are missing that were named or that training needs.
     """
-    _check(options, fields, out)
-    with locked(out):
-        check_empty(out)
-        return _swap(folder, out, options, fields, console)
-
-
-def _swap(
-    folder: Path, out: Path, options: SwapOptions, fields: Mapping[str, str], console: Console
-) -> SwapReport:
-    # Training needs more than 16 bits.
-    run = Run.open(folder, fields, dtype=torch.float32 if options.recover else None)
-    check_float(run, "takes other parts")
-    recipe, layers = _swapped_recipe(run.recipe, options)
-    config = config_with_folding(run.model, run.recipe.model, recipe.model)
-    added = differences(recipe.model, config)
-    recipe = replace(recipe, model=config)
-    new = _built(run, recipe)
-    report = transfer_weights(run.model, run.recipe.model, new, config, layers)
-    _check_teacher(options, report)
-    teacher = None
-    if options.recover:
-        how = RecoveryOptions(options.recover, options.distill, fields)
-        recipe, teacher = recovering(run, recipe, new, how, console)
-    given = any(name.startswith("data.") for name in fields)
-    needed = bool(options.recover or given)
-    data, unmeasured = EvaluationData.if_any(run, options.split, needed=needed)
-    if data is not None:
-        device = resolve_device(recipe.train.device)
-        for model in (run.model, new):
-            model.to(device)
-    figures = measured(data, {"before": run.model, "after": new}, console)
-    with atomic_directory(out, index="config.json") as partial:
-        if options.recover:
-            assert data is not None
-            train_further(new, recipe, data, partial, teacher, console)
-            figures |= measured(data, {"recovered": new}, console)
-        swapped = replace(run, recipe=recipe, model=new.eval())
-        write_run(partial, swapped)
-    return SwapReport(
-        run=swapped.written_to(out),
-        transfer=report,
-        added=tuple(f"{name} = {_written(now)}" for name, (_, now) in added.items()),
-        figures=figures,
-        unmeasured=unmeasured,
-    )
-
-
-def _check(options: SwapOptions, fields: Mapping[str, str], out: Path) -> None:
-    """Validate the options before reading anything. Raises `InputError`."""
-    check_empty(out)
-    if options.distill and not options.recover:
-        raise InputError("`distill` says what to learn from: give `recover`, the number of steps")
-    if options.recover < 0:
-        raise InputError(f"`recover = {options.recover}`: must be at least 0")
-    if model_fields := [name for name in fields if name.startswith("model.")]:
-        path = model_fields[0].removeprefix("model.")
-        raise InputError(
-            f"`{model_fields[0]}`: parts of the model are changed by `sets = {path}=…`"
-        )
     if not (options.sets or options.layers):
         raise InputError(
             "nothing to change: give `sets`, such as `sets = norm=rmsnorm`, or `layers`"
         )
+    with locked_empty(out):
+        check_float(run, "takes other parts")
+        if options.recover:  # training needs more than 16 bits
+            run = moved_copy(run, dtype=torch.float32)
+        recipe, layers = _swapped_recipe(run.recipe, options)
+        config = config_with_folding(run.model, run.recipe.model, recipe.model)
+        added = differences(recipe.model, config)
+        recipe = replace(recipe, model=config)
+        new = replace(run, recipe=recipe, model=_built(run, recipe))
+        transfer = transfer_weights(run.model, run.recipe.model, new.model, config, layers)
+        _check_teacher(options, transfer)
+        recovery = None
+        if steps := options.recover:
+            recovery = Recovery.of(run, new, steps, given, console, distill=options.distill)
+        data, unmeasured = data_to_measure(run, options.split, given, needed=recovery is not None)
+        if data is not None:
+            device = resolve_device(new.recipe.train.device)
+            run = moved_copy(run, device=device, dtype=next(run.model.parameters()).dtype)
+            new.model.to(device)
+        figures = measured(data, {"before": run.model, "after": new.model}, console)
+        with atomic_directory(out, index="config.json") as partial:
+            if recovery is not None:
+                recovery.train(new.model, data, partial)
+                new = replace(new, recipe=recovery.recipe)
+                figures |= measured(data, {"recovered": new.model}, console)
+            write_run(partial, new)
+    return SwapReport(
+        run=new.written_to(out),
+        transfer=transfer,
+        added=tuple(f"{name} = {_written(now)}" for name, (_, now) in added.items()),
+        figures=figures,
+        unmeasured=unmeasured,
+    )
 
 
 def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layers]:
@@ -188,7 +151,8 @@ def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layer
     first = next(iter(old))
     if not options.layers:
         counts = layer_counts(new.model)
-        return new, {stack: evenly_spaced_layers(old[stack], n) for stack, n in counts.items()}
+        layers = {stack: evenly_spaced_layers(old[stack], n) for stack, n in counts.items()}
+        return replace(new, model=_with_patterns_of(recipe.model, new.model, layers)), layers
     unknown = [str(i) for i in options.layers if not 0 <= i < old[first]]
     if unknown:
         raise InputError(
@@ -200,7 +164,7 @@ def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layer
             f"`layers` names {n} layers, and `sets` n_layers={new.model.n_layers}: give one of them"
         )
     new = with_depth(new, n)
-    layers: dict[str, tuple[int, ...]] = {first: options.layers}
+    layers = {first: options.layers}
     for stack, count in layer_counts(new.model).items():
         together = _follows(new.model) and old[stack] == old[first]
         layers.setdefault(
@@ -223,7 +187,7 @@ def _follows(model: ModelConfig) -> bool:
     return isinstance(model, EncoderDecoderConfig) and model.n_decoder_layers is None
 
 
-def _built(run: Run, recipe: Recipe) -> Model:
+def _built(run: TrainedModel, recipe: Recipe) -> Model:
     """The new model, before the weight transfer, in the dtype of the old one."""
     torch.manual_seed(recipe.train.seed)
     try:
@@ -239,20 +203,6 @@ def _check_teacher(options: SwapOptions, report: TransferReport) -> None:
     resized = [reason for reason in report.changed if reason.startswith("vocab_size")]
     if options.distill and resized:
         raise InputError(f"`distill` needs one vocabulary, and {resized[0]}: leave it out")
-
-
-def measured(
-    data: EvaluationData | None, models: Mapping[str, Model], console: Console
-) -> dict[str, Mapping[str, float]]:
-    """Evaluate each model, printing the scores."""
-    if data is None or data.evaluator is None:
-        return {}
-    figures: dict[str, Mapping[str, float]] = {}
-    for name, model in models.items():
-        figures[name] = data.scores(model)
-        line = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
-        console.out(f"{name}: {line}", highlight=False)
-    return figures
 
 
 def _written(value: Any) -> str:

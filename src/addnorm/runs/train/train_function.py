@@ -1,16 +1,17 @@
 """`addnorm.train`: train a model from Python, by default without a run folder."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from inspect import Signature, signature
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from addnorm.data import Corpus, DataConfig, Text, medium_of
 from addnorm.data.batches.buckets import (
-    BatchingConfig,
     ExamplesConfig,
     FramesConfig,
     MaskedConfig,
@@ -28,51 +29,21 @@ from addnorm.runs.recipes.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import Prepared, fit
 from addnorm.tasks.eval_config import EvalConfig
-from addnorm.training.adapters import AdapterConfig
-from addnorm.training.constraint import MaxNormConfig
-from addnorm.training.distillation import DistillationConfig
-from addnorm.training.loss import LossConfig
-from addnorm.training.optim import OptimizerConfig
-from addnorm.training.schedule import ScheduleConfig
 from addnorm.training.settings import TrainConfig
 
+F = TypeVar("F", bound=Callable[..., object])
 
-class TrainOptions(TypedDict, total=False):
-    """The fields of `TrainConfig` as keyword arguments."""
 
-    start: str | PathLike[str] | None
-    adapter: AdapterConfig | None
-    distillation: DistillationConfig | None
-    steps: int | None
-    epochs: int | None
-    batching: BatchingConfig
-    lr: float
-    optimizer: OptimizerConfig
-    constraint: MaxNormConfig | None
-    schedule: ScheduleConfig
-    schedule_steps: int | None
-    loss: LossConfig
-    label_smoothing: float
-    logit_adjustment: float
-    r_drop: float
-    clip: float | None
-    accumulate: int
-    precision: str
-    ema: float | None
-    average: int
-    validate_every: int | None
-    save_every: int | None
-    keep: int
-    patience: int | None
-    select: str
-    activation_checkpointing: str
-    compile: bool
-    seed: int
-    device: str
-    tensorboard: bool
+def _with_fields_of_training(function: F) -> F:
+    """Give the signature of a function the fields of `TrainConfig` in place of its `options`."""
+    *named, _ = signature(function).parameters.values()
+    options = signature(TrainConfig).parameters.values()
+    function.__signature__ = Signature([*named, *options])  # pyright: ignore[reportFunctionMemberAccess]
+    return function
 
 
 @known_keywords
+@_with_fields_of_training
 def train(
     config: ModelConfig,
     data: DataConfig | Corpus,
@@ -81,7 +52,7 @@ def train(
     folder: str | PathLike[str] | None = None,
     evaluation: EvalConfig | None = None,
     progress: bool = True,
-    **options: Unpack[TrainOptions],
+    **options: Any,
 ) -> Run:
     """Train a model and return it, ready to use, as `addnorm train` does with a recipe.
 
@@ -149,7 +120,7 @@ def train(
     return replace(run, corpus=given)
 
 
-def _checked(options: TrainOptions, config: ModelConfig, data: object) -> dict[str, Any]:
+def _checked(options: Mapping[str, Any], config: ModelConfig, data: object) -> dict[str, Any]:
     """The options as fields of `TrainConfig`, with a default batching for the task."""
     fields: dict[str, Any] = dict(options)
     if "batching" in fields:

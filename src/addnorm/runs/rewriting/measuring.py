@@ -1,19 +1,65 @@
-"""How fast models write, side by side: tokens a second for one text and for sixteen at once."""
+"""Measuring rewritten models beside the one before: their scores, and how fast they write."""
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
+from typing import TypeVar
 
 import torch
+from rich.console import Console
 
 from addnorm.generate import GreedyConfig, generate, translate
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model
+from addnorm.runs.evaluation import EvaluationData
+from addnorm.runs.options import Split
 from addnorm.runs.trained_model import TrainedModel
+
+T = TypeVar("T", bound=TrainedModel)
+
+SILENT = Console(quiet=True)
+
+
+def moved_copy(run: T, *, device: torch.device | None = None, dtype: torch.dtype) -> T:
+    """The run on a device and in a dtype; a copy, unless it is there already."""
+    place = device or run.device
+    if all(w.device == place and w.dtype == dtype for w in run.weights.values()):
+        return replace(run, model=run.model.eval())
+    return replace(run, model=copy.deepcopy(run.model).to(place, dtype).eval())
+
+
+def data_to_measure(
+    run: TrainedModel, split: Split, given: Collection[str], *, needed: bool
+) -> tuple[EvaluationData | None, str | None]:
+    """The data of a run, and why models cannot be scored on them, if they cannot.
+
+    Raises `InputError` if data cannot be read that are `needed`, or that a field of the recipe
+    among those `given` names.
+    """
+    named = any(name.startswith("data.") for name in given)
+    return EvaluationData.if_any(run, split, needed=needed or named)
+
+
+def measured(
+    data: EvaluationData | None, models: Mapping[str, Model], console: Console
+) -> dict[str, Mapping[str, float]]:
+    """The scores of each model, printed as they come; none without data."""
+    if data is None or data.evaluator is None:
+        return {}
+    figures: dict[str, Mapping[str, float]] = {}
+    for name, model in models.items():
+        figures[name] = data.scores(model)
+        line = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
+        console.out(f"{name}: {line}", highlight=False)
+    return figures
+
 
 TEXTS = (1, 16)
 """How many texts at once."""
 LENGTH = 32
 """How many tokens are written, or read by an encoder."""
+
 ROUNDS = 5
 
 
@@ -21,11 +67,11 @@ def writing_speeds(run: TrainedModel, models: Mapping[str, Model]) -> dict[str, 
     """Tokens a second of each model by the number of texts at once; medians of rounds in turn.
 
     Language models continue one token greedily, translators translate a source of random tokens,
-    encoders read texts of random tokens. What reads no text has no speed here.
+    encoders read texts of random tokens. A model that reads no text has no speed here.
     """
-    found: dict[str, dict[int, float]] = {name: {} for name in models}
+    speeds: dict[str, dict[int, float]] = {name: {} for name in models}
     if run.text is None or run.medium in ("images", "audio", "series"):
-        return found
+        return speeds
     for n in TEXTS:
         work = {name: _work(run, model, n) for name, model in models.items()}
         for do in work.values():
@@ -37,8 +83,8 @@ def writing_speeds(run: TrainedModel, models: Mapping[str, Model]) -> dict[str, 
                 do()
                 times[name].append(perf_counter() - start)
         for name, seconds in times.items():
-            found[name][n] = n * _length(run) / median(seconds)
-    return found
+            speeds[name][n] = n * _length(run) / median(seconds)
+    return speeds
 
 
 def _length(run: TrainedModel) -> int:

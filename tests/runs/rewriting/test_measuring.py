@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.runs.rewriting import decoding_speed as writing_speed
-from addnorm.runs.rewriting.decoding_speed import writing_speeds
+from addnorm.runs.rewriting import measuring
+from addnorm.runs.rewriting.measuring import writing_speeds
 from addnorm.runs.run import Run
 
 
@@ -19,9 +19,9 @@ def test_speeds_by_the_clock(
     """A clock that adds one second at each look: a turn takes one second."""
     run = Run.open(run_of(task))
     times = iter(range(10_000))
-    monkeypatch.setattr(writing_speed, "perf_counter", lambda: float(next(times)))
-    found = writing_speeds(run, {"one": run.model, "other": run.model})
-    assert found == {"one": {1: 32.0, 16: 512.0}, "other": {1: 32.0, 16: 512.0}}
+    monkeypatch.setattr(measuring, "perf_counter", lambda: float(next(times)))
+    speeds = writing_speeds(run, {"one": run.model, "other": run.model})
+    assert speeds == {"one": {1: 32.0, 16: 512.0}, "other": {1: 32.0, 16: 512.0}}
 
 
 def test_what_reads_no_text_has_no_speed(run_of: Callable[[str], Path]) -> None:
