@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from addnorm.convert.core.family import ModelSpec, differences, explicit
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import (
     build_untrained,
@@ -29,7 +29,6 @@ from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
-from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.masks import Window
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import LearnedConfig, RotaryConfig
@@ -138,18 +137,6 @@ def test_what_a_family_lacks_is_named_and_nothing_is_written(tmp_path: Path) -> 
             model_type="gpt2",
         )
     assert not (tmp_path / "out").exists()
-
-
-def test_defaults_written_out_are_no_difference() -> None:
-    spelt = gpt2(
-        attention=AttentionConfig(n_heads=2, n_kv_heads=2, d_head=4, out_bias=True, dropout=0.5),
-        feedforward=FeedForwardConfig(activation="gelu_tanh", d_ff=32),
-        dropout=0.3,
-        init="gpt2",
-    )
-    assert not differences(explicit(gpt2()), explicit(spelt))
-    other = gpt2(head=TokenHeadConfig(tied=False))
-    assert differences(explicit(gpt2()), explicit(other)) == {"head.tied": (True, False)}
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from addnorm.convert.core.family import Family
+from addnorm.convert.core.family import Family, tensor_names
 from addnorm.convert.core.maps import (
     Concatenated,
     InterleavedHeads,
@@ -36,8 +36,9 @@ class TheirNames:
         if not is_hf_folder(folder):
             return cls()
         family, spec, _ = describe_folder(folder)
-        same = family.equivalent(spec.model) == spec.model
-        return cls(family, tuple(family.maps(spec)) if same else ())
+        if family.equivalent(spec.model) != spec.model:
+            return cls(family)
+        return cls(family, family.maps(spec, tensor_names(spec)))
 
     def find(self, name: str) -> TensorMap | None:
         """The map of a tensor, whose name lacks the prefix in a model without a head."""

@@ -13,21 +13,15 @@ from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
 from addnorm.config import problem_of
+from addnorm.convert.core.differences import check_alike
 from addnorm.convert.core.equivalents import transform_tensors
-from addnorm.convert.core.family import (
-    DIFFERS,
-    NO_PADDING,
-    Family,
-    ModelSpec,
-    check_alike,
-    check_expressible,
-)
+from addnorm.convert.core.family import DIFFERS, NO_PADDING, Family, ModelSpec, build_untrained
 from addnorm.convert.core.maps import TensorMap
 from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
 from addnorm.convert.core.readback import check_logits, check_types, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import check_class
-from addnorm.convert.families.table import FAMILIES
+from addnorm.convert.families import FAMILIES
 from addnorm.convert.tokenizers.files import (
     has_tokenizer,
     load_tokenizers,
@@ -39,7 +33,7 @@ from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.convert.weights.peft import is_adapter
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, choices
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models import Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.init import without_values
 
@@ -123,10 +117,10 @@ def load(
     folder = places_of(folder)[-1]
     family, spec, text = describe_folder(folder, pickled=pickled)
     weights = Weights.open(folder, pickled=pickled)
-    matched = _matched(family, spec, weights, folder)
-    tensors = _read_tensors(matched, weights, folder, dtype)
     with without_values():
         new = build_untrained(spec if model is None else replace(spec, model=model))
+    matched = _matched(family, spec, new, weights, folder)
+    tensors = _read_tensors(matched, weights, folder, dtype)
     _check_shapes(new, tensors, folder)
     set_parameters(new, tensors)
     return LoadedModel(spec, new.eval(), text)
@@ -141,9 +135,9 @@ def check_weights(folder: Path) -> None:
     folder = places_of(folder)[-1]
     family, spec, _ = describe_folder(folder)
     weights = Weights.open(folder)
-    matched = _matched(family, spec, weights, folder)
     with without_values():
         new = build_untrained(spec)
+    matched = _matched(family, spec, new, weights, folder)
     _check_shapes(new, _read_tensors(matched, weights.without_values(), folder), folder)
 
 
@@ -180,7 +174,7 @@ def save(
     tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
     config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
     ids = dict(ids or {}) if text is None else special_ids(text, config["model_type"])
-    check_expressible(family, spec, config | ids)
+    family.check_expressible(spec, config | ids)
     with atomic_directory(folder, replaces=("*.safetensors", "*.json")) as partial:
         if text is not None:
             max_len = spec.model.max_len
@@ -204,7 +198,7 @@ def family_of(settings: Settings) -> Family:
 
 def family_named(model_type: str, where: str) -> Family:
     """The family of a `model_type`. Raises `InputError` if it is not supported."""
-    families = {name: family for family in FAMILIES for name in family.model_types}
+    families = {family.model_type: family for family in FAMILIES}
     if model_type not in families:
         raise InputError(
             f"{where}: model_type = {model_type!r} is not supported.{choices(model_type, families)}"
@@ -215,7 +209,7 @@ def family_named(model_type: str, where: str) -> Family:
 def read_config(family: Family, settings: Settings) -> ModelSpec:
     """Parse a `config.json`. Raises `InputError` naming an unsupported setting."""
     try:
-        spec = family.read(settings)
+        spec = family.config.read(settings)
     except ValidationError as error:  # out of range, or incompatible parts
         first = error.errors()[0]
         problem = problem_of(first)
@@ -224,17 +218,6 @@ def read_config(family: Family, settings: Settings) -> ModelSpec:
     settings.check_all_read()
     check_class(settings, spec)
     return spec
-
-
-def build_untrained(spec: ModelSpec) -> Model:
-    """Build the model with its initial weights."""
-    match spec.model:
-        case EncoderDecoderConfig() as model:
-            return model.build(spec.vocab_size, spec.target_vocab_size)
-        case DecoderConfig() as model:
-            return model.build(spec.vocab_size)
-        case EncoderConfig() as model:
-            return model.build(spec.vocab_size, n_labels=len(spec.labels) or None)
 
 
 def set_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
@@ -269,10 +252,10 @@ def _names_in(family: Family, weights: Weights, folder: Path) -> _Names:
 
 
 def _matched(
-    family: Family, spec: ModelSpec, weights: Weights, folder: Path
+    family: Family, spec: ModelSpec, model: nn.Module, weights: Weights, folder: Path
 ) -> list[tuple[TensorMap, list[str]]]:
     """The family's tensor maps, each with the names of the file's tensors that it reads."""
-    maps = list(family.maps(spec))
+    maps = family.maps(spec, [name for name, _ in model.named_parameters()])
     names = _names_in(family, weights, folder)
     expected_names = {
         name: name.removeprefix(names.strip) for tensor_map in maps for name in tensor_map.theirs
@@ -373,7 +356,7 @@ def _write_tensors(family: Family, spec: ModelSpec, model: nn.Module) -> dict[st
     ledger.close()
     ours = transform_tensors(ours, spec.model, equivalent.model, shapes)
     tensors: dict[str, Tensor] = {}
-    for tensor_map in family.maps(equivalent):
+    for tensor_map in family.maps(equivalent, shapes):
         written = tensor_map.write([ours.pop(name) for name in tensor_map.ours])
         tensors |= dict(zip(tensor_map.theirs, written, strict=True))
     assert not ours, ours.keys()
@@ -386,15 +369,15 @@ def _choose_family(spec: ModelSpec, model_type: str | None) -> tuple[Family, Jso
         family = family_named(model_type, "the family to export to")
         try:
             spec = replace(spec, model=family.equivalent(spec.model))
-            config = family.write(spec) | {"model_type": model_type}
+            config = family.config.write(spec) | {"model_type": model_type}
         except InputError as error:
             raise InputError(f"{model_type}: {error}") from error
-        check_expressible(family, spec, config)
+        family.check_expressible(spec, config)
         return family, config
     problems: list[str] = []
     for family in FAMILIES:
         try:
-            return family, _choose_family(spec, family.model_types[0])[1]
+            return family, _choose_family(spec, family.model_type)[1]
         except InputError as error:
             problems.append(str(error))
     near = [problem for problem in problems if DIFFERS in problem] or problems

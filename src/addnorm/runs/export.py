@@ -13,8 +13,7 @@ from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
 from addnorm.convert.exporters.gguf import Dtype, export_gguf
 from addnorm.convert.exporters.onnx import export_onnx
 from addnorm.convert.folder import save
-from addnorm.convert.preprocessing import write_preprocessing
-from addnorm.convert.preprocessing_of_data import DataReading, reading_of
+from addnorm.convert.preprocessing import DataReading, reading_of, write_preprocessing
 from addnorm.data import ChatConfig
 from addnorm.errors import InputError, choices
 from addnorm.generate import BeamConfig

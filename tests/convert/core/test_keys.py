@@ -10,8 +10,7 @@ from addnorm.convert.core import keys
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.core.tasks import EncoderHeads
-from addnorm.convert.families import gemma
-from addnorm.convert.families.table import FAMILIES
+from addnorm.convert.families import FAMILIES, gemma
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.feedforward import FeedForwardConfig
@@ -108,9 +107,8 @@ def test_keys_must_have_their_fixed_value() -> None:
 def tables() -> Iterator[keys.ConfigTable]:
     yield from (gemma.DECODER_3, gemma.ENCODER_3)
     for family in FAMILIES:
-        table = getattr(family.read, "__self__", None)
-        if isinstance(table, keys.ConfigTable):
-            yield table
+        if isinstance(family.config, keys.ConfigTable):
+            yield family.config
 
 
 def test_every_path_is_a_field_of_a_model() -> None:

@@ -15,7 +15,9 @@ from addnorm.convert.core.maps import (
     TensorMap,
     Transposed,
     ZeroTensor,
-    weight_and_bias,
+    concatenated,
+    tensor_maps,
+    within,
 )
 
 MAPS: list[tuple[TensorMap, list[tuple[int, ...]]]] = [
@@ -72,6 +74,20 @@ def test_an_unused_tensor_is_zero_and_not_written() -> None:
     assert not one.write([torch.zeros(3)])
 
 
-def test_a_layer_has_a_bias_or_not() -> None:
-    assert [m.ours for m in weight_and_bias("a", "x")] == [("a.weight",), ("a.bias",)]
-    assert [m.theirs for m in weight_and_bias("a", "x", bias=False)] == [("x.weight",)]
+def test_names_of_modules_give_those_of_the_tensors_that_a_model_has() -> None:
+    names = {"norm": "ln_f", "head": "lm_head", **within("b.*", "h.*.x", {"up": "fc", "down": "p"})}
+    ours = ["norm.weight", "b.0.up.weight", "b.0.up.bias", "b.11.down.weight"]
+    maps = tensor_maps(ours, names)
+    assert {entry.ours[0]: entry.theirs[0] for entry in maps} == {
+        "norm.weight": "ln_f.weight",
+        "b.0.up.weight": "h.0.x.fc.weight",
+        "b.0.up.bias": "h.0.x.fc.bias",
+        "b.11.down.weight": "h.11.x.p.weight",
+    }
+
+
+def test_maps_of_other_forms_precede_names_and_need_all_their_tensors() -> None:
+    others = [Transposed(Renamed("a.weight", "x.w")), *concatenated("qkv", ("q", "k"), "c_", 3)]
+    ours = ["a.weight", "a.bias", "qkv.q.weight", "qkv.k.weight"]
+    assert tensor_maps(ours, {"a": "x"}, others) == [*others[:2], Renamed("a.bias", "x.bias")]
+    assert others[1] == Concatenated(("qkv.q.weight", "qkv.k.weight"), "c_weight", (3, 3))

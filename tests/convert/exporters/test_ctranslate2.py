@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
+from addnorm.convert.exporters.ctranslate2 import check_ctranslate2, export_ctranslate2
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID, BPEConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, generate, translate
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.nn.attention import AttentionConfig, DotConfig, ScaledDotConfig
+from addnorm.nn.attention.outputs import GatedOutputConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
@@ -367,3 +368,42 @@ def test_without_the_package_the_message_says_what_to_install(
     with pytest.raises(InputError, match=r"pip install 'addnorm\[ctranslate2\]'"):
         export_ctranslate2(_built(config), config, BOTH, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+CONFIGS = [
+    DecoderConfig(**SMALL, attention=FOUR),
+    EncoderDecoderConfig(**SMALL, attention=FOUR),
+]
+
+
+def _exported(config: Any, folder: Path) -> Any:
+    pytest.importorskip("ctranslate2")
+    model = config.build(WORDS.vocab_size).eval()
+    export_ctranslate2(model, config, BOTH, folder)
+    return model
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("config", CONFIGS)
+def test_reading_back_refuses_a_model_with_other_weights(config: Any, tmp_path: Path) -> None:
+    model = _exported(config, tmp_path / "out")
+    check_ctranslate2(tmp_path / "out", model, BOTH, None)
+    stack = model.decoder if isinstance(config, EncoderDecoderConfig) else model.stack
+    stack.blocks[0].attention.v_proj.weight.data *= 1.5
+    with pytest.raises(InputError, match="CTranslate2 cannot hold this model: read back"):
+        check_ctranslate2(tmp_path / "out", model, BOTH, None)
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_gate_is_refused_in_any_layer(config: Any, tmp_path: Path) -> None:
+    model = _exported(config, tmp_path / "out")
+    stack = model.decoder if isinstance(config, EncoderDecoderConfig) else model.stack
+    gated = AttentionConfig(n_heads=4, output=GatedOutputConfig())
+    part = gated.build_parts(32, layer=1)["output"]
+    stack.blocks[1].attention.output = part
+    with pytest.raises(
+        InputError, match=r"CTranslate2 cannot hold attention.output \(GatedOutput\) of layer 1"
+    ):
+        export_ctranslate2(model, config, BOTH, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

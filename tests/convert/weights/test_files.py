@@ -26,7 +26,7 @@ from tests.convert.folders import (
 from torch import Tensor
 
 from addnorm.convert.weights.files import Weights, save_folder_weights
-from addnorm.convert.weights.header import DTYPES
+from addnorm.convert.weights.mapped import DTYPES
 
 SAVED = sorted(DTYPES.values(), key=str)
 

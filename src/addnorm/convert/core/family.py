@@ -1,34 +1,24 @@
 """The protocol of a model family: mapping its Hugging Face config and tensors to ours."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
-from itertools import zip_longest
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from addnorm.convert.core.maps import TensorMap
+from addnorm.convert.core.differences import explicit_differences
+from addnorm.convert.core.maps import TensorMap, tensor_maps
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
-from addnorm.models.inputs import TokenInputConfig
-from addnorm.models.layers import LayerConfig, LayerParts
-from addnorm.nn.attention import (
-    AttentionConfig,
-    EagerCoreConfig,
-    FullPatternConfig,
-    ScaledDotConfig,
-    SDPACoreConfig,
-)
-from addnorm.nn.attention.flex import FlexCoreConfig
-from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
-from addnorm.nn.positions import LearnedConfig
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models.layers import LayerParts
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.init import without_values
 from addnorm.parts import kind_of
 
 DIFFERS = "would become"
 NO_PADDING = -1
-
-EQUAL_CORES = (SDPACoreConfig, FlexCoreConfig, EagerCoreConfig)
-"""Attention cores that compute the same function."""
 
 M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
 
@@ -46,19 +36,48 @@ class ModelSpec:
     `NO_PADDING` where the tokenizer has none."""
 
 
+def build_untrained(spec: ModelSpec) -> Model:
+    """Build the model with its initial weights."""
+    match spec.model:
+        case EncoderDecoderConfig() as model:
+            return model.build(spec.vocab_size, spec.target_vocab_size)
+        case DecoderConfig() as model:
+            return model.build(spec.vocab_size)
+        case EncoderConfig() as model:
+            return model.build(spec.vocab_size, n_labels=len(spec.labels) or None)
+
+
+def tensor_names(spec: ModelSpec) -> list[str]:
+    """The names of a model's tensors; tied ones have one name."""
+    with without_values():
+        return [name for name, _ in build_untrained(spec).named_parameters()]
+
+
+@runtime_checkable
+class ConfigMap(Protocol):
+    """Conversion between a `config.json` and our configuration."""
+
+    def read(self, settings: Settings) -> ModelSpec:
+        """The configuration of a `config.json`. Raises `InputError` for an unsupported value."""
+        ...
+
+    def write(self, spec: ModelSpec) -> Json:
+        """The keys of a model, as far as the family can express it (see `check_expressible`)."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A Hugging Face `model_type`, or several that differ only in name.
+    """A Hugging Face `model_type`: how its `config.json` and its tensors become ours, and back."""
 
-    `read` turns a `config.json` into our configuration. `write` converts ours to a `config.json` as
-    far as the family can express it; `check_expressible` finds the rest by reading it back. `maps`
-    covers every tensor of the model.
-    """
-
-    model_types: tuple[str, ...]
-    read: Callable[[Settings], ModelSpec]
-    write: Callable[[ModelSpec], Json]
-    maps: Callable[[ModelSpec], Iterable[TensorMap]]
+    model_type: str
+    config: ConfigMap
+    names: Mapping[str, str]
+    """Their names of modules by ours, with `*` for the number of a layer; a model may lack some."""
+    heads: Mapping[type, Mapping[str, str]] = field(default_factory=dict[type, Mapping[str, str]])
+    """Their names of the parts of a head by ours, for each head whose names are its own."""
+    others: Callable[[ModelSpec], Iterable[TensorMap]] = lambda spec: ()
+    """The maps of tensors that differ from ours in more than the name."""
     prefix: str = ""
     """The prefix of tensor names in a model with a head, absent in a model without one."""
     renames: tuple[tuple[str, str], ...] = ()
@@ -72,6 +91,12 @@ class Family:
     equivalent: Callable[[ModelConfig], ModelConfig] = lambda model: model
     """Converts to an equivalent model with supported parts (`equivalents.transform_tensors`)."""
 
+    def maps(self, spec: ModelSpec, ours: Iterable[str]) -> list[TensorMap]:
+        """The maps of a model's tensors, whose names are `ours`."""
+        head = self.heads.get(type(spec.model.head), {})
+        names = {**self.names, **{f"head.{part}": theirs for part, theirs in head.items()}}
+        return tensor_maps(ours, names, self.others(spec))
+
     def renamed(self, name: str) -> str:
         """The current name of a tensor."""
         for pattern, now in self.renames:
@@ -82,222 +107,23 @@ class Family:
         """Whether a tensor of this (current) name may be ignored."""
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
-
-def check_expressible(family: Family, spec: ModelSpec, config: Json) -> None:
-    """Raise `InputError` naming the model settings that `config` does not express."""
-    model_type = config["model_type"]
-    spec = replace(spec, model=family.equivalent(spec.model))
-    try:
-        back = family.read(Settings(config, f"{model_type}'s config.json"))
-        if family.refine_by_names is not None:
-            names = [name for tensor_map in family.maps(spec) for name in tensor_map.theirs]
-            back = family.refine_by_names(back, names)
-    except ValueError as error:
-        raise InputError(f"the {model_type} family cannot express this model: {error}") from error
-    changed = explicit_differences(spec.model, back.model)
-    if changed:
-        changes = "; ".join(
-            f"model.{name} = {ours!r} {DIFFERS} {theirs!r}"
-            for name, (ours, theirs) in changed.items()
-        )
-        raise InputError(f"the {model_type} family cannot express this model: {changes}")
-
-
-def check_alike(model: ModelConfig, reader: str) -> None:
-    """Raise `InputError` unless all layers have the model's parts, but for patterns and positions.
-
-    `reader` begins the message, such as "no Hugging Face family".
-    """
-    for name, layers in model.stacks.items():
-        parts = model
-        if isinstance(model, EncoderDecoderConfig) and name == "decoder":
-            parts = model.decoder_parts
-        for i, layer in enumerate(layers):
-            for field in ("attention", "feedforward", "norm"):
-                common, own = (_bare(getattr(owner, field)) for owner in (parts, layer))
-                if common != own:
-                    of = f" of the {name}" * (name != "stack")
-                    raise InputError(
-                        f"{reader} has layers of different kinds: layer {i}{of} has the {field} "
-                        f"{_differing(own, common)}, and the model {_differing(common, own)}"
-                    )
-
-
-def _differing(part: Any, other: Any) -> str:
-    """The kind of a part, with the settings that another part of this kind has otherwise."""
-    if type(part) is not type(other):
-        return kind_of(part)
-    names = [field.name for field in fields(part)]
-    own = {
-        name: getattr(part, name) for name in names if getattr(part, name) != getattr(other, name)
-    }
-    return f"{kind_of(part)} with {', '.join(f'{name} = {value}' for name, value in own.items())}"
-
-
-def _bare(part: Any) -> Any:
-    """A part, of attention without its pattern."""
-    is_attention = isinstance(part, AttentionConfig)
-    return replace(part, pattern=FullPatternConfig()) if is_attention else part
-
-
-def explicit(model: ModelConfig) -> ModelConfig:
-    """The configuration with defaults made explicit, and training-only settings removed."""
-    stacks, own = list(model.stacks.values()), _explicit_layers(model)
-    bounded = isinstance(model.position, LearnedConfig)
-    changes: dict[str, Any] = {
-        **own,
-        "max_len": model.max_len if bounded else 1024,
-        "init": "xavier",
-        "vocab_size": None,
-    }
-    if isinstance(model, EncoderDecoderConfig):
-        decoder = model.decoder_parts
-        bounded = isinstance(decoder.position, LearnedConfig)
-        of_decoder = _explicit_layers(decoder, len(stacks[1]))
-        changes |= {f"decoder_{name}": part for name, part in of_decoder.items()}
-        cross = [_written_out(layer.cross_attention, model.d_model) for layer in stacks[1]]
-        cross = [replace(attention, pattern=FullPatternConfig()) for attention in cross]
-        alike = cross.count(cross[0]) == len(cross)
-        changes |= {
-            "target_vocab_size": None,
-            "share_embeddings": model.share_embeddings
-            and isinstance(model.input, TokenInputConfig),
-            "cross_attention": cross[0] if alike else None,
-            "n_decoder_layers": len(stacks[1]),
-            "decoder_position": decoder.position,
-            "decoder_max_len": (model.decoder_max_len or model.max_len) if bounded else 1,
-        }
-    return without_dropout(replace(model, **changes))
-
-
-def _explicit_layers(model: ModelConfig, n: int | None = None) -> dict[str, Any]:
-    """Attention and feed-forward of all layers with their sizes, and what layers have otherwise.
-
-    A layer says what differs from the first; patterns that differ stand in all layers.
-    """
-    layers = model.layers(model.n_layers if n is None else n) or model.layers(1)
-    mixers = [_written_out(layer.attention, model.d_model) for layer in layers]
-    feedforwards = [_with_width(layer.feedforward, model.d_model) for layer in layers]
-    patterns: list[Any] = [None] * len(layers)
-    bare = [_bare(mixer) for mixer in mixers]
-    if bare.count(bare[0]) == len(bare) and mixers.count(mixers[0]) < len(mixers):
-        mixers, patterns = bare, [mixer.pattern for mixer in mixers]
-    own = tuple(
-        LayerConfig(
-            attention=None if mixer == mixers[0] else mixer,
-            pattern=pattern,
-            feedforward=None if feedforward == feedforwards[0] else feedforward,
-            norm=None if layer.norm == model.norm else layer.norm,
-            position=None if layer.position == model.position else layer.position,
-        )
-        for layer, mixer, pattern, feedforward in zip(
-            layers, mixers, patterns, feedforwards, strict=True
-        )
-    )
-    return {
-        "attention": mixers[0],
-        "feedforward": feedforwards[0],
-        "layer_pattern": own if any(layer != LayerConfig() for layer in own) else (),
-    }
-
-
-def written_out(model: ModelConfig) -> ModelConfig:
-    """The configuration with all sizes, and with the decoder's parts next to the encoder's."""
-    changes: dict[str, Any] = {
-        "attention": _written_out(model.attention, model.d_model),
-        "feedforward": _with_width(model.feedforward, model.d_model),
-    }
-    if isinstance(model, EncoderDecoderConfig):
-        decoder = model.decoder_parts
-        changes |= {
-            "n_decoder_layers": model.n_decoder_layers or model.n_layers,
-            "decoder_attention": _written_out(decoder.attention, model.d_model),
-            "decoder_feedforward": _with_width(decoder.feedforward, model.d_model),
-            "decoder_position": model.decoder_position or model.position,
-            "decoder_max_len": model.decoder_max_len or model.max_len,
-        }
-    return replace(model, **changes)
-
-
-def _with_width(feedforward: Any, d_model: int) -> Any:
-    """A feed-forward with its default width written out."""
-    if isinstance(feedforward, FeedForwardConfig):
-        return replace(feedforward, d_ff=feedforward.d_ff or 4 * d_model)
-    if isinstance(feedforward, GatedFeedForwardConfig):
-        return replace(feedforward, d_ff=feedforward.d_ff or 8 * d_model // 3)
-    return feedforward
-
-
-def _written_out(attention: Any, d_model: int) -> Any:
-    """A mixer with the defaults of attention written out."""
-    if not isinstance(attention, AttentionConfig):
-        return attention
-    heads, score = attention.heads(d_model), attention.score
-    if isinstance(score, ScaledDotConfig):
-        score = replace(score, factor=score.scale(heads.d_head))
-    return replace(
-        attention,
-        n_kv_heads=heads.n_kv_heads,
-        d_head=heads.d_head,
-        out_bias=attention.bias if attention.out_bias is None else attention.out_bias,
-        score=score,
-        core=None if isinstance(attention.core, EQUAL_CORES) else attention.core,
-    )
-
-
-def without_dropout(settings: Any) -> Any:
-    """Set every dropout rate to zero."""
-    changes: dict[str, Any] = {}
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if field.name in ("dropout", "word_dropout", "layer_drop"):
-            changes[field.name] = 0.0
-        elif is_dataclass(value):
-            changes[field.name] = without_dropout(value)
-        elif isinstance(value, tuple):
-            changes[field.name] = tuple(
-                without_dropout(item) if is_dataclass(item) else item for item in value
+    def check_expressible(self, spec: ModelSpec, config: Json) -> None:
+        """Raise `InputError` naming the model settings that `config` does not express."""
+        refused = f"the {self.model_type} family cannot express this model"
+        spec = replace(spec, model=self.equivalent(spec.model))
+        try:
+            back = self.config.read(Settings(config, f"{self.model_type}'s config.json"))
+            if self.refine_by_names is not None:
+                maps = self.maps(spec, tensor_names(spec))
+                back = self.refine_by_names(back, [name for each in maps for name in each.theirs])
+        except ValueError as error:
+            raise InputError(f"{refused}: {error}") from error
+        if changed := explicit_differences(spec.model, back.model):
+            changes = (
+                f"model.{name} = {ours!r} {DIFFERS} {theirs!r}"
+                for name, (ours, theirs) in changed.items()
             )
-    return replace(settings, **changes)
-
-
-OF_DECODER = ("decoder_attention", "decoder_feedforward", "decoder_layer_pattern")
-
-
-def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """The differences of both with their defaults written out.
-
-    Those of a decoder that follows its encoder are named once.
-    """
-    changed = differences(explicit(one), explicit(other))
-    return {
-        name: values
-        for name, values in changed.items()
-        if not name.startswith(OF_DECODER) or changed.get(name.removeprefix("decoder_")) != values
-    }
-
-
-def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
-    """The fields in which two configurations differ, with both values.
-
-    Layers are compared one by one; where only one side has layers, the others give nothing.
-    """
-    if isinstance(one, tuple) and isinstance(other, tuple) and _are_layers(one + other):
-        pairs = zip_longest(one, other, fillvalue=LayerConfig())
-        both = (differences(*pair, f"{name}{i}.") for i, pair in enumerate(pairs))
-        return {path: values for found in both for path, values in found.items()}
-    if type(one) is not type(other) or not is_dataclass(one):
-        kinds = tuple(getattr(x, "kind", x) if is_dataclass(x) else x for x in (one, other))
-        return {} if one == other else {name.rstrip("."): (kinds[0], kinds[1])}
-    found: dict[str, tuple[Any, Any]] = {}
-    for field in fields(one):
-        ours, theirs = getattr(one, field.name), getattr(other, field.name)
-        found |= differences(ours, theirs, f"{name}{field.name}.")
-    return found
-
-
-def _are_layers(values: tuple[Any, ...]) -> bool:
-    return bool(values) and all(isinstance(value, LayerConfig) for value in values)
+            raise InputError(f"{refused}: {'; '.join(changes)}")
 
 
 # Accessors for parts of a configuration.
@@ -326,7 +152,15 @@ def attention_of(model: ModelConfig | LayerParts) -> AttentionConfig:
     return model.attention
 
 
-def layers(n: int, maps: Callable[[int], Iterable[TensorMap]]) -> Iterator[TensorMap]:
-    """Yield the tensor maps of every layer."""
-    for i in range(n):
-        yield from maps(i)
+def token_head_of(model: Any) -> TokenHeadConfig:
+    """The token head of a model. Raises `InputError` for a custom head."""
+    if isinstance(model.head, TokenHeadConfig):
+        return model.head
+    raise InputError(f"no other library has the head {kind_of(model.head)}")
+
+
+def embedding_of(model: Any) -> EmbeddingConfig:
+    """The token embedding of a model. Raises `InputError` for a custom embedding."""
+    if isinstance(model.embedding, EmbeddingConfig):
+        return model.embedding
+    raise InputError(f"no other library has the embedding {kind_of(model.embedding)}")

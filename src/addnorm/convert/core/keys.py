@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from addnorm.convert.core.family import ModelSpec, attention_of, written_out
+from addnorm.convert.core.differences import written_out
+from addnorm.convert.core.family import ModelSpec, attention_of
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import ModelConfig

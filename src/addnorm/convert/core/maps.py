@@ -4,8 +4,9 @@ A map names tensors on both sides. `read` converts theirs to ours, `write` ours 
 rather than copies where possible.
 """
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -212,15 +213,44 @@ TensorMap = (
 """Any tensor map."""
 
 
-def weight_and_bias(our_name: str, their_name: str, *, bias: bool = True) -> list[Renamed]:
-    """Maps of the weight of a layer and, optionally, its bias."""
-    kinds = ("weight", "bias") if bias else ("weight",)
-    return [Renamed(f"{our_name}.{kind}", f"{their_name}.{kind}") for kind in kinds]
+LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+"""The number of a layer in the name of a module."""
 
 
-def renamed(
-    ours: str, theirs: str, names: Mapping[str, str], *, bias: bool = True
-) -> Iterator[Renamed]:
-    """Maps of the weights and biases of named parts of one of our modules and one of theirs."""
-    for our_part, their_part in names.items():
-        yield from weight_and_bias(f"{ours}.{our_part}", f"{theirs}.{their_part}", bias=bias)
+def tensor_maps(
+    ours: Iterable[str], names: Mapping[str, str], others: Iterable[TensorMap] = ()
+) -> list[TensorMap]:
+    """The maps of our tensors with the names `ours`.
+
+    `names` are their names of modules by ours, with `*` for the number of a layer. Their tensors
+    have the last part of our names. `others` are maps of tensors that differ in more than the name;
+    they take precedence, and those of tensors that are not in `ours` are dropped.
+    """
+    rest = dict.fromkeys(ours)
+    maps: list[TensorMap] = [entry for entry in others if rest.keys() >= {*entry.ours}]
+    for name in {name for entry in maps for name in entry.ours}:
+        del rest[name]
+    for name in rest:
+        module, _, part = name.rpartition(".")
+        if (theirs := names.get(LAYER.sub("*", module))) is not None:
+            layer = LAYER.search(module)
+            maps.append(Renamed(name, f"{theirs.replace('*', layer[0] if layer else '')}.{part}"))
+    return maps
+
+
+def within(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
+    """The names of parts of a module, extended by our and their name of the module."""
+    return {f"{ours}.{part}": f"{theirs}.{name}" for part, name in names.items()}
+
+
+def concatenated(ours: str, parts: Sequence[str], theirs: str, size: int) -> Iterator[Concatenated]:
+    """The maps of weights and biases of parts with `size` rows each, which theirs has in one.
+
+    `theirs` ends before `weight` and `bias`.
+    """
+    for kind in ("weight", "bias"):
+        names = tuple(f"{ours}.{part}.{kind}" for part in parts)
+        yield Concatenated(names, f"{theirs}{kind}", (size,) * len(parts))
+
+
+QKV = ("q_proj", "k_proj", "v_proj")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.tokenizers.layouts import GENERATION
-from addnorm.convert.weights.header import parse_object
+from addnorm.convert.weights.mapped import parse_object
 from addnorm.convert.weights.peft import base_of, is_adapter
 from addnorm.errors import InputError
 from addnorm.files import read_file

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from addnorm.convert.weights.header import parse_object
+from addnorm.convert.weights.mapped import parse_object
 from addnorm.errors import InputError, choices
 from addnorm.files import read_file
 

@@ -1,13 +1,11 @@
 """Encoder tasks and heads, given by the `architectures` key of a `config.json`."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.family import ModelSpec, token_head_of
 from addnorm.convert.core.keys import Fields
-from addnorm.convert.core.known import token_head_of
-from addnorm.convert.core.maps import Renamed, TensorMap, weight_and_bias
 from addnorm.convert.core.settings import Json, Settings, labels_of
 from addnorm.errors import InputError, choices
 from addnorm.models import EncoderConfig, ModelConfig
@@ -81,12 +79,6 @@ def is_body(settings: Settings) -> bool:
     return name.endswith("Model") and not name.endswith("HeadModel")
 
 
-def head_weights(model: ModelConfig, theirs: str) -> Iterator[TensorMap]:
-    """The map of the token scores' weights, if they are not the table of tokens."""
-    if not isinstance(model.head, HiddenHeadConfig) and not token_head_of(model).tied:
-        yield Renamed("head.weight", theirs)
-
-
 @dataclass(frozen=True)
 class EncoderHeads:
     """The keys of an encoder's task: each has a head, and a class named `stem` plus an ending."""
@@ -109,16 +101,6 @@ class EncoderHeads:
         labelled = isinstance(head, ClassificationHeadConfig | TaggingHeadConfig)
         keys = label_keys(spec.labels, head) if labelled else {}
         return {"architectures": [architecture(head, self.stem, self.endings)], **keys}
-
-
-HeadNames = Mapping[type, Mapping[str, str]]
-"""Hugging Face names of the parts of each head, by our names."""
-
-
-def head_maps(head: HeadConfig, names: HeadNames) -> Iterator[TensorMap]:
-    """The maps of a head's weights and biases."""
-    for our_part, theirs in names.get(type(head), {}).items():
-        yield from weight_and_bias(f"head.{our_part}", theirs)
 
 
 def like_feedforward(model: ModelConfig) -> ModelConfig:

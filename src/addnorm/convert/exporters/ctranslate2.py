@@ -1,5 +1,6 @@
-"""Exporting translation and language models to CTranslate2."""
+"""Exporting translation and language models to CTranslate2, whose runtime verifies the export."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,29 +10,36 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
-from addnorm.convert.core.readback import check_types
-from addnorm.convert.exporters.ctranslate2_check import check_ctranslate2
+from addnorm.convert.core.readback import (
+    check_logits,
+    check_types,
+    model_logits,
+    sample_inputs,
+)
+from addnorm.convert.exporters.claims import (
+    added_positions,
+    claim_added,
+    claim_gain,
+    leave_unused_position,
+)
 from addnorm.convert.exporters.ctranslate2_options import (
     blocks_of,
     refusal,
     residuals_of,
     stack_options,
 )
-from addnorm.convert.exporters.decoder_parts import claim_added, leave_unused_position
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-from addnorm.errors import InputError
+from addnorm.errors import optional
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.models.ledger import Ledger
 from addnorm.nn.attention import SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import Block, CrossBlock, ParallelBlock, ParallelCrossBlock, Stack
-from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.heads import TokenHead
-from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNorm, NoNorm, OffsetRMSNorm, RMSNorm
 from addnorm.nn.positions import Learned, Sinusoidal, T5Bias
 from addnorm.nn.residuals import Branch, PostNorm, PreNorm, SandwichNorm
@@ -76,7 +84,7 @@ def export_ctranslate2(
     is loaded by the runtime and must reproduce the model's logits. Raises `InputError` naming a
     part that CTranslate2 lacks, or if the package is missing.
     """
-    _require()
+    optional("ctranslate2", "ctranslate2", "this export")
     check_types("CTranslate2", model)
     ledger = Ledger(model, "CTranslate2")
     rows = max(config.max_len, N_POSITIONS)
@@ -96,15 +104,6 @@ def export_ctranslate2(
         if template is not None:
             (partial / TEMPLATE).write_text(template, encoding="utf-8")
         check_ctranslate2(partial, model, tokenizers, quantization)
-
-
-def _require() -> None:
-    try:
-        import ctranslate2  # noqa: F401 # pyright: ignore[reportUnusedImport]
-    except ImportError as error:
-        raise InputError(
-            "this export needs CTranslate2: pip install 'addnorm[ctranslate2]'"
-        ) from error
 
 
 # The whole model.
@@ -226,17 +225,10 @@ def _set_embedding(spec: Any, table: Any, embed: Embedding, rows: int, ledger: L
     else:
         ledger.module(embed.norm, NoNorm)
     if "position_encodings" in vars(spec):
-        spec.position_encodings.encodings = _array(_encodings(embed, rows, ledger))
+        claim_added(embed.position, ledger)
+        spec.position_encodings.encodings = _array(added_positions(embed, rows, torch.float32))
     elif isinstance(embed.position, Sinusoidal | Learned):
         raise refusal("positions both added and in attention", "one scheme")
-
-
-def _encodings(embed: Embedding, rows: int, ledger: Ledger) -> Tensor:
-    """The position encodings that are added to the embeddings."""
-    claim_added(embed.position, ledger)
-    nothing = torch.zeros(1, embed.position.max_len or rows, embed.tokens.embedding_dim)
-    nothing = nothing.to(embed.tokens.weight.device)
-    return embed.position.embed(nothing, Context.over(nothing, Full()))[0]
 
 
 def _has_norm(embed: Embedding) -> bool:
@@ -331,11 +323,11 @@ def _set_norm(parent: Any, name: str, norm: nn.Module, ledger: Ledger) -> None:
         raise refusal(part, "LayerNorm and RMSNorm")
     ledger.module(norm, LayerNorm, RMSNorm, OffsetRMSNorm)
     spec = common_spec.LayerNormSpec(rms_norm=not isinstance(norm, LayerNorm))
-    weight = ledger.take(norm, "weight").float()
-    spec.gamma = _array(1.0 + weight if isinstance(norm, OffsetRMSNorm) else weight)
+    gain = claim_gain(norm, ledger)
+    spec.gamma = _array(gain)
     if isinstance(norm, LayerNorm):
         bias = ledger.take(norm, "bias")
-        spec.beta = _array(torch.zeros_like(weight) if bias is None else bias)
+        spec.beta = _array(torch.zeros_like(gain) if bias is None else bias)
     setattr(parent, name, spec)
 
 
@@ -351,3 +343,73 @@ def _one_eps(model: EncoderDecoderModel | DecoderModel, ledger: Ledger) -> float
 def _array(tensor: Tensor) -> Any:
     """A copy, since CTranslate2 quantises in place."""
     return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
+
+
+# Reading back.
+
+ROUNDING = {"float16": 2e-2, "bfloat16": 1e-1, "int16": 2e-2}
+"""Tolerances for lower-precision types; 0.25 for int8 weights."""
+
+
+def check_ctranslate2(
+    folder: Path,
+    model: EncoderDecoderModel | DecoderModel,
+    tokenizers: Tokenizers,
+    quantization: str | None,
+) -> None:
+    """Raise `InputError` unless the runtime reproduces the model's logits on a short text.
+
+    Translation models return no logits, so the log-probabilities of a target are compared.
+    """
+    if isinstance(model, DecoderModel):
+        [tokens] = inputs = sample_inputs(model)
+        expected, actual = model_logits(model, inputs), _logits(folder, tokens)
+    else:
+        expected, actual = _log_probabilities(folder, model, tokenizers)
+    rounding = None if quantization is None else ROUNDING.get(quantization, 0.25)
+    check_logits("CTranslate2", actual, expected, expected.dtype, tolerance=rounding)
+
+
+def _opened(kind: str, folder: Path) -> Any:
+    import ctranslate2
+
+    return getattr(ctranslate2, kind)(str(folder), compute_type="float32", intra_threads=1)
+
+
+def _logits(folder: Path, tokens: Tensor) -> Tensor:
+    logits = _opened("Generator", folder).forward_batch(tokens.tolist())
+    return torch.from_numpy(np.array(logits))
+
+
+def _log_probabilities(
+    folder: Path, model: EncoderDecoderModel, tokenizers: Tokenizers
+) -> tuple[Tensor, Tensor]:
+    """Our and their log-probabilities of a target; the runtime adds special tokens itself."""
+    source, target = sample_inputs(model)
+    source, target = source[:, :-2], target[:, :-1]
+    before, after = _ends(tokenizers.source)
+    bos, eos = tokenizers.target.bos_id, tokenizers.target.eos_id
+    assert eos is not None
+    read = torch.cat([source.new_tensor([before]), source, source.new_tensor([after])], dim=1)
+    written = torch.cat([target.new_tensor([[bos]]), target], dim=1)
+    following = torch.cat([target, target.new_tensor([[eos]])], dim=1)
+    logits = model_logits(model, (read.long(), written)).float().log_softmax(-1)
+    ours = logits.gather(-1, following[..., None])[..., 0]
+    names = (
+        _names(folder, source[0].tolist(), "source"),
+        _names(folder, target[0].tolist(), "target"),
+    )
+    [scored] = _opened("Translator", folder).score_batch([names[0]], [names[1]])
+    return ours, torch.tensor([scored.log_probs])
+
+
+def _ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    after = tokenizer.eos_ids[:1] if tokenizer.after is None else tokenizer.after
+    return list(tokenizer.before or ()), list(after)
+
+
+def _names(folder: Path, ids: list[int], side: str) -> list[str]:
+    """The tokens of these ids in the folder's vocabulary."""
+    shared, own = folder / "shared_vocabulary.json", folder / f"{side}_vocabulary.json"
+    names = json.loads((shared if shared.exists() else own).read_text(encoding="utf-8"))
+    return [names[i] for i in ids]

@@ -5,13 +5,17 @@ from typing import Any
 
 from torch import nn
 
-from addnorm.convert.exporters.decoder_parts import claim_product, claim_rotary, geometric
+from addnorm.convert.exporters.claims import (
+    claim_alibi,
+    claim_dot_product,
+    claim_feedforward,
+    claim_rotary,
+    geometric,
+)
 from addnorm.errors import InputError
 from addnorm.models.ledger import TYPE, Ledger
-from addnorm.nn.attention import CrossAttention, EagerCore, SDPACore, SelfAttention
+from addnorm.nn.attention import CrossAttention, SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
-from addnorm.nn.attention.outputs import PlainOutput
-from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import (
     AnyBlock,
     Block,
@@ -20,18 +24,17 @@ from addnorm.nn.blocks import (
     ParallelCrossBlock,
     Stack,
 )
-from addnorm.nn.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
+from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import NoNorm
 from addnorm.nn.positions import ALiBi, NoPosition, Rotary, T5Bias
-from addnorm.nn.positions.alibi import slopes
 from addnorm.nn.positions.rotary import LAYOUTS
 from addnorm.nn.residuals import Branch, PostNorm, PreNorm, SandwichNorm
 
 Options = dict[str, Any]
 """Arguments of CTranslate2's `TransformerEncoderSpec` or `TransformerDecoderSpec`."""
 
-KNOWN_ACTIVATIONS = {
+ACTIVATION_NAMES = {
     "relu": "RELU",
     "gelu": "GELU",
     "gelu_tanh": "GELUTanh",
@@ -97,17 +100,10 @@ def _block_options(block: AnyBlock, ledger: Ledger) -> Options:
 
 def _head_options(attention: MultiHead, ledger: Ledger) -> Options:
     ledger.module(attention, SelfAttention, CrossAttention)
-    ledger.module(attention.output, PlainOutput)
-    core = attention.core
-    if not isinstance(core, SDPACore | EagerCore):
-        raise ledger.refusal(core, TYPE, "cores of one softmax")
     accepted = "dot products, scaled or not, without softcap,"
-    if not isinstance(core.score, DotProduct):
-        raise ledger.refusal(core, "score", accepted)
-    score = claim_product(core, ledger)
-    for name in ("weight", "softcap"):
-        if getattr(score, name) is not None:
-            raise ledger.refusal(score, name, accepted)
+    score = claim_dot_product(attention, ledger, accepted)
+    if score.softcap is not None:
+        raise ledger.refusal(score, "softcap", accepted)
     if isinstance(attention.q_norm, NoNorm) != isinstance(attention.k_norm, NoNorm):
         raise refusal("norm of queries or keys alone", "one of both")
     n_heads, n_kv_heads, n_values = (
@@ -128,13 +124,10 @@ def _feedforward_options(layer: nn.Module, ledger: Ledger) -> Options:
 
     if not isinstance(layer, FeedForward | GatedFeedForward):
         raise ledger.refusal(layer, TYPE, "'mlp' and 'gated'")
-    ledger.module(layer, FeedForward, GatedFeedForward)
-    ledger.dropout(layer.dropout)
-    names = {act: name for name, act in ACTIVATIONS.items()}
-    name = names.get(ledger.take(layer, "activation"), "")
-    if name not in KNOWN_ACTIVATIONS:
-        raise ledger.refusal(layer, "activation", ", ".join(KNOWN_ACTIVATIONS))
-    activation = common_spec.Activation[KNOWN_ACTIVATIONS[name]]
+    name = claim_feedforward(layer, ledger)
+    if name not in ACTIVATION_NAMES:
+        raise ledger.refusal(layer, "activation", ", ".join(ACTIVATION_NAMES))
+    activation = common_spec.Activation[ACTIVATION_NAMES[name]]
     return {"ffn_glu": isinstance(layer, GatedFeedForward), "activation": activation}
 
 
@@ -143,9 +136,8 @@ def _position_options(attention: SelfAttention, ledger: Ledger) -> Options:
         case NoPosition() as none:
             ledger.module(none, NoPosition)
             return {}
-        case ALiBi() as alibi:
-            n_heads = attention.q_proj.out_features // attention.d_head
-            ledger.expect(ledger.module(alibi, ALiBi), "slopes", slopes(n_heads))
+        case ALiBi():
+            claim_alibi(attention, ledger)
             return {"alibi": True}
         case T5Bias() as bias:
             ledger.module(bias, T5Bias)

@@ -4,26 +4,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from jaxtyping import Float, Int8, UInt8
 from torch import Tensor, nn
 
 from addnorm.atomic import atomic_directory
 from addnorm.convert.core.readback import check_types
-from addnorm.convert.exporters.decoder_parts import attention_of, eps_of, geometric, norms_of
-from addnorm.convert.exporters.gguf_architectures import architecture_of
-from addnorm.convert.exporters.gguf_blocks import add_quantized
+from addnorm.convert.exporters.claims import added_positions, claim_gain, geometric
+from addnorm.convert.exporters.gguf_architectures import (
+    architecture_of,
+    attention_of,
+    eps_of,
+    norms_of,
+)
 from addnorm.convert.exporters.gguf_check import check_gguf
 from addnorm.convert.exporters.gguf_vocabulary import vocabulary
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-from addnorm.errors import InputError
+from addnorm.errors import InputError, optional
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.models.ledger import Ledger
 from addnorm.nn.attention import SelfAttention
 from addnorm.nn.blocks import Block, ParallelBlock
-from addnorm.nn.context import Context
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
-from addnorm.nn.masks import Full, Window
+from addnorm.nn.masks import Window
 from addnorm.nn.norms import LayerNorm, OffsetRMSNorm, RMSNorm
 from addnorm.nn.positions import ALiBi, Learned, Rotary, Sinusoidal
 from addnorm.nn.positions.rotary import LAYOUTS
@@ -77,15 +82,8 @@ def export_gguf(
     if template is not None:
         writer.add_chat_template(template)
     writer.add_name(file.stem)
-    kinds = gguf.LlamaFileType
-    types = {
-        "f32": kinds.ALL_F32,
-        "f16": kinds.MOSTLY_F16,
-        "bf16": kinds.MOSTLY_BF16,
-        "q8_0": kinds.MOSTLY_Q8_0,
-        "q4_0": kinds.MOSTLY_Q4_0,
-    }
-    writer.add_file_type(types[dtype])
+    kind = "ALL_F32" if dtype == "f32" else f"MOSTLY_{dtype.upper()}"
+    writer.add_file_type(gguf.LlamaFileType[kind])
     tensors = _tensors(model, config, name, ledger)
     if scales is None:
         for tensor_name, tensor in tensors:
@@ -104,11 +102,7 @@ def export_gguf(
 
 
 def _library() -> Any:
-    try:
-        import gguf
-    except ImportError as error:
-        raise InputError("this export needs gguf: pip install 'addnorm[gguf]'") from error
-    return gguf
+    return optional("gguf", "gguf", "this export")
 
 
 # Sizes and vocabulary.
@@ -229,7 +223,8 @@ def _tensors(model: DecoderModel, config: DecoderConfig, name: str, ledger: Ledg
     table, head_weight = ledger.table(embed.tokens), ledger.take(head, "weight")
     yield "token_embd.weight", table * embed.scale if own_scale else table
     if isinstance(embed.position, Learned | Sinusoidal):
-        yield "position_embd.weight", _encodings(model, config)
+        rows = config.max_len
+        yield "position_embd.weight", added_positions(embed, rows, embed.tokens.weight.dtype)
     yield from _norm("output_norm", model.stack.norm, ledger)
     if head_weight is not table or own_scale or name in UNTIED:
         yield "output.weight", head_weight
@@ -240,13 +235,6 @@ def _tensors(model: DecoderModel, config: DecoderConfig, name: str, ledger: Ledg
     for i, block in enumerate(blocks):
         for part, tensor in _block(block, name, ledger):
             yield f"blk.{i}.{part}", tensor
-
-
-def _encodings(model: DecoderModel, config: DecoderConfig) -> Tensor:
-    """The position encodings that are added to the embeddings."""
-    rows, table = model.embed.position.max_len or config.max_len, model.embed.tokens.weight
-    nothing = table.new_zeros(1, rows, table.shape[1])
-    return model.embed.position.embed(nothing, Context.over(nothing, Full()))[0]
 
 
 def _block(block: Block | ParallelBlock, name: str, ledger: Ledger) -> Named:
@@ -304,9 +292,58 @@ def _linear(part: str, layer: nn.Linear, ledger: Ledger) -> Named:
 
 
 def _norm(part: str, norm: nn.Module, ledger: Ledger) -> Named:
-    for end in ("weight", "bias"):
-        if end not in dict(norm.named_parameters(recurse=False)):
-            continue
-        tensor = ledger.take(norm, end)
-        gain = isinstance(norm, OffsetRMSNorm) and end == "weight"
-        yield f"{part}.{end}", 1.0 + tensor.float() if gain else tensor
+    names = dict(norm.named_parameters(recurse=False))
+    if "weight" in names:
+        yield f"{part}.weight", claim_gain(norm, ledger)
+    if "bias" in names:
+        yield f"{part}.bias", ledger.take(norm, "bias")
+
+
+# Blocks of 32 numbers with one scale, which hold a model's own integers.
+
+BLOCK = 32
+
+HALF_ROUNDING = 2**-10
+"""How far a scale may move as it becomes a half: twice the rounding of normal numbers."""
+
+
+def add_quantized(writer: Any, name: str, tensor: Tensor, scale: Tensor, dtype: str) -> None:
+    """Add a tensor of integers times `scale`; in float32 where all scales are zero.
+
+    Raises `InputError` for rows that are not blocks of 32, and scales that a half cannot hold.
+    """
+    tensor, scale = (x.detach().cpu().float().contiguous() for x in (tensor, scale))
+    if tensor.ndim == 1 or name == "position_embd.weight" or not scale.any():
+        writer.add_tensor(name, tensor.numpy())
+        return
+    if not scale.all():
+        raise InputError(f"GGUF has one type for all of {name}, of which a part was kept")
+    kinds = _library().GGMLQuantizationType
+    pack, kind = (q8_0, kinds.Q8_0) if dtype == "q8_0" else (q4_0, kinds.Q4_0)
+    if tensor.shape[-1] % BLOCK:
+        raise InputError(f"GGUF has blocks of {BLOCK} numbers, and {name} rows of {len(tensor[0])}")
+    half = scale.half()
+    if ((half.float() - scale).abs() > HALF_ROUNDING * scale.abs()).any():
+        raise InputError(f"GGUF keeps scales as halves, which are too coarse for {name}")
+    whole = (tensor / scale).round().to(torch.int8)
+    blocks = pack(whole.unflatten(-1, (-1, BLOCK)), half.unflatten(-1, (-1, BLOCK))[..., 0])
+    writer.add_tensor(name, blocks.flatten(-2).numpy(), raw_dtype=kind)
+
+
+def q8_0(
+    whole: Int8[Tensor, "rows blocks 32"], scale: Float[Tensor, "rows blocks"]
+) -> UInt8[Tensor, "rows blocks 34"]:
+    """The half scale, then 32 bytes."""
+    return torch.cat([_bytes(scale), whole.view(torch.uint8)], -1)
+
+
+def q4_0(
+    whole: Int8[Tensor, "rows blocks 32"], scale: Float[Tensor, "rows blocks"]
+) -> UInt8[Tensor, "rows blocks 18"]:
+    """The half scale, then the first 16 numbers in the lower halves of bytes, 16 in the upper."""
+    shifted = (whole + 8).to(torch.uint8)
+    return torch.cat([_bytes(scale), shifted[..., :16] | (shifted[..., 16:] << 4)], -1)
+
+
+def _bytes(scale: Float[Tensor, "rows blocks"]) -> UInt8[Tensor, "rows blocks 2"]:
+    return torch.from_numpy(scale.numpy()[..., None].view(np.uint8))

@@ -3,7 +3,7 @@
 import copy
 import logging
 import warnings
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from addnorm.convert.exporters.onnx_quantized import (
     pack_blocks,
     place_dequantized,
 )
-from addnorm.errors import InputError
+from addnorm.errors import InputError, optional
 from addnorm.models import (
     DecoderConfig,
     DecoderModel,
@@ -76,10 +76,7 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     a CPU. If onnxruntime is installed, the graphs must reproduce the model's logits before they are
     moved into place. Raises `InputError` for parts that cannot be traced, or if `onnx` is missing.
     """
-    try:
-        import onnxscript  # noqa: F401 # pyright: ignore[reportUnusedImport]
-    except ImportError as error:
-        raise InputError("ONNX export needs onnx: pip install 'addnorm[onnx]'") from error
+    optional("onnxscript", "onnx", "this export")
     check_exportable(model)
     plain = _plain(model)
     graphs = graphs_of(plain, config)
@@ -217,22 +214,22 @@ def graphs_of(model: Model, config: ModelConfig) -> list[Graph]:
     match model:
         case EncoderModel():
             inputs = _readable(model.embed, config, types=True)
-            module = EncoderGraph(model)
+            module = Traced(model, _encoded)
             return [Graph(name="model.onnx", module=module, inputs=inputs, outputs=["output"])]
         case DecoderModel():
             new = {"input_ids": _ids(3, "sequence"), "attention_mask": _ids(7, "past + sequence")}
-            return [_decoder(DecoderGraph(model), new | _past(model.stack))]
+            return [_decoder(Traced(model, _decoder_step), new | _past(model.stack))]
         case EncoderDecoderModel():
             cross = _keys_values("cross", "memory", model.cross_attentions)
             encoder = Graph(
                 name="encoder_model.onnx",
-                module=MemoryGraph(model),
+                module=Traced(model, _memory),
                 inputs=_readable(model.source_embed, config),
                 outputs=["memory", *cross],
             )
             new = {"input_ids": _ids(3, "sequence"), "encoder_attention_mask": _ids(5, "memory")}
             past = _past(model.decoder)
-            return [encoder, _decoder(TranslationGraph(model), new | cross | past)]
+            return [encoder, _decoder(Traced(model, _translation_step), new | cross | past)]
 
 
 def _decoder(module: nn.Module, inputs: Mapping[str, GraphTensor]) -> Graph:
@@ -281,61 +278,48 @@ def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[
     return slots
 
 
-# The traced modules: models and decoding steps with tensor arguments only.
+# What is traced: models and decoding steps with tensor arguments only.
 
 
-class EncoderGraph(nn.Module):
-    """The encoder model, on ids with their mask and types, or on pixels."""
+class Traced(nn.Module):
+    """A function of a model and tensors, as a module."""
 
-    def __init__(self, model: EncoderModel) -> None:
+    def __init__(self, model: Model, function: Callable[..., Tensor | list[Tensor]]) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.function = model, function
 
-    def forward(self, *tensors: Tensor) -> Tensor:
-        return self.model(*_with_valid(tensors))
+    def forward(self, *tensors: Tensor) -> Tensor | list[Tensor]:
+        return self.function(self.model, *tensors)
 
 
-class MemoryGraph(nn.Module):
+def _encoded(model: EncoderModel, *tensors: Tensor) -> Tensor:
+    """The output of an encoder, on ids with their mask and types, or on pixels."""
+    return model(*_with_valid(tensors))
+
+
+def _memory(model: EncoderDecoderModel, *tensors: Tensor) -> list[Tensor]:
     """The encoder memory, and the cross-attention keys and values of each decoder layer."""
-
-    def __init__(self, model: EncoderDecoderModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *tensors: Tensor) -> list[Tensor]:
-        memory = self.model.encode(*_with_valid(tensors))
-        return [memory, *(part for pair in self.model.cross_keys_values(memory) for part in pair)]
+    memory = model.encode(*_with_valid(tensors))
+    return [memory, *(part for pair in model.cross_keys_values(memory) for part in pair)]
 
 
-class DecoderGraph(nn.Module):
-    """`decoder_step` on ids, the mask and the past: returns the logits and the new cache."""
-
-    def __init__(self, model: DecoderModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *tensors: Tensor) -> list[Tensor]:
-        tokens, mask, *past = tensors
-        cache = concatenated_cache(self.model.stack, past)
-        state = DecoderState(cache=cache, valid=mask.bool())
-        logits, _ = decoder_step(self.model, tokens, state, EVERY)
-        return [logits, *_kept(cache)]
+def _decoder_step(model: DecoderModel, tokens: Tensor, mask: Tensor, *past: Tensor) -> list[Tensor]:
+    """`decoder_step` on ids, the mask and the past: the logits and the new cache."""
+    cache = concatenated_cache(model.stack, past)
+    state = DecoderState(cache=cache, valid=mask.bool())
+    logits, _ = decoder_step(model, tokens, state, EVERY)
+    return [logits, *_present(cache)]
 
 
-class TranslationGraph(nn.Module):
+def _translation_step(
+    model: EncoderDecoderModel, tokens: Tensor, mask: Tensor, *held: Tensor
+) -> list[Tensor]:
     """`translation_step` on ids, the memory's mask, keys and values, and the past."""
-
-    def __init__(self, model: EncoderDecoderModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *tensors: Tensor) -> list[Tensor]:
-        tokens, mask, *held = tensors
-        cross, past = held[: len(held) // 2], held[len(held) // 2 :]
-        cache = concatenated_cache(self.model.decoder, past)
-        state = TranslationState.after(pairs(cross), mask.bool(), cache)
-        logits, _ = translation_step(self.model, tokens, state)
-        return [logits, *_kept(cache)]
+    cross, past = held[: len(held) // 2], held[len(held) // 2 :]
+    cache = concatenated_cache(model.decoder, past)
+    state = TranslationState.after(pairs(cross), mask.bool(), cache)
+    logits, _ = translation_step(model, tokens, state)
+    return [logits, *_present(cache)]
 
 
 def _with_valid(tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -343,6 +327,6 @@ def _with_valid(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [tensor.bool() if i == 1 else tensor for i, tensor in enumerate(tensors)]
 
 
-def _kept(cache: KVCache) -> list[Tensor]:
+def _present(cache: KVCache) -> list[Tensor]:
     caches = (layer.self_cache for layer in cache)
-    return [part for kept in caches if isinstance(kept, ConcatenatedCache) for part in kept.kept]
+    return [part for each in caches if isinstance(each, ConcatenatedCache) for part in each.kept]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from addnorm.convert.core.readback import check_logits, model_logits, sample_inputs
-from addnorm.convert.exporters.onnx_quantized import BlockedMatrix, DequantizedMatrix, Product
+from addnorm.convert.exporters.onnx_quantized import Dequantized, Product
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding
@@ -35,7 +35,7 @@ def check_onnx(folder: Path, model: Model) -> None:
     except ImportError:
         return
     modules = list(model.modules())
-    as_written = any(isinstance(part, DequantizedMatrix | BlockedMatrix) for part in modules)
+    as_written = any(isinstance(part, Dequantized) for part in modules)
     inputs = _inputs(folder, model)
     read = tuple(tensor.cpu() for tensor in inputs)
     match model:

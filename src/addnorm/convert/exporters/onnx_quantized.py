@@ -1,5 +1,6 @@
 """Quantised layers in a form that ONNX has: QuantizeLinear and DequantizeLinear around products."""
 
+from abc import ABC, abstractmethod
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -22,7 +23,6 @@ from addnorm.quantize.layers import (
 )
 
 ops = torch.ops.quantized_decomposed
-
 """torch's operators of quantised tensors, after `define_operators`."""
 
 BLOCKED = 21
@@ -47,11 +47,28 @@ def define_operators() -> None:
     torch.library.register_fake(name, _empty_blocks)
 
 
-class DequantizedMatrix(nn.Module):
-    """An int8 matrix that DequantizeLinear turns into numbers, row by row."""
+class Dequantized(nn.Module, ABC):
+    """A matrix in few bits that a graph turns into numbers before it is used."""
 
     values: Tensor
     scale: Tensor
+
+    @abstractmethod
+    def dequantized(self) -> Float[Tensor, "d_out d_in"]:
+        """The matrix."""
+
+    def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
+        """`x Ŵᵀ`."""
+        return F.linear(x, self.dequantized())
+
+    def rows(self, places: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_in"]:
+        """Look up rows."""
+        return F.embedding(places, self.dequantized())
+
+
+class DequantizedMatrix(Dequantized):
+    """An int8 matrix that DequantizeLinear turns into numbers, row by row."""
+
     zeros: Tensor
 
     def __init__(self, matrix: Int8Matrix) -> None:
@@ -62,28 +79,16 @@ class DequantizedMatrix(nn.Module):
         self.register_buffer("zeros", torch.zeros_like(matrix.scale, dtype=torch.long))
 
     def dequantized(self) -> Float[Tensor, "d_out d_in"]:
-        """The matrix."""
         return ops.dequantize_per_channel(
             self.values, self.scale, self.zeros, 0, -LARGEST, LARGEST, torch.int8
         )
 
-    def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """`x Ŵᵀ`."""
-        return F.linear(x, self.dequantized())
 
-    def rows(self, places: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_in"]:
-        """Look up rows."""
-        return F.embedding(places, self.dequantized())
-
-
-class BlockedMatrix(nn.Module):
+class BlockedMatrix(Dequantized):
     """An int4 matrix that DequantizeLinear turns into numbers, block by block.
 
     Scales are float32, since they have the type of the numbers; those of bfloat16 are among them.
     """
-
-    values: Tensor
-    scale: Tensor
 
     def __init__(self, matrix: Int4Matrix) -> None:
         super().__init__()
@@ -93,21 +98,9 @@ class BlockedMatrix(nn.Module):
         self.register_buffer("scale", matrix.scale.float())
 
     def dequantized(self) -> Float[Tensor, "d_out d_in"]:
-        """The matrix, without what fills up the last block."""
-        whole = torch.ops.addnorm.dequantize_blocks(self.values, self.scale, self.block_size)
-        return whole if whole.shape[1] == self.d_in else whole[:, : self.d_in]
-
-    def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
-        """`x Ŵᵀ`."""
-        return F.linear(x, self.dequantized())
-
-    def rows(self, places: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch d_in"]:
-        """Look up rows."""
-        return F.embedding(places, self.dequantized())
-
-
-Dequantized = DequantizedMatrix | BlockedMatrix
-"""A matrix in few bits, as a graph holds it."""
+        """The matrix, without the padding of the last block."""
+        padded = torch.ops.addnorm.dequantize_blocks(self.values, self.scale, self.block_size)
+        return padded if padded.shape[1] == self.d_in else padded[:, : self.d_in]
 
 
 class Product(nn.Module):

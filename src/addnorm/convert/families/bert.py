@@ -1,24 +1,16 @@
-"""BERT: learned positions and token types, post-norm. RoBERTa: positions after that of padding."""
+"""BERT and its relatives RoBERTa and DistilBERT: learned positions, post-norm."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import NO_PADDING, Family, ModelSpec, layers
-from addnorm.convert.core.maps import (
-    Duplicated,
-    Renamed,
-    SkipRows,
-    TensorMap,
-    renamed,
-    weight_and_bias,
-)
+from addnorm.convert.core.family import NO_PADDING, Family, ModelSpec
+from addnorm.convert.core.maps import Duplicated, Renamed, SkipRows, TensorMap, within
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import (
     ENDINGS,
     EncoderHeads,
-    HeadNames,
     Task,
-    head_maps,
     like_feedforward,
     without_pooler,
 )
@@ -29,6 +21,7 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
+    HiddenHeadConfig,
     PoolerHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
@@ -80,75 +73,63 @@ BERT_KEYS: tuple[keys.Entry, ...] = (
 )
 """The keys shared by BERT and RoBERTa."""
 
-TABLE = keys.ConfigTable(
-    BERT_MODEL,
-    (
-        EncoderHeads("Bert", HEADS, {**ENDINGS, "ForPreTraining": "tokens"}),
-        keys.Size("max_len", "max_position_embeddings"),
-        *BERT_KEYS,
-    ),
-    simplify=like_feedforward,
-)
+
+def _body_names(theirs: str) -> dict[str, str]:
+    """The names of embeddings and layers."""
+    return {
+        "embed.tokens": f"{theirs}.embeddings.word_embeddings",
+        "embed.position.table": f"{theirs}.embeddings.position_embeddings",
+        "embed.types": f"{theirs}.embeddings.token_type_embeddings",
+        "embed.norm": f"{theirs}.embeddings.LayerNorm",
+        **within(
+            "stack.blocks.*",
+            f"{theirs}.encoder.layer.*",
+            {
+                "attention.q_proj": "attention.self.query",
+                "attention.k_proj": "attention.self.key",
+                "attention.v_proj": "attention.self.value",
+                "attention.out_proj": "attention.output.dense",
+                "attention_residual.norm": "attention.output.LayerNorm",
+                "feedforward.up_proj": "intermediate.dense",
+                "feedforward.down_proj": "output.dense",
+                "feedforward_residual.norm": "output.LayerNorm",
+            },
+        ),
+    }
 
 
-def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    yield from body_maps(spec.model, "bert")
-    yield from head_maps(spec.model.head, HEAD_NAMES)
-    if isinstance(spec.model.head, TokenHeadConfig):
-        yield from scores("cls.predictions", tied=spec.model.head.tied)
-
-
-HEAD_NAMES: HeadNames = {
-    TokenHeadConfig: {
-        "transform.proj": "cls.predictions.transform.dense",
-        "transform.norm": "cls.predictions.transform.LayerNorm",
-    },
-    ClassificationHeadConfig: {"transform.proj": "bert.pooler.dense", "proj": "classifier"},
-    TaggingHeadConfig: {"proj": "classifier"},
-    PoolerHeadConfig: {"proj": "bert.pooler.dense"},
-}
-
-
-def scores(theirs: str, *, tied: bool) -> Iterator[TensorMap]:
-    """The token head; its bias is stored outside the decoder, and also inside if it is untied."""
-    if tied:
-        yield Renamed("head.bias", f"{theirs}.bias")
-    else:
+def _untied_scores(spec: ModelSpec, theirs: str) -> Iterator[TensorMap]:
+    """An untied head of tokens, whose bias is stored in the decoder and outside it."""
+    if isinstance(spec.model.head, TokenHeadConfig) and not spec.model.head.tied:
         yield Renamed("head.weight", f"{theirs}.decoder.weight")
         yield Duplicated("head.bias", f"{theirs}.decoder.bias", f"{theirs}.bias")
 
-
-def body_maps(model: ModelConfig, theirs: str, *, first_row: int = 0) -> Iterator[TensorMap]:
-    """The maps of embeddings and layers."""
-    table, rows = "embed.position.table.weight", f"{theirs}.embeddings.position_embeddings.weight"
-    yield Renamed("embed.tokens.weight", f"{theirs}.embeddings.word_embeddings.weight")
-    yield SkipRows(table, rows, first_row) if first_row else Renamed(table, rows)
-    yield Renamed("embed.types.weight", f"{theirs}.embeddings.token_type_embeddings.weight")
-    yield from weight_and_bias("embed.norm", f"{theirs}.embeddings.LayerNorm")
-    yield from layers(
-        model.n_layers, lambda i: renamed(f"stack.blocks.{i}", f"{theirs}.encoder.layer.{i}", LAYER)
-    )
-
-
-LAYER = {
-    "attention.q_proj": "attention.self.query",
-    "attention.k_proj": "attention.self.key",
-    "attention.v_proj": "attention.self.value",
-    "attention.out_proj": "attention.output.dense",
-    "attention_residual.norm": "attention.output.LayerNorm",
-    "feedforward.up_proj": "intermediate.dense",
-    "feedforward.down_proj": "output.dense",
-    "feedforward_residual.norm": "output.LayerNorm",
-}
 
 RENAMES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 """Tensor names in the first files."""
 
 BERT = Family(
-    model_types=("bert",),
-    read=TABLE.read,
-    write=TABLE.write,
-    maps=_maps,
+    model_type="bert",
+    config=keys.ConfigTable(
+        BERT_MODEL,
+        (
+            EncoderHeads("Bert", HEADS, {**ENDINGS, "ForPreTraining": "tokens"}),
+            keys.Size("max_len", "max_position_embeddings"),
+            *BERT_KEYS,
+        ),
+        simplify=like_feedforward,
+    ),
+    names={**_body_names("bert"), "head": "cls.predictions"},
+    heads={
+        TokenHeadConfig: {
+            "transform.proj": "cls.predictions.transform.dense",
+            "transform.norm": "cls.predictions.transform.LayerNorm",
+        },
+        ClassificationHeadConfig: {"transform.proj": "bert.pooler.dense", "proj": "classifier"},
+        TaggingHeadConfig: {"proj": "classifier"},
+        PoolerHeadConfig: {"proj": "bert.pooler.dense"},
+    },
+    others=lambda spec: _untied_scores(spec, "cls.predictions"),
     prefix="bert.",
     renames=RENAMES,
     ignored=(
@@ -164,6 +145,8 @@ BERT = Family(
 )
 """Devlin et al. 2019. Pre-training heads that the model lacks are ignored."""
 
+
+# RoBERTa, whose positions begin after that of padding.
 
 PAD = 1
 """The usual token of padding, and the row of the position table that stands for it."""
@@ -191,15 +174,32 @@ def _write_positions(spec: ModelSpec) -> Json:
     }
 
 
+def _roberta_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
+    table = "roberta.embeddings.position_embeddings.weight"
+    yield SkipRows("embed.position.table.weight", table, _first_row(spec))
+    yield from _untied_scores(spec, "lm_head")
+
+
 def _roberta(model_type: str, stem: str) -> Family:
     """RoBERTa under one of its names; the activation before the scores of tokens is always GELU."""
     positions = keys.Computed(_read_positions, _write_positions)
-    table = keys.ConfigTable(BERT_MODEL, (EncoderHeads(stem, HEADS), positions, *BERT_KEYS))
     return Family(
-        model_types=(model_type,),
-        read=table.read,
-        write=table.write,
-        maps=_roberta_maps,
+        model_type=model_type,
+        config=keys.ConfigTable(BERT_MODEL, (EncoderHeads(stem, HEADS), positions, *BERT_KEYS)),
+        names={**_body_names("roberta"), "head": "lm_head"},
+        heads={
+            TokenHeadConfig: {
+                "transform.proj": "lm_head.dense",
+                "transform.norm": "lm_head.layer_norm",
+            },
+            ClassificationHeadConfig: {
+                "transform.proj": "classifier.dense",
+                "proj": "classifier.out_proj",
+            },
+            TaggingHeadConfig: {"proj": "classifier"},
+            PoolerHeadConfig: {"proj": "roberta.pooler.dense"},
+        },
+        others=_roberta_tensors,
         prefix="roberta.",
         renames=RENAMES,
         ignored=(r"(roberta\.)?embeddings\.position_ids", r"(roberta\.)?pooler\..*"),
@@ -211,26 +211,6 @@ def _roberta(model_type: str, stem: str) -> Family:
     )
 
 
-def _roberta_maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    yield from body_maps(spec.model, "roberta", first_row=_first_row(spec))
-    yield from head_maps(spec.model.head, ROBERTA_HEAD_NAMES)
-    if isinstance(spec.model.head, TokenHeadConfig):
-        yield from scores("lm_head", tied=spec.model.head.tied)
-
-
-ROBERTA_HEAD_NAMES: HeadNames = {
-    TokenHeadConfig: {
-        "transform.proj": "lm_head.dense",
-        "transform.norm": "lm_head.layer_norm",
-    },
-    ClassificationHeadConfig: {
-        "transform.proj": "classifier.dense",
-        "proj": "classifier.out_proj",
-    },
-    TaggingHeadConfig: {"proj": "classifier"},
-    PoolerHeadConfig: {"proj": "roberta.pooler.dense"},
-}
-
 ROBERTA = _roberta("roberta", "Roberta")
 """Liu et al. 2019."""
 
@@ -239,3 +219,95 @@ XLM_ROBERTA = _roberta("xlm-roberta", "XLMRoberta")
 
 CAMEMBERT = _roberta("camembert", "Camembert")
 """Martin et al. 2020: RoBERTa in French."""
+
+
+# DistilBERT: half of the layers, without token types and pooler.
+
+NORM = LayerNormConfig(eps=1e-12)
+"""DistilBERT's norm everywhere, which is not configurable."""
+
+DISTILBERT_HEADS = EncoderHeads(
+    "DistilBert",
+    {
+        "tokens": TokenHeadConfig(
+            bias=True, transform=TransformConfig(activation="gelu", norm=NORM)
+        ),
+        "sequence": ClassificationHeadConfig(
+            pooling="first", transform=TransformConfig(activation="relu")
+        ),
+        "tags": TaggingHeadConfig(),
+        "body": HiddenHeadConfig(),
+    },
+)
+
+
+def _simplified(model: ModelConfig) -> ModelConfig:
+    """The model with the dropout of its body before the tags, and its activation before tokens."""
+    if isinstance(model.head, TaggingHeadConfig):
+        return replace(model, head=replace(model.head, dropout=model.dropout))
+    return like_feedforward(model)
+
+
+DISTILBERT = Family(
+    model_type="distilbert",
+    config=keys.ConfigTable(
+        EncoderConfig(
+            position=LearnedConfig(),
+            attention=AttentionConfig(n_heads=1),
+            norm=NORM,
+            embedding=EmbeddingConfig(scale="one", norm=NORM),
+            init="bert",
+        ),
+        (
+            DISTILBERT_HEADS,
+            keys.VOCABULARY,
+            keys.Size("d_model", "dim hidden_size"),
+            keys.Size("n_layers", "n_layers num_hidden_layers"),
+            keys.Size("max_len", "max_position_embeddings"),
+            keys.Size("attention.n_heads", "n_heads num_attention_heads"),
+            keys.Value("attention.dropout", "attention_dropout", 0.1),
+            keys.Size("feedforward.d_ff", "hidden_dim"),
+            keys.Choice("feedforward.activation", "activation", keys.ACTIVATIONS, "gelu"),
+            keys.Value("dropout", "dropout", 0.1),
+            keys.Value("head.tied", "tie_word_embeddings", True),
+            keys.Value("head.dropout", "seq_classif_dropout", 0.2),
+            # Sinusoidal positions are stored as a table too; they differ only in training.
+            keys.Fixed("sinusoidal_pos_embds", False, (True,), written=True),
+            keys.Fixed("is_decoder", False),
+            keys.Ignored("tie_weights_ qa_dropout"),
+        ),
+        simplify=_simplified,
+    ),
+    names={
+        "embed.tokens": "distilbert.embeddings.word_embeddings",
+        "embed.position.table": "distilbert.embeddings.position_embeddings",
+        "embed.norm": "distilbert.embeddings.LayerNorm",
+        "head": "vocab_projector",
+        **within(
+            "stack.blocks.*",
+            "distilbert.transformer.layer.*",
+            {
+                "attention.q_proj": "attention.q_lin",
+                "attention.k_proj": "attention.k_lin",
+                "attention.v_proj": "attention.v_lin",
+                "attention.out_proj": "attention.out_lin",
+                "attention_residual.norm": "sa_layer_norm",
+                "feedforward.up_proj": "ffn.lin1",
+                "feedforward.down_proj": "ffn.lin2",
+                "feedforward_residual.norm": "output_layer_norm",
+            },
+        ),
+    },
+    heads={
+        TokenHeadConfig: {
+            "transform.proj": "vocab_transform",
+            "transform.norm": "vocab_layer_norm",
+        },
+        ClassificationHeadConfig: {"transform.proj": "pre_classifier", "proj": "classifier"},
+        TaggingHeadConfig: {"proj": "classifier"},
+    },
+    prefix="distilbert.",
+    ignored=(r"(distilbert\.)?embeddings\.position_ids",),
+    ties=(("vocab_projector.weight", "distilbert.embeddings.word_embeddings.weight"),),
+)
+"""Sanh et al. 2019."""

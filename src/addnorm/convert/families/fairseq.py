@@ -1,20 +1,33 @@
-"""fairseq-style encoder–decoder layers, shared by Marian, BART and Whisper."""
+"""Encoder–decoders with the layers of fairseq: Marian, BART and Whisper."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import ModelSpec, encoder_decoder
-from addnorm.convert.core.known import token_head_of
-from addnorm.convert.core.maps import Reshaped, TensorMap, ZeroTensor, renamed, weight_and_bias
-from addnorm.convert.core.settings import Json
+from addnorm.convert.core.equivalents import with_biases, with_split_sinusoids
+from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder, token_head_of
+from addnorm.convert.core.maps import (
+    Duplicated,
+    Renamed,
+    Reshaped,
+    SkipRows,
+    TensorMap,
+    ZeroTensor,
+    within,
+)
+from addnorm.convert.core.settings import Json, Settings
 from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID, PAD_ID
+from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.audio import LogMelEmbeddingConfig
+from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
-
-HEAD_BIAS = "final_logits_bias"
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.norms import LayerNormConfig
+from addnorm.nn.positions import LearnedConfig, SinusoidalConfig
+from addnorm.nn.residuals import PreNormConfig
 
 TOKEN_IDS: Json = {
     "pad_token_id": PAD_ID,
@@ -74,9 +87,6 @@ def fairseq_table(
     )
 
 
-SCALE = keys.Choice("embedding.scale", "scale_embedding", {True: "sqrt", False: "one"}, False)
-
-
 def _without_equal_decoder(model: ModelConfig) -> ModelConfig:
     """The model without the decoder's attention or feed-forward where the encoder's is the same."""
     assert isinstance(model, EncoderDecoderConfig)
@@ -94,50 +104,231 @@ def _if_other(part: T, other: object) -> T | None:
     return None if part == other else part
 
 
-def with_head_bias(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
+ATTENTION = {f"{part}_proj": f"{part}_proj" for part in ("q", "k", "v", "out")}
+LAYER = {
+    **within("attention", "self_attn", ATTENTION),
+    "attention_residual.norm": "self_attn_layer_norm",
+    **within("cross_attention", "encoder_attn", ATTENTION),
+    "cross_attention_residual.norm": "encoder_attn_layer_norm",
+    "feedforward.up_proj": "fc1",
+    "feedforward.down_proj": "fc2",
+    "feedforward_residual.norm": "final_layer_norm",
+}
+NAMES: Mapping[str, str] = {
+    "source_embed.tokens": "model.encoder.embed_tokens",
+    "target_embed.tokens": "model.decoder.embed_tokens",
+    "source_embed.norm": "model.encoder.layernorm_embedding",
+    "target_embed.norm": "model.decoder.layernorm_embedding",
+    "head": "lm_head",
+    **within("encoder.blocks.*", "model.encoder.layers.*", LAYER),
+    **within("decoder.blocks.*", "model.decoder.layers.*", LAYER),
+}
+TIES = (
+    ("model.encoder.embed_tokens.weight", "model.shared.weight"),
+    ("model.decoder.embed_tokens.weight", "model.shared.weight"),
+    ("lm_head.weight", "model.shared.weight"),
+)
+
+# Marian and BART, whose head has a bias of its own.
+
+SCALE = keys.Choice("embedding.scale", "scale_embedding", {True: "sqrt", False: "one"}, False)
+
+HEAD_BIAS = "final_logits_bias"
+
+
+def _with_head_bias(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
     """Give the head a bias if the file has one."""
     model = encoder_decoder(spec)
     head = replace(token_head_of(model), bias=HEAD_BIAS in names)
     return replace(spec, model=replace(model, head=head))
 
 
-def head_bias(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The map of the head bias."""
+def _head_bias(spec: ModelSpec) -> TensorMap:
     n_tokens = spec.target_vocab_size or spec.vocab_size
-    if token_head_of(encoder_decoder(spec)).bias:
-        yield Reshaped("head.bias", HEAD_BIAS, (n_tokens,), (1, n_tokens))
+    return Reshaped("head.bias", HEAD_BIAS, (n_tokens,), (1, n_tokens))
 
 
-def stacks(model: EncoderDecoderConfig, *, key_bias: bool = True) -> Iterator[TensorMap]:
-    """The maps of all layers of both stacks; without `key_bias`, theirs have no key bias."""
-    lacks = None if key_bias else model.d_model
-    for i in range(model.n_layers):
-        yield from _layer(f"encoder.blocks.{i}", f"model.encoder.layers.{i}", False, lacks)
-    for i in range(model.n_decoder_layers or model.n_layers):
-        yield from _layer(f"decoder.blocks.{i}", f"model.decoder.layers.{i}", True, lacks)
+def _read_tables(settings: Settings) -> keys.Fields:
+    """There is one table of tokens for all, or there are three."""
+    share = settings.get("share_encoder_decoder_embeddings", True)
+    vocab_size = settings.required_int("vocab_size")
+    target = settings.optional_int("decoder_vocab_size") or vocab_size
+    if share and target != vocab_size:
+        raise settings.refuse(
+            "decoder_vocab_size",
+            f"shared embeddings have one vocabulary, and vocab_size = {vocab_size}",
+        )
+    return {
+        "share_embeddings": share and settings.get("tie_word_embeddings", True),
+        "target_vocab_size": None if target == vocab_size else target,
+    }
 
 
-def _layer(ours: str, theirs: str, cross: bool, lacks: int | None) -> Iterator[TensorMap]:
-    yield from _attention(f"{ours}.attention", f"{theirs}.self_attn", lacks)
-    yield from renamed(ours, theirs, LAYER)
-    if cross:
-        norm = "cross_attention_residual.norm"
-        yield from _attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn", lacks)
-        yield from weight_and_bias(f"{ours}.{norm}", f"{theirs}.encoder_attn_layer_norm")
+def _write_tables(spec: ModelSpec) -> Json:
+    model = encoder_decoder(spec)
+    if model.share_embeddings and not token_head_of(model).tied:
+        raise InputError("marian's shared embeddings are the head's as well: head.tied = false")
+    return {
+        "decoder_vocab_size": spec.target_vocab_size or spec.vocab_size,
+        "share_encoder_decoder_embeddings": model.share_embeddings,
+    }
 
 
-LAYER = {
-    "attention_residual.norm": "self_attn_layer_norm",
-    "feedforward.up_proj": "fc1",
-    "feedforward.down_proj": "fc2",
-    "feedforward_residual.norm": "final_layer_norm",
-}
+def _marian_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
+    if encoder_decoder(spec).share_embeddings:
+        yield Renamed("source_embed.tokens.weight", "model.shared.weight")
+    yield _head_bias(spec)
 
 
-def _attention(ours: str, theirs: str, lacks: int | None) -> Iterator[TensorMap]:
-    """`lacks` is the width of the key bias if theirs has none."""
-    for part in ("q_proj", "v_proj", "out_proj"):
-        yield from weight_and_bias(f"{ours}.{part}", f"{theirs}.{part}")
-    yield from weight_and_bias(f"{ours}.k_proj", f"{theirs}.k_proj", bias=lacks is None)
-    if lacks is not None:
-        yield ZeroTensor(f"{ours}.k_proj.bias", (lacks,))
+MARIAN = Family(
+    model_type="marian",
+    config=fairseq_table(
+        "marian",
+        "MarianMTModel",
+        EncoderDecoderConfig(
+            position=SinusoidalConfig(layout="halves"), head=TokenHeadConfig(bias=True)
+        ),
+        keys.Size("max_len", "max_position_embeddings"),
+        SCALE,
+        keys.Value("dropout", "dropout", 0.1),
+        keys.Computed(_read_tables, _write_tables),
+        keys.Fixed("static_position_embeddings", True, written=True),
+        keys.Fixed("normalize_before normalize_embedding add_final_layer_norm", False),
+        keys.Fixed("add_bias_logits", False, (True,)),  # there is one either way
+        keys.Ignored("classif_dropout classifier_dropout"),
+        keys.Fixed("extra_pos_embeddings", 0, (1, 2)),  # only in tables that are not learned
+    ),
+    names=NAMES,
+    others=_marian_tensors,
+    equivalent=lambda model: with_split_sinusoids(with_biases(model)),
+    refine_by_names=_with_head_bias,
+    prefix="model.",
+    ignored=(
+        r"(model\.)?(encoder|decoder)\.embed_positions\.weight",
+        r"(model\.)?shared\.weight",  # where nothing is shared
+    ),
+    ties=(*TIES, ("lm_head.weight", "model.decoder.embed_tokens.weight")),
+)
+"""The original Transformer with split sinusoidal positions: Junczys-Dowmunt et al. 2018, as in the
+OPUS-MT models (Tiedemann & Thottingal 2020)."""
+
+
+FIRST_ROW = 2
+"""The row of BART's table for the first position."""
+
+
+def _check_sharing(spec: ModelSpec) -> Json:
+    model = encoder_decoder(spec)
+    share, tied = model.share_embeddings, token_head_of(model).tied
+    if share != tied:
+        raise InputError(
+            "bart has one table for both embeddings and the head, or three: "
+            f"share_embeddings = {str(share).lower()}, head.tied = {str(tied).lower()}"
+        )
+    if (target := spec.target_vocab_size) not in (None, spec.vocab_size):
+        raise InputError(f"bart has one vocabulary, not {spec.vocab_size} and {target} tokens")
+    return {}
+
+
+def _bart_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
+    source, shared = "source_embed.tokens.weight", "model.shared.weight"
+    if encoder_decoder(spec).share_embeddings:
+        yield Renamed(source, shared)
+    else:  # the table that was to be shared is in the file all the same
+        yield Duplicated(source, f"{NAMES['source_embed.tokens']}.weight", shared)
+    for ours, theirs in (("source", "encoder"), ("target", "decoder")):
+        table = f"model.{theirs}.embed_positions.weight"
+        yield SkipRows(f"{ours}_embed.position.table.weight", table, FIRST_ROW)
+    yield _head_bias(spec)
+
+
+BART = Family(
+    model_type="bart",
+    config=fairseq_table(
+        "bart",
+        "BartForConditionalGeneration",
+        EncoderDecoderConfig(
+            position=LearnedConfig(),
+            embedding=EmbeddingConfig(norm=LayerNormConfig()),
+            head=TokenHeadConfig(bias=True),
+        ),
+        keys.Size("max_len", "max_position_embeddings"),
+        SCALE,
+        keys.Value("dropout", "dropout", 0.1),
+        keys.Computed(
+            lambda settings: {"share_embeddings": settings.get("tie_word_embeddings", True)},
+            _check_sharing,
+        ),
+        keys.Fixed("normalize_embedding", True, written=True),
+        keys.Fixed("normalize_before add_final_layer_norm static_position_embeddings", False),
+        keys.Fixed("add_bias_logits", False, (True,)),  # there is one either way
+        keys.Fixed("force_bos_token_to_be_generated", False, (True,)),
+        keys.Ignored("classif_dropout classifier_dropout"),
+        keys.Fixed("extra_pos_embeddings", FIRST_ROW),
+    ),
+    names=NAMES,
+    others=_bart_tensors,
+    equivalent=with_biases,
+    refine_by_names=_with_head_bias,
+    prefix="model.",
+    ignored=(r"(model\.)?(encoder|decoder)\.version",),
+    ties=TIES,
+)
+"""Learned positions, a norm of the embeddings, post-norm, GELU: Lewis et al. 2020."""
+
+
+# Whisper, which reads log-mel frames.
+
+
+def _whisper_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
+    """Keys have no bias in Whisper."""
+    model = encoder_decoder(spec)
+    for side, layers in model.stacks.items():
+        for i in range(len(layers)):
+            for attention in ("attention", "cross_attention"):
+                name = f"{side}.blocks.{i}.{attention}.k_proj.bias"
+                yield ZeroTensor(name, (model.d_model,))
+
+
+WHISPER = Family(
+    model_type="whisper",
+    config=fairseq_table(
+        "whisper",
+        "WhisperForConditionalGeneration",
+        EncoderDecoderConfig(
+            position=LearnedConfig(),
+            residual=PreNormConfig(),
+            input=LogMelEmbeddingConfig(),
+            embedding=EmbeddingConfig(scale="one"),
+        ),
+        keys.Size("input.n_mels", "num_mel_bins"),
+        keys.Size("max_len", "max_source_positions"),
+        keys.Size("decoder_max_len", "max_target_positions"),
+        keys.Value("dropout", "dropout", 0.0),
+        keys.Fixed("use_weighted_layer_sum", False),
+        keys.Computed(lambda settings: {}, lambda spec: {"begin_suppress_tokens": None}),
+        # Keys of classifiers, of training and of time stamps; the last has no use.
+        keys.Ignored(
+            """
+            apply_spec_augment classifier_proj_size mask_feature_length mask_feature_min_masks
+            mask_feature_prob mask_time_length mask_time_min_masks mask_time_prob
+            median_filter_width scale_embedding
+            """
+        ),
+    ),
+    names={
+        **NAMES,
+        "source_embed.conv1": "model.encoder.conv1",
+        "source_embed.conv2": "model.encoder.conv2",
+        "source_embed.position.table": "model.encoder.embed_positions",
+        "target_embed.position.table": "model.decoder.embed_positions",
+        "encoder.norm": "model.encoder.layer_norm",
+        "decoder.norm": "model.decoder.layer_norm",
+        "head": "proj_out",
+    },
+    others=_whisper_tensors,
+    equivalent=with_biases,
+    prefix="model.",
+    ties=(("proj_out.weight", "model.decoder.embed_tokens.weight"),),
+)
+"""Log-mel frames to text, pre-norm: Radford et al. 2022."""

@@ -3,24 +3,26 @@
 from dataclasses import dataclass, fields, replace
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import ModelSpec
-from addnorm.convert.core.rotary import THETA, rope_keys, rotary_of, write_rotary
-from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import is_body
-from addnorm.convert.core.windows import (
+from addnorm.convert.core.attention_keys import (
     FULL,
     SLIDING,
+    THETA,
     pattern_for_layer_type,
     read_layer_types,
     read_windows,
+    rope_keys,
+    rotary_of,
     shortest_cycle,
+    write_rotary,
     write_windows,
 )
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import is_body
 from addnorm.convert.families.llama import (
     ATTENTION_BIAS,
     LLAMA_ATTENTION,
     LLAMA_MODEL,
-    SANDWICH,
     divides,
     head_width,
     llama_keys,
@@ -180,31 +182,34 @@ MODEL = replace(LLAMA_MODEL, norm=OffsetRMSNormConfig(), embedding=EmbeddingConf
 
 GEMMA = relative(
     "gemma",
-    MODEL,
-    (
-        *llama_keys("Gemma", kv_heads=16, d_head=D_HEAD, tied=True, activation=ACTIVATION_1),
-        ATTENTION_BIAS,
-        keys.Fixed("hidden_activation", None, (TANH,)),
-        keys.Computed(_check_causal),
+    keys.ConfigTable(
+        MODEL,
+        (
+            *llama_keys("Gemma", kv_heads=16, d_head=D_HEAD, tied=True, activation=ACTIVATION_1),
+            ATTENTION_BIAS,
+            keys.Fixed("hidden_activation", None, (TANH,)),
+            keys.Computed(_check_causal),
+        ),
     ),
 )
 """Gemma Team 2024 (2403.08295)."""
 
 GEMMA2 = relative(
     "gemma2",
-    replace(MODEL, residual=SandwichNormConfig()),
-    (
-        *llama_keys("Gemma2", kv_heads=4, d_head=D_HEAD, tied=True, activation=ACTIVATION),
-        ATTENTION_BIAS,
-        divides("gemma2"),
-        keys.Computed(_check_causal),
-        keys.Computed(_check_old_activation),
-        SCALE,
-        keys.Computed(_read_windows, _write_windows),
-        Cap("attention.score.softcap", "attn_logit_softcapping", 50.0),
-        Cap("head.softcap", "final_logit_softcapping", 30.0),
+    keys.ConfigTable(
+        replace(MODEL, residual=SandwichNormConfig()),
+        (
+            *llama_keys("Gemma2", kv_heads=4, d_head=D_HEAD, tied=True, activation=ACTIVATION),
+            ATTENTION_BIAS,
+            divides("gemma2"),
+            keys.Computed(_check_causal),
+            keys.Computed(_check_old_activation),
+            SCALE,
+            keys.Computed(_read_windows, _write_windows),
+            Cap("attention.score.softcap", "attn_logit_softcapping", 50.0),
+            Cap("head.softcap", "final_logit_softcapping", 30.0),
+        ),
     ),
-    norms=SANDWICH,
 )
 """Gemma Team 2024 (2408.00118)."""
 
@@ -243,14 +248,16 @@ ENCODER_3 = keys.ConfigTable(
 )
 
 
-def _read_3(settings: Settings) -> ModelSpec:
-    both_ways = settings.get("use_bidirectional_attention", False)
-    return (ENCODER_3 if both_ways else DECODER_3).read(settings)
+class CausalOrBidirectional:
+    """Gemma 3: a decoder, or an encoder under the same `model_type`."""
+
+    def read(self, settings: Settings) -> ModelSpec:
+        bidirectional = settings.get("use_bidirectional_attention", False)
+        return (ENCODER_3 if bidirectional else DECODER_3).read(settings)
+
+    def write(self, spec: ModelSpec) -> Json:
+        return (ENCODER_3 if isinstance(spec.model, EncoderConfig) else DECODER_3).write(spec)
 
 
-def _write_3(spec: ModelSpec) -> Json:
-    return (ENCODER_3 if isinstance(spec.model, EncoderConfig) else DECODER_3).write(spec)
-
-
-GEMMA3 = replace(GEMMA2, model_types=("gemma3_text",), read=_read_3, write=_write_3)
+GEMMA3 = relative("gemma3_text", CausalOrBidirectional())
 """Gemma Team 2025."""

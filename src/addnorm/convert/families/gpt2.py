@@ -3,9 +3,16 @@
 from collections.abc import Iterator
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec, layers
-from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, Transposed, weight_and_bias
-from addnorm.convert.core.tasks import DecoderHead, head_weights
+from addnorm.convert.core.family import Family, ModelSpec
+from addnorm.convert.core.maps import (
+    QKV,
+    Renamed,
+    TensorMap,
+    Transposed,
+    concatenated,
+    within,
+)
+from addnorm.convert.core.tasks import DecoderHead
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
@@ -44,38 +51,43 @@ TABLE = keys.ConfigTable(
 )
 
 
-def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    model = spec.model
-    yield Renamed("embed.tokens.weight", "transformer.wte.weight")
-    yield Renamed("embed.position.table.weight", "transformer.wpe.weight")
-    yield from layers(model.n_layers, lambda i: _layer(i, model.d_model))
-    yield from weight_and_bias("stack.norm", "transformer.ln_f")
-    yield from head_weights(model, "lm_head.weight")
+NAMES = {
+    "embed.tokens": "transformer.wte",
+    "embed.position.table": "transformer.wpe",
+    "stack.norm": "transformer.ln_f",
+    "head": "lm_head",
+    **within(
+        "stack.blocks.*",
+        "transformer.h.*",
+        {
+            "attention_residual.norm": "ln_1",
+            "attention.out_proj": "attn.c_proj",
+            "feedforward_residual.norm": "ln_2",
+            "feedforward.up_proj": "mlp.c_fc",
+            "feedforward.down_proj": "mlp.c_proj",
+        },
+    ),
+}
 
 
-def _layer(i: int, d_model: int) -> Iterator[TensorMap]:
-    ours, theirs = f"stack.blocks.{i}", f"transformer.h.{i}"
-    yield from weight_and_bias(f"{ours}.attention_residual.norm", f"{theirs}.ln_1")
-    for kind in ("weight", "bias"):
-        names = tuple(f"{ours}.attention.{part}_proj.{kind}" for part in "qkv")
-        fused = Concatenated(names, f"{theirs}.attn.c_attn.{kind}", (d_model,) * 3)
-        yield Transposed(fused) if kind == "weight" else fused
-    yield from _turned(f"{ours}.attention.out_proj", f"{theirs}.attn.c_proj")
-    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.ln_2")
-    yield from _turned(f"{ours}.feedforward.up_proj", f"{theirs}.mlp.c_fc")
-    yield from _turned(f"{ours}.feedforward.down_proj", f"{theirs}.mlp.c_proj")
-
-
-def _turned(ours: str, theirs: str) -> Iterator[TensorMap]:
-    yield Transposed(Renamed(f"{ours}.weight", f"{theirs}.weight"))
-    yield Renamed(f"{ours}.bias", f"{theirs}.bias")
+def _matrices(spec: ModelSpec) -> Iterator[TensorMap]:
+    """The matrices of layers, which are stored as (in, out)."""
+    for i in range(spec.model.n_layers):
+        ours, theirs = f"stack.blocks.{i}", f"transformer.h.{i}"
+        weight, bias = concatenated(
+            f"{ours}.attention", QKV, f"{theirs}.attn.c_attn.", spec.model.d_model
+        )
+        yield from (Transposed(weight), bias)
+        for part in ("attention.out_proj", "feedforward.up_proj", "feedforward.down_proj"):
+            name = NAMES[f"stack.blocks.*.{part}"].replace("*", str(i))
+            yield Transposed(Renamed(f"{ours}.{part}.weight", f"{name}.weight"))
 
 
 GPT2 = Family(
-    model_types=("gpt2",),
-    read=TABLE.read,
-    write=TABLE.write,
-    maps=_maps,
+    model_type="gpt2",
+    config=TABLE,
+    names=NAMES,
+    others=_matrices,
     prefix="transformer.",
     ignored=(r".*\.attn\.(bias|masked_bias)",),
     ties=(("lm_head.weight", "transformer.wte.weight"),),

@@ -3,9 +3,7 @@
 from collections.abc import Iterator
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec, attention_of, layers
-from addnorm.convert.core.maps import InterleavedHeads, Renamed, TensorMap, renamed, weight_and_bias
-from addnorm.convert.core.rotary import (
+from addnorm.convert.core.attention_keys import (
     MAX_LEN,
     THETA,
     rope_keys,
@@ -13,8 +11,10 @@ from addnorm.convert.core.rotary import (
     rotary_of,
     write_rotary,
 )
+from addnorm.convert.core.family import Family, ModelSpec, attention_of
+from addnorm.convert.core.maps import QKV, InterleavedHeads, TensorMap, within
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import DecoderHead, head_weights
+from addnorm.convert.core.tasks import DecoderHead
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -87,38 +87,35 @@ TABLE = keys.ConfigTable(
 )
 
 
-def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    model = spec.model
-    yield Renamed("embed.tokens.weight", "gpt_neox.embed_in.weight")
-    yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model)))
-    yield from weight_and_bias("stack.norm", "gpt_neox.final_layer_norm")
-    yield from head_weights(model, "embed_out.weight")
+def _queries_keys_values(spec: ModelSpec) -> Iterator[TensorMap]:
+    n_heads = attention_of(spec.model).n_heads
+    for i in range(spec.model.n_layers):
+        theirs = f"gpt_neox.layers.{i}.attention.query_key_value"
+        for kind in ("weight", "bias"):
+            q, k, v = (f"stack.blocks.{i}.attention.{part}.{kind}" for part in QKV)
+            yield InterleavedHeads((q, k, v), f"{theirs}.{kind}", n_heads)
 
-
-def _layer(i: int, attention: AttentionConfig) -> Iterator[TensorMap]:
-    ours, theirs = f"stack.blocks.{i}", f"gpt_neox.layers.{i}"
-    for kind in ("weight", "bias") if attention.bias else ("weight",):
-        q, k, v = (f"{ours}.attention.{part}_proj.{kind}" for part in "qkv")
-        yield InterleavedHeads(
-            (q, k, v), f"{theirs}.attention.query_key_value.{kind}", attention.n_heads
-        )
-    dense = f"{theirs}.attention.dense"
-    yield from weight_and_bias(f"{ours}.attention.out_proj", dense, bias=attention.bias)
-    yield from renamed(ours, theirs, LAYER)
-
-
-LAYER = {
-    "attention_residual.norm": "input_layernorm",
-    "feedforward_residual.norm": "post_attention_layernorm",
-    "feedforward.up_proj": "mlp.dense_h_to_4h",
-    "feedforward.down_proj": "mlp.dense_4h_to_h",
-}
 
 GPT_NEOX = Family(
-    model_types=("gpt_neox",),
-    read=TABLE.read,
-    write=TABLE.write,
-    maps=_maps,
+    model_type="gpt_neox",
+    config=TABLE,
+    names={
+        "embed.tokens": "gpt_neox.embed_in",
+        "stack.norm": "gpt_neox.final_layer_norm",
+        "head": "embed_out",
+        **within(
+            "stack.blocks.*",
+            "gpt_neox.layers.*",
+            {
+                "attention.out_proj": "attention.dense",
+                "attention_residual.norm": "input_layernorm",
+                "feedforward_residual.norm": "post_attention_layernorm",
+                "feedforward.up_proj": "mlp.dense_h_to_4h",
+                "feedforward.down_proj": "mlp.dense_4h_to_h",
+            },
+        ),
+    },
+    others=_queries_keys_values,
     prefix="gpt_neox.",
     renames=((r"^lm_head\.", "embed_out."),),
     ignored=(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),

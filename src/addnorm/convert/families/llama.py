@@ -1,45 +1,30 @@
 """LLaMA 1 to 3, Mistral, Qwen 2 and 3; Gemma shares their tensor names and most keys."""
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec, attention_of, layers
-from addnorm.convert.core.maps import Renamed, TensorMap, renamed
-from addnorm.convert.core.rotary import MAX_LEN, ROTARY
-from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import DecoderHead, head_weights
-from addnorm.convert.core.windows import (
+from addnorm.convert.core.attention_keys import (
     FULL,
+    MAX_LEN,
+    ROTARY,
     SLIDING,
     pattern_for_layer_type,
     read_layer_types,
     read_windows,
     write_windows,
 )
+from addnorm.convert.core.family import ConfigMap, Family, ModelSpec, attention_of
+from addnorm.convert.core.maps import within
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import DecoderHead
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, ModelConfig
+from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import RotaryConfig
 from addnorm.nn.residuals import PreNormConfig
-
-IGNORED = (r".*\.rotary_emb\.inv_freq",)
-TIES = (("lm_head.weight", "model.embed_tokens.weight"),)
-
-PRE = {
-    "attention_residual.norm": "input_layernorm",
-    "feedforward_residual.norm": "post_attention_layernorm",
-}
-SANDWICH = {
-    "attention_residual.norm_in": "input_layernorm",
-    "attention_residual.norm_out": "post_attention_layernorm",
-    "feedforward_residual.norm_in": "pre_feedforward_layernorm",
-    "feedforward_residual.norm_out": "post_feedforward_layernorm",
-}
-"""Hugging Face names of the norms by our names."""
 
 LLAMA_ATTENTION = AttentionConfig(n_heads=1, bias=False, out_bias=False)
 
@@ -116,59 +101,52 @@ def divides(model_type: str) -> keys.Entry:
     return keys.Computed(lambda settings: {}, check)
 
 
-def maps(spec: ModelSpec, norms: Mapping[str, str]) -> Iterator[TensorMap]:
-    """The maps of all tensors."""
-    model = spec.model
-    yield Renamed("embed.tokens.weight", "model.embed_tokens.weight")
-    yield from layers(model.n_layers, lambda i: _layer(i, model, norms))
-    yield Renamed("stack.norm.weight", "model.norm.weight")
-    yield from head_weights(model, "lm_head.weight")
+NAMES = {
+    "embed.tokens": "model.embed_tokens",
+    "stack.norm": "model.norm",
+    "head": "lm_head",
+    **within(
+        "stack.blocks.*",
+        "model.layers.*",
+        {
+            **{f"attention.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"},
+            **{f"attention.{part}_norm": f"self_attn.{part}_norm" for part in "qk"},
+            "attention.out_proj": "self_attn.o_proj",
+            "attention_residual.norm": "input_layernorm",
+            "feedforward_residual.norm": "post_attention_layernorm",
+            # Of a sandwich, whose names of its other two norms are these:
+            "attention_residual.norm_in": "input_layernorm",
+            "attention_residual.norm_out": "post_attention_layernorm",
+            "feedforward_residual.norm_in": "pre_feedforward_layernorm",
+            "feedforward_residual.norm_out": "post_feedforward_layernorm",
+            **{f"feedforward.{part}_proj": f"mlp.{part}_proj" for part in ("gate", "up", "down")},
+        },
+    ),
+}
 
 
-def _layer(i: int, model: ModelConfig, norms: Mapping[str, str]) -> Iterator[TensorMap]:
-    attention, feedforward = attention_of(model), model.feedforward
-    assert isinstance(feedforward, GatedFeedForwardConfig)
-    out_bias = attention.bias if attention.out_bias is None else attention.out_bias
-    ours, theirs = f"stack.blocks.{i}", f"model.layers.{i}"
-    qk_norms = {} if attention.qk_norm is None else QK_NORMS
-    yield from renamed(ours, theirs, {**norms, **qk_norms}, bias=False)
-    yield from renamed(ours, theirs, QKV, bias=attention.bias)
-    yield from renamed(ours, theirs, {"attention.out_proj": "self_attn.o_proj"}, bias=out_bias)
-    yield from renamed(ours, theirs, GATED, bias=feedforward.bias)
-
-
-QKV = {f"attention.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"}
-QK_NORMS = {f"attention.{part}_norm": f"self_attn.{part}_norm" for part in "qk"}
-GATED = {f"feedforward.{part}_proj": f"mlp.{part}_proj" for part in ("gate", "up", "down")}
-
-
-def relative(
-    model_type: str,
-    model: DecoderConfig,
-    entries: tuple[keys.Entry, ...],
-    norms: Mapping[str, str] = PRE,
-) -> Family:
+def relative(model_type: str, config: ConfigMap) -> Family:
     """A family with the tensor names of LLaMA."""
-    table = keys.ConfigTable(model, entries)
     return Family(
-        model_types=(model_type,),
-        read=table.read,
-        write=table.write,
-        maps=lambda spec: maps(spec, norms),
+        model_type=model_type,
+        config=config,
+        names=NAMES,
         prefix="model.",
-        ignored=IGNORED,
-        ties=TIES,
+        ignored=(r".*\.rotary_emb\.inv_freq",),
+        ties=(("lm_head.weight", "model.embed_tokens.weight"),),
     )
 
 
 LLAMA = relative(
     "llama",
-    LLAMA_MODEL,
-    (
-        *llama_keys("Llama"),
-        divides("llama"),
-        ATTENTION_BIAS,
-        keys.Value("feedforward.bias", "mlp_bias", False),
+    keys.ConfigTable(
+        LLAMA_MODEL,
+        (
+            *llama_keys("Llama"),
+            divides("llama"),
+            ATTENTION_BIAS,
+            keys.Value("feedforward.bias", "mlp_bias", False),
+        ),
     ),
 )
 """Touvron et al. 2023; Grattafiori et al. 2024."""
@@ -186,8 +164,10 @@ def _write_one_window(spec: ModelSpec) -> Json:
 
 MISTRAL = relative(
     "mistral",
-    LLAMA_MODEL,
-    (*llama_keys("Mistral", kv_heads=8), keys.Computed(_read_one_window, _write_one_window)),
+    keys.ConfigTable(
+        LLAMA_MODEL,
+        (*llama_keys("Mistral", kv_heads=8), keys.Computed(_read_one_window, _write_one_window)),
+    ),
 )
 """Jiang et al. 2023."""
 
@@ -216,14 +196,18 @@ WINDOWS = keys.Computed(_read_windows, _write_windows)
 
 QWEN2 = relative(
     "qwen2",
-    replace(LLAMA_MODEL, attention=replace(LLAMA_ATTENTION, bias=True)),
-    (*llama_keys("Qwen2", kv_heads=32), WINDOWS),
+    keys.ConfigTable(
+        replace(LLAMA_MODEL, attention=replace(LLAMA_ATTENTION, bias=True)),
+        (*llama_keys("Qwen2", kv_heads=32), WINDOWS),
+    ),
 )
 """Yang et al. 2024."""
 
 QWEN3 = relative(
     "qwen3",
-    replace(LLAMA_MODEL, attention=replace(LLAMA_ATTENTION, qk_norm=RMSNormConfig())),
-    (*llama_keys("Qwen3", kv_heads=32, d_head=128), WINDOWS, ATTENTION_BIAS),
+    keys.ConfigTable(
+        replace(LLAMA_MODEL, attention=replace(LLAMA_ATTENTION, qk_norm=RMSNormConfig())),
+        (*llama_keys("Qwen3", kv_heads=32, d_head=128), WINDOWS, ATTENTION_BIAS),
+    ),
 )
 """Yang et al. 2025."""

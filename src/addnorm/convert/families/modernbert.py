@@ -3,18 +3,19 @@
 from collections.abc import Iterator, Sequence
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, layers
-from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, weight_and_bias
-from addnorm.convert.core.rotary import rotary_of, write_rotary
-from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import EncoderHeads
-from addnorm.convert.core.windows import (
+from addnorm.convert.core.attention_keys import (
     FULL,
     SLIDING,
     read_layer_types,
+    rotary_of,
     shortest_cycle,
+    write_rotary,
     write_windows,
 )
+from addnorm.convert.core.family import Family, ModelSpec, encoder
+from addnorm.convert.core.maps import QKV, TensorMap, concatenated, within
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import EncoderHeads
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.models.layers import LayerConfig
@@ -170,57 +171,41 @@ TABLE = keys.ConfigTable(
 )
 
 
-def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+def _fused(spec: ModelSpec) -> Iterator[TensorMap]:
     model = encoder(spec)
-    norm = isinstance(model.norm, LayerNormConfig) and model.norm.bias
-    yield Renamed("embed.tokens.weight", "model.embeddings.tok_embeddings.weight")
-    yield from weight_and_bias("embed.norm", "model.embeddings.norm", bias=norm)
-    yield from layers(model.n_layers, lambda i: _layer(i, model, bias=norm))
-    yield from weight_and_bias("stack.norm", "model.final_norm", bias=norm)
-    head = model.head
-    if not isinstance(head, TokenHeadConfig | ClassificationHeadConfig | TaggingHeadConfig):
-        return
-    if head.transform is not None:
-        yield from weight_and_bias("head.transform.proj", "head.dense", bias=head.transform.bias)
-        yield from weight_and_bias("head.transform.norm", "head.norm", bias=norm)
-    if not isinstance(head, TokenHeadConfig):
-        yield from weight_and_bias("head.proj", "classifier")
-        return
-    if head.bias:
-        yield Renamed("head.bias", "decoder.bias")
-    if not head.tied:
-        yield Renamed("head.weight", "decoder.weight")
-
-
-def _layer(i: int, model: EncoderConfig, *, bias: bool) -> Iterator[TensorMap]:
-    ours, theirs = f"stack.blocks.{i}", f"model.layers.{i}"
-    attention, feedforward = attention_of(model), _gated(model)
-    if i:
-        yield from weight_and_bias(
-            f"{ours}.attention_residual.norm", f"{theirs}.attn_norm", bias=bias
-        )
-    for kind in ("weight", "bias") if attention.bias else ("weight",):
-        parts = tuple(f"{ours}.attention.{part}_proj.{kind}" for part in "qkv")
-        yield Concatenated(parts, f"{theirs}.attn.Wqkv.{kind}", (model.d_model,) * 3)
-    yield from weight_and_bias(
-        f"{ours}.attention.out_proj", f"{theirs}.attn.Wo", bias=attention.bias
-    )
-    yield from weight_and_bias(f"{ours}.feedforward_residual.norm", f"{theirs}.mlp_norm", bias=bias)
-    d_ff = feedforward.d_ff or 8 * model.d_model // 3
-    for kind in ("weight", "bias") if feedforward.bias else ("weight",):
+    gated = _gated(model)
+    d_ff = gated.d_ff or 8 * model.d_model // 3
+    for i in range(model.n_layers):
+        ours, theirs = f"stack.blocks.{i}", f"model.layers.{i}"
+        yield from concatenated(f"{ours}.attention", QKV, f"{theirs}.attn.Wqkv.", model.d_model)
         # The activation applies to the first half.
-        parts = tuple(f"{ours}.feedforward.{part}_proj.{kind}" for part in ("gate", "up"))
-        yield Concatenated(parts, f"{theirs}.mlp.Wi.{kind}", (d_ff, d_ff))
-    yield from weight_and_bias(
-        f"{ours}.feedforward.down_proj", f"{theirs}.mlp.Wo", bias=feedforward.bias
-    )
+        parts = ("gate_proj", "up_proj")
+        yield from concatenated(f"{ours}.feedforward", parts, f"{theirs}.mlp.Wi.", d_ff)
 
 
 MODERNBERT = Family(
-    model_types=("modernbert",),
-    read=TABLE.read,
-    write=TABLE.write,
-    maps=_maps,
+    model_type="modernbert",
+    config=TABLE,
+    names={
+        "embed.tokens": "model.embeddings.tok_embeddings",
+        "embed.norm": "model.embeddings.norm",
+        "stack.norm": "model.final_norm",
+        "head.transform.proj": "head.dense",
+        "head.transform.norm": "head.norm",
+        "head.proj": "classifier",
+        "head": "decoder",
+        **within(
+            "stack.blocks.*",
+            "model.layers.*",
+            {
+                "attention_residual.norm": "attn_norm",
+                "attention.out_proj": "attn.Wo",
+                "feedforward_residual.norm": "mlp_norm",
+                "feedforward.down_proj": "mlp.Wo",
+            },
+        ),
+    },
+    others=_fused,
     prefix="model.",
     ties=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
 )

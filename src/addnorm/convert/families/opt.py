@@ -1,13 +1,10 @@
 """OPT: a GPT decoder with ReLU, all or no projection biases, positions from row 2."""
 
-from collections.abc import Iterator
-
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec, attention_of, layers
-from addnorm.convert.core.known import embedding_of
-from addnorm.convert.core.maps import Renamed, SkipRows, TensorMap, renamed, weight_and_bias
+from addnorm.convert.core.family import Family, ModelSpec, embedding_of
+from addnorm.convert.core.maps import SkipRows, within
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import DecoderHead, decoder_head, head_weights
+from addnorm.convert.core.tasks import DecoderHead, decoder_head
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
@@ -16,6 +13,7 @@ from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PostNormConfig, PreNormConfig
 
 FIRST_ROW = 2
+PROJECTIONS = ("q", "k", "v", "out")
 
 
 def _read_width(settings: Settings) -> keys.Fields:
@@ -78,42 +76,30 @@ TABLE = keys.ConfigTable(
 )
 
 
-def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    model = spec.model
-    body = "model.decoder"
-    yield Renamed("embed.tokens.weight", f"{body}.embed_tokens.weight")
-    positions = f"{body}.embed_positions.weight"
-    yield SkipRows("embed.position.table.weight", positions, FIRST_ROW)
-    if embedding_of(model).d_embed is not None:
-        yield Renamed("embed.proj.weight", f"{body}.project_in.weight")
-        yield Renamed("head.transform.proj.weight", f"{body}.project_out.weight")
-    yield from layers(model.n_layers, lambda i: _layer(i, attention_of(model).bias))
-    if isinstance(model.residual, PreNormConfig):
-        yield from weight_and_bias("stack.norm", f"{body}.final_layer_norm")
-    yield from head_weights(model, "lm_head.weight")
-
-
-def _layer(i: int, bias: bool) -> Iterator[TensorMap]:
-    ours, theirs = f"stack.blocks.{i}", f"model.decoder.layers.{i}"
-    yield from renamed(ours, theirs, NORMS)
-    yield from renamed(ours, theirs, PROJECTIONS, bias=bias)
-
-
-NORMS = {
-    "attention_residual.norm": "self_attn_layer_norm",
-    "feedforward_residual.norm": "final_layer_norm",
-}
-PROJECTIONS = {
-    **{f"attention.{part}_proj": f"self_attn.{part}_proj" for part in ("q", "k", "v", "out")},
-    "feedforward.up_proj": "fc1",
-    "feedforward.down_proj": "fc2",
-}
-
 OPT = Family(
-    model_types=("opt",),
-    read=TABLE.read,
-    write=TABLE.write,
-    maps=_maps,
+    model_type="opt",
+    config=TABLE,
+    names={
+        "embed.tokens": "model.decoder.embed_tokens",
+        "embed.proj": "model.decoder.project_in",
+        "stack.norm": "model.decoder.final_layer_norm",
+        "head.transform.proj": "model.decoder.project_out",
+        "head": "lm_head",
+        **within(
+            "stack.blocks.*",
+            "model.decoder.layers.*",
+            {
+                **{f"attention.{part}_proj": f"self_attn.{part}_proj" for part in PROJECTIONS},
+                "attention_residual.norm": "self_attn_layer_norm",
+                "feedforward.up_proj": "fc1",
+                "feedforward.down_proj": "fc2",
+                "feedforward_residual.norm": "final_layer_norm",
+            },
+        ),
+    },
+    others=lambda spec: [
+        SkipRows("embed.position.table.weight", "model.decoder.embed_positions.weight", FIRST_ROW)
+    ],
     prefix="model.",
     ties=(("lm_head.weight", "model.decoder.embed_tokens.weight"),),
 )

@@ -1,12 +1,11 @@
 """T5, T5 v1.1 (Flan) and mT5: bucketed relative positions, pre-RMSNorm, unscaled scores."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder, layers
-from addnorm.convert.core.known import token_head_of
-from addnorm.convert.core.maps import Renamed, TensorMap
+from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder, token_head_of
+from addnorm.convert.core.maps import Renamed, TensorMap, within
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families.fairseq import TOKEN_IDS
 from addnorm.models import EncoderDecoderConfig
@@ -105,47 +104,51 @@ def _tied(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
     return replace(spec, model=replace(model, head=replace(token_head_of(model), tied=tied)))
 
 
-def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
+ATTENTION = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
+
+
+def _stack_names(side: str, attentions: Mapping[str, str]) -> dict[str, str]:
+    """The names in a stack, whose sublayers are numbered: attentions, then the feed-forward."""
+    layer: dict[str, str] = {}
+    for i, (ours, theirs) in enumerate(attentions.items()):
+        layer |= within(ours, f"{i}.{theirs}", ATTENTION)
+        layer[f"{ours}_residual.norm"] = f"{i}.layer_norm"
+    last = len(attentions)
+    layer["feedforward.down_proj"] = f"{last}.DenseReluDense.wo"
+    layer["feedforward_residual.norm"] = f"{last}.layer_norm"
+    first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias"
+    return {
+        f"{'source' if side == 'encoder' else 'target'}_embed.position.table": first,
+        f"{side}.norm": f"{side}.final_layer_norm",
+        **within(f"{side}.blocks.*", f"{side}.block.*.layer", layer),
+    }
+
+
+def _first_matrices(spec: ModelSpec) -> Iterator[TensorMap]:
+    """The matrices before the activation, whose names tell whether there is a gate."""
     model = encoder_decoder(spec)
-    gated = isinstance(model.feedforward, GatedFeedForwardConfig)
-    yield Renamed("source_embed.tokens.weight", "shared.weight")
-    for embed, side in (("source_embed", "encoder"), ("target_embed", "decoder")):
-        first = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-        yield Renamed(f"{embed}.position.table.weight", first)
-        yield Renamed(f"{side}.norm.weight", f"{side}.final_layer_norm.weight")
-    yield from layers(model.n_layers, lambda i: _layer(i, "encoder", gated))
-    n_decoder_layers = model.n_decoder_layers or model.n_layers
-    yield from layers(n_decoder_layers, lambda i: _layer(i, "decoder", gated))
-    if not token_head_of(model).tied:
-        yield Renamed("head.weight", "lm_head.weight")
+    plain = isinstance(model.feedforward, FeedForwardConfig)
+    names = {"up_proj": "wi"} if plain else {"gate_proj": "wi_0", "up_proj": "wi_1"}
+    for (side, layers), last in zip(model.stacks.items(), (1, 2), strict=True):
+        for i in range(len(layers)):
+            theirs = f"{side}.block.{i}.layer.{last}.DenseReluDense"
+            for part, name in names.items():
+                ours = f"{side}.blocks.{i}.feedforward.{part}"
+                yield Renamed(f"{ours}.weight", f"{theirs}.{name}.weight")
 
-
-def _layer(i: int, side: str, gated: bool) -> Iterator[TensorMap]:
-    ours, theirs = f"{side}.blocks.{i}", f"{side}.block.{i}.layer"
-    sublayers = [("attention", "SelfAttention")]
-    sublayers += [("cross_attention", "EncDecAttention")] if side == "decoder" else []
-    for j, (sublayer, name) in enumerate(sublayers):
-        for part, short in (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v"), ("out_proj", "o")):
-            yield Renamed(f"{ours}.{sublayer}.{part}.weight", f"{theirs}.{j}.{name}.{short}.weight")
-        yield Renamed(f"{ours}.{sublayer}_residual.norm.weight", f"{theirs}.{j}.layer_norm.weight")
-    last = f"{theirs}.{len(sublayers)}"
-    for part, short in (GATED_PARTS if gated else PLAIN_PARTS).items():
-        name = f"{last}.DenseReluDense.{short}.weight"
-        yield Renamed(f"{ours}.feedforward.{part}.weight", name)
-    yield Renamed(f"{ours}.feedforward_residual.norm.weight", f"{last}.layer_norm.weight")
-
-
-PLAIN_PARTS = {"up_proj": "wi", "down_proj": "wo"}
-GATED_PARTS = {"gate_proj": "wi_0", "up_proj": "wi_1", "down_proj": "wo"}
-
-_T5 = _table("T5", keys.Computed(_read_scale, _write_scale))
-_MT5 = _table("MT5", keys.Computed(_read_no_scale, _write_scale))
 
 T5 = Family(
-    model_types=("t5",),
-    read=_T5.read,
-    write=_T5.write,
-    maps=_maps,
+    model_type="t5",
+    config=_table("T5", keys.Computed(_read_scale, _write_scale)),
+    names={
+        "source_embed.tokens": "shared",
+        "head": "lm_head",
+        **_stack_names("encoder", {"attention": "SelfAttention"}),
+        **_stack_names(
+            "decoder", {"attention": "SelfAttention", "cross_attention": "EncDecAttention"}
+        ),
+    },
+    others=_first_matrices,
     refine_by_names=_tied,
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     ties=(
@@ -156,5 +159,7 @@ T5 = Family(
 )
 """Raffel et al. 2020; Shazeer 2020 for v1.1."""
 
-MT5 = replace(T5, model_types=("mt5",), read=_MT5.read, write=_MT5.write)
+MT5 = replace(
+    T5, model_type="mt5", config=_table("MT5", keys.Computed(_read_no_scale, _write_scale))
+)
 """Xue et al. 2021: like v1.1, without scaling before the head."""

@@ -1,12 +1,11 @@
 """Converting state dicts of `torch.nn.Transformer` and its two stacks to our stacks and back."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from addnorm.convert.core.family import layers
-from addnorm.convert.core.maps import Concatenated, TensorMap, weight_and_bias
+from addnorm.convert.core.maps import QKV, TensorMap, concatenated, tensor_maps, within
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -57,7 +56,7 @@ def stack_from_torch(
         stack = build(NoPosition(), Depth(encoder=n_layers, decoder=n_layers, causal=cross))
         # In torch the final norm is independent of `norm_first`.
         stack.norm = config.norm.build(d_model) if "norm.weight" in state else NoNorm()
-    _fill(stack, state, list(_maps(stack)))
+    _fill(stack, state, _maps(stack))
     return stack
 
 
@@ -94,11 +93,12 @@ def torch_state(stack: Stack) -> dict[str, Tensor]:
     for block in stack.blocks:
         _check_known(block)
     ours = {name: weight.detach() for name, weight in stack.named_parameters()}
-    maps = list(_maps(stack))
-    if odd := ours.keys() ^ {name for tensor_map in maps for name in tensor_map.ours}:
-        raise InputError(f"torch's layers have biases everywhere or nowhere: {sorted(odd)[0]}")
+    biases = {f"{name.rpartition('.')[0]}.bias" for name in ours if name.startswith("blocks.")}
+    if 0 < len(biases & ours.keys()) < len(biases):
+        odd = min(biases - ours.keys())
+        raise InputError(f"torch's layers have biases everywhere or nowhere: {odd} is missing")
     state: dict[str, Tensor] = {}
-    for tensor_map in maps:
+    for tensor_map in _maps(stack):
         written = tensor_map.write([ours[name] for name in tensor_map.ours])
         state |= dict(zip(tensor_map.theirs, written, strict=True))
     return state
@@ -132,33 +132,22 @@ def _fill(stack: Stack, state: State, maps: list[TensorMap]) -> None:
     stack.load_state_dict(tensors, strict=True, assign=True)
 
 
-def _maps(stack: Stack) -> Iterator[TensorMap]:
-    yield from layers(len(stack.blocks), lambda i: _layer(i, stack.get_submodule(f"blocks.{i}")))
-    if isinstance(stack.norm, LayerNorm):
-        yield from weight_and_bias("norm", "norm", bias=stack.norm.bias is not None)
-
-
-def _layer(i: int, block: torch.nn.Module) -> Iterator[TensorMap]:
-    assert isinstance(block, Block | CrossBlock)
-    ours, theirs = f"blocks.{i}", f"layers.{i}"
-    assert isinstance(block.attention, SelfAttention)
-    bias = "bias" in dict(block.attention.q_proj.named_parameters())
-    looks = {"attention": "self_attn"}
-    norms = ["attention_residual", "feedforward_residual"]
-    if isinstance(block, CrossBlock):
-        looks["cross_attention"] = "multihead_attn"
-        norms.insert(1, "cross_attention_residual")
-    for our_name, their_name in looks.items():
-        for kind in ("weight", "bias") if bias else ("weight",):
-            parts = tuple(f"{ours}.{our_name}.{part}_proj.{kind}" for part in "qkv")
-            d_model = block.attention.q_proj.in_features
-            yield Concatenated(parts, f"{theirs}.{their_name}.in_proj_{kind}", (d_model,) * 3)
-        out = f"{theirs}.{their_name}.out_proj"
-        yield from weight_and_bias(f"{ours}.{our_name}.out_proj", out, bias=bias)
-    yield from weight_and_bias(f"{ours}.feedforward.up_proj", f"{theirs}.linear1", bias=bias)
-    yield from weight_and_bias(f"{ours}.feedforward.down_proj", f"{theirs}.linear2", bias=bias)
-    for number, residual in enumerate(norms, start=1):
-        yield from weight_and_bias(f"{ours}.{residual}.norm", f"{theirs}.norm{number}", bias=bias)
+def _maps(stack: Stack) -> list[TensorMap]:
+    attentions = {"attention": "self_attn"}
+    if isinstance(stack.get_submodule("blocks.0"), CrossBlock):
+        attentions["cross_attention"] = "multihead_attn"
+    layer = {"feedforward.up_proj": "linear1", "feedforward.down_proj": "linear2"}
+    for i, part in enumerate((*attentions, "feedforward"), start=1):
+        layer[f"{part}_residual.norm"] = f"norm{i}"
+    joint: list[TensorMap] = []
+    for ours, theirs in attentions.items():
+        layer[f"{ours}.out_proj"] = f"{theirs}.out_proj"
+        for i in range(len(stack.blocks)):
+            name = f"blocks.{i}.{ours}"
+            d_model = len(stack.get_parameter(f"{name}.q_proj.weight"))
+            joint += concatenated(name, QKV, f"layers.{i}.{theirs}.in_proj_", d_model)
+    names = {"norm": "norm", **within("blocks.*", "layers.*", layer)}
+    return tensor_maps([name for name, _ in stack.named_parameters()], names, joint)
 
 
 # Checks for parts that torch's layers lack.

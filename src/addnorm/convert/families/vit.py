@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, layers
-from addnorm.convert.core.maps import Reshaped, TensorMap, renamed, weight_and_bias
+from addnorm.convert.core.family import Family, ModelSpec, encoder
+from addnorm.convert.core.maps import Reshaped, TensorMap, within
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import EncoderHeads, HeadNames, Task, head_maps, without_pooler
+from addnorm.convert.core.tasks import EncoderHeads, Task, without_pooler
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -78,51 +78,45 @@ TABLE = keys.ConfigTable(
 )
 
 
-def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    model = encoder(spec)
-    d_model, patches = model.d_model, _patches(model)
+def _embeddings(spec: ModelSpec) -> Iterator[TensorMap]:
+    """The class token and the table of positions, which have one row in a batch."""
+    d_model, patches = spec.model.d_model, _patches(encoder(spec))
     rows = 1 + (patches.size[0] // patches.patch) * (patches.size[1] // patches.patch)
-    theirs = "vit.embeddings"
-    yield Reshaped("embed.class_token", f"{theirs}.cls_token", (d_model,), (1, 1, d_model))
-    table = (rows, d_model)
-    yield Reshaped("embed.positions", f"{theirs}.position_embeddings", table, (1, *table))
-    yield from weight_and_bias("embed.proj", f"{theirs}.patch_embeddings.projection")
-    bias = attention_of(model).bias
-    yield from layers(model.n_layers, lambda i: _layer(i, bias=bias))
-    yield from weight_and_bias("stack.norm", "vit.layernorm")
-    yield from head_maps(model.head, HEAD_NAMES)
+    yield Reshaped("embed.class_token", "vit.embeddings.cls_token", (d_model,), (1, 1, d_model))
+    yield Reshaped(
+        "embed.positions",
+        "vit.embeddings.position_embeddings",
+        (rows, d_model),
+        (1, rows, d_model),
+    )
 
-
-HEAD_NAMES: HeadNames = {
-    ClassificationHeadConfig: {"proj": "classifier"},
-    PoolerHeadConfig: {"proj": "vit.pooler.dense"},
-}
-
-
-def _layer(i: int, *, bias: bool) -> Iterator[TensorMap]:
-    ours, theirs = f"stack.blocks.{i}", f"vit.encoder.layer.{i}"
-    yield from renamed(ours, theirs, QKV, bias=bias)
-    yield from renamed(ours, theirs, LAYER)
-
-
-QKV = {
-    "attention.q_proj": "attention.attention.query",
-    "attention.k_proj": "attention.attention.key",
-    "attention.v_proj": "attention.attention.value",
-}
-LAYER = {
-    "attention.out_proj": "attention.output.dense",
-    "attention_residual.norm": "layernorm_before",
-    "feedforward.up_proj": "intermediate.dense",
-    "feedforward.down_proj": "output.dense",
-    "feedforward_residual.norm": "layernorm_after",
-}
 
 VIT = Family(
-    model_types=("vit",),
-    read=TABLE.read,
-    write=TABLE.write,
-    maps=_maps,
+    model_type="vit",
+    config=TABLE,
+    names={
+        "embed.proj": "vit.embeddings.patch_embeddings.projection",
+        "stack.norm": "vit.layernorm",
+        **within(
+            "stack.blocks.*",
+            "vit.encoder.layer.*",
+            {
+                "attention.q_proj": "attention.attention.query",
+                "attention.k_proj": "attention.attention.key",
+                "attention.v_proj": "attention.attention.value",
+                "attention.out_proj": "attention.output.dense",
+                "attention_residual.norm": "layernorm_before",
+                "feedforward.up_proj": "intermediate.dense",
+                "feedforward.down_proj": "output.dense",
+                "feedforward_residual.norm": "layernorm_after",
+            },
+        ),
+    },
+    heads={
+        ClassificationHeadConfig: {"proj": "classifier"},
+        PoolerHeadConfig: {"proj": "vit.pooler.dense"},
+    },
+    others=_embeddings,
     prefix="vit.",
     # transformers renamed its modules, but not the tensors on disk.
     renames=(

@@ -14,17 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from addnorm.convert.core.family import differences, explicit, explicit_differences
-from addnorm.convert.core.known import required_eps
+from addnorm.convert.core.differences import differences, explicit, explicit_differences
 from addnorm.convert.transfer.folding import (
     Weights,
     fold_layernorm,
     folding_obstacle,
     folds_layernorm,
     nonzero_betas,
+    readers,
     with_folding_targets,
 )
-from addnorm.convert.transfer.readers import readers
 from addnorm.convert.transfer.rules import Kind, Origin, TransferContext, norm_of, transfer_weight
 from addnorm.convert.transfer.verified import unequal
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
@@ -306,10 +305,14 @@ class _EquivalenceCheck:
     def norms_agree(self) -> bool:
         """Whether both kinds of norm compute the same function, after folding."""
         old, new = self.context.old, self.context.new
-        rms = RMSNormConfig | OffsetRMSNormConfig
-        if isinstance(old.norm, rms) and isinstance(new.norm, rms):
-            return required_eps(old.norm) == required_eps(new.norm)
-        return folds_layernorm(old, new) and folding_obstacle(old, new) is None
+        match old.norm, new.norm:
+            case (
+                RMSNormConfig(eps=eps) | OffsetRMSNormConfig(eps=eps),
+                RMSNormConfig(eps=new_eps) | OffsetRMSNormConfig(eps=new_eps),
+            ):
+                return eps == new_eps
+            case _:
+                return folds_layernorm(old, new) and folding_obstacle(old, new) is None
 
 
 def _feedforward_at(model: ModelConfig, path: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from addnorm.convert.core.known import embedding_of
+from addnorm.convert.core.family import embedding_of
 from addnorm.convert.transfer.folding import Weights, position_of
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.models.layers import LayerParts

@@ -18,8 +18,13 @@ import torch
 from torch import Tensor
 
 from addnorm.atomic import atomic_directory, write_tensors
-from addnorm.convert.weights.header import MAX_HEADER, parse_object
-from addnorm.convert.weights.mapped import StoredTensor, map_pickle, map_safetensors
+from addnorm.convert.weights.mapped import (
+    MAX_HEADER,
+    StoredTensor,
+    map_pickle,
+    map_safetensors,
+    parse_object,
+)
 from addnorm.errors import InputError
 from addnorm.files import read_file
 

@@ -1,18 +1,178 @@
-"""Memory-mapping a weight file: safetensors or, on request, a pickle of `torch.save`."""
+"""Parsing and validating the header of a safetensors file.
 
+The file has the header length n (8 bytes, little-endian), a JSON object of n bytes, and the data.
+"""
+
+import json
+import math
 import mmap
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
 
 import torch
 from torch import Tensor
 
-from addnorm.convert.weights.header import Entry, read_header
-from addnorm.errors import InputError
+from addnorm.errors import InputError, nearest
 from addnorm.files import check_regular
+
+MAX_HEADER = 32_000_000
+"""In bytes. The format allows 100 MB, which may take a gigabyte to parse."""
+MAX_TENSORS = 200_000
+"""The maximum number of tensors (60 layers × 256 experts × 3 matrices with scales are 92,160)."""
+MAX_RANK = 64
+"""torch's maximum number of dimensions."""
+TOO_LARGE = 2**63
+"""torch counts elements and bytes in signed 64-bit integers."""
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F8_E8M0": torch.float8_e8m0fnu,
+    "C64": torch.complex64,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of a file; `begin` and `end` count bytes from the start of the file."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+
+def read_header(stream: BinaryIO, file: Path) -> dict[str, Entry]:
+    """The tensor entries of the safetensors file `file`, open as `stream`, in header order.
+
+    Raises `InputError` unless the tensors are contiguous, complete and fill the file.
+    """
+    size = os.fstat(stream.fileno()).st_size
+    start = stream.read(8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8:
+        raise InputError(f"{file}: truncated: expected a header, has {size} bytes")
+    if start == b"version ":
+        raise InputError(f"{file}: a Git LFS pointer, not the weights: run `git lfs pull`")
+    if length > MAX_HEADER:
+        raise InputError(
+            f"{file}: not a safetensors file: a header of {length} bytes, at most {MAX_HEADER}"
+        )
+    if 8 + length > size:
+        raise InputError(f"{file}: truncated: expected {8 + length} bytes or more, has {size}")
+    tree = parse_object(stream.read(length), file)
+    _check_metadata(tree.pop("__metadata__", {}), file)
+    entries = {name: _entry(name, value, 8 + length, file) for name, value in tree.items()}
+    _check_layout(entries, 8 + length, size, file)
+    return entries
+
+
+def parse_object(text: bytes, file: Path) -> dict[str, Any]:
+    """Parse `text` as a single JSON object.
+
+    Raises `InputError` for anything else, for duplicate keys, and for more elements than
+    `MAX_TENSORS` tensors need, since parsed JSON can take many times the memory of its text.
+    """
+    if not text.startswith(b"{"):
+        raise InputError(f"{file}: damaged: expected a JSON object, got {text[:20]!r}")
+    if sum(map(text.count, (b"{", b"[", b","))) > 10 * MAX_TENSORS:
+        raise InputError(f"{file}: more in it than {MAX_TENSORS} tensors, the limit, could need")
+    try:
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: damaged: {error}") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(pairs) > MAX_TENSORS:
+        raise ValueError(f"{len(pairs)} names in one object, at most {MAX_TENSORS}")
+    tree: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in tree:
+            raise ValueError(f"{name!r:.100} is there twice")
+        for text in (name, value):
+            if isinstance(text, str):
+                text.encode("utf-8")  # refuses lone surrogates
+        tree[name] = value
+    return tree
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _check_metadata(metadata: Any, file: Path) -> None:
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise InputError(f"{file}: __metadata__ is not of text alone: {metadata!r:.100}")
+
+
+def _entry(name: str, value: Any, start: int, file: Path) -> Entry:
+    where = f"{file}: tensor {name!r:.100}"
+    match value:
+        case {"dtype": str(kind), "shape": list(shape), "data_offsets": [begin, end], **others}:
+            pass
+        case _:
+            raise InputError(f"{where}: no dtype, shape and two data_offsets: {value!r:.100}")
+    if others:
+        raise InputError(f"{where}: unknown fields: {list(others)!r:.100}")
+    if kind not in DTYPES:
+        raise InputError(f"{where}: unknown dtype {kind!r:.100}.{nearest(kind[:20], DTYPES)}")
+    if not _whole(shape) or len(shape) > MAX_RANK:
+        raise InputError(f"{where}: a shape is {MAX_RANK} sizes at most, got {shape!r:.100}")
+    if not _whole([begin, end]) or begin > end:
+        raise InputError(f"{where}: data_offsets {[begin, end]!r:.100} are not a span of bytes")
+    dtype = DTYPES[kind]
+    if dtype.itemsize * math.prod(size for size in shape if size) >= TOO_LARGE:
+        raise InputError(f"{where}: shape {shape!r:.100} is too large")
+    if (needed := dtype.itemsize * math.prod(shape)) != end - begin:
+        raise InputError(
+            f"{where}: {kind} of shape {shape!r:.100} takes {needed} bytes, "
+            f"its data_offsets {[begin, end]} span {end - begin}"
+        )
+    return Entry(dtype, tuple(shape), start + begin, start + end)
+
+
+def _whole(sizes: list[Any]) -> bool:
+    return all(type(size) is int and 0 <= size < TOO_LARGE for size in sizes)
+
+
+def _check_layout(entries: dict[str, Entry], start: int, size: int, file: Path) -> None:
+    last = max((entry.end for entry in entries.values()), default=start)
+    if last > size:
+        raise InputError(f"{file}: truncated: expected {last} bytes, has {size}")
+    at = start
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.begin != at:
+            how = "overlaps another" if entry.begin < at else f"follows {entry.begin - at} unused"
+            raise InputError(
+                f"{file}: tensor {name!r:.100} {how}: it begins at byte {entry.begin}, not {at}"
+            )
+        at = entry.end
+    if at != size:
+        raise InputError(f"{file}: its tensors end at byte {at}, but it has {size}")
+
+
+# Mapping.
 
 
 @dataclass(frozen=True, slots=True)

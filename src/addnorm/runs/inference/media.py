@@ -10,8 +10,7 @@ from torch import Tensor
 
 from addnorm.convert.core.modules import find_file, places_of
 from addnorm.convert.folder import is_hf_folder
-from addnorm.convert.preprocessing import FILE, NESTED, Pictures, preprocessing_of
-from addnorm.convert.preprocessing_of_data import pictures_of
+from addnorm.convert.preprocessing import FILE, NESTED, Pictures, pictures_of, preprocessing_of
 from addnorm.data import (
     AudioConfig,
     Corpus,

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 from addnorm.atomic import atomic_directory
-from addnorm.convert.core.family import differences
+from addnorm.convert.core.differences import differences
 from addnorm.convert.transfer.model import (
     Kind,
     Layers,
