@@ -26,7 +26,7 @@ from addnorm.bench import ours
 from addnorm.bench.implementation import Run
 from addnorm.bench.training import CHARACTERS, DECODER, TINY, DecoderSizes, TranslatorSizes
 from addnorm.memory import keep_freed_pages
-from addnorm.nn.attention import SDPACore, blocked, kernels
+from addnorm.nn.attention import SDPACore, kernels
 from addnorm.nn.masks import Causal
 from addnorm.training import trainer
 
@@ -54,7 +54,7 @@ def attention(shape: tuple[int, int, int], many: int | None) -> Callable[[], obj
     def attend() -> Tensor:
         if many is None:
             return F.scaled_dot_product_attention(*leaves, is_causal=True)
-        blocked.MANY = many
+        kernels.MANY = many
         with torch.autocast("cpu", torch.bfloat16):
             return module(*leaves, Causal())
 

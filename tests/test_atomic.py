@@ -224,7 +224,7 @@ def test_leftovers_of_a_crash_are_removed_by_pattern(tmp_path: Path) -> None:
     assert _names(tmp_path) == [".other.partial", "step-3"]
 
 
-def test_numpys_words_for_a_full_disk_are_those_of_all_others(tmp_path: Path) -> None:
+def test_numpys_message_for_a_full_disk_becomes_the_usual_one(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left") as caught, atomic_file(tmp_path / "x"):
         raise OSError("9600 requested and 312 written")
     assert (caught.value.errno, caught.value.filename) == (ENOSPC, str(tmp_path / "x"))

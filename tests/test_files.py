@@ -29,7 +29,7 @@ def odd_file(path: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_a_pipe_and_a_device_are_no_files(kind: str, tmp_path: Path) -> None:
+def test_a_pipe_and_a_device_are_rejected_as_files(kind: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a file but a pipe or a device"):
         read_file(odd_file(tmp_path / "f", kind))
 
@@ -45,7 +45,7 @@ def test_a_file_has_at_most_so_many_bytes(tmp_path: Path) -> None:
 NUMBERS = TypeAdapter(dict[str, int])
 
 
-def test_json_is_read_as_what_it_is_or_as_a_type(tmp_path: Path) -> None:
+def test_json_is_read_as_plain_values_or_as_a_type(tmp_path: Path) -> None:
     file = tmp_path / "f.json"
     file.write_text('{"a": 1, "b": 2}')
     assert read_json(file) == read_json(file, NUMBERS) == {"a": 1, "b": 2}

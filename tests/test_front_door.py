@@ -17,8 +17,8 @@ from addnorm.generate import DecodingConfig
 from addnorm.models import ModelConfig
 from addnorm.models.inputs import InputConfig
 from addnorm.nn.attention import CoreConfig, PatternConfig, ScoreConfig
+from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.heads import HeadConfig
-from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import PositionConfig, ScalingConfig
@@ -215,7 +215,7 @@ def test_every_part_has_its_configuration_here() -> None:
     assert get_args(DataConfig)
 
 
-def test_type_checkers_see_what_is_there() -> None:
+def test_type_checkers_see_the_public_names() -> None:
     """Every import of the stub, however it is written, is what Python gives by its name."""
     tree = ast.parse(Path(an.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     listed = {

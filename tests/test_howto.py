@@ -181,7 +181,7 @@ def test_every_page_has_commands_and_is_in_the_contents() -> None:
             assert (page.parent / link).is_file(), (page, link)
 
 
-def test_what_is_not_printed_is_found() -> None:
+def test_a_line_that_is_not_printed_is_reported() -> None:
     printed = "step 1/4 · loss 2\n  state   trained \n"
     assert missing(["step 1/… · loss …", " state … trained"], printed) is None
     assert missing(["state trained", "step 1/4 · loss 2"], printed) == "step 1/4 · loss 2"

@@ -15,22 +15,20 @@ import torch
 from torch import Tensor
 
 from addnorm.generate import graphs
-from addnorm.nn.attention.blocked import blocked_attention
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.differential import DifferentialCore
 from addnorm.nn.attention.flex import FlexCore
+from addnorm.nn.attention.kernels import blocked_attention
 from addnorm.nn.attention.scores import Additive, DotProduct
 from addnorm.nn.choices import choices, use_choices
 from addnorm.nn.context import Context
 from addnorm.nn.convolution import Convolution
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
-from addnorm.nn.grouped import can_group, grouped_feedforward
-from addnorm.nn.linear import linear, multiplies_bfloat16, onednn
-from addnorm.nn.low_rank import LowRank
+from addnorm.nn.linear import LowRank, linear, multiplies_bfloat16, onednn
 from addnorm.nn.masks import Causal, Dense, Full
-from addnorm.nn.moe import MixtureOfExperts
+from addnorm.nn.moe import MixtureOfExperts, can_group, grouped_feedforward
+from addnorm.nn.norms import rms_norm
 from addnorm.nn.recurrent import Recurrent
-from addnorm.nn.rms_norm import rms_norm
 from addnorm.quantize.int4 import Int4Matrix
 from addnorm.quantize.int8 import LARGEST, Int8Matrix, int8_matmul, int8_product, rounded
 from addnorm.quantize.layers import RoundedByRange, RoundedByRow

@@ -90,7 +90,7 @@ def test_every_field_has_a_sentence(one: Any) -> None:
 
 
 @pytest.mark.parametrize(("one", "field"), FIELDS, ids=named)
-def test_what_is_shown_of_a_field_is_right(one: Any, field: Any) -> None:
+def test_the_default_and_example_of_a_field_are_right(one: Any, field: Any) -> None:
     """The default is the default, and the example is accepted and another."""
     accepted = adapter(one, field.name).validate_python
     shown = manual.default_and_example(one, field)

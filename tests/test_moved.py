@@ -11,7 +11,7 @@ from addnorm.moved import MOVED, new_paths
 
 
 @pytest.mark.parametrize("old", MOVED)
-def test_a_former_path_gives_what_is_at_the_new_ones(old: str) -> None:
+def test_a_former_path_gives_the_names_of_the_new_modules(old: str) -> None:
     sys.modules.pop(old, None)
     paths = MOVED[old].split()
     with pytest.warns(FutureWarning, match=f"{old} is now {' and '.join(paths)}"):

@@ -82,7 +82,7 @@ def test_a_file_is_as_it_was_afterwards(script: ModuleType, tmp_path: Path) -> N
     assert file.read_text() == CODE
 
 
-def test_what_pytest_said(script: ModuleType, tmp_path: Path) -> None:
+def test_the_output_of_pytest_is_read(script: ModuleType, tmp_path: Path) -> None:
     log = tmp_path / "log.txt"
     log.write_text("...\nFAILED tests/test_a.py::test_b[1] - assert 1 == 2\n1 failed\n")
     assert script._verdict(1, log) == ("killed", "tests/test_a.py::test_b[1]")

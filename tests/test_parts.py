@@ -19,14 +19,14 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.models.layers import LayerPositionConfig
 from addnorm.nn.attention import AttentionConfig
-from addnorm.nn.attention.cores import CoreConfig
+from addnorm.nn.attention.multihead import CoreConfig
 from addnorm.nn.attention.outputs import OutputConfig
 from addnorm.nn.attention.patterns import PatternConfig
 from addnorm.nn.attention.scores import ScoreConfig
+from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.embed import AnyEmbeddingConfig
 from addnorm.nn.feedforward import DenseFeedForwardConfig
 from addnorm.nn.heads import AnyTokenHeadConfig, DecoderHeadConfig, HeadConfig
-from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNorm, RMSNormConfig
 from addnorm.nn.positions import PositionConfig
@@ -114,7 +114,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("part", [Scaled(alpha=2.0), Pydantic(alpha=2.0)])
-def test_an_object_of_ones_own_stands_where_ours_do(part: Any) -> None:
+def test_a_custom_object_is_accepted_wherever_ours_are(part: Any) -> None:
     model = DecoderConfig(d_model=8, norm=part)
     assert model.norm is part
     written = NORM.dump_python(part, mode="json")
@@ -139,13 +139,13 @@ def test_a_word_is_the_part_with_its_defaults() -> None:
         ({"kind": OWN, "alpha": "much"}, "alpha: must be a number"),
         ({"kind": f"{__name__}:Scald"}, "Did you mean 'Scaled'"),
         ({"kind": "no_such_module:Scaled"}, "--import no_such_module"),
-        ({"kind": "os:system"}, "no part"),
-        ({"kind": "os.path:join"}, "no part"),
+        ({"kind": "os:system"}, "not a part"),
+        ({"kind": "os.path:join"}, "not a part"),
         ("rmsnrom", "rmsnorm"),
         (3, "valid dictionary"),
     ],
 )
-def test_what_is_no_part_is_one_message(value: Any, message: str) -> None:
+def test_another_object_is_rejected_as_a_part_in_one_message(value: Any, message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         NORM.validate_python(value)
 
@@ -267,7 +267,7 @@ def test_a_family_may_have_a_default_kind() -> None:
     assert mixer.validate_python("recurrent") == RecurrentConfig()
 
 
-def test_a_part_says_what_it_cannot_stand_beside() -> None:
+def test_a_conflict_of_parts_is_explained() -> None:
     check_conflicts([Choosy(), Scaled()], 1)
     with pytest.raises(ValueError, match="too small"):
         check_conflicts([Choosy()], 0)
@@ -298,7 +298,7 @@ FAMILIES = {
 def test_messages_call_a_family_by_its_name(name: str) -> None:
     """What takes nothing is no part of any family, and is told which one was meant."""
     for union in FAMILIES[name]:
-        with pytest.raises(ValidationError, match=f" is no {name}: it has no method"):
+        with pytest.raises(ValidationError, match=f" does not fit as {name}: it has no method"):
             TypeAdapter(union).validate_python({"kind": f"{__name__}:Empty"})
 
 
@@ -342,17 +342,19 @@ def test_a_slot_refuses_the_parts_of_other_families_by_name(family: str) -> None
             assert all(adapter.validate_python(one) == part() for one in given)
             continue
         for one in given:
-            told = rf"{part.__name__} is no {slot}: .*It would fit as .*{family}"
+            told = rf"{part.__name__} does not fit as {slot}: .*It would fit as .*{family}"
             if {family} < {"pattern", "loss", "data"}:  # no argument that has a name
-                told = rf"{part.__name__} is no {slot}"
+                told = rf"{part.__name__} does not fit as {slot}"
             with pytest.raises(ValidationError, match=told):
                 adapter.validate_python(one)
 
 
 def test_our_own_parts_are_refused_by_name_in_the_slots_of_others() -> None:
-    with pytest.raises(InputError, match=r"RMSNormConfig is no position: .* fit as norm or feedf"):
+    with pytest.raises(
+        InputError, match=r"RMSNormConfig does not fit as position: .* fit as norm or feedf"
+    ):
         DecoderConfig(position=RMSNormConfig())  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="RMSNormConfig is no position"):
+    with pytest.raises(InputError, match="RMSNormConfig does not fit as position"):
         DecoderConfig(position={"kind": "addnorm.nn.norms:RMSNormConfig"})
 
 
@@ -373,7 +375,7 @@ def test_what_would_be_read_as_something_else_is_not_written(value: Any) -> None
 
 
 @pytest.mark.parametrize("value", [None, 1, 1.0, "a", [1, [2]], {"a": [None]}, True])
-def test_what_is_written_is_read_as_it_was(value: Any) -> None:
+def test_a_part_round_trips(value: Any) -> None:
     part = Loose(anything=value, pair=(1, 2))
     read = NORM.validate_python(NORM.dump_python(part, mode="json"))
     assert repr(read) == repr(part)
@@ -404,5 +406,5 @@ def test_a_subclass_of_a_part_of_ours_is_a_part_of_its_own() -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_number_that_no_file_holds_is_refused_when_it_is_saved(value: float) -> None:
-    with pytest.raises(ValueError, match=r"largest = .*finite numbers alone"):
+    with pytest.raises(ValueError, match=r"largest = .*only finite numbers can be saved"):
         TypeAdapter[Any](NormConfig).dump_python(TripledConfig(largest=value), mode="json")

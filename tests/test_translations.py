@@ -44,7 +44,7 @@ def test_a_fault_of_a_translation_is_named(after: str, fault: str | None) -> Non
 @pytest.mark.parametrize(
     "text", ["`x`", "$x_i$, `y`", "Su et al. 2021", "addnorm train", "109,482"]
 )
-def test_what_is_the_same_in_every_language_needs_no_chinese(text: str) -> None:
+def test_texts_that_are_equal_in_every_language_need_no_chinese(text: str) -> None:
     assert translations.fault_of(Message(text, text)) is None
     assert translations.fault_of(Message(f"{text} or not", text)) is not None
 

@@ -68,7 +68,6 @@ from addnorm.nn.attention.scores import DotConfig as DotConfig
 from addnorm.nn.attention.scores import ScaledDotConfig as ScaledDotConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig as LogMelEmbeddingConfig
 from addnorm.nn.convolution import ConvolutionConfig as ConvolutionConfig
-from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig as ConvolutionPoolingConfig
 from addnorm.nn.convolutional_embedding import (
     ConvolutionalEmbeddingConfig as ConvolutionalEmbeddingConfig,
 )
@@ -92,6 +91,7 @@ from addnorm.nn.norms import RMSNormConfig as RMSNormConfig
 from addnorm.nn.norms import ScaleNormConfig as ScaleNormConfig
 from addnorm.nn.patches import PatchEmbeddingConfig as PatchEmbeddingConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig as SeriesEmbeddingConfig
+from addnorm.nn.pooling import ConvolutionPoolingConfig as ConvolutionPoolingConfig
 from addnorm.nn.positions import ALiBiConfig as ALiBiConfig
 from addnorm.nn.positions import KERPLEConfig as KERPLEConfig
 from addnorm.nn.positions import LearnedConfig as LearnedConfig

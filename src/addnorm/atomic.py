@@ -30,8 +30,8 @@ def write_tensors(
 ) -> None:
     """Write a safetensors file with the usual permissions of a new file.
 
-    The library makes it readable for its owner alone, and says in words why the disk refuses.
-    Raises `OSError` for that, as for every other file.
+    safetensors itself makes the file readable for its owner alone, and reports an error of the disk
+    as text. Here that is an `OSError`, as for every other file.
     """
     from safetensors import SafetensorError
     from safetensors.torch import save_file
@@ -39,10 +39,10 @@ def write_tensors(
     file.touch()
     mode = file.stat().st_mode
     try:
-        save_file({name: one.contiguous() for name, one in tensors.items()}, file, metadata)
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, metadata)
     except SafetensorError as error:
-        if found := re.search(r"os error (\d+)", str(error)):
-            raise OSError(int(found[1]), os.strerror(int(found[1])), str(file)) from error
+        if match := re.search(r"os error (\d+)", str(error)):
+            raise OSError(int(match[1]), os.strerror(int(match[1])), str(file)) from error
         raise
     file.chmod(mode)
 
@@ -86,10 +86,10 @@ def atomic_directory(
     name, in alphabetical order; then the files that match the patterns `replaces` and were not
     written again are removed. If the body raises, `folder` is unchanged.
 
-    `index` names a file that lists the others: it is removed before any file beside it is
-    replaced, so that it never lists a mixture of old and new ones. With `whole`, an existing
-    folder is replaced with everything in it: until the new one has its name, the old one is beside
-    it, as `folder.old`, so that a crash at any moment leaves one of them.
+    `index` names a file that lists the others: it is removed before any other file is replaced, so
+    that it never lists a mixture of old and new ones. With `whole`, an existing folder is replaced
+    with everything in it: the old one is kept as `folder.old` until the new one has its name, so
+    that a crash at any moment leaves one of them.
     """
     merge = folder.is_dir() and not whole
     partial = folder / ".partial" if merge else _partial(folder)
@@ -113,7 +113,7 @@ def atomic_directory(
 
 @contextmanager
 def _named_as(folder: Path, partial: Path) -> Generator[None]:
-    """Let messages name the folder that was asked for."""
+    """Name the requested folder in error messages, instead of the temporary one."""
     try:
         yield
     except InputError as error:
@@ -126,7 +126,7 @@ def _named_as(folder: Path, partial: Path) -> Generator[None]:
 
 
 def _name(error: OSError, partial: Path, path: Path) -> None:
-    """Let an error of the disk name the path that was asked for, also where it names none."""
+    """Put the requested path into a disk error that names a temporary path, or none."""
     if error.errno is None:
         if not re.fullmatch(r"\d+ requested and \d+ written", str(error)):  # NumPy's words
             return
@@ -150,7 +150,7 @@ def _old(folder: Path) -> Path:
 
 
 def _rename_folder(partial: Path, folder: Path) -> None:
-    """Give `partial` the name `folder`, and what has that name now another, which can be read."""
+    """Rename `partial` to `folder`; an existing folder is first renamed, and stays readable."""
     if not folder.exists():
         partial.rename(folder)
         return

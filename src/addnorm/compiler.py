@@ -1,9 +1,9 @@
-"""torch's compiler, whose compiled code is kept for one processor alone.
+"""torch's compiler, with a cache of compiled code for each processor.
 
-TorchInductor finds compiled code by what was traced, not by the instructions that it was compiled
-for. Code for AVX-512 that is found again under `ATEN_CPU_CAPABILITY=avx2`, or by an older machine
-that shares the folder, ends the process or computes something else. Here every processor, limit and
-version of torch has a folder. Whatever compiles passes through this file.
+TorchInductor looks compiled code up by the traced operations, not by the instructions that it was
+compiled for. Code for AVX-512 that is loaded under `ATEN_CPU_CAPABILITY=avx2`, or by an older
+machine that shares the folder, ends the process or computes something else. Here every processor,
+limit and version of torch has its own folder. All compilation passes through this file.
 """
 
 import getpass
@@ -34,7 +34,7 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 def compile(function: Callable[P, R], **settings: Any) -> Callable[P, R]:
-    """`torch.compile(function, **settings)`, with caches of this processor."""
+    """Return `torch.compile(function, **settings)`, with the caches of this processor."""
     import torch
 
     separate_caches()
@@ -52,10 +52,10 @@ def compile_ahead(program: "torch.export.ExportedProgram", settings: dict[str, A
 
 
 def separate_caches() -> None:
-    """Make this process, and those that it starts, keep compiled code in this processor's folder.
+    """Set the caches of this process, and of those that it starts, to this processor's folder.
 
     That is a folder inside the one that `TORCHINDUCTOR_CACHE_DIR` or `TRITON_CACHE_DIR` chooses, or
-    inside torch's own. To be called before a library that compiles unasked. Imports no torch.
+    inside torch's own. To be called before any library that compiles by itself. Imports no torch.
     """
     os.environ.setdefault(CACHES[0], str(Path(gettempdir()) / f"torchinductor_{_user()}"))
     for name in CACHES:
@@ -64,7 +64,7 @@ def separate_caches() -> None:
 
 
 def target() -> str:
-    """What compiled code depends on: processor, instructions, their limits, and torch's version."""
+    """A text of what compiled code depends on: processor, instructions, limits, torch's version."""
     return "\n".join((processor(), instructions(), version("torch")))
 
 
@@ -75,6 +75,6 @@ def _user() -> str:
 
 
 def _inside(folder: Path) -> Path:
-    """This processor's folder inside another, or instead of that of another processor."""
+    """This processor's folder inside `folder`, or in place of another processor's folder."""
     outer = folder.parent if FOLDER.fullmatch(folder.name) else folder
     return outer / f"processor-{hashlib.sha256(target().encode()).hexdigest()[:16]}"

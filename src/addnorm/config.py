@@ -52,7 +52,7 @@ class ConfigError(InputError, ValidationError):  # pyright: ignore[reportGeneral
     def about(cls, config: type, error: ValidationError) -> "ConfigError":
         """Convert a `ValidationError`, with its first error as the sentence."""
         details = error.errors(include_url=False)
-        made = cls.from_exception_data(config.__name__, [_raised_again(one) for one in details])
+        made = cls.from_exception_data(config.__name__, [*map(_raised_again, details)])
         # Report wrong fields before missing ones, which may only be misspelt.
         made.sentence = sentence(
             config, min(details, key=lambda e: e["type"].startswith("missing"))
@@ -117,17 +117,17 @@ class SourceField:
 
 def source_fields(config: type) -> dict[str, SourceField]:
     """The fields of a configuration in source form, those of its base classes first."""
-    found: dict[str, SourceField] = {}
-    for cls in [one for one in reversed(config.__mro__) if is_dataclass(one)]:
+    result: dict[str, SourceField] = {}
+    for cls in [cls for cls in reversed(config.__mro__) if is_dataclass(cls)]:
         [body] = ast.parse(dedent(inspect.getsource(cls))).body
         assert isinstance(body, ast.ClassDef)
         for field, below in pairwise([*body.body, ast.Pass()]):
             if isinstance(field, ast.AnnAssign):
                 default = None if field.value is None else ast.unparse(field.value)
-                found[ast.unparse(field.target)] = SourceField(
+                result[ast.unparse(field.target)] = SourceField(
                     ast.unparse(field.annotation), default, _text_of(below)
                 )
-    return found
+    return result
 
 
 def _text_of(statement: ast.stmt) -> str:
@@ -179,13 +179,13 @@ _PLAIN = (
     ("a valid integer", "an integer"),
     ("a valid", "a"),
 )
-"""What pydantic writes, and what is written in its place."""
+"""Phrases of pydantic's messages, and ours in their place."""
 
 _LIMITS = {"gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
 def problem_of(error: ErrorDetails, annotation: object = None) -> str:
-    """What is wrong with a value, without its name: `must be greater than 0 and at most 1`.
+    """The problem of a value, without its name: `must be greater than 0 and at most 1`.
 
     `annotation` is that of the field, for both ends of the range that it allows.
     """
@@ -210,8 +210,8 @@ def _plain(value: float) -> str:
 def _limits(annotation: Any) -> Iterator[tuple[str, float]]:
     """The bounds that an annotation gives a number, such as `("gt", 0)`."""
     for constraint in getattr(annotation, "__metadata__", ()):
-        for one in getattr(constraint, "metadata", [constraint]):
-            yield from ((name, getattr(one, name)) for name in _LIMITS if hasattr(one, name))
+        for limit in getattr(constraint, "metadata", [constraint]):
+            yield from ((name, getattr(limit, name)) for name in _LIMITS if hasattr(limit, name))
     for inner in get_args(annotation):
         yield from _limits(inner) if not isinstance(inner, str | int | float) else ()
 
@@ -229,7 +229,7 @@ def _class_at(config: type, loc: tuple[int | str, ...]) -> Any:
     for key in loc:
         if isinstance(key, int):  # a list index: the possible classes stay the same
             continue
-        chosen = tuple(one for one in here if len(here) > 1 and getattr(one, "kind", "") == key)
+        chosen = tuple(cls for cls in here if len(here) > 1 and getattr(cls, "kind", "") == key)
         hints = get_type_hints(here[0], include_extras=True) if here and not chosen else {}
         here = chosen or tuple(_configs_in(hints.get(key)))
     return here[0] if here else None
@@ -238,8 +238,8 @@ def _class_at(config: type, loc: tuple[int | str, ...]) -> Any:
 def _configs_in(annotation: Any) -> Iterator[Any]:
     if isinstance(annotation, type) and is_dataclass(annotation):
         yield annotation
-    for one in get_args(annotation):
-        yield from _configs_in(one)
+    for inner in get_args(annotation):
+        yield from _configs_in(inner)
 
 
 def _raised_again(error: ErrorDetails) -> InitErrorDetails:
@@ -268,7 +268,7 @@ def _short(value: object) -> str:
 
 
 def first_problem(error: ValidationError, whole: str = "the file") -> str:
-    """The first thing wrong in a file, after the field that it is in, or after the `whole`."""
+    """The first problem of a file, after the name of its field, or after `whole` if it has none."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or whole
     return f"{where}: {problem_of(first)}"

@@ -22,15 +22,15 @@ class InputError(ValueError):
 
 
 class TextError(InputError):
-    """A text that a model cannot read: other texts, and the rest of what was asked, may be fine."""
+    """A text that a model cannot read; the other texts of a call may be valid."""
 
 
 def refuse(error: InputError) -> None:
-    """Raise the error: what is done about a bad file or line, unless the caller skips it."""
+    """Raise the error; this handles a bad file or line unless the caller chooses to skip it."""
     raise error
 
 
-class NotFollowed(UserWarning):
+class IgnoredSettings(UserWarning):
     """Settings in a file are ignored; the message names the file and the keys."""
 
 
@@ -61,9 +61,9 @@ class Interrupted(Exception):
 
 
 def optional(module: str, extra: str, what: str) -> Any:
-    """Import a module that is no core dependency.
+    """Import a module of an optional dependency.
 
-    Raises `InputError` if it is not installed: `what` needs the packages of an extra.
+    Raises `InputError` if it is not installed, with `what` needs it and the extra to install.
     """
     try:
         return import_module(module)
@@ -82,7 +82,7 @@ FUNCTIONS = frozenset(_FUNCTIONS.split())
 """Activation functions of other libraries, for which no similar name is suggested."""
 
 
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
+ALIASES: dict[str, tuple[str, ...]] = {
     # parts of models
     "rope": ("rotary",),
     "prenorm": ("pre",),
@@ -180,14 +180,14 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "max_length": ("max_new_tokens", "model.max_len"),
     "output": ("out",),
 }
-"""What other libraries and people call what has another name here, the likeliest meaning first."""
+"""Other libraries' names, and common words, for names of ours; the likeliest meaning first."""
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
     """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string.
 
-    A name is close that differs in a third of its letters at most, shares its beginning, or has
-    the same words among others; what all share, such as the ending of file names, does not count.
+    A name is close if it differs in at most a third of its letters, shares its beginning, or has
+    the same words among others. Parts that both names share at an end do not count.
     """
     match = closest(name, valid)
     return "" if match is None else f" Did you mean {match!r}?"
@@ -215,23 +215,23 @@ def closest(name: str, valid: Iterable[str]) -> str | None:
     key = _key(name)
     if not key or key in FUNCTIONS:
         return None
-    keys = {_key(one): one for one in reversed(valid)}
-    for other in OTHER_NAMES.get(key, ()) if name not in valid else ():
+    keys = {_key(name): name for name in reversed(valid)}
+    for other in ALIASES.get(key, ()) if name not in valid else ():
         if other in keys:
             return keys[other]
     if "." not in key:
-        keys |= {_key(one).rpartition(".")[2]: one for one in reversed(valid)} | keys
+        keys |= {_key(name).rpartition(".")[2]: name for name in reversed(valid)} | keys
     matches = get_close_matches(key, keys, n=20, cutoff=0.5)
     return next((keys[match] for match in matches if _is_close(key, match)), None)
 
 
 def _key(name: str) -> str:
-    """A name without what is no difference: case, hyphens, the dashes of an option."""
+    """A name in lower case, with underscores for hyphens and without the dashes of an option."""
     return name.lower().lstrip("-").replace("-", "_")
 
 
 def _is_close(name: str, other: str) -> bool:
-    """Whether one of two names may have been meant by the other, without the parts they share."""
+    """Whether two names are close enough to be confused, apart from the parts that they share."""
     if min(len(name), len(other)) >= 3 and (name.startswith(other) or other.startswith(name)):
         return True
     ours, theirs = name.split("."), other.split(".")
@@ -248,14 +248,14 @@ def _is_close(name: str, other: str) -> bool:
     return begins or words or _edits(name, other) <= (len(long) + 1) // 3
 
 
-def _edits(one: str, other: str) -> int:
+def _edits(name: str, other: str) -> int:
     """The number of letters inserted, deleted, replaced, or exchanged with the next one."""
     before, row = [], [*range(len(other) + 1)]
-    for i, a in enumerate(one, 1):
+    for i, a in enumerate(name, 1):
         before, last, row = row, before, [i]
         for j, b in enumerate(other, 1):
             cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
-            if i > 1 and j > 1 and (a, b) == (other[j - 2], one[i - 2]):
+            if i > 1 and j > 1 and (a, b) == (other[j - 2], name[i - 2]):
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)
     return row[-1]
@@ -284,9 +284,9 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _check_count(name: str, value: object) -> None:
-    """Raise `InputError` for what is no integer, and for batches without a text; None is no count.
+    """Raise `InputError` unless a count is an integer or None, and a batch has at least one text.
 
-    The other functions say themselves how large their counts may be.
+    Other limits are checked by the functions themselves.
     """
     if value is None and name != "batch_size":
         return
@@ -300,11 +300,11 @@ def _keywords(function: Callable[..., Any]) -> list[str]:
     """The argument names of a function, including those of `**options: Unpack[...]`."""
     from inspect import Parameter, signature
 
-    found: list[str] = []
+    names: list[str] = []
     for name, parameter in signature(function).parameters.items():
         if parameter.kind is Parameter.VAR_KEYWORD:
             [options] = get_args(parameter.annotation)
-            found += options.__annotations__
+            names += options.__annotations__
         elif name not in ("self", "cls"):
-            found.append(name)
-    return found
+            names.append(name)
+    return names

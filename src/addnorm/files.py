@@ -1,4 +1,4 @@
-"""Files and folders: reading up to a size limit, what is missing, encodings, the caches' place."""
+"""Files and folders: reading up to a size limit, missing models, encodings, caches."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def read_file(file: Path, most: int = SETTINGS) -> bytes:
         long = os.fstat(stream.fileno()).st_size > most
         data = b"" if long else stream.read(most + 1)
     if long or len(data) > most:
-        raise InputError(f"{file}: too large: what it is for has at most {most:,} bytes")
+        raise InputError(f"{file}: too large: a file of this kind has at most {most:,} bytes")
     return data
 
 
@@ -50,7 +50,7 @@ def read_json(
 ) -> Any:
     """Read a JSON file, with an `adapter` as a value of its type.
 
-    Raises `InputError` if it is missing, too large, no JSON, or JSON of something else.
+    Raises `InputError` if it is missing, too large, not JSON, or JSON of another type.
     """
     try:
         text = read_file(file, most)
@@ -103,7 +103,7 @@ def check_model_folder(folder: Path) -> None:
 
 
 def download_hint(name: str) -> str:
-    """How a model of this name on the Hugging Face Hub is had; empty for what is no such name."""
+    """How to download a model of this name from the Hugging Face Hub; empty for other names."""
     folder = Path(name)
     here = folder.parent != Path() and folder.parent.is_dir()
     if here or not ON_THE_HUB.fullmatch(name):
@@ -122,13 +122,13 @@ def check_recipe_file(file: Path) -> None:
 
 
 def nearest_encoding(name: str) -> str:
-    """A sentence with the encoding whose name is nearest, if one is near."""
-    known = {*aliases.values(), *aliases, "utf-8", "latin-1"}
-    return nearest(name.lower(), sorted(known))
+    """The hint `Did you mean ...?` with the nearest name of an encoding, or an empty string."""
+    encodings = {*aliases.values(), *aliases, "utf-8", "latin-1"}
+    return nearest(name.lower(), sorted(encodings))
 
 
 def cache_folder() -> Path:
-    """Where things are kept that can be made anew: compiled graphs, token arrays, tokenizers.
+    """The folder of files that can be computed again: compiled graphs, token arrays, tokenizers.
 
     `$ADDNORM_CACHE`, or `addnorm` in the user's folder of caches.
     """

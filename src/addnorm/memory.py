@@ -1,7 +1,7 @@
 """Memory of the machine and of this process, and tuning of the C library's allocator.
 
-It is a script too, with which `addnorm.tuning.pages` measures both settings, so it imports nothing
-else.
+`addnorm.tuning.pages` also runs this file as a script, to measure both settings, so it imports
+nothing else of AddNorm.
 """
 
 import ctypes
@@ -42,17 +42,17 @@ def _mallopt() -> Callable[[int, int], int] | None:
 
 def total_memory() -> int | None:
     """The memory in bytes of this machine or its container; None if unknown."""
-    found: list[int] = []
+    limits: list[int] = []
     with suppress(ValueError, OSError, AttributeError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for limit in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroups v2 and v1
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):  # cgroups v2 and v1
         with suppress(ValueError, OSError):
-            found.append(int((Path("/sys/fs/cgroup") / limit).read_text(encoding="ascii")))
-    return min(found, default=None)
+            limits.append(int((Path("/sys/fs/cgroup") / name).read_text(encoding="ascii")))
+    return min(limits, default=None)
 
 
 def resident_memory() -> int | None:
-    """The bytes of physical memory that this process has now; None if unknown."""
+    """The physical memory of this process in bytes; None if unknown."""
     with suppress(ValueError, OSError, AttributeError):
         pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
@@ -60,7 +60,7 @@ def resident_memory() -> int | None:
 
 
 def peak_resident_memory() -> int | None:
-    """The most bytes of physical memory that this process has had; None if unknown."""
+    """The highest physical memory of this process so far, in bytes; None if unknown."""
     if sys.platform == "win32":
         return None
     import resource

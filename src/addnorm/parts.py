@@ -9,15 +9,15 @@ can implement. A value of a family can be written in four ways:
 - for your own part, `kind = "module:Class"`, or the name of an entry point in `addnorm.parts`.
 
 Reading a file never imports anything: `module:Class` is looked up among the modules that are
-imported already. Whoever names a file or a module to import (`--import`, `import = [...]` in their
-own recipe, an `import` statement) has it imported before (`runs.imports`).
+imported already. A module is imported where a person names it: `--import`, `import = [...]` in a
+recipe, or an `import` statement (`runs.recipes.custom_parts`).
 """
 
 import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -83,7 +83,7 @@ class Family:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Built-in kinds as a tagged union, and custom parts besides."""
+        """Validate built-in kinds as a tagged union, and custom parts by their classes."""
         kinds = {kind_of(member): member for member in _dataclasses(source)}
         choices = {kind: handler.generate_schema(member) for kind, member in kinds.items()}
         ours = core_schema.tagged_union_schema(choices, "kind", from_attributes=True)
@@ -100,10 +100,9 @@ class Family:
                 kind = value.get("kind")
                 if not isinstance(kind, str) or kind in kinds:
                     return ours(value)
-                found = self.find(
-                    kind, from_file=bool(info.context and "from_file" in info.context)
-                )
-                return ours(value) if found is None else construct(found, value, info.context)
+                from_file = bool(info.context and "from_file" in info.context)
+                part = self.find(kind, from_file=from_file)
+                return ours(value) if part is None else construct(part, value, info.context)
             if type(value) in members or not _is_table(type(value)):
                 return ours(value)
             self.check(type(value))
@@ -136,7 +135,7 @@ class Family:
         part of this family.
         """
         if ":" in kind:
-            found = _imported(kind)
+            part = _imported(kind)
         elif (entry := installed_parts().get(kind)) is None:
             return None
         elif from_file and entry.value.partition(":")[0] not in sys.modules:
@@ -146,42 +145,42 @@ class Family:
                 f"`addnorm … --import {entry.value.partition(':')[0]}`"
             )
         else:
-            found = entry.load()
-        self.check(found)
-        return found
+            part = entry.load()
+        self.check(part)
+        return part
 
     def check(self, part: Any) -> None:
         """Raise `ValueError` unless `part` is a frozen configuration of this family."""
         name = getattr(part, "__qualname__", repr(part))
         if not isinstance(part, type) or not _is_frozen(part):
             raise ValueError(
-                f"{name} is no part: a part is a frozen dataclass with {self.method}()"
+                f"{name} is not a part: a part is a frozen dataclass with {self.method}()"
             )
         like, problem = self.likeness(part)
-        others = {one.name: one.likeness(part)[0] for one in _FAMILIES if one.name != self.name}
+        others = {f.name: f.likeness(part)[0] for f in _FAMILIES if f.name != self.name}
         most = max(others.values(), default=0)
         if problem or most > like:
-            fits = [one for one, found in others.items() if found == most > max(like, 0)]
+            fits = [other for other, match in others.items() if match == most > max(like, 0)]
             problem = problem or f"AddNorm calls {self._call(self.method)}"
             would = f". It would fit as {' or '.join(fits)}" if fits else ""
-            raise ValueError(f"{name} is no {self.name}: {problem}{would}")
+            raise ValueError(f"{name} does not fit as {self.name}: {problem}{would}")
 
     def likeness(self, part: Any) -> tuple[int, str]:
-        """How many arguments a part names as the protocol does; -1 and why where it has others."""
-        found = 0
-        for method in (one for one in vars(self.protocol) if not one.startswith("_")):
+        """How many arguments a part has in common with the protocol; -1 and why if it differs."""
+        n_same = 0
+        for method in (name for name in vars(self.protocol) if not name.startswith("_")):
             if not callable(getattr(part, method, None)):
                 return -1, f"it has no method {method}()"
             theirs, ours = (
-                inspect.signature(getattr(one, method)) for one in (part, self.protocol)
+                inspect.signature(getattr(cls, method)) for cls in (part, self.protocol)
             )
             try:
                 theirs.bind(*ours.parameters)
             except TypeError as error:
                 return -1, f"AddNorm calls {self._call(method)}, and {error}"
             names = zip(theirs.parameters, ours.parameters, strict=False)
-            found += sum(one == other != "self" for one, other in names)
-        return found, ""
+            n_same += sum(name == other != "self" for name, other in names)
+        return n_same, ""
 
     def _call(self, method: str) -> str:
         _, *names = inspect.signature(getattr(self.protocol, method)).parameters
@@ -189,7 +188,7 @@ class Family:
 
 
 _FAMILIES: list[Family] = []
-"""Those of the unions that are imported."""
+"""The families of the unions that are imported."""
 
 
 def kind_of(part: Any) -> str:
@@ -218,7 +217,7 @@ def family_of(annotation: Any) -> Family | None:
     for item in getattr(annotation, "__metadata__", ()):
         if isinstance(item, Family):
             return item
-    return next((found for one in get_args(annotation) if (found := family_of(one))), None)
+    return next((family for inner in get_args(annotation) if (family := family_of(inner))), None)
 
 
 def examples(config: type) -> Mapping[str, Any]:
@@ -245,13 +244,12 @@ def construct(part: type, table: Mapping[str, Any], context: Any = None) -> Any:
     `context` is the validation context, for nested parts. Raises `ValueError` for an unknown field
     or an invalid value.
     """
-    known = {field.name: field for field in _fields(part)}
     given = {name: value for name, value in table.items() if name != "kind"}
+    valid = [name for name in _field_names(part) if name != "kind"]
     for name in given:
-        if name not in known:
-            valid = [one for one in known if one != "kind"]
+        if name not in valid:
             listed = choices(name, valid) if valid else " It has no fields."
-            raise ValueError(f"{name} is no field of {kind_of(part)}.{listed}")
+            raise ValueError(f"{name} is not a field of {kind_of(part)}.{listed}")
     try:
         return _adapter(part).validate_python(given, context=context)
     except ValidationError as error:
@@ -264,15 +262,15 @@ def construct(part: type, table: Mapping[str, Any], context: Any = None) -> Any:
 def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
     """A custom configuration as a recipe table; `taken` are kinds that other parts use.
 
-    Raises `ValueError` for one that no recipe could name again, or that would not be read as it is.
+    Raises `ValueError` if no recipe could name the part, or if it would be read with other values.
     """
     kind = kind_of(part)
     if kind in taken:
         kind = f"{type(part).__module__}:{type(part).__qualname__}"
     if kind.startswith("__main__:"):
         raise ValueError(
-            f"{kind} is defined in the script that runs, and no other could open what is saved: "
-            "define the class in a file of its own and import it"
+            f"{kind} is defined in the script that runs, so nothing else could open what it saves: "
+            "define the class in a module and import it"
         )
     if "<locals>" in kind:
         raise ValueError(f"{kind} cannot be saved: define the class at the top of a module")
@@ -283,14 +281,14 @@ def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
             json.dumps(value, allow_nan=False)
         except ValueError:
             raise ValueError(
-                f"{kind}: {name} = {value}: what is saved holds finite numbers alone"
+                f"{kind}: {name} = {value}: only finite numbers can be saved"
             ) from None
     again = construct(type(part), json.loads(json.dumps(table)))
-    for field in _fields(type(part)):
-        value, read = getattr(part, field.name), getattr(again, field.name)
-        if value != read:
+    for name in _field_names(type(part)):
+        value, restored = getattr(part, name), getattr(again, name)
+        if value != restored:
             raise ValueError(
-                f"{kind}: {field.name} = {value!r} would be read again as {read!r}: give the field "
+                f"{kind}: {name} = {value!r} would be read again as {restored!r}: give the field "
                 "a type that says what it is, such as tuple[int, ...]"
             )
     return {"kind": kind, **table}
@@ -299,8 +297,8 @@ def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
 def _dataclasses(annotation: Any) -> Iterator[type]:
     if isinstance(annotation, type) and is_dataclass(annotation):
         yield annotation
-    for one in get_args(annotation):
-        yield from _dataclasses(one)
+    for inner in get_args(annotation):
+        yield from _dataclasses(inner)
 
 
 def _is_table(cls: type) -> bool:
@@ -313,16 +311,13 @@ def _is_frozen(part: type) -> bool:
     return bool(getattr(part, "model_config", {}).get("frozen"))
 
 
-def _fields(part: type) -> Sequence[Any]:
-    if is_dataclass(part):
-        return fields(part)
-    found: Mapping[str, Any] = getattr(part, "model_fields", {})
-    return [_Named(name) for name in found]
-
-
-@dataclass(frozen=True)
-class _Named:
-    name: str
+def _field_names(part: type) -> list[str]:
+    """The fields of a dataclass, or of a pydantic model."""
+    return (
+        [field.name for field in fields(part)]
+        if is_dataclass(part)
+        else [*getattr(part, "model_fields", {})]
+    )
 
 
 @cache
@@ -339,20 +334,20 @@ def _imported(kind: str) -> Any:
             f"{kind!r} needs the module {module_name}, which is not imported: import it, on the "
             f"command line by `addnorm … --import {module_name}.py`"
         )
-    found: Any = module
+    value: Any = module
     for name in path.split("."):
-        names: Mapping[str, Any] = vars(found) if hasattr(found, "__dict__") else {}
+        names: Mapping[str, Any] = vars(value) if hasattr(value, "__dict__") else {}
         if name not in names and module_name == "__main__":
             raise ValueError(
                 f"{path} was defined in the script that ran: define it in a module, such as "
                 "my_parts.py, and train again"
             )
         if name not in names:
-            classes = [one for one, value in names.items() if isinstance(value, type)]
+            classes = [key for key, cls in names.items() if isinstance(cls, type)]
             where = vars(module).get("__file__") or module_name
             raise ValueError(f"{where} has no {path}.{nearest(name, classes)}")
-        found = names[name]
-    return found
+        value = names[name]
+    return value
 
 
 @cache
@@ -365,8 +360,8 @@ def _loaded_entry_points() -> Iterator[tuple[str, Any]]:
     """Yield the parts of installed packages whose modules are imported."""
     for name, entry in installed_parts().items():
         module, _, path = entry.value.partition(":")
-        found: Any = sys.modules.get(module)
-        for one in path.split("."):
-            found = vars(found).get(one) if found is not None else None
-        if found is not None:
-            yield name, found
+        value: Any = sys.modules.get(module)
+        for attribute in path.split("."):
+            value = vars(value).get(attribute) if value is not None else None
+        if value is not None:
+            yield name, value

@@ -1,4 +1,4 @@
-"""This machine's processor: its name, for what is measured on it, and its cores."""
+"""This machine's processor: its name, which identifies measurements, and its cores."""
 
 import os
 import platform
@@ -15,14 +15,14 @@ LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ATEN_CPU
 CPUINFO = Path("/proc/cpuinfo")
 
 OF_ARM = ("implementer", "architecture", "part")
-"""What Linux says of an ARM processor, which has no name there: `CPU part : 0xd0c`."""
+"""The fields by which Linux identifies an ARM processor, without a name: `CPU part : 0xd0c`."""
 
 VECTORS = ("amx_tile", "avx512_bf16", "avx512f", "avx2", "sve2", "sve", "asimd")
 """Vector instructions, the widest first."""
 
 
 def processor() -> str:
-    """The processor's name, with its widest vector instructions and what keeps from using them."""
+    """The processor's name, its widest vector instructions, and the limits on their use."""
     limits = [f"{name}={os.environ[name]}" for name in LIMITS if name in os.environ]
     if (text := _cpuinfo()) is None:
         return ", ".join([_brand() or platform.processor() or platform.machine(), *limits])
@@ -45,15 +45,15 @@ def _cpuinfo() -> str | None:
 
 
 def _name_in(cpuinfo: str) -> str:
-    """The processor's name, or the numbers of each kind of its cores; empty where none is said."""
+    """The processor's name, or the numbers of each kind of its cores; empty without either."""
     if name := re.search(r"^model name\s*: (.*)$", cpuinfo, re.MULTILINE):
         return name[1]
-    found = [
+    kinds = [
         f"{field} {' '.join(sorted({*values}))}"
         for field in OF_ARM
         if (values := re.findall(rf"^CPU {field}\s*: (\S+)$", cpuinfo, re.MULTILINE))
     ]
-    return " ".join([platform.machine(), *found]) if found else ""
+    return " ".join([platform.machine(), *kinds]) if kinds else ""
 
 
 @cache

@@ -22,9 +22,9 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, ModelConfig
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
-from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.positions import RotaryConfig, ScalingConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import members

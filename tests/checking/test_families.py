@@ -37,7 +37,7 @@ def test_ours_are_found_too() -> None:
         assert {family_name(member) for member in members(axis.union)} == {name}
 
 
-def test_what_is_no_part_is_one_message() -> None:
+def test_another_object_is_rejected_as_a_part_in_one_message() -> None:
     class Nothing:
         """No part."""
 

@@ -5,16 +5,16 @@ import pytest
 from addnorm.checking.long_texts import long_texts, reads_long_texts, small_limits
 from addnorm.checking.matrix import USUAL, Cell, cells
 from addnorm.nn import masks
-from addnorm.nn.attention import blocked, core, tiles
+from addnorm.nn.attention import core, kernels, tiles
 from addnorm.nn.choices import choices
 
 
 def test_limits_are_put_back() -> None:
-    before = masks.DENSE_LIMIT, tiles.DENSE_LIMIT, masks.TILE, blocked.AT_ONCE, choices()
+    before = masks.DENSE_LIMIT, tiles.DENSE_LIMIT, masks.TILE, kernels.AT_ONCE, choices()
     with small_limits():
         assert masks.DENSE_LIMIT == tiles.DENSE_LIMIT < before[0]
         assert choices().many_scores < before[4].many_scores
-    after = masks.DENSE_LIMIT, tiles.DENSE_LIMIT, masks.TILE, blocked.AT_ONCE, choices()
+    after = masks.DENSE_LIMIT, tiles.DENSE_LIMIT, masks.TILE, kernels.AT_ONCE, choices()
     assert after == before
 
 

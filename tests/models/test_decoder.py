@@ -249,7 +249,7 @@ def test_batch_mates_and_padding_change_nothing(name: str, lengths: list[int], s
 @every_family
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
-def test_what_stands_in_the_padding_changes_no_bit(name: str, side: str, garbage: float) -> None:
+def test_values_at_padding_change_no_bit(name: str, side: str, garbage: float) -> None:
     model, (tokens, valid) = build(name), padded(sentences([7, 3, 1]), side)
     clean = model(tokens, valid)
     with torch.no_grad():
@@ -293,7 +293,7 @@ def test_packed_rows_through_a_cache() -> None:
 
 
 @every_family
-def test_selected_rows_of_a_cache_go_on_as_themselves(name: str) -> None:
+def test_selected_rows_of_a_cache_continue_their_texts(name: str) -> None:
     model, (tokens, valid) = build(name), padded(sentences([6, 4, 5]), "left")
     cache, rows = model.new_cache(), torch.tensor([2, 0, 2, 1])
     with torch.no_grad():

@@ -93,7 +93,7 @@ def test_batch_mates_and_padding_change_nothing(
 
 @every_head
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
-def test_what_stands_in_the_padding_changes_no_bit(head: HeadConfig, garbage: float) -> None:
+def test_values_at_padding_change_no_bit(head: HeadConfig, garbage: float) -> None:
     model = build(head)
     clean = model(TOKENS, VALID)
     with torch.no_grad():

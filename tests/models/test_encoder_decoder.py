@@ -157,7 +157,7 @@ def test_every_source_token_is_seen() -> None:
 @every_family
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, 1e30])
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_what_stands_in_the_padding_changes_no_bit(name: str, garbage: float, side: str) -> None:
+def test_values_at_padding_change_no_bit(name: str, garbage: float, side: str) -> None:
     model = build(name)
     (source, source_valid), (target, target_valid) = batch([5, 2], side), batch([3, 6], side)
     clean = model(source, target, source_valid, target_valid)
@@ -180,7 +180,7 @@ def test_an_empty_source_is_finite(name: str) -> None:
 
 
 @every_family
-def test_selected_rows_of_a_cache_go_on_as_themselves(name: str) -> None:
+def test_selected_rows_of_a_cache_continue_their_texts(name: str) -> None:
     """As beam search does: rows repeated, dropped and reordered, memory and all."""
     model, rows = build(name), torch.tensor([1, 1, 0, 2])
     (source, valid), target = batch([4, 2, 3], "right"), torch.randint(1, VOCAB, (3, 4))

@@ -93,7 +93,7 @@ def test_batch_mates_change_nothing(kind: str, position: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["log_mel", "series"])
-def test_what_stands_in_the_padding_changes_no_bit(kind: str) -> None:
+def test_values_at_padding_change_no_bit(kind: str) -> None:
     model, (inputs, valid) = classifier(kind), READ[kind]
     assert valid is not None
     clean = model(torch.where(valid[:, None], inputs, 0.0), valid)
@@ -177,7 +177,7 @@ def test_the_memory_is_read(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["log_mel", "series"])
-def test_a_writer_hears_each_clip_as_if_alone(kind: str) -> None:
+def test_a_transcriber_encodes_each_clip_as_if_alone(kind: str) -> None:
     model, (inputs, valid) = writer(kind), READ[kind]
     assert valid is not None
     together = model(inputs, TARGET, valid)

@@ -66,7 +66,7 @@ def test_everything_is_listed_with_its_path_and_shared_modules_once() -> None:
     assert not any("training" in name for name in names)
 
 
-def test_what_is_not_claimed_is_named_with_its_layer_and_value() -> None:
+def test_an_unclaimed_item_is_named_with_its_layer_and_value() -> None:
     gated = CONFIG.attention.__class__(n_heads=2, output=GatedOutputConfig())
     model = _model(DecoderConfig(d_model=16, n_layers=2, attention=gated))
     ledger = Ledger(model, "GGUF")

@@ -128,17 +128,19 @@ def test_positions_that_change_widths_are_refused(made: Any, told: str) -> None:
 
 
 def test_a_module_that_is_called_otherwise_is_refused() -> None:
-    told = r"layer 0: .*Builds builds Identity, which is no norm: AddNorm calls norm\(x, valid\)"
-    with pytest.raises(InputError, match=told):
+    message = (
+        r"layer 0: .* builds Identity, which does not fit as norm: AddNorm calls norm\(x, valid"
+    )
+    with pytest.raises(InputError, match=message):
         _build("norm", Builds(nn.Identity))
 
 
-def test_a_norm_is_no_feedforward_layer() -> None:
+def test_a_norm_is_rejected_as_feedforward() -> None:
     with pytest.raises(InputError, match=r"layer 0: .*builds LayerNorm, .* would fit as norm"):
         _build("feedforward", Builds(lambda: LayerNorm(8)))
 
 
-def test_a_loss_that_is_no_module_is_not_taken_for_cross_entropy() -> None:
+def test_a_loss_that_is_not_a_module_is_rejected() -> None:
     with pytest.raises(InputError, match="Builds builds None: the loss must be"):
         Objective(Builds(lambda: None))
 
@@ -169,7 +171,7 @@ def test_looking_at_a_module_leaves_no_trace() -> None:
     assert int(module.norm.num_batches_tracked or 0) == 0
 
 
-def test_what_goes_wrong_inside_of_a_module_shows_itself_where_it_is_used() -> None:
+def test_an_error_inside_a_module_is_raised_when_the_model_runs() -> None:
     model = _build("feedforward", Builds(lambda: Noisy(fails=True)))
     with pytest.raises(RuntimeError, match="a fault of its own"):
         model(torch.tensor([[1, 2]]))

@@ -30,7 +30,7 @@ def test_self_cache_returns_all_so_far(sizes: list[int]) -> None:
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 20))
-def test_a_cache_that_looks_back_keeps_what_is_in_reach(sizes: list[int], back: int) -> None:
+def test_a_cache_keeps_the_slots_in_reach(sizes: list[int], back: int) -> None:
     cache, k = SelfCache(), torch.randn(2, 1, sum(sizes), 4)
     end = 0
     for size in sizes:

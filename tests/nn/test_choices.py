@@ -210,7 +210,7 @@ for module in pkgutil.walk_packages(addnorm.nn.__path__, "addnorm.nn."):
 
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal, Full
-from addnorm.nn.mixers import MixerConfig, build_mixer
+from addnorm.nn.blocks import MixerConfig, build_mixer
 from addnorm.nn.moe import AnyFeedForwardConfig, build_feedforward
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import NoPosition
@@ -243,7 +243,7 @@ def test_importing_and_running_bare_parts_starts_and_touches_nothing(tmp_path: P
 
 
 @pytest.mark.long
-def test_what_is_started_or_touched_is_seen(tmp_path: Path) -> None:
+def test_starting_a_thread_a_process_or_a_file_is_detected(tmp_path: Path) -> None:
     """The watch itself: a model measures this machine in a thread, by processes, into a file."""
     script = """
 from addnorm.models import DecoderConfig

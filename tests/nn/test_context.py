@@ -45,7 +45,7 @@ def test_positions(
     assert got.tolist() == expected
 
 
-def test_positions_after_a_cache_go_on() -> None:
+def test_positions_continue_after_a_cache() -> None:
     whole = Context.over(TOKENS, Causal(), valid=LEFT)
     part = Context.over(TOKENS[:, :1], Causal(), valid=LEFT, past=3)
     assert torch.equal(part.positions, whole.positions[:, 3:])

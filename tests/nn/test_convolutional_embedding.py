@@ -110,7 +110,7 @@ def test_the_model_may_add_positions_of_its_own() -> None:
     assert_close(x, Sinusoidal().embed(module(images)[0], ctx))
 
 
-def test_what_it_refuses() -> None:
+def test_rejects_padding_other_channels_and_small_images() -> None:
     with pytest.raises(InputError, match="no padding"):
         build(PLAIN)(torch.randn(1, 2, 6, 8), torch.ones(1, 4, dtype=torch.bool))
     with pytest.raises(InputError, match=r"\(batch, 2, height, width\)"):

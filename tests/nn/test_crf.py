@@ -75,7 +75,7 @@ def test_gradients() -> None:
     assert_close(scores.grad.sum(-1), torch.zeros(2, 4, dtype=torch.float64))
 
 
-def test_a_text_without_words_says_nothing() -> None:
+def test_a_text_without_words_has_likelihood_one_and_no_tags() -> None:
     chain, scores = chain_of(2), torch.randn(2, 3, TAGS, dtype=torch.float64)
     words = torch.tensor([[False] * 3, [True] * 3])
     tags = torch.zeros(2, 3, dtype=torch.long)
@@ -118,7 +118,7 @@ def test_the_head_gives_the_scores_of_words() -> None:
     assert {name for name, _ in head.chain.named_parameters()} == {"start", "transitions", "end"}
 
 
-def test_where_it_has_no_place() -> None:
+def test_rejects_other_inputs_and_early_exits() -> None:
     with pytest.raises(ValueError, match="early exits"):
         EncoderConfig(n_layers=2, head=CRFHeadConfig(), exits=(1,))
     with pytest.raises(ValueError, match=r"needs model\.input\.kind = 'tokens'"):

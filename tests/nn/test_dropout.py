@@ -84,7 +84,7 @@ for _ in range(2):
 
 
 @pytest.mark.long
-def test_compiled_every_call_drops_anew_and_a_seed_repeats_it() -> None:
+def test_each_compiled_call_draws_a_new_mask_and_a_seed_repeats_it() -> None:
     """In a process of its own: the run-time checks of types are not for compilers."""
     done = subprocess.run([sys.executable, "-c", COMPILED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

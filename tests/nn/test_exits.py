@@ -33,7 +33,7 @@ def test_an_exit_is_a_head_on_a_norm_of_its_own() -> None:
     assert_close(module(x, ctx), module.head(LayerNorm(6)(x), ctx))
 
 
-def test_the_norm_is_told_what_is_padding() -> None:
+def test_the_norm_gets_the_mask_of_real_tokens() -> None:
     valid = torch.tensor([[True, True, False], [True, False, False]])
     module = ExitHead(BatchNorm(6), TaggingHeadConfig().build(6, 4))
     x, ctx = torch.randn(2, 3, 6), context(2, 3, valid=valid)

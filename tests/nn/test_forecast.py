@@ -116,6 +116,8 @@ def test_another_length_of_the_past_is_refused() -> None:
         (EncoderDecoderConfig, {"input": replace(PAST, variables="independent")}, "a text is"),
     ],
 )
-def test_where_it_cannot_stand(config: Any, changes: dict[str, Any], message: str) -> None:
+def test_rejects_other_inputs_and_missing_sizes(
+    config: Any, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         config(**{**SMALL, **changes})

@@ -50,7 +50,7 @@ def test_softmax_without_a_mask_is_softmax() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e4])
-def test_softmax_never_reads_what_is_not_allowed(dtype: torch.dtype, garbage: float) -> None:
+def test_softmax_never_reads_masked_scores(dtype: torch.dtype, garbage: float) -> None:
     scores = torch.randn(3, 4).to(dtype)
     allowed = torch.tensor([[True, False, True, True], [False] * 4, [True] * 4])
     dirty = scores.masked_fill(~allowed, garbage).requires_grad_()

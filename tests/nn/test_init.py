@@ -187,7 +187,7 @@ class OwnFeedForwardConfig:
         return OwnFeedForward(d_model)
 
 
-def test_a_part_of_ones_own_is_scaled_only_where_it_says_so(
+def test_a_custom_part_is_scaled_only_where_it_lists_its_weights(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A name alone has no role: DeepNorm scales what `deepnorm_weights` lists."""

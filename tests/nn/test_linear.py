@@ -34,7 +34,7 @@ def test_value_and_gradients_are_those_of_the_definition(shape, d_in, d_out, bia
         torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
 
 
-def test_a_part_of_a_matrix_is_no_matrix_to_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_matrix_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would compute by hand, a thousand times slower: GPT-2's queries are such a part."""
     seen = []
     kernel = module._pointwise
@@ -53,7 +53,7 @@ def test_a_part_of_a_matrix_is_no_matrix_to_the_kernel(monkeypatch: pytest.Monke
     assert all(module._is_dense(t) for pair in seen for t in pair)
 
 
-def test_it_takes_what_is_strided_and_empty() -> None:
+def test_rms_norm_takes_strided_and_empty_tensors() -> None:
     x, w = torch.randn(6, 4, 3).transpose(0, 2), torch.randn(6, 5).t()
     torch.testing.assert_close(linear(x, w), F.linear(x, w), rtol=1e-5, atol=1e-5)
     assert linear(torch.randn(0, 6), w).shape == (0, 5)

@@ -122,7 +122,7 @@ def test_masks_that_count_follow_the_text_and_not_the_padding(mask: Mask) -> Non
     assert torch.equal(table(padded, slots, slots)[:, 2:, 2:], table(mask))
 
 
-def test_a_dense_mask_says_what_it_holds() -> None:
+def test_a_dense_mask_allows_what_it_holds() -> None:
     allowed = torch.rand(2, 1, 4, 4) > 0.5
     assert torch.equal(table(Dense(allowed)), allowed[:, 0])
     assert torch.equal(table(Dense(allowed[:1])), allowed[:1, 0].expand(2, 4, 4))
@@ -142,7 +142,7 @@ def test_an_empty_window_is_refused(size: int) -> None:
         Window(size)
 
 
-def test_a_mask_on_its_slots_says_the_same_of_every_pair() -> None:
+def test_a_mask_on_its_slots_allows_the_same_pairs() -> None:
     inner, slots = Causal() & Window(3), torch.arange(6)
     tiled = Tiled(inner, slots, slots, 2)
     row, q, kv = torch.zeros(1, 1, dtype=torch.long), slots[:, None], slots[None]

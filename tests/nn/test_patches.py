@@ -111,7 +111,7 @@ def test_a_grid_as_learned_keeps_its_positions() -> None:
     assert module.positions_of(2, 3) is module.positions
 
 
-def test_interpolation_leaves_the_class_token_and_what_is_even_alone() -> None:
+def test_interpolation_keeps_the_class_token_and_constant_positions() -> None:
     module = build(PatchEmbeddingConfig(size=(6, 8), channels=1, patch=2)).double()
     with torch.no_grad():
         module.positions[1:] = module.positions[1]
@@ -172,7 +172,7 @@ def test_impossible_images(shape: tuple[int, ...], expected: str) -> None:
         build(PLAIN)(torch.randn(shape))
 
 
-def test_images_are_numbers_with_a_point_and_have_no_padding() -> None:
+def test_images_must_be_floating_point_without_padding() -> None:
     with pytest.raises(InputError, match="no padding"):
         build(PLAIN)(torch.randn(1, 2, 4, 6), torch.ones(1, 7, dtype=torch.bool))
     with pytest.raises(InputError, match="uint8"):
@@ -233,7 +233,7 @@ def one_by_one(module: SeriesEmbedding, series: Tensor, *, instance: bool) -> Te
     norm=st.sampled_from(["none", "instance"]),
     garbage=st.sampled_from([0.0, math.nan, math.inf]),
 )
-def test_series_equal_plain_loops_whatever_stands_beside_them(
+def test_series_equal_plain_loops_whatever_their_batch_mates(
     lengths: list[int], patch: int, stride: int, norm: Any, garbage: float
 ) -> None:
     config = SeriesEmbeddingConfig(channels=2, patch=patch, stride=min(stride, patch), norm=norm)

@@ -164,7 +164,7 @@ def test_runs() -> None:
     assert torch.equal(runs.after(state, ends), torch.stack([ends[1], ends[2], state[2]]))
 
 
-def test_a_row_that_goes_on_begins_in_its_state() -> None:
+def test_a_continued_row_begins_in_its_state() -> None:
     ctx = passing(torch.tensor([[1, 1, 1, 2], [1, 1, 2, 1]]), 2)
     runs, state = Runs.of(ctx), torch.randn(2, 1, 3)
     assert runs.fresh.tolist() == [False, True, True]

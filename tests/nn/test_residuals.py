@@ -44,7 +44,7 @@ def test_contract(config: ResidualConfig) -> None:
     )
 
 
-def test_the_placement_is_the_formula() -> None:
+def test_each_placement_equals_its_formula() -> None:
     x, norm = torch.randn(2, 3, 6), LayerNormConfig().build(6)
     post = PostNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
     pre = PreNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)

@@ -16,7 +16,7 @@ from addnorm.convert.tokenizers.files import load_tokenizers
 from addnorm.data.ids.answers import ids_and_answers, prompt_ids, template_names
 from addnorm.data.readers.chat import conversation
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-from addnorm.errors import InputError, NotFollowed
+from addnorm.errors import IgnoredSettings, InputError
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
 
@@ -120,7 +120,7 @@ def loaded(folder: Path, inner: Library, settings: Keys, **files: Keys) -> tuple
     config = {"model_type": "llama", "vocab_size": 600, "bos_token_id": 0, "eos_token_id": 1}
     vocabularies.write(folder, config=config, tokenizer_config=own, **files)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotFollowed)
+        warnings.simplefilter("ignore", IgnoredSettings)
         ours = load_tokenizers(folder, "llama", config)
     assert ours is not None
     return ours.source, transformers.AutoTokenizer.from_pretrained(folder)

@@ -20,7 +20,7 @@ from tests.parity.families import (
 )
 
 from addnorm.convert.folder import load, save
-from addnorm.errors import InputError, NotFollowed
+from addnorm.errors import IgnoredSettings, InputError
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import NTKScaling, RotaryConfig
 
@@ -91,10 +91,12 @@ def test_heads_turn_whole_whatever_the_share(nested: bool, tmp_path: Path) -> No
     share = {"partial_rotary_factor": 0.5}
     rope = {"rope_type": "default", "rope_theta": 500.0}
     changes = {"rope_parameters": rope | share} if nested else {"rope_parameters": rope} | share
-    with pytest.warns(NotFollowed, match="partial_rotary_factor = 0.5, for models of this type"):
+    with pytest.warns(
+        IgnoredSettings, match="partial_rotary_factor = 0.5, for models of this type"
+    ):
         theirs, loaded = made("LlamaForCausalLM", config(**changes), tmp_path)
     ids, _ = padded(prompts(64), left=False)
-    with pytest.warns(NotFollowed):
+    with pytest.warns(IgnoredSettings):
         check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
     check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "llama", theirs, input_ids=ids)
 

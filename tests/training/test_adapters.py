@@ -12,7 +12,7 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, M
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import ClassificationHeadConfig
-from addnorm.nn.low_rank import LowRank
+from addnorm.nn.linear import LowRank
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.training.adapters import AdapterConfig, DoRAConfig, LoRAConfig, LoRALinear, adapt
 from addnorm.training.average import weights_of

@@ -301,7 +301,7 @@ class OfAWidth:
 
 
 def test_what_is_no_loss_is_told_so() -> None:
-    with pytest.raises(InputError, match=r"OfAWidth is no loss: AddNorm calls build\(\)"):
+    with pytest.raises(InputError, match=r"OfAWidth does not fit as loss: AddNorm calls build\(\)"):
         TrainConfig(steps=1, loss=OfAWidth())  # type: ignore[arg-type]
 
 

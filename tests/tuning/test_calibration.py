@@ -16,8 +16,13 @@ from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
 from addnorm.nn.linear import multiplies_bfloat16
 from addnorm.tuning import calibration
 from addnorm.tuning.calibration import (
+    HOUR,
+    Machine,
     calibrate,
     calibrated,
+    keep,
+    kept_file,
+    read_kept,
     rounds_of,
     this_machine,
 )
@@ -116,7 +121,7 @@ def test_only_few_queries_may_be_few(clock_of: Any) -> None:
 
 
 @pytest.mark.long
-def test_beside_other_work_the_defaults_stand(
+def test_a_busy_machine_keeps_the_defaults(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, clock_of: Any
 ) -> None:
     """Where it takes too long, or the system takes the processor away too often."""
@@ -247,7 +252,7 @@ def test_without_a_home_nothing_is_kept(
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr("addnorm.tuning.cache.cache_folder", no_home)
+    monkeypatch.setattr("addnorm.tuning.calibration.cache_folder", no_home)
     assert calibrated() == calibrated()
     assert len(counted) == 2
 
@@ -302,7 +307,7 @@ def test_limits_of_libraries_make_another_processor(monkeypatch: pytest.MonkeyPa
     assert "ONEDNN_MAX_CPU_ISA=AVX2" in this_machine().processor
 
 
-def test_a_folder_that_cannot_be_written_to_is_no_problem(
+def test_a_read_only_folder_of_caches_does_no_harm(
     counted: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "kernels").write_text("a file")
@@ -326,3 +331,68 @@ def test_the_callers_modes_are_not_measured(
     assert not saved
     assert not counter.get_total_flops()
     assert all(ms > 0.01 for times in found.figures.values() for ms in times.values())
+
+
+HERE = Machine(processor="a 486", threads=1, torch="2", addnorm="1")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that holds something."""
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
+    found = kept_file("a 486,", "1 threads")
+    assert found == tmp_path / "kernels" / "a-486-1-threads.json"
+    keep(found, HERE)
+    return found
+
+
+def test_it_is_found_and_known_to_be_recent(file: Path) -> None:
+    assert read_kept(file, Machine) == (HERE, True)
+    written = file.stat().st_mtime
+    for age in (HOUR + 1, -HOUR):
+        os.utime(file, (written - age, written - age))
+        assert read_kept(file, Machine) == (HERE, False)
+    assert [one.name for one in file.parent.iterdir()] == [file.name]
+
+
+DAMAGED_BYTES = [
+    b"",
+    b"{",
+    b"[]",
+    b"\xff",
+    b"[" * 60_000,
+    b"[" * 200_000,
+    b'{"processor": "a 486"}',
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGED_BYTES, ids=range(len(DAMAGED_BYTES)))
+def test_a_damaged_file_counts_as_missing(damage: bytes, file: Path) -> None:
+    file.write_bytes(damage)
+    assert read_kept(file, Machine) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+def test_a_pipe_is_not_waited_for(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file)
+    assert read_kept(file, Machine) is None
+    keep(file, HERE)
+    assert read_kept(file, Machine) == (HERE, True)
+
+
+def test_where_there_is_no_place_nothing_is_kept(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(calibration, "cache_folder", no_home)
+    assert kept_file("a 486") is None
+    keep(None, HERE)
+    assert read_kept(None, Machine) is None
+    file.unlink()
+    file.mkdir()
+    (file / "full").touch()
+    keep(file, HERE)
+    assert read_kept(file, Machine) is None

@@ -106,12 +106,12 @@ def test_without_a_home_it_is_measured_and_not_kept(
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr("addnorm.tuning.cache.cache_folder", no_home)
+    monkeypatch.setattr("addnorm.tuning.calibration.cache_folder", no_home)
     assert fresh(torch.float32) == fresh(torch.float32) == "torch"
     assert len(asked) == 2
 
 
-def test_beside_other_work_loops_stand_for_an_hour(
+def test_a_busy_machine_keeps_loops_for_an_hour(
     asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     busy = [True]

@@ -24,11 +24,11 @@ from addnorm.nn.attention import (
     ScoreConfig,
     WindowPatternConfig,
 )
+from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import HeadConfig, TokenHeadConfig, TransformConfig
-from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig, MixtureOfExpertsConfig
 from addnorm.nn.norms import DynamicTanhConfig, LayerNormConfig, NormConfig, RMSNormConfig
 from addnorm.nn.positions import (

@@ -21,7 +21,7 @@ from addnorm.checking.matrix import Cell
 from addnorm.checking.narrow_types import bfloat16
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn import masks
-from addnorm.nn.attention import blocked, tiles
+from addnorm.nn.attention import kernels, tiles
 from addnorm.nn.choices import choices, use_choices
 
 LENGTHS, SOURCE_LENGTHS = (133, 9), (31, 131)
@@ -75,7 +75,7 @@ def _in_order(case: Case, expected: Tensor) -> Iterator[Comparison]:
 @contextmanager
 def small_limits() -> Generator[None]:
     """Temporarily lower the limits so that texts of some hundred tokens exceed them."""
-    limits = masks.DENSE_LIMIT, masks.TILE, blocked.AT_ONCE
+    limits = masks.DENSE_LIMIT, masks.TILE, kernels.AT_ONCE
     _set(PAIRS, QUERIES, SCORES)
     try:
         with use_choices(replace(choices(), many_scores=SCORES)):
@@ -87,4 +87,4 @@ def small_limits() -> Generator[None]:
 def _set(pairs: int, queries: int, at_once: int) -> None:
     masks.DENSE_LIMIT, masks.TILE = pairs, queries  # pyright: ignore[reportConstantRedefinition]
     tiles.DENSE_LIMIT, tiles.TILE = pairs, queries  # pyright: ignore[reportConstantRedefinition]
-    blocked.AT_ONCE = at_once
+    kernels.AT_ONCE = at_once

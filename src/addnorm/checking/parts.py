@@ -15,9 +15,9 @@ from addnorm.checking.families import fitting_families
 from addnorm.models import ModelConfig
 from addnorm.models.inputs import InputConfig
 from addnorm.nn.attention import CoreConfig, OutputConfig, PatternConfig, ScoreConfig
+from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.embed import AnyEmbeddingConfig
 from addnorm.nn.heads import HeadConfig
-from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import PositionConfig, ScalingConfig

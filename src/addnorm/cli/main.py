@@ -13,7 +13,14 @@ from cyclopts import App, CycloptsError, Parameter
 from addnorm import __version__
 from addnorm.cli.arguments import check_number
 from addnorm.cli.messages import in_options, message_of
-from addnorm.errors import InputError, Interrupted, NonFiniteError, NotFollowed, Shortened, choices
+from addnorm.errors import (
+    IgnoredSettings,
+    InputError,
+    Interrupted,
+    NonFiniteError,
+    Shortened,
+    choices,
+)
 
 app = App(
     name="addnorm",
@@ -89,7 +96,7 @@ def main() -> None:
     told = warnings.showwarning
     warnings.showwarning = lambda message, category, *place: (
         print(f"addnorm: {message}", file=sys.stderr)
-        if issubclass(category, NotFollowed | Shortened)
+        if issubclass(category, IgnoredSettings | Shortened)
         else told(message, category, *place)
     )
     sys.exit(status(sys.argv[1:]))

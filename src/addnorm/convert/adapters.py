@@ -18,7 +18,7 @@ from addnorm.convert.core.maps import (
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import PeftAdapter
 from addnorm.errors import InputError, nearest
-from addnorm.nn.low_rank import LowRank
+from addnorm.nn.linear import LowRank
 
 Weights = Mapping[str, Tensor]
 

@@ -1,4 +1,4 @@
-"""Early exits at work: texts and tokens leave at the first exit that is sure of its answer."""
+"""Inference with early exits: a text or token leaves at the first exit that is sure of it."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class ConfidenceRule:
 
 
 ExitRule = EntropyRule | ConfidenceRule
-"""Decides by the logits of an exit which rows leave there; its strictest threshold lets none."""
+"""The rule by which rows leave at an exit; at its strictest threshold none does."""
 
 
 def exit_rule(written: str) -> ExitRule:
@@ -70,9 +70,9 @@ def exit_rule(written: str) -> ExitRule:
 class EarlyExit:
     """Runs a model with exits, and counts the layers that each text or token took.
 
-    A text leaves an encoder alone, and its batch goes on without it. Tokens are decided one by one
-    too, so batch-mates change no answer; but a step of several texts skips layers only once all of
-    their tokens have left.
+    Texts leave an encoder one by one, and the rest of the batch continues. Tokens are decided one
+    by one too, so batch-mates change no answer; but a step of several texts skips layers only once
+    all of their tokens have left.
     """
 
     def __init__(self, rule: ExitRule) -> None:
@@ -118,11 +118,11 @@ class EarlyExit:
             sure = self._sure(logits, ctx)
             if not bool(sure.any()):
                 continue
-            found = logits.new_zeros(len(depths), *logits.shape[1:]) if answer is None else answer
-            found[rows[sure]], depths[rows[sure]] = logits[sure], layer
-            answer, rows, x = found, rows[~sure], x[~sure]
+            whole = logits.new_zeros(len(depths), *logits.shape[1:]) if answer is None else answer
+            whole[rows[sure]], depths[rows[sure]] = logits[sure], layer
+            answer, rows, x = whole, rows[~sure], x[~sure]
             if not len(rows):
-                return found, depths
+                return whole, depths
             valid = None if ctx.valid is None else ctx.valid[~sure]
             ctx = Context.over(x, Full(), valid=valid)
             contexts = _contexts(model.stack, ctx)
@@ -159,11 +159,11 @@ class EarlyExit:
         model: DecoderModel,
         tokens: Int[Tensor, "rows new"],
         state: DecoderState,
-        some: slice = LAST,
-    ) -> tuple[Float[Tensor, "rows some vocab"], DecoderState]:
+        positions: slice = LAST,
+    ) -> tuple[Float[Tensor, "rows chosen vocab"], DecoderState]:
         """A decoding step (see `decoder_step`): prompts take every layer, new tokens may leave."""
         if tokens.shape[1] > 1 or state.cache is None or not state.cache.length:
-            logits, state = decoder_step(model, tokens, state, some)
+            logits, state = decoder_step(model, tokens, state, positions)
             return logits, replace(state, texts=self._begun(tokens))
         past = state.cache.length
         ctx = Context.over(tokens, Causal(), valid=state.valid, past=past)
@@ -172,7 +172,7 @@ class EarlyExit:
         return logits, state.extended()
 
     def _begun(self, tokens: Int[Tensor, "rows new"]) -> Int[Tensor, " rows"]:
-        """Forget the texts before, and number those whose prompts these are."""
+        """Start to count the layers of new texts, whose prompts these are, and number them."""
         texts = torch.arange(len(tokens), device=tokens.device)
         self._layers, self._tokens = torch.zeros_like(texts), torch.zeros_like(texts)
         return texts
@@ -187,18 +187,18 @@ class EarlyExit:
     def text_depths(self) -> list[float | None]:
         """The mean layers of a token of each text begun last, of all that were tried in a search.
 
-        Prompts take every layer, so a text's first token does not count; None for one of no other.
+        Prompts take every layer, so the first token of a text does not count; None without another.
         """
-        both = zip(self._layers.tolist(), self._tokens.tolist(), strict=True)
-        return [layers / n if n else None for layers, n in both]
+        sums = zip(self._layers.tolist(), self._tokens.tolist(), strict=True)
+        return [layers / n if n else None for layers, n in sums]
 
     def _decoded(
         self, model: DecoderModel, x: Hidden, ctx: Context, cache: KVCache | None
     ) -> tuple[Float[Tensor, "batch seq vocab"], Int[Tensor, "batch seq"]]:
         """The logits of the exit at which each token left, and the layers that it took.
 
-        The hidden state with which a token leaves is what the layers above take as its input, to
-        compute the keys and values that later tokens attend to (Schuster et al. 2022, §3.1).
+        The layers above take the hidden state with which a token leaves as their input, to compute
+        the keys and values that later tokens attend to (Schuster et al. 2022, §3.1).
         """
         contexts, layers = _contexts(model.stack, ctx), [] if cache is None else list(cache)
         left = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
@@ -218,8 +218,8 @@ class EarlyExit:
                 leaving = self.rule.leaves(logits) & ~left & counted
                 depths = torch.where(leaving, i + 1, depths)
                 if answer is not None or bool(leaving.any()):
-                    kept = logits if answer is None else answer
-                    answer = torch.where(leaving[..., None], logits, kept)
+                    earlier = logits if answer is None else answer
+                    answer = torch.where(leaving[..., None], logits, earlier)
                 left = left | leaving
         if cache is not None:
             cache.advance(x.shape[1])
@@ -263,11 +263,11 @@ def _contexts(stack: Stack, ctx: Context) -> list[Context]:
 
 def _remember(block: AnyBlock, x: Hidden, ctx: Context, cache: LayerCache) -> None:
     """Store the keys and values that the layer computes from `x`, and compute nothing else."""
-    attention, kept = block.attention, cache.self_cache
+    attention, self_cache = block.attention, cache.self_cache
     assert isinstance(attention, SelfAttention)
 
     def store(h: Hidden) -> Hidden:
-        attention.remember(h, ctx, kept)  # pyright: ignore[reportArgumentType]
+        attention.remember(h, ctx, self_cache)  # pyright: ignore[reportArgumentType]
         return torch.zeros_like(h)
 
     h = block.norm(x, ctx.valid) if isinstance(block, ParallelBlock | ParallelCrossBlock) else x

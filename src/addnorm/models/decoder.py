@@ -68,14 +68,14 @@ class DecoderModel(nn.Module):
 
     def logits_of(
         self,
-        some: slice,
+        positions: slice,
         tokens: Int[Tensor, "batch seq"],
         valid: Bool[Tensor, "batch kv_seq"] | None = None,
         cache: KVCache | None = None,
-    ) -> Float[Tensor, "batch some vocab"]:
+    ) -> Float[Tensor, "batch chosen vocab"]:
         """The logits at some of the new positions only, which saves memory for long prompts."""
         x, ctx = self.hidden(tokens, valid, cache=cache)
-        return self.head(x[:, some], ctx)
+        return self.head(x[:, positions], ctx)
 
     def next_token_logits(
         self,

@@ -80,7 +80,7 @@ class EncoderModel(nn.Module):
 
 @config
 class EncoderConfig(TransformerConfig):
-    """An encoder-only model with the head of its task; `input` says what it reads."""
+    """An encoder-only model of the kind of input `input`, with the head of its task."""
 
     kind: Literal["encoder"] = "encoder"
     input: InputConfig = TokenInputConfig()
@@ -88,7 +88,7 @@ class EncoderConfig(TransformerConfig):
     n_layers: Annotated[NonNegativeInt, Field(le=MOST_LAYERS)] = 6
     """Blocks in the stack; with none the head reads the embedding."""
     head: HeadConfig = TokenHeadConfig()
-    """What becomes of the hidden states: the task of the model."""
+    """The head, which decides the task of the model."""
     exits: tuple[int, ...] = ()
     """Layers, counted from one, that get a head of their own for early exits."""
 
@@ -138,7 +138,7 @@ class EncoderConfig(TransformerConfig):
         return model
 
     def _forecast_head(self) -> ForecastHead | None:
-        """A head for the variables in a row and the patches of the look-back; None for another."""
+        """The forecast head for the variables of a row and the patches; None for other heads."""
         if not isinstance(self.head, ForecastHeadConfig):
             return None
         assert isinstance(self.input, SeriesEmbeddingConfig)

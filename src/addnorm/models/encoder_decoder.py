@@ -22,14 +22,13 @@ from addnorm.models.inputs import (
 from addnorm.models.layers import LayerConfig, Stacks, entries_of
 from addnorm.models.transformer import LayerCount, TransformerConfig
 from addnorm.nn.attention import CrossAttention
-from addnorm.nn.blocks import Stack
+from addnorm.nn.blocks import MixerConfig, Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding, zero_padding
 from addnorm.nn.heads import AnyTokenHeadConfig, TokenHeadConfig, build_head, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Branches, Causal
-from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.positions import PositionConfig
@@ -137,12 +136,12 @@ class EncoderDecoderModel(nn.Module):
 
 
 OF_DECODER = ("attention", "feedforward", "layer_pattern", "position")
-"""The fields of the encoder that the decoder can have otherwise, as `decoder_attention` does."""
+"""The fields of which the decoder can have its own, such as `decoder_attention`."""
 
 
 @config
 class EncoderDecoderConfig(TransformerConfig):
-    """`input` says what the encoder reads; the decoder writes tokens."""
+    """An encoder of the kind of input `input`, and a decoder that writes tokens."""
 
     kind: Literal["encoder_decoder"] = "encoder_decoder"
     input: InputConfig = TokenInputConfig()
@@ -183,7 +182,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     @cached_property
     def decoder_parts(self) -> "EncoderDecoderConfig":
-        """The configuration whose layers are those of the decoder, and so are its positions."""
+        """The configuration whose layers and positions are those of the decoder."""
         given = {name: getattr(self, f"decoder_{name}") for name in OF_DECODER}
         given = {name: value for name, value in given.items() if value is not None}
         without = dict.fromkeys((f"decoder_{name}" for name in given), None)
@@ -201,13 +200,13 @@ class EncoderDecoderConfig(TransformerConfig):
     def fields_of_layers(self, chosen: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """The fields of a configuration that has these layers of this one, in this order."""
         encoder, decoder = chosen["encoder"], chosen["decoder"]
-        found = super().fields_of_layers({"encoder": encoder})
+        changes = super().fields_of_layers({"encoder": encoder})
         if len(decoder) != len(encoder) or self.n_decoder_layers is not None:
-            found["n_decoder_layers"] = len(decoder)
+            changes["n_decoder_layers"] = len(decoder)
         pattern = entries_of(self.decoder_parts.layer_pattern, decoder)
-        if self.decoder_layer_pattern is not None or pattern != found["layer_pattern"]:
-            found["decoder_layer_pattern"] = pattern
-        return found
+        if self.decoder_layer_pattern is not None or pattern != changes["layer_pattern"]:
+            changes["decoder_layer_pattern"] = pattern
+        return changes
 
     def build(self, vocab_size: int, target_vocab_size: int | None = None) -> EncoderDecoderModel:
         """Build the model; `target_vocab_size` defaults to `vocab_size`.

@@ -27,7 +27,7 @@ Input = TokenEmbedding | PatchEmbedding | ConvolutionalEmbedding | LogMelEmbeddi
 
 @config
 class TokenInputConfig:
-    """`E[token]`, as `model.embedding` says (Vaswani et al. 2017, §3.4)."""
+    """Tokens, embedded by `model.embedding` (Vaswani et al. 2017, §3.4)."""
 
     kind: Literal["tokens"] = "tokens"
 
@@ -63,7 +63,7 @@ def embedded(
 ) -> tuple[Float[Tensor, "rows seq d_model"], Context]:
     """Embed the inputs as a sequence, with its context for a bidirectional stack.
 
-    It has a row for each input, or for each variable of one where these are independent.
+    The sequence has a row for each input, or for each variable where these are independent.
     """
     if not isinstance(embed, TokenEmbedding):
         return embed(inputs, valid)

@@ -1,4 +1,4 @@
-"""The parts of one layer: what `layer_pattern` gives it, or else the model's."""
+"""The parts of one layer: its own from `layer_pattern`, or else those of the model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from addnorm.config import config
 from addnorm.nn.attention import AttentionConfig, PatternConfig
+from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.convolution import ConvolutionConfig
-from addnorm.nn.mixers import MixerConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import (
@@ -36,22 +36,22 @@ LayerPositionConfig = Annotated[
 """The position encodings that can be set per layer: those that act in attention."""
 
 WITHOUT_POSITIONS = (RecurrentConfig, ConvolutionConfig)
-"""The mixers that know the order of tokens by themselves."""
+"""The mixers that need no positions."""
 
 
 @config
 class LayerConfig:
     """The parts in which a layer differs from the model.
 
-    Gemma 3 (Gemma Team 2025, §2.1) has five layers with a window between two that see all, and
-    turns their queries and keys by other frequencies; Jamba (Lieber et al. 2024, §3.1) has seven
+    Gemma 3 (Gemma Team 2025, §2.1) has five layers with a window between two without, and rotary
+    positions of other frequencies in them; Jamba (Lieber et al. 2024, §3.1) has seven
     recurrent layers to one of attention, and a mixture of experts in every second layer.
     """
 
     attention: MixerConfig | None = None
     """What mixes the tokens of this layer; by default as in the model."""
     pattern: PatternConfig | None = None
-    """What this layer's attention sees; by default as the model's."""
+    """The attention pattern of this layer; by default the model's."""
     position: LayerPositionConfig | None = None
     """The positions of this layer; by default the model's."""
     feedforward: AnyFeedForwardConfig | None = None
@@ -71,7 +71,7 @@ class LayerConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerParts:
-    """All parts of one layer, with none left open."""
+    """All parts of one layer."""
 
     attention: MixerConfig
     cross_attention: AttentionConfig
@@ -81,7 +81,7 @@ class LayerParts:
     position: PositionConfig
 
     def with_own(self, layer: LayerConfig) -> "LayerParts":
-        """These parts, with those that the layer gives itself; but for `cross_attention`.
+        """These parts, replaced by those of `layer` where it has its own, except `cross_attention`.
 
         Raises `ValueError` for a pattern or positions where no attention could use them.
         """

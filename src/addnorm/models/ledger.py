@@ -69,10 +69,10 @@ class Item:
 
     def __str__(self) -> str:
         full = f"{self.path}.{self.name}".strip(".") or "the model"
-        found = LAYER.fullmatch(full)
-        if found is None:
+        match = LAYER.fullmatch(full)
+        if match is None:
             return f"{full} ({shown(self.value)})"
-        stack, layer, inner = found.groups()
+        stack, layer, inner = match.groups()
         of = f" of the {stack}" if stack not in (None, "stack") else ""
         return f"{inner or 'the block'} ({shown(self.value)}) of layer {layer}{of}"
 
@@ -116,11 +116,11 @@ class Ledger:
     def state(self) -> dict[str, Tensor]:
         """Claim all parameters and persistent buffers, for writers that keep their names."""
         self.parameters()
-        kept = self.model.state_dict()
+        state = self.model.state_dict()
         for item in self.items.values():
-            if item.kind == "buffer" and f"{item.path}.{item.name}".strip(".") in kept:
+            if item.kind == "buffer" and f"{item.path}.{item.name}".strip(".") in state:
                 self._claimed.add(item.key)
-        return kept
+        return state
 
     def expect(self, module: nn.Module, name: str, value: object) -> None:
         """Claim a setting that must equal `value`. Raises `InputError` if it does not."""
@@ -201,8 +201,8 @@ class Ledger:
         return self.items.get((id(module), name)) or Item(module, self._path(module), name)
 
     def _path(self, module: nn.Module) -> str:
-        found = self.items.get((id(module), TYPE))
-        return type(module).__name__ if found is None else found.path
+        item = self.items.get((id(module), TYPE))
+        return type(module).__name__ if item is None else item.path
 
 
 def items_of(model: nn.Module) -> Iterator[Item]:
@@ -238,7 +238,7 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
 
 
 def hooks_of(module: nn.Module) -> list[object]:
-    """What runs before and after the forward of a module."""
+    """The hooks that run before and after the forward of a module."""
     before, after = vars(module)["_forward_pre_hooks"], vars(module)["_forward_hooks"]
     return [*before.values(), *after.values()]
 
@@ -249,15 +249,15 @@ def check_as_built(ledger: Ledger, model: nn.Module, built: nn.Module) -> None:
     Module types and settings must be equal; parameters and buffers may differ, and are claimed by
     the code that writes them. Raises `InputError` naming the first item that differs.
     """
-    expected, found = _by_place(built), _by_place(model)
-    for place, item in found.items():
+    expected, items = _by_place(built), _by_place(model)
+    for place, item in items.items():
         if place not in expected:
             raise ledger.refusal(item.module, item.name)
         _claim_as(ledger, item, expected[place])
-    if missing := expected.keys() - found.keys():
+    if missing := expected.keys() - items.keys():
         first = next(item for place, item in expected.items() if place in missing)
         raise InputError(f"{ledger.reader} cannot leave out {first}")
-    ours, theirs = (dict(one.named_parameters()) for one in (model, built))
+    ours, theirs = (dict(m.named_parameters()) for m in (model, built))
     if apart := ours.keys() ^ theirs.keys():
         raise InputError(
             f"{ledger.reader} cannot hold this model: {min(apart)} is "
@@ -271,10 +271,10 @@ def check_unchanged(model: nn.Module, built: nn.Module) -> None:
     Weights may differ. Of an object that knows no equality but its identity, such as a random
     generator of a custom module, only the type is compared.
     """
-    expected, found = _by_place(built), _by_place(model)
-    for place in found.keys() ^ expected.keys():
-        raise InputError(f"{found.get(place) or expected[place]} was changed after the build")
-    for place, item in found.items():
+    expected, items = _by_place(built), _by_place(model)
+    for place in items.keys() ^ expected.keys():
+        raise InputError(f"{items.get(place) or expected[place]} was changed after the build")
+    for place, item in items.items():
         value, was = item.value, expected[place].value
         if item.kind in ("parameter", "buffer") or item.name in ("p", "dropout"):
             continue
@@ -304,15 +304,15 @@ def _claim_as(ledger: Ledger, item: Item, expected: Item) -> None:
 def _by_place(model: nn.Module) -> dict[tuple[str, str], Item]:
     """All items by path; a shared module is listed under each of its paths."""
     modules = model.named_modules(remove_duplicate=False)
-    return {(path, item.name): item for path, one in modules for item in _items_at(path, one)}
+    return {(path, item.name): item for path, m in modules for item in _items_at(path, m)}
 
 
-def equal(one: object, other: object) -> bool:
+def equal(value: object, other: object) -> bool:
     """Whether two settings are equal; tensors are compared element by element."""
-    if isinstance(one, Tensor) and isinstance(other, Tensor):
-        one, other = one.detach().cpu(), other.detach().cpu()
-        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-    return one is other or (type(one) is type(other) and bool(one == other))
+    if isinstance(value, Tensor) and isinstance(other, Tensor):
+        a, b = value.detach().cpu(), other.detach().cpu()
+        return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+    return value is other or (type(value) is type(other) and bool(value == other))
 
 
 def shown(value: object) -> str:

@@ -36,7 +36,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _presets() -> list[str]:
-    functions = {name for name, one in globals().items() if type(one) is FunctionType}
+    functions = {name for name, value in globals().items() if type(value) is FunctionType}
     return sorted(name for name in functions if name[0] != "_")
 
 

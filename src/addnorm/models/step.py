@@ -35,8 +35,8 @@ class DecoderState:
     """The decoding state of a decoder-only model.
 
     `cache` holds the keys and values of the tokens so far; without one, a step takes whole texts.
-    `valid` marks the real tokens among the past and the next tokens; None means all. `texts` may
-    say which text each row continues.
+    `valid` marks the real tokens among the past and the next tokens; None means all. `texts`
+    holds the number of the text that each row continues, if they are counted.
     """
 
     cache: KVCache | None
@@ -64,13 +64,13 @@ def decoder_step(
     model: DecoderModel,
     tokens: Int[Tensor, "rows new"],
     state: DecoderState,
-    some: slice = LAST,
-) -> tuple[Float[Tensor, "rows some vocab"], DecoderState]:
+    positions: slice = LAST,
+) -> tuple[Float[Tensor, "rows chosen vocab"], DecoderState]:
     """Process `tokens`; return the logits at some of them, and the state for one more token.
 
     The caches of the state are updated in place.
     """
-    logits = model.logits_of(some, tokens, state.valid, state.cache)
+    logits = model.logits_of(positions, tokens, state.valid, state.cache)
     return logits, state.extended()
 
 
@@ -81,7 +81,7 @@ class TranslationState:
     `source_valid` marks the real inputs of the source; None means all. `cache` holds the keys and
     values of the target tokens so far and of the memory, and then only the shape of `memory`
     matters; without a cache, a step takes whole targets. With `branches`, each new token of a row
-    is the leaf of a branch, which says what it attends to.
+    is the leaf of a branch, and attends to its ancestors.
     """
 
     memory: Float[Tensor, "memories memory_seq width"]
@@ -184,8 +184,8 @@ def pairs(tensors: Sequence[Tensor]) -> list[KeysValues]:
 # Which models can be traced.
 
 UNTRACEABLE: dict[type[nn.Module], str] = {
-    LogMelEmbedding: "log-mel frames are no input of a graph: read tokens or images",
-    SeriesEmbedding: "time series are no input of a graph: read tokens or images",
+    LogMelEmbedding: "a graph cannot take log-mel frames as input: read tokens or images",
+    SeriesEmbedding: "a graph cannot take time series as input: read tokens or images",
 }
 """Modules that cannot be traced because they depend on data, with an accepted alternative."""
 
@@ -214,7 +214,8 @@ def _check_mixers(purpose: str, path: str, stack: Stack) -> None:
         if not isinstance(mixer, SelfAttention):
             raise InputError(
                 f"{purpose}: only attention can be traced, and in layer {i}{of} a "
-                f"{type(mixer).__name__} reads its text run by run, as the data say: use attention"
+                f"{type(mixer).__name__} reads its text in runs, which depend on the data: use "
+                "attention"
             )
 
 

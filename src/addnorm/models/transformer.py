@@ -16,9 +16,11 @@ from addnorm.nn.blocks import (
     AnyBlock,
     Block,
     CrossBlock,
+    MixerConfig,
     ParallelBlock,
     ParallelCrossBlock,
     Stack,
+    build_mixer,
 )
 from addnorm.nn.dropout import LayerDrop
 from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig, TokenEmbedding, build_embedding
@@ -26,7 +28,6 @@ from addnorm.nn.exits import ExitHead
 from addnorm.nn.feedforward import FeedForwardConfig, build_feedforward
 from addnorm.nn.heads import HeadConfig, build_head
 from addnorm.nn.init import InitName
-from addnorm.nn.mixers import MixerConfig, build_mixer
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions import PositionConfig, SinusoidalConfig
@@ -83,9 +84,9 @@ class TransformerConfig:
     residual: ResidualConfig = PostNormConfig()
     """Where norms stand around a sublayer and its residual connection."""
     embedding: AnyEmbeddingConfig = EmbeddingConfig()
-    """The table of token vectors, and what is done to them first."""
+    """The table of token vectors, with their scale, norm and word dropout."""
     dropout: Probability = 0.1
-    """The dropout rate of embeddings and of what every sublayer adds to the residual stream."""
+    """The dropout rate of the embeddings and of the output of every sublayer."""
     layer_drop: Probability = 0.0
     """How often training skips a layer, so that layers can be removed later; 0.2 is usual."""
     init: InitName = "xavier"
@@ -120,11 +121,11 @@ class TransformerConfig:
             sizes = self.build_context(causal=True, max_len=self.max_len, attention=layer.attention)
             check_conflicts([layer.position], sizes)
 
-    # The parts of each layer, which everything asks that concerns a layer.
+    # The parts of each layer, the source of everything that concerns a layer.
 
     @property
     def stacks(self) -> Stacks:
-        """The parts of every layer, by the name that its stack has in the model."""
+        """The parts of every layer, by the name of its stack in the model."""
         return {"stack": self.layers(self.n_layers)}
 
     def layers(self, n: int) -> tuple[LayerParts, ...]:
@@ -158,9 +159,9 @@ class TransformerConfig:
         }
 
     def with_parts(self: C, field: str, change: Callable[[Any], Any]) -> C:
-        """This configuration with `change` made to every part of a field, wherever one is given.
+        """This configuration with `change` applied to every part of a field, wherever one is given.
 
-        Of `attention` these are those of the model, of its decoder and of layers, and
+        For `attention` these are the attention of the model, of its decoder and of its layers, and
         cross-attention.
         """
         names = [
@@ -241,7 +242,7 @@ class TransformerConfig:
         return Stack(blocks, build_final_norm(self.residual, self.d_model, self.norm), layer_drop)
 
     def _layer(self, shared: SharedPositions, depth: Depth, *, cross: bool) -> AnyBlock:
-        """The block of a layer; a part that cannot stand there is refused with its number."""
+        """Build the block of a layer. Raises `InputError` for a wrong part, with the layer."""
         try:
             return self.build_block(shared, depth, cross=cross)
         except InputError as error:

@@ -1,16 +1,22 @@
-"""The Transformer block, the block with cross-attention, and the stack of either."""
+"""The Transformer block, with or without cross-attention, its mixer, and the stack of blocks."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, cast, runtime_checkable
+from typing import Annotated, Protocol, cast, runtime_checkable
 
+import torch
 from torch import nn
 
-from addnorm.nn.attention.multihead import SelfAttention
+from addnorm.nn.attention.multihead import AttentionConfig, SelfAttention
+from addnorm.nn.built import built, built_module
 from addnorm.nn.cache import Cache, KVCache, LayerCache, SegmentMemory
 from addnorm.nn.context import Context
+from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.dropout import LayerDrop
-from addnorm.nn.masks import Mask
+from addnorm.nn.masks import Causal, Full, Mask
+from addnorm.nn.positions.position import Position
+from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.types import Hidden
+from addnorm.parts import Family
 
 
 @runtime_checkable
@@ -25,6 +31,37 @@ class Mixer(Protocol):
     def new_cache(self) -> Cache:
         """An empty cache for the state that the mixer needs from earlier tokens."""
         ...
+
+
+@runtime_checkable
+class MixerPart(Protocol):
+    """A configuration of a token mixer, the sublayer in which tokens exchange information.
+
+    The module it builds is called as `mixer(x, ctx, cache)`, `x` of shape `[batch, seq, d_model]`;
+    `ctx` has the mask, the positions and which tokens are real, `cache` comes from its
+    `new_cache()`, or is None. Its `pattern` is the mask that it adds to the mask of the forward
+    pass (`Full()` for none). `layer` counts from 0.
+    """
+
+    def build(self, d_model: int, position: Position, causal: bool, layer: int) -> nn.Module: ...
+
+
+MixerConfig = Annotated[
+    AttentionConfig | RecurrentConfig | ConvolutionConfig | MixerPart,
+    Family("mixer", MixerPart, default="attention"),
+]
+"""Any token mixer, built-in or custom."""
+
+
+def build_mixer(
+    mixer: MixerConfig, d_model: int, position: Position, causal: bool, layer: int
+) -> nn.Module:
+    """The mixer of a layer. Raises `InputError` if a custom part builds none."""
+    made = mixer.build(d_model, position, causal, layer)
+    parts = built(mixer, made, Mixer, "the mixer must be an nn.Module with pattern and new_cache()")
+    x = torch.zeros(2, 3, d_model)
+    ctx = Context.over(x, Causal() if causal else Full()).restrict(parts.pattern)
+    return built_module(mixer, made, "mixer(x, ctx, cache)", (x, ctx, None), x.shape)
 
 
 class Sublayers(nn.Module):
@@ -179,8 +216,8 @@ class Stack(nn.Module):
 
         Other mixers carry their own state from segment to segment.
         """
-        kept = [
+        caches = [
             SegmentMemory(size) if isinstance(mixer, SelfAttention) else mixer.new_cache()
             for mixer in self.mixers
         ]
-        return KVCache(kept, limit=size)
+        return KVCache(caches, limit=size)

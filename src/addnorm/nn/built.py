@@ -14,13 +14,13 @@ T = TypeVar("T")
 
 
 def built(part: Any, made: Any, wanted: type[T], expected: str) -> T:
-    """Return `made`, which `part` built; raise `InputError` saying what is `expected` otherwise.
+    """Return `made`, which `part` built, if it is a `wanted`; else raise `InputError`.
 
-    Built-in parts are not checked.
+    The message contains `expected`. Built-in parts are not checked.
     """
     if not is_ours(type(part)) and not isinstance(made, wanted):
-        what = "None" if made is None else type(made).__name__
-        raise InputError(f"{kind_of(part)} builds {what}: {expected}")
+        result = "None" if made is None else type(made).__name__
+        raise InputError(f"{kind_of(part)} builds {result}: {expected}")
     return made
 
 
@@ -40,13 +40,13 @@ def built_module(
         signature(module.forward).bind(*inputs)
     except TypeError as error:
         raise InputError(
-            f"{kind_of(part)} builds {type(module).__name__}, which is no {name}: AddNorm calls "
-            f"{call}, and {error}"
+            f"{kind_of(part)} builds {type(module).__name__}, which does not fit as {name}: "
+            f"AddNorm calls {call}, and {error}"
         ) from error
-    training = {one: one.training for one in module.modules()}
+    training = {m: m.training for m in module.modules()}
     check_shape(part, call, lambda: module.eval()(*inputs), *shapes)
-    for one, was in training.items():
-        one.training = was
+    for m, was in training.items():
+        m.training = was
     return module
 
 
@@ -58,10 +58,10 @@ def check_shape(part: Any, call: str, run: Callable[[], Any], *shapes: tuple[int
     """
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            found = run()
+            output = run()
     except Exception:
         return
-    shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
-    if not isinstance(found, Tensor) or (shapes and shape not in shapes):
-        right = " or ".join(str(tuple(one)) for one in shapes) or "a tensor"
+    shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+    if not isinstance(output, Tensor) or (shapes and shape not in shapes):
+        right = " or ".join(str(tuple(shape)) for shape in shapes) or "a tensor"
         raise InputError(f"{kind_of(part)}: {call} gives {shape}, and must give {right}")

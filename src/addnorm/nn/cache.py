@@ -63,7 +63,7 @@ class SelfCache:
         self._spare: list[Tensor] = []
 
     def source(self, x: Hidden, within: Length | None = None) -> Hidden:
-        """What keys and values are projected from: the new tokens alone."""
+        """The hidden states that keys and values are projected from: the new tokens alone."""
         return x
 
     def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
@@ -122,7 +122,7 @@ class FixedCache:
         self._spare: list[Tensor] = []
 
     def source(self, x: Hidden, within: Length | None = None) -> Hidden:
-        """What keys and values are projected from: the new tokens alone."""
+        """The hidden states that keys and values are projected from: the new tokens alone."""
         return x
 
     def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
@@ -155,8 +155,8 @@ class FixedCache:
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows, in this order; rows may repeat."""
         held = slice(self.slots.shape[0])
-        kept, self._spare = moved([self.keys, self.values], self._spare, rows, held)
-        self.keys, self.values = kept
+        buffers, self._spare = moved([self.keys, self.values], self._spare, rows, held)
+        self.keys, self.values = buffers
 
 
 class ConcatenatedCache:
@@ -218,8 +218,8 @@ class SegmentMemory:
 class CrossCache:
     """One layer's keys and values of the encoder output, projected only at the first step."""
 
-    def __init__(self, kept: KeysValues | None = None) -> None:
-        self._kept = kept
+    def __init__(self, memory: KeysValues | None = None) -> None:
+        self._kept = memory
 
     @property
     def kept(self) -> tuple[Keys, ...]:
@@ -271,8 +271,8 @@ class KVCache:
 
     def remember(self, memories: Sequence[KeysValues]) -> None:
         """Store precomputed cross-attention keys and values for each layer."""
-        for layer, kept in zip(self.layers, memories, strict=True):
-            layer.cross_cache = CrossCache(kept)
+        for layer, memory in zip(self.layers, memories, strict=True):
+            layer.cross_cache = CrossCache(memory)
 
     def select(
         self, rows: Int[Tensor, " rows"], memories: Int[Tensor, " memories"] | None = None
@@ -306,7 +306,7 @@ def moved(
 def are_all(rows: Int[Tensor, " rows"], n: int) -> bool:
     """Whether `rows` is known to be 0, …, n - 1 in order.
 
-    On a GPU nobody asks: in each layer the wait for the answer would cost more than the copy.
+    False on a GPU, where the wait for the answer would cost more than the copy, in each layer.
     """
     on_cpu = rows.device.type == "cpu"
     return on_cpu and len(rows) == n and torch.equal(rows, torch.arange(n, device=rows.device))
@@ -318,12 +318,12 @@ def capacity(n: int, rows: int) -> int:
 
 
 def with_room(
-    kept: Keys, n: int, most: int | None = None
+    last: Keys, n: int, most: int | None = None
 ) -> Float[Tensor, "rows kv_heads room d_head"]:
     """Copy the last of `n` keys or values to their slots in a buffer with capacity for `most`."""
-    rows, heads, held, width = kept.shape
-    buffer = kept.new_empty(rows, heads, capacity(most or n, rows), width)
-    buffer[:, :, n - held : n] = kept
+    rows, heads, held, width = last.shape
+    buffer = last.new_empty(rows, heads, capacity(most or n, rows), width)
+    buffer[:, :, n - held : n] = last
     return buffer
 
 

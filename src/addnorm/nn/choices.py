@@ -1,4 +1,4 @@
-"""Which of several equivalent kernels is used, where that depends on the processor.
+"""The choice between equivalent kernels, where the fastest depends on the processor.
 
 All kernels of a choice compute the same function, up to rounding. `choices()` returns those in
 force: given by `use_choices`, else by the installed provider, else `DEFAULTS`. Importing
@@ -27,7 +27,7 @@ class KernelChoices:
     product: Literal["torch", "onednn"] = "torch"
     """The library that multiplies float32 matrices: torch's own choice (MKL), or oneDNN."""
     bias: Literal["torch", "fused"] = "torch"
-    """Where products of bfloat16 get their bias: in a pass of torch's own, or within the product.
+    """Where products of bfloat16 get their bias: in a separate pass (`torch`), or in the product.
 
     A compiler always adds it in the loop that follows the product.
     """
@@ -47,16 +47,16 @@ class KernelChoices:
 
 
 DEFAULTS = KernelChoices()
-"""What holds without a provider, on other devices, and where a graph is built."""
+"""The choices without a provider, on other devices, and where a graph is built."""
 
 CHOICES = TypeAdapter(KernelChoices)
 
 
 class _InThread(threading.local):
-    """What `use_choices` gave, for each thread its own.
+    """The choices that `use_choices` set, separate for each thread.
 
-    Set by `__init__`, because a compiler guards attributes, and no default of a class. A
-    `ContextVar` it does not trace.
+    The attribute is set by `__init__`, since a compiler guards attributes of objects but not the
+    defaults of a class, and does not trace a `ContextVar`.
     """
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def install_provider(provider: Callable[[], KernelChoices] | None) -> None:
 def choices() -> KernelChoices:
     """The choices in force in this thread.
 
-    A compiler that traces a model before a provider was asked gets the defaults.
+    A compiler that traces a model before the provider was called gets the defaults.
     """
     if _here.chosen is not None:
         return _here.chosen
@@ -107,7 +107,7 @@ def _of_provider() -> KernelChoices:
 
 
 def given_in_thread() -> KernelChoices | None:
-    """What `use_choices` gave in this thread; None outside of it."""
+    """The choices that `use_choices` set in this thread; None outside of it."""
     return _here.chosen
 
 
@@ -126,7 +126,7 @@ def use_choices(chosen: KernelChoices | None) -> Generator[None]:
 
 
 def transformed() -> bool:
-    """Whether `torch.func` or forward mode is at work, of which only torch's kernels know."""
+    """Whether `torch.func` or forward mode is active, which only torch's own kernels support."""
     return (
         torch._C._are_functorch_transforms_active()  # pyright: ignore[reportPrivateUsage]
         or forward_ad._current_level >= 0  # pyright: ignore[reportPrivateUsage]

@@ -127,7 +127,7 @@ class Context:
         """The first slot at most `back` tokens before a new or later token of its row.
 
         While tracing with dynamic lengths it is 0: the traced example must not decide the branch,
-        and the mask hides what is out of reach.
+        and the mask hides slots out of reach.
         """
         past = self.past
         if back == inf or self.tree or type(past) is not int or past == 0:
@@ -212,7 +212,7 @@ def _differs_from_the_last(
     slots: Int[Tensor, " seq"],
     valid: Bool[Tensor, "batch seq"] | None,
 ) -> Bool[Tensor, "batch seq"]:
-    """Whether each (real) token is of another segment than the last one before it."""
+    """Whether each (real) token belongs to another segment than the last token before it."""
     before = segments[:, :-1]
     if valid is not None:  # padding inside a segment does not interrupt it
         last = torch.where(valid, slots, 0).cummax(-1).values[:, :-1]

@@ -25,9 +25,9 @@ class Convolution(nn.Module):
     more tap on the left. `L` causal layers of width `k` reach `L (k - 1) + 1` tokens. A convolution
     of every channel with every other (Gehring et al. 2017, §3.1, with an activation for their gated
     linear unit); several sizes side by side as in Kim 2014, §2. Offsets are places in the token's
-    own text: beyond its ends, and whatever stands beside it, a tap sees zero. The output at padding
-    is zero. Raises `ValueError` for a cache where later tokens still change what is known of
-    earlier ones.
+    own text: beyond its ends, also where another text follows, a tap sees zero. The output at
+    padding is zero. Raises `ValueError` for a cache of a centred convolution, whose later tokens
+    change the outputs of earlier ones.
     """
 
     pattern: Mask = Full()
@@ -104,10 +104,10 @@ class Convolution(nn.Module):
     ) -> Float[Tensor, "batch left d_model"]:
         """The last inputs of each row's last text, with zero before its first."""
         places = rows.length[:, None] + torch.arange(self.left, device=line.device)
-        kept = line.gather(1, places[..., None].expand(-1, -1, line.shape[2]))
+        inputs = line.gather(1, places[..., None].expand(-1, -1, line.shape[2]))
         if text is None:
-            return kept
-        return kept.masked_fill((text.gather(1, places) != text[:, -1:])[..., None], 0.0)
+            return inputs
+        return inputs.masked_fill((text.gather(1, places) != text[:, -1:])[..., None], 0.0)
 
     def new_cache(self) -> StateCache:
         """An empty cache for the inputs that the next token's kernel still covers."""

@@ -1,4 +1,4 @@
-"""A convolutional stem for images: convolutions make the tokens, in place of patches."""
+"""A convolutional stem for images, whose feature map gives the tokens in place of patches."""
 
 from itertools import pairwise
 from typing import Literal
@@ -25,8 +25,8 @@ class ConvolutionalEmbedding(nn.Module):
     is a convolution without bias that keeps the size, and the maximum of every 3 × 3 pixels, two
     apart, which halves it. The pixels that are left are the tokens, row by row; there is no class
     token. `grid` is the rows and columns of tokens that `positions` are learned for, None leaves
-    them out; for an image of another size they are interpolated. `position` is the model's own
-    scheme, which acts besides.
+    them out; for an image of another size they are interpolated. The model's own
+    `position` acts as well.
 
     Raises `InputError` for an image of other channels, or too small to be halved so often.
     """
@@ -73,7 +73,7 @@ class ConvolutionalEmbedding(nn.Module):
     def feature_map(
         self, images: Float[Tensor, "batch channels height width"]
     ) -> Float[Tensor, "batch d_model rows columns"]:
-        """What the convolutions make of the images."""
+        """The output of the convolutions."""
         # Channels last: the kernels of CPUs and GPUs are up to three times as fast in bfloat16.
         z = images.to(self.dtype).contiguous(memory_format=torch.channels_last)
         for layer in self.convolutions:

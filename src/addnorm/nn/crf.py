@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field: tags that are chosen together, not one by one."""
+"""A linear-chain conditional random field, which chooses all tags of a text together."""
 
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ Words = Bool[Tensor, "batch words"]
 
 
 class Chain(nn.Module):
-    """What stands beside the words' own scores: `start`, `transitions[from, to]` and `end`."""
+    """The scores of the order of tags: `start`, `transitions[from, to]` and `end`."""
 
     def __init__(self, n_tags: int) -> None:
         super().__init__()
@@ -34,8 +34,8 @@ def log_likelihood(
 
     `s(x, y) = start[y_1] + Σ_t scores[t, y_t] + Σ_t transitions[y_t, y_t+1] + end[y_n]` (Lafferty
     et al. 2001; Lample et al. 2016, §2.2, without their bounds on a path's ends). The sum over all
-    paths is that of the forward algorithm. `words` are the tokens with a tag; what stands between
-    them takes no part, nor does padding. Zero for a text without words.
+    paths is that of the forward algorithm. `words` are the tokens with a tag; the tokens between
+    them and padding are left out. Zero for a text without words.
     """
     scores, words, tags = _side_by_side(scores, words, tags)
     best = tags.where(words, 0)
@@ -85,7 +85,7 @@ def _side_by_side(
 ) -> tuple[
     Float[Tensor, "batch longest tags"], Bool[Tensor, "batch longest"], Int[Tensor, "batch longest"]
 ]:
-    """The words of each text without what stands between them, filled up on the right.
+    """The words of each text without the tokens between them, padded on the right.
 
     Scores are in float32 or wider.
     """
@@ -120,8 +120,8 @@ class CRFHead(nn.Module):
 class CRFHeadConfig:
     """The tags of all words of a text, chosen together (Lafferty et al. 2001; Lample et al. 2016).
 
-    A score for every tag after every other is learnt beside those of the words, so that I-place
-    follows no B-person. The loss is that of whole texts, and Viterbi's algorithm finds their tags.
+    A score for every tag after every other is learnt as well as those of the words, so that I-place
+    never follows B-person. The loss is that of whole texts, whose tags Viterbi's algorithm finds.
     """
 
     kind: Literal["crf"] = "crf"
@@ -130,7 +130,7 @@ class CRFHeadConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """None: what it learns of the order of tags is in its loss, and is tried with it."""
+        """No examples here: the order of tags is learnt in its loss, and is tested with it."""
         return {}
 
     def conflict(self, around: Any) -> str | None:

@@ -52,7 +52,7 @@ class LayerDrop(nn.Module):
         return layer(x) if float(torch.rand(())) >= self.p else x
 
     def around(self, layer: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """The layer, called as it is, and skipped at random in training."""
+        """The layer, skipped at random in training."""
         return lambda x, *rest: self(x, lambda h: layer(h, *rest))
 
     def extra_repr(self) -> str:
@@ -81,5 +81,5 @@ def _mask(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     dropped = round(p * _LEVELS)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64)
     draws.random_(-(2**63), None, generator=generator)
-    kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2
-    return kept.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))
+    keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - _LEVELS // 2
+    return keep.to(x.dtype).mul_(_LEVELS / (_LEVELS - dropped))

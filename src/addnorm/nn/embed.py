@@ -27,8 +27,8 @@ class Embedding(nn.Module):
     that of the first. `proj` maps a table of another width to that of the model, `E[tokens] Pᵀ`
     (Lan et al. 2020, §3.1).
 
-    The zero keeps whatever stands in the padding, NaN included, out of every later product. It is
-    set before the norm too, whose gradient for the gain would otherwise be 0 · inf.
+    The zero keeps the values at padding, NaN included, out of every later product. It is set before
+    the norm too, whose gradient for the gain would otherwise be 0 · inf.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Embedding(nn.Module):
         types: Int[Tensor, "batch seq"] | None = None,
     ) -> Float[Tensor, "batch seq d_model"]:
         x = self.tokens(tokens)
-        kept = self.word_dropout(x.new_ones(*tokens.shape, 1))
+        keep = self.word_dropout(x.new_ones(*tokens.shape, 1))
         x = x if self.proj is None else self.proj(x)
-        x = self.position.embed(x * (self.scale * kept), ctx)
+        x = self.position.embed(x * (self.scale * keep), ctx)
         if self.types is not None:
-            alike = types is None or self.types.num_embeddings == 1
-            x = x + self.types(torch.zeros_like(tokens) if alike else types)
+            first = types is None or self.types.num_embeddings == 1
+            x = x + self.types(torch.zeros_like(tokens) if first else types)
         x = zero_padding(x, ctx.valid)
         return zero_padding(self.dropout(self.norm(x, ctx.valid)), ctx.valid)
 
@@ -76,7 +76,7 @@ class EmbeddingConfig:
 
     kind: Literal["tokens"] = "tokens"
     scale: Literal["one", "sqrt"] = "sqrt"
-    """What token vectors are multiplied by: one, or √d_model (Vaswani et al. 2017, §3.4)."""
+    """The factor of token vectors: one, or √d_model (Vaswani et al. 2017, §3.4)."""
     norm: NormConfig | None = None
     """A norm of the embedded tokens; by default none."""
     word_dropout: Probability = 0.0

@@ -1,4 +1,4 @@
-"""Early exits: heads on lower layers."""
+"""Early exits: heads on the outputs of lower layers."""
 
 from collections.abc import Iterator, Sequence
 

@@ -183,7 +183,7 @@ def build_feedforward(feedforward: FeedForwardPart, d_model: int) -> nn.Module:
     made = built_module(feedforward, feedforward.build(d_model), "feedforward(x)", (x,), x.shape)
     if not is_ours(type(feedforward)) and "valid" in signature(made.forward).parameters:
         raise InputError(
-            f"{kind_of(feedforward)} builds {type(made).__name__}, which is no feedforward: it "
-            "takes valid, as a norm does. It would fit as norm"
+            f"{kind_of(feedforward)} builds {type(made).__name__}, which does not fit as "
+            "feedforward: it takes valid, as a norm does. It would fit as norm"
         )
     return made

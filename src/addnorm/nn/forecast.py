@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
@@ -13,6 +13,7 @@ from addnorm.errors import InputError
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.linear import Linear
+from addnorm.nn.pooling import RealTokens, mean_of_tokens, real_tokens
 from addnorm.nn.types import Hidden
 
 PatchPooling = Literal["flatten", "mean", "last"]
@@ -41,8 +42,7 @@ class ForecastHead(nn.Module):
     def forward(
         self, x: Float[Tensor, "rows seq d_model"], ctx: Context
     ) -> Float[Tensor, "batch variables horizon"]:
-        valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
-        pooled = self.pool(x, valid[..., None])
+        pooled = self.pool(x, real_tokens(x, ctx))
         if pooled.shape[-1] != self.proj.in_features:
             n, most = x.shape[1], self.proj.in_features // x.shape[2]
             raise InputError(
@@ -70,7 +70,7 @@ class ForecastHeadConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """None: it stands behind a series alone, and is tried there."""
+        """No examples here: it needs an input of series, and is tested with one."""
         return {}
 
     def conflict(self, around: Any) -> str | None:
@@ -97,21 +97,17 @@ class ForecastHeadConfig:
         )
 
 
-def _flat(x: Hidden, valid: Bool[Tensor, "batch seq 1"]) -> Float[Tensor, "batch features"]:
+def _flat(x: Hidden, valid: RealTokens) -> Float[Tensor, "batch features"]:
     return torch.where(valid, x, 0.0).flatten(1)
 
 
-def _mean(x: Hidden, valid: Bool[Tensor, "batch seq 1"]) -> Float[Tensor, "batch features"]:
-    return torch.where(valid, x, 0.0).sum(1) / valid.sum(1).clamp(min=1)
-
-
-def _last(x: Hidden, valid: Bool[Tensor, "batch seq 1"]) -> Float[Tensor, "batch features"]:
+def _last(x: Hidden, valid: RealTokens) -> Float[Tensor, "batch features"]:
     last = (valid.sum(1) - 1).clamp(min=0)[:, None].expand(-1, 1, x.shape[-1])
     return x.gather(1, last)[:, 0]
 
 
 PATCH_POOLINGS: dict[PatchPooling, Callable[[Tensor, Tensor], Tensor]] = {
     "flatten": _flat,
-    "mean": _mean,
+    "mean": mean_of_tokens,
     "last": _last,
 }

@@ -8,9 +8,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
+def wide_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type to compute in: float64 for numbers in float64, float32 for all others."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def at_least_float32(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """The numbers in float32, or unchanged where they are in float64."""
-    return x if x.dtype == torch.float64 else x.float()
+    return x.to(wide_dtype(x.dtype))
 
 
 def scaled_dot_scores(

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from addnorm.config import Probability, config
 from addnorm.nn.built import built_module
 from addnorm.nn.context import Context
-from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import EmbeddingConfig
@@ -23,11 +22,13 @@ from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.pooling import (
     POOLINGS,
+    ConvolutionPoolingConfig,
     Pooled,
     PoolingConfig,
     RealTokens,
     build_pooling,
     first_token,
+    real_tokens,
 )
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.nn.types import Hidden
@@ -161,12 +162,12 @@ class TokenHeadConfig:
         table = around.embedding
         if not self.tied or not isinstance(table, EmbeddingConfig):
             return None
-        width, known = width_after(self.transform, around.d_model), table.width(around.d_model)
-        if width == known:
+        width, rows = width_after(self.transform, around.d_model), table.width(around.d_model)
+        if width == rows:
             return None
         return (
-            f"a tied head shares a table of width {known}, and reads vectors of width {width}: set "
-            f"head.transform.d_out = {known}, or head.tied = false"
+            f"a tied head shares a table of width {rows}, and reads vectors of width {width}: set "
+            f"head.transform.d_out = {rows}, or head.tied = false"
         )
 
     def build(self, d_model: int, n_outputs: int) -> TokenHead:
@@ -208,16 +209,15 @@ class ClassificationHead(nn.Module):
         self.proj = Linear(width, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch classes"]:
-        valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
-        return self.proj(self.dropout(self.transform(self.pool(x, valid[..., None]))))
+        return self.proj(self.dropout(self.transform(self.pool(x, real_tokens(x, ctx)))))
 
 
 @config
 class ClassificationHeadConfig:
-    """One class for the whole text; or, as `problem` says, several labels, or numbers.
+    """One class for the whole text; or, by `problem`, several labels, or numbers.
 
-    The outputs are the same products; what is made of them differs. Of one class they are the
-    logits of a softmax, of several labels each that of a sigmoid, and numbers they are themselves.
+    The outputs are the same products, read in three ways: for one class as the logits of a softmax,
+    for several labels each as the logit of a sigmoid, for regression as the numbers themselves.
     """
 
     kind: Literal["classification"] = "classification"
@@ -312,8 +312,7 @@ class PoolerHead(nn.Module):
         self.proj = Linear(d_model, d_model)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch d_model"]:
-        valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
-        return self.proj(first_token(x, valid[..., None])).tanh()
+        return self.proj(first_token(x, real_tokens(x, ctx))).tanh()
 
 
 @config

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from addnorm.nn.functional import at_least_float32
 
 InstanceNormName = Literal["none", "instance", "instance_last"]
-"""Whether a window is normalised, and what is taken from it: its mean, or its last value."""
+"""Whether a window is normalised, and by subtracting its mean or its last value."""
 
 Affine = Literal["none", "learned"]
 """Whether a learned gain and bias of each channel follow the normalisation."""
@@ -18,7 +18,7 @@ Affine = Literal["none", "learned"]
 
 @dataclass(frozen=True)
 class WindowStatistics:
-    """`(x - mean) / deviation` is what a model has read of each window; `restored` undoes it."""
+    """The mean and deviation by which each window was normalised; `restored` undoes it."""
 
     mean: Float[Tensor, "batch channels 1"]
     deviation: Float[Tensor, "batch channels 1"]
@@ -41,7 +41,7 @@ class InstanceNorm(nn.Module):
 
     `σ` is the deviation of the real steps from their mean, biased. `c` is that mean, or with
     `"instance_last"` the last real value; with `"none"` the window stays as it is. `γ` and `β` are
-    learned for each channel where `affine` says so, else 1 and 0. The statistics that come with
+    learned for each channel with `affine = "learned"`, else 1 and 0. The statistics that come with
     the result undo all of it, `γ` and `β` included.
     """
 
@@ -61,13 +61,13 @@ class InstanceNorm(nn.Module):
         valid: Bool[Tensor, "batch 1 time"],
     ) -> tuple[Float[Tensor, "batch channels time"], WindowStatistics]:
         """Normalise; `series` is finite, and zero where it is not `valid`."""
-        found = self.statistics(at_least_float32(series), valid, self.eps)
+        statistics = self.statistics(at_least_float32(series), valid, self.eps)
         if self.gain is not None and self.bias is not None:
             gain, bias = self.gain[:, None], self.bias[:, None]
-            deviation = found.deviation / gain
-            found = WindowStatistics(found.mean - bias * deviation, deviation)
-        # The padding is as little as before: a gain must not make it large.
-        return torch.where(valid, found.normalised(series), 0.0), found
+            deviation = statistics.deviation / gain
+            statistics = WindowStatistics(statistics.mean - bias * deviation, deviation)
+        # A gain must not make the padding large.
+        return torch.where(valid, statistics.normalised(series), 0.0), statistics
 
 
 def unchanged_statistics(

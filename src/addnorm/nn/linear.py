@@ -1,5 +1,9 @@
-"""The linear layer by the fastest matrix product; most of a model's time is spent here."""
+"""The linear layer by the fastest matrix product, and low-rank changes of its matrix (LoRA, DoRA).
 
+Most of a model's time is spent here.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.nn.choices import choices, transformed
+from addnorm.nn.functional import wide_dtype
 
 
 def onednn() -> Any:
@@ -157,3 +162,35 @@ class _BiasedProduct(torch.autograd.Function):
             dy.t() @ a if needs_b else None,
             dy.sum(0) if needs_bias else None,
         )
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """`W + s B A` (Hu et al. 2021, §4.1), or this matrix with a learned length of each row.
+
+    With a `magnitude` m it is `m (W + s B A) / ‖W + s B A‖`, the norm that of each row (Liu et al.
+    2024, eq. 5).
+    """
+
+    a: Float[Tensor, "rank d_in"]
+    b: Float[Tensor, "d_out rank"]
+    scale: float
+    magnitude: Float[Tensor, " d_out"] | None = None
+
+    def changed(self, weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
+        """The matrix with this change, in the dtype of the matrix, computed in float32 or wider."""
+        wide = wide_dtype(weight.dtype)
+        matrix = weight.to(wide) + self.scale * (self.b.to(wide) @ self.a.to(wide))
+        if self.magnitude is not None:
+            matrix = self.magnitude.to(wide)[:, None] * (matrix / divisors(matrix)[:, None])
+        return matrix.to(weight.dtype)
+
+
+def divisors(weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, " d_out"]:
+    """The norm of each row, so that a row of zeros can be divided by it and stays zeros."""
+    return row_norms(weight).clamp_min(torch.finfo(weight.dtype).tiny)
+
+
+def row_norms(weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, " d_out"]:
+    """The Euclidean norm of each row."""
+    return weight.norm(dim=1)

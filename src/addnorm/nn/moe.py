@@ -11,17 +11,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.feedforward import (
     DenseFeedForwardConfig,
+    FeedForward,
     FeedForwardConfig,
     FeedForwardPart,
+    GatedFeedForward,
     GatedFeedForwardConfig,
     build_feedforward,
 )
 from addnorm.nn.functional import at_least_float32
-from addnorm.nn.grouped import can_group, grouped_feedforward
+from addnorm.nn.linear import Linear
 from addnorm.nn.types import TokenVectors
 from addnorm.parts import Family
 
@@ -29,6 +32,12 @@ RouterLogits = Float[Tensor, "*tokens n_experts"]
 
 REGISTERS = 32
 """Numbers that torch's elementwise kernels process at a time: two registers of 16 in float32."""
+
+ALIGNED = 16
+"""Bytes of which the rows of every factor must be a multiple: torch's rule for grouped products."""
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""The types that torch multiplies in groups; float64 is left to one product for each layer."""
 
 GROUPED = 4096
 """Choices from which a grouped product pays for stacking the weights (`benchmarks/moe.py`)."""
@@ -162,15 +171,81 @@ def within_capacity(
 
     All first choices come before all second ones, and earlier tokens before later ones (Lepikhin et
     al. 2021, §2.2, without its random routing). A token whose choices are all dropped passes by the
-    residual alone; the gates of what is left stay as they are.
+    residual alone; the gates of the other choices are not changed.
     """
     by_choice = chosen.reshape(-1, chosen.shape[-1]).T.flatten()
     order = by_choice.argsort(stable=True)
     counts = by_choice.bincount()
     starts = (counts.cumsum(0) - counts)[by_choice[order]]
-    kept = torch.empty_like(by_choice, dtype=torch.bool)
-    kept[order] = torch.arange(len(order), device=order.device) - starts < capacity
-    return kept.view(chosen.shape[-1], -1).T.reshape(chosen.shape)
+    within = torch.empty_like(by_choice, dtype=torch.bool)
+    within[order] = torch.arange(len(order), device=order.device) - starts < capacity
+    return within.view(chosen.shape[-1], -1).T.reshape(chosen.shape)
+
+
+def grouped_feedforward(
+    x: Float[Tensor, "rows d_model"],
+    experts: Sequence[FeedForward] | Sequence[GatedFeedForward],
+    counts: Int[Tensor, " n_experts"],
+) -> Float[Tensor, "rows d_model"]:
+    """Apply expert e to the e-th group of `counts[e]` rows, by one grouped product for each map.
+
+    `FeedForward` and `GatedFeedForward` of x, whose equations are theirs; equal to one call for
+    each group up to rounding, for layers that `can_group`. The weights stay those of each layer:
+    they are stacked here, and their gradients go back to them.
+    """
+
+    def product(x: Tensor, layers: Sequence[Linear]) -> Tensor:
+        return _grouped_linear(x, layers, counts)
+
+    first = experts[0]
+    h = product(x, [expert.up_proj for expert in experts])
+    gated = [expert.gate_proj for expert in experts if isinstance(expert, GatedFeedForward)]
+    h = first.activation(product(x, gated)) * h if gated else first.activation(h)
+    return product(first.dropout(h), [expert.down_proj for expert in experts])
+
+
+def can_group(experts: Sequence[nn.Module], x: Float[Tensor, "rows d_model"]) -> bool:
+    """Whether `grouped_feedforward` computes these experts: ours, all alike, with aligned rows.
+
+    False for custom layers, replaced or hooked parts, float64, and widths whose rows are not a
+    multiple of 16 bytes.
+    """
+    kinds = {type(expert) for expert in experts}
+    if x.dtype not in DTYPES or torch.is_autocast_enabled(x.device.type):
+        return False
+    if kinds not in ({FeedForward}, {GatedFeedForward}):
+        return False
+    return len({_description(expert) for expert in experts}) == 1 and all(
+        _is_plain(layer, x) for expert in experts for layer in expert.modules()
+    )
+
+
+def _grouped_linear(x: Tensor, layers: Sequence[Linear], counts: Tensor) -> Tensor:
+    weight = torch.stack([layer.weight for layer in layers]).transpose(1, 2)
+    y = F.grouped_mm(x, weight, offs=counts.cumsum(0).int())
+    named = (item for layer in layers for item in layer.named_parameters())
+    biases: list[Tensor] = [tensor for name, tensor in named if name == "bias"]
+    if not biases:
+        return y
+    return y + torch.stack(biases).repeat_interleave(counts, dim=0, output_size=len(x))
+
+
+def _description(expert: nn.Module) -> tuple[object, ...]:
+    """The settings that all experts must share: function, dropout, the shape of every weight."""
+    assert isinstance(expert, FeedForward | GatedFeedForward)
+    shapes = tuple((name, weight.shape) for name, weight in expert.named_parameters())
+    return expert.activation, expert.dropout.p, expert.training, shapes
+
+
+def _is_plain(layer: nn.Module, x: Tensor) -> bool:
+    """Whether a part has no hooks and, if it is linear, aligned weights in the type of `x`."""
+    hooks = layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks  # pyright: ignore[reportPrivateUsage]
+    if any(hooks):
+        return False
+    if not isinstance(layer, nn.Linear):
+        return True
+    aligned = all(n * x.element_size() % ALIGNED == 0 for n in layer.weight.shape)
+    return type(layer) is Linear and layer.weight.dtype == x.dtype and aligned
 
 
 def expert_load(

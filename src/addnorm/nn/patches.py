@@ -27,9 +27,9 @@ class PatchEmbedding(nn.Module):
 
     Dosovitskiy et al. 2021, eq. 1. `grid` is the rows and columns of patches that `positions` are
     learned for, None leaves them out; for an image of another size they are interpolated
-    (bicubic, §3.2). `position` is the model's own scheme, which acts besides; ViT's does not.
+    (bicubic, §3.2). The model's own `position` acts as well; ViT has none.
 
-    Raises `InputError` for an image of other channels, or whose sides are no multiples of `patch`.
+    Raises `InputError` for an image of other channels, or whose sides are not multiples of `patch`.
     """
 
     def __init__(
@@ -83,18 +83,18 @@ class PatchEmbedding(nn.Module):
 
 
 def interpolated(
-    table: Float[Tensor, "rows d_model"], known: tuple[int, int], wanted: tuple[int, int]
+    table: Float[Tensor, "rows d_model"], grid: tuple[int, int], wanted: tuple[int, int]
 ) -> Float[Tensor, "seq d_model"]:
-    """Positions of a grid of `known` rows and columns for one of others (bicubic).
+    """Interpolate the positions of a grid, in rows and columns, to the `wanted` grid (bicubic).
 
-    Dosovitskiy et al. 2021, §3.2. What stands in the table before those of the grid stays.
+    Dosovitskiy et al. 2021, §3.2. Rows of the table before those of the grid are unchanged.
     """
-    if known == wanted:
+    if grid == wanted:
         return table
-    n_patches = known[0] * known[1]
+    n_patches = grid[0] * grid[1]
     first, patches = table.split([len(table) - n_patches, n_patches])
     wide = at_least_float32(patches)
-    image = wide.T.unflatten(1, known)[None]
+    image = wide.T.unflatten(1, grid)[None]
     image = F.interpolate(image, size=wanted, mode="bicubic", align_corners=False)
     return torch.cat([first, image[0].flatten(1).T.to(table.dtype)])
 
@@ -309,7 +309,7 @@ def check_images(images: Tensor, channels: int, valid: Tensor | None) -> None:
         raise InputError("an image has no padding: valid must be None")
     if images.ndim != 4 or images.shape[1] != channels or not images.is_floating_point():
         raise InputError(
-            f"images must be numbers with a point of shape (batch, {channels}, height, width), "
+            f"images must be floating-point numbers of shape (batch, {channels}, height, width), "
             f"got {images.dtype} of shape {tuple(images.shape)}"
         )
 
@@ -319,7 +319,7 @@ def check_frames(frames: Tensor, channels: int, valid: Tensor | None) -> None:
     shape = tuple(frames.shape)
     if len(shape) != 3 or shape[1] != channels or not shape[2] or not frames.is_floating_point():
         raise InputError(
-            f"the input must be numbers with a point of shape (batch, {channels}, time), "
+            f"the input must be floating-point numbers of shape (batch, {channels}, time), "
             f"got {frames.dtype} of shape {shape}"
         )
     if valid is None:

@@ -1,14 +1,17 @@
-"""Pooling: a sequence of vectors becomes one, and padding takes no part in it."""
+"""Pooling: one vector of a sequence of vectors, by its real tokens alone."""
 
 from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from addnorm.config import WordOrTable
-from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
+from addnorm.config import WordOrTable, config
+from addnorm.nn.context import Context
+from addnorm.nn.feedforward import ACTIVATIONS, Activation
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import Hidden
 
@@ -17,6 +20,12 @@ RealTokens = Bool[Tensor, "batch seq 1"]
 
 Pooled = Float[Tensor, "batch d_model"]
 """A vector for each sequence."""
+
+
+def real_tokens(x: Hidden, ctx: Context) -> RealTokens:
+    """Which of the tokens `x` are real: all of them in a context without padding."""
+    valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
+    return valid[..., None]
 
 
 def mean_of_tokens(x: Hidden, valid: RealTokens) -> Pooled:
@@ -31,7 +40,7 @@ def max_of_tokens(x: Hidden, valid: RealTokens) -> Pooled:
 
 
 def first_token(x: Hidden, valid: RealTokens) -> Pooled:
-    """The first real token."""
+    """The vector of the first real token."""
     first = valid.squeeze(-1).long().argmax(1)
     return x[torch.arange(x.shape[0], device=x.device), first]
 
@@ -56,6 +65,82 @@ class SequencePooling(nn.Module):
         scores = torch.where(valid, scores, torch.finfo(scores.dtype).min)
         weights = scores.softmax(1).to(x.dtype)  # of padding alone they are even, and x is zero
         return (weights.transpose(1, 2) @ x).squeeze(1)
+
+
+class ConvolutionPooling(nn.Module):
+    """`concat_k max_t act(b_k + Σ_{o<k} W_{k,o} x_{t+o})` over the windows of `k` tokens.
+
+    Convolution and max-over-time pooling of Kim 2014, §2. A window may reach over either end of the
+    text, where it sees zeros, as long as it holds a real token; his code pads all texts to one
+    length and so sees windows of zeros alone, too. Zero where there is no real token.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        kernel_sizes: tuple[int, ...],
+        channels: int,
+        *,
+        activation: Activation = "relu",
+    ) -> None:
+        super().__init__()
+        self.conv = nn.ModuleList(nn.Conv1d(d_model, channels, k) for k in kernel_sizes)
+        self.kernel_sizes = kernel_sizes
+        self.activation = ACTIVATIONS[activation]
+
+    def forward(
+        self, x: Hidden, valid: Bool[Tensor, "batch seq 1"]
+    ) -> Float[Tensor, "batch features"]:
+        x, real = torch.where(valid, x, 0.0).mT, valid.mT
+        answers = [
+            self._largest(
+                conv, F.pad(x, (k - 1, k - 1)), F.pad(real, (k - 1, k - 1)).unfold(2, k, 1)
+            )
+            for conv, k in zip(self.conv, self.kernel_sizes, strict=True)
+        ]
+        return torch.where(real.any(2), torch.cat(answers, dim=1), 0.0)
+
+    def _largest(
+        self,
+        conv: nn.Module,
+        line: Float[Tensor, "batch d_model line"],
+        windows: Bool[Tensor, "batch 1 windows kernel"],
+    ) -> Float[Tensor, "batch channels"]:
+        """The largest answer of each filter over the windows that hold a real token."""
+        answers = self.activation(conv(line))
+        return torch.where(windows.any(3), answers, torch.finfo(answers.dtype).min).amax(2)
+
+
+@config
+class ConvolutionPoolingConfig:
+    """Filters of several widths, and of each its largest answer (Kim 2014, §2).
+
+    The text becomes a vector of `channels` features for each kernel size. With `n_layers = 0` this
+    is Kim's classifier.
+    """
+
+    kind: Literal["convolution"] = "convolution"
+    kernel_size: PositiveInt | Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (3, 4, 5)
+    """Tokens that a filter spans; several sizes stand side by side."""
+    channels: PositiveInt = 100
+    """Filters of each size."""
+    activation: Activation = "relu"
+    """The nonlinearity after the convolution."""
+
+    @property
+    def kernel_sizes(self) -> tuple[int, ...]:
+        """The kernel sizes, also where there is one."""
+        return self.kernel_size if isinstance(self.kernel_size, tuple) else (self.kernel_size,)
+
+    @property
+    def width(self) -> int:
+        """The size of the vector."""
+        return len(self.kernel_sizes) * self.channels
+
+    def build(self, d_model: int) -> ConvolutionPooling:
+        return ConvolutionPooling(
+            d_model, self.kernel_sizes, self.channels, activation=self.activation
+        )
 
 
 PoolingConfig = Annotated[

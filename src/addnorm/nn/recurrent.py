@@ -1,4 +1,4 @@
-"""Recurrent mixers (RNN, LSTM, GRU), and the runs of tokens that mixers without a mask process."""
+"""Recurrent mixers (RNN, LSTM, GRU), and the runs of tokens of mixers without a mask."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,8 +55,8 @@ class StateCache:
 class Compacted:
     """A forward pass with the real tokens of every row first, in their order, and padding last.
 
-    All shapes are those of the batch, so that nothing waits for a value; on the CPU, which never
-    waits, rows that turn out to have no padding are left as they are.
+    All shapes are those of the batch, so that no step waits for a value on the device. On a CPU,
+    where reading a value costs nothing, rows without padding are left as they are.
     """
 
     order: Int[Tensor, "batch seq"] | None
@@ -233,9 +233,9 @@ class Recurrent(nn.Module):
         (Cho et al. 2014, §2.3, with `r ⊙ (U h)` for `U (r ⊙ h)`, as fused kernels have it).
 
     `W`, `U` and `b` differ from gate to gate. Two directions share `d_hidden` in equal halves
-    (Schuster & Paliwal 1997). Every text begins at zero, whatever stands beside it, and the output
-    at padding is zero. Raises `ValueError` where `d_hidden` does not split in two, and for a cache
-    where later tokens still change what is known of earlier ones.
+    (Schuster & Paliwal 1997). Every text begins at zero, whatever else is in its row; the output at
+    padding is zero. Raises `ValueError` where `d_hidden` does not split in two, and for a cache of
+    a bidirectional mixer, whose later tokens change the states of earlier ones.
     """
 
     pattern: Mask = Full()
@@ -272,7 +272,7 @@ class Recurrent(nn.Module):
     def _read_rows(
         self, x: Hidden, ctx: Context, past: State | None
     ) -> tuple[Hidden, State | None]:
-        """The outputs and the final state of rows of one text each; nothing is waited for."""
+        """The outputs and final state of rows of one text each, without a wait for the device."""
         rows = Compacted.of(ctx)
         tokens, begin = rows.gather(x), None if past is None else rows.before(past)
         hidden, end = self._hidden(tokens, lambda k, y: _read(k, y, begin), rows.turn)
@@ -286,7 +286,7 @@ class Recurrent(nn.Module):
     def _read_texts(
         self, x: Hidden, ctx: Context, past: State | None
     ) -> tuple[Hidden, State | None]:
-        """The same of rows of several texts, whose lengths are waited for."""
+        """The outputs and final state of rows of several texts; waits for their lengths."""
         runs = Runs.of(ctx)
         if not len(runs):
             return torch.zeros_like(x), None

@@ -150,7 +150,7 @@ class DeepNormConfig:
     """Post-norm with a wider residual; α and β follow from the number of layers.
 
     - an encoder or a decoder of N layers alone: α = (2N)^¼, β = (8N)^-¼;
-    - an encoder of N layers beside a decoder of M: α = 0.81 (N⁴M)^(1/16), β = 0.87 (N⁴M)^(-1/16);
+    - an encoder of N layers with a decoder of M: α = 0.81 (N⁴M)^(1/16), β = 0.87 (N⁴M)^(-1/16);
     - that decoder: α = (3M)^¼, β = (12M)^-¼.
     """
 
@@ -189,7 +189,7 @@ class Branch(nn.Module):
 
 @config
 class ParallelConfig:
-    """`x + attention(norm(x)) + feedforward(norm(x))`: the sublayers side by side.
+    """`x + attention(norm(x)) + feedforward(norm(x))`: the sublayers in parallel.
 
     `norms = "one"` shares a norm (GPT-J, PaLM: Chowdhery et al. 2022, §2), `"each"` gives every
     sublayer its own (GPT-NeoX: Black et al. 2022, §2.1).

@@ -1,4 +1,4 @@
-"""The head of a bi-encoder: how alike two texts are, each of which became a vector by itself."""
+"""The similarity head of a bi-encoder, which compares the vectors of two texts."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -12,7 +12,7 @@ from addnorm.config import Probability, config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.linear import Linear
-from addnorm.nn.pooling import Pooled, PoolingConfig, RealTokens, build_pooling
+from addnorm.nn.pooling import Pooled, PoolingConfig, RealTokens, build_pooling, real_tokens
 from addnorm.nn.types import Hidden
 
 Vectors = Float[Tensor, "texts width"]
@@ -26,8 +26,7 @@ class TextVectors(nn.Module):
         self.pool = pooling
 
     def forward(self, x: Hidden, ctx: Context) -> Vectors:
-        valid = x.new_ones(x.shape[:2], dtype=torch.bool) if ctx.valid is None else ctx.valid
-        return self.pool(x, valid[..., None])
+        return self.pool(x, real_tokens(x, ctx))
 
 
 class SimilarityHead(nn.Module):
@@ -84,16 +83,16 @@ class DifferenceClassifier(nn.Module):
 
 @config
 class SimilarityHeadConfig:
-    """Two texts, each encoded by itself, and a number or a class by their two vectors.
+    """A number or a class of two texts, by the vectors of each (Reimers & Gurevych 2019).
 
-    A bi-encoder (Reimers & Gurevych 2019): what it learns are the vectors that `embed` gives, which
-    can be made once and compared with any others. A classification head beside data with
-    `text_pair` reads both texts at once instead, which is more accurate and compares nothing else.
+    A bi-encoder learns the vectors that `embed` gives, which can be computed once and compared with
+    any others. A classification head with data that have `text_pair` reads both texts together
+    instead, which is more accurate, but gives no vectors to compare.
     """
 
     kind: Literal["similarity"] = "similarity"
     problem: Literal["regression", "single_label"] = "regression"
-    """What is learnt of a pair: a number, by the cosine of its two vectors, or a class of several,
+    """The target of a pair: a number, by the cosine of its two vectors, or a class of several,
     by a map of both and of their difference.
     """
     pooling: PoolingConfig = "mean"
@@ -109,7 +108,7 @@ class SimilarityHeadConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """None: it reads rows in twos, and is tried with them."""
+        """No examples here: it reads rows in pairs, and is tested with them."""
         return {}
 
     def conflict(self, around: Any) -> str | None:

@@ -15,8 +15,7 @@ from addnorm.errors import InputError, choices
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
-from addnorm.nn.linear import Linear, linear
-from addnorm.nn.low_rank import LowRank, divisors, row_norms
+from addnorm.nn.linear import Linear, LowRank, divisors, linear, row_norms
 
 MAPS = (MultiHead, FeedForward, GatedFeedForward)
 """The modules whose linear layers are adapted."""

@@ -13,26 +13,32 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from pydantic import TypeAdapter
 from torch import Tensor
 from torch.nn import functional as F
 
+from addnorm.atomic import atomic_file
 from addnorm.config import config
+from addnorm.files import cache_folder, read_file
 from addnorm.nn.attention.kernels import dot_product_attention, plain_products
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
 from addnorm.nn.linear import linear, multiplies_bfloat16, onednn
 from addnorm.nn.masks import Causal, Full
-from addnorm.processor import processor
-from addnorm.tuning.cache import keep, kept_file, read_kept
+from addnorm.processor import file_name, processor
 from addnorm.tuning.pages import NoAnswerError, allocating
+
+T = TypeVar("T")
+
+HOUR = 3600.0
 
 Clock = Callable[[], float]
 Work = Callable[[], object]
 
 Fastest = Callable[[str, Mapping[str, Work]], str]
-"""Notes what is measured, and says which of several works is fastest."""
+"""Measures several works under a heading, and returns the name of the fastest."""
 
 LIMIT = 4.0
 """Seconds after which the machine is taken to be busy with other work."""
@@ -56,7 +62,7 @@ VALUES: Mapping[str, Sequence[object]] = {
     "logits_at_once": LOGITS,
     "keep_pages": (True, False),
 }
-"""What can be chosen."""
+"""The valid values of each choice."""
 
 ROUNDS = 2
 """The least number of rounds."""
@@ -64,7 +70,7 @@ ROUNDS = 2
 
 @config
 class Machine:
-    """What the choices are true of."""
+    """The machine and the versions that a calibration holds for."""
 
     processor: str
     threads: int
@@ -100,37 +106,66 @@ def this_machine() -> Machine:
 
 
 def calibrated(*, again: bool = False) -> Calibration:
-    """The calibration of this machine: the one that is kept, or a new one.
+    """The calibration of this machine, from its file or measured.
 
-    One that other work disturbed is kept for an hour, so that a busy machine does not measure at
+    One that other work disturbed is valid for an hour, so that a busy machine does not measure at
     every start.
     """
     machine = this_machine()
     file = file_of(machine)
     match None if again else read_kept(file, Calibration):
-        case found, recent if _is_of(machine, found) and (recent or not found.disturbed):
-            return found
+        case calibration, recent if _is_of(machine, calibration) and (
+            recent or not calibration.disturbed
+        ):
+            return calibration
         case _:
-            found = _apart(machine)
-            keep(file, found)
-            return found
+            calibration = _in_thread(machine)
+            keep(file, calibration)
+            return calibration
 
 
 def file_of(machine: Machine, *of: str) -> Path | None:
-    """The file for what is measured on a machine; None where there is no place for one."""
+    """The file of a measurement on a machine; None without a folder of caches."""
     facts = (machine.processor, f"{machine.threads} threads", machine.torch, machine.addnorm)
     return kept_file(*of, *facts)
 
 
-def _is_of(machine: Machine, kept: Calibration) -> bool:
-    """Whether this can have been measured on the machine: choices and times that there are."""
-    times = [ms for one in kept.figures.values() for ms in one.values()]
-    known = all(getattr(kept.choices, name) in values for name, values in VALUES.items())
-    return kept.machine == machine and known and all(ms > 0 for ms in times)
+def kept_file(*facts: str) -> Path | None:
+    """The file of the measurements that depend on these facts; None without a folder of caches."""
+    try:
+        return cache_folder() / "kernels" / f"{file_name(' '.join(facts))}.json"
+    except RuntimeError:  # the user has no home
+        return None
 
 
-def _apart(machine: Machine) -> Calibration:
-    """Calibrate in a thread of its own, which has none of the caller's modes, hooks or transforms.
+def read_kept(file: Path | None, of: type[T]) -> tuple[T, bool] | None:
+    """The value in a file, and whether it is from the last hour; None if missing or damaged."""
+    if file is None:
+        return None
+    with suppress(OSError, ValueError, RecursionError):
+        value = TypeAdapter(of).validate_json(read_file(file, 2**16))
+        return value, 0 <= time.time() - file.stat().st_mtime < HOUR
+    return None
+
+
+def keep(file: Path | None, value: object) -> None:
+    """Write a file if that is possible; otherwise the next process measures again."""
+    if file is not None:
+        with suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_file(file, concurrent=True) as partial:
+                partial.write_bytes(TypeAdapter(type(value)).dump_json(value, indent=1))
+
+
+def _is_of(machine: Machine, stored: Calibration) -> bool:
+    """Whether a stored calibration is of this machine, with valid choices and times."""
+    times = [ms for figures in stored.figures.values() for ms in figures.values()]
+    valid = all(getattr(stored.choices, name) in values for name, values in VALUES.items())
+    return stored.machine == machine and valid and all(ms > 0 for ms in times)
+
+
+def _in_thread(machine: Machine) -> Calibration:
+    """Calibrate in a new thread, which has none of the caller's modes, hooks or transforms.
 
     Fake tensors would be timed as if they were numbers.
     """
@@ -151,7 +186,7 @@ def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration
 
     def fastest(what: str, works: Mapping[str, Work]) -> str:
         times = rounds_of(works, clock, until=start + LIMIT)
-        figures[what] = {name: round(1e3 * median(one), 3) for name, one in times.items()}
+        figures[what] = {name: round(1e3 * median(seconds), 3) for name, seconds in times.items()}
         own, *others = times
         gains = {name: gain(times[own], times[name]) for name in others}
         best = max(gains, key=gains.__getitem__, default=own)
@@ -200,7 +235,7 @@ def _in_bfloat16(fastest: Fastest) -> dict[str, Any]:
 
 
 def _keeps_pages(fastest: Fastest) -> bool:
-    """Whether to keep freed memory, as is the default where it cannot be measured."""
+    """Whether to keep freed memory; true where that cannot be measured."""
     with allocating() as works, suppress(NoAnswerError):
         works = {name: _under(work, keep_pages=name == "kept") for name, work in works.items()}
         return not works or fastest("16 MiB, returned or kept", works) == "kept"
@@ -215,7 +250,7 @@ def _largest(
 
 
 def involuntary_switches() -> int:
-    """How often the system took the processor from this process; 0 where it does not say."""
+    """How often the system took the processor from this process; 0 where that is unknown."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -231,8 +266,8 @@ def was_disturbed(switches: int, seconds: float) -> bool:
 def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str, list[float]]:
     """The seconds of each in rounds, in turn for `SECONDS`, `ROUNDS` at least, after a first.
 
-    In the first, libraries make the kernels that they keep. A work that raises has no times, unless
-    it is the first. Raises `TimeoutError` when the clock shows more than `until`.
+    In the first round, libraries build kernels and cache them. A work that fails has no times; the
+    error of the first one is raised. Raises `TimeoutError` when the clock shows more than `until`.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     start, rounds = clock(), 0
@@ -247,17 +282,17 @@ def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str
             if ended > until:
                 raise TimeoutError
             times[name].append(ended - begun)
-    return {name: found[1:] for name, found in times.items()}
+    return {name: seconds[1:] for name, seconds in times.items()}
 
 
 def running(works: Mapping[str, Work]) -> dict[str, Work]:
-    """Do each work once; those that could be done. Raises what the first of them does."""
+    """Run each work once, and return those that did not fail. Raises an error of the first one."""
     own = next(iter(works))
     return {name: work for name, work in works.items() if _runs(work, needed=name == own)}
 
 
 def _runs(work: Work, *, needed: bool) -> bool:
-    """Do a work; whether it can be done. Raises what a needed one does."""
+    """Run a work, and return whether it succeeded. Raises its error if it is needed."""
     try:
         work()
     except Exception:
@@ -268,7 +303,7 @@ def _runs(work: Work, *, needed: bool) -> bool:
 
 
 def gain(own: Sequence[float], other: Sequence[float]) -> float:
-    """How many times faster the other is than one's own, in its best round and in most rounds.
+    """How many times faster `other` is than `own`, in its best round and in most rounds.
 
     The best rounds are those that nothing disturbed; three rounds of four must agree.
     """
@@ -277,7 +312,7 @@ def gain(own: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _plain_state() -> AbstractContextManager[object]:
-    """torch's modes as they are in a new process, whatever the caller has set."""
+    """Set torch's modes to those of a new process."""
     stack = ExitStack()
     stack.enter_context(torch.inference_mode(False))
     stack.enter_context(torch.enable_grad())
@@ -285,7 +320,7 @@ def _plain_state() -> AbstractContextManager[object]:
     return stack
 
 
-# What is measured: the functions that models call, under either choice.
+# The measured works: the functions that models call, under each choice.
 
 
 def products() -> dict[str, Work]:
@@ -368,7 +403,7 @@ def losses() -> dict[str, Work]:
 
 
 def _backward(y: Tensor, *inputs: Tensor) -> None:
-    """Of a number, because torch imports a package of a second's length for other outputs."""
+    """Differentiate a sum: for other outputs torch first imports a package for a second."""
     torch.autograd.grad(y.square().sum(), inputs)
 
 

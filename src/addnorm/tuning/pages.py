@@ -1,8 +1,7 @@
-"""Whether memory that is freed should be kept: both settings at work, in a process each.
+"""The two settings for freed memory, returned or kept, each at work in its own process.
 
-What `mallopt` has once set cannot be undone, so this process measures neither of them. The others
-have no torch, which takes a second to import: they allocate, fill and free what a step of a small
-model does.
+A setting of `mallopt` cannot be undone, so this process measures neither of them. The others do not
+import torch, which takes a second; they allocate, fill and free as much as a step of a small model.
 """
 
 import subprocess
@@ -17,7 +16,7 @@ from addnorm import memory
 BOTH = ("returned", "kept")
 
 SECONDS = 4.0
-"""After which a process that does not answer is ended."""
+"""Seconds after which a process that does not answer is ended."""
 
 
 class NoAnswerError(Exception):
@@ -26,9 +25,9 @@ class NoAnswerError(Exception):
 
 @contextmanager
 def allocating() -> Generator[Mapping[str, Callable[[], object]]]:
-    """Works that allocate and free, their pages returned to the system or kept.
+    """Yield works that allocate and free, with pages returned to the system or kept.
 
-    There are none where nothing keeps pages, or no Python can be started. A work whose process has
+    There are none where pages cannot be kept, or no Python can be started. A work whose process has
     ended raises `NoAnswerError`.
     """
     with ExitStack() as stack:
@@ -54,7 +53,7 @@ def _process(setting: str) -> Generator["subprocess.Popen[bytes]"]:
 
 
 def _ask(process: "subprocess.Popen[bytes]") -> None:
-    """Have a process do it once."""
+    """Let a process allocate and free once."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:

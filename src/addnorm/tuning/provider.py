@@ -49,6 +49,6 @@ def given_choices() -> KernelChoices | None:
 
 
 def check_choices() -> None:
-    """Raise `InputError` now for a wrong `$ADDNORM_KERNELS`, where `use_choices` gave none."""
+    """Raise `InputError` for a wrong `$ADDNORM_KERNELS`, unless `use_choices` overrides it."""
     if given_in_thread() is None:
         given_choices()

@@ -1,8 +1,8 @@
-"""The product of a single row with a matrix in a compiled graph: by which library it is fastest.
+"""The fastest library for the product of a single row with a matrix in a compiled graph.
 
-Such a product reads every weight once, so the memory's speed is the limit, and how near one comes
+Such a product reads every weight once, so the speed of memory is the limit, and how close it comes
 to it depends on the processor: a loop of the compiler's, torch's product, or oneDNN's of a packed
-copy. It is measured where a graph is compiled first, and kept in the folder of caches.
+copy. It is measured when a graph is first compiled, and stored in the folder of caches.
 """
 
 import math
@@ -25,11 +25,12 @@ from torch.nn import functional as F
 from addnorm import compiler
 from addnorm.config import config
 from addnorm.nn.linear import multiplies_bfloat16, onednn
-from addnorm.tuning.cache import keep, read_kept
 from addnorm.tuning.calibration import (
     file_of,
     gain,
     involuntary_switches,
+    keep,
+    read_kept,
     rounds_of,
     running,
     this_machine,
@@ -58,7 +59,7 @@ class Kept:
 
 
 def row_product(dtype: torch.dtype) -> RowProduct:
-    """The fastest product of a row with a matrix of this dtype; others than these two are loops."""
+    """The fastest product of a row with a matrix of this dtype; a loop for other dtypes."""
     if dtype not in (torch.float32, torch.bfloat16):
         return "loop"
     return _of_threads(dtype, torch.get_num_threads())
@@ -68,20 +69,20 @@ def row_product(dtype: torch.dtype) -> RowProduct:
 def _of_threads(dtype: torch.dtype, threads: int) -> RowProduct:
     file = file_of(replace(this_machine(), threads=threads), "row", str(dtype)[6:])
     match read_kept(file, Kept):
-        case kept, recent if _is_possible(kept) and (recent or not kept.disturbed):
-            return kept.choice
+        case stored, recent if _is_possible(stored) and (recent or not stored.disturbed):
+            return stored.choice
         case _ if not has_compiler():
             return "loop"
         case _:
-            found = _measure(dtype)
-            keep(file, found)
-            return found.choice
+            result = _measure(dtype)
+            keep(file, result)
+            return result.choice
 
 
-def _is_possible(kept: Kept) -> bool:
-    """Whether a choice is among what was measured, and can be made here."""
-    available = kept.choice != "onednn" or _pointwise is not None
-    return available and {"loop", kept.choice} <= kept.milliseconds.keys()
+def _is_possible(stored: Kept) -> bool:
+    """Whether a stored choice was measured, and is available here."""
+    available = stored.choice != "onednn" or _pointwise is not None
+    return available and {"loop", stored.choice} <= stored.milliseconds.keys()
 
 
 def _measure(dtype: torch.dtype) -> Kept:
@@ -117,8 +118,8 @@ def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
         "torch": _in_turn(F.linear, x, matrices),
     }
     if _pointwise is not None and (dtype is torch.float32 or multiplies_bfloat16):
-        with suppress(RuntimeError):  # then it is no candidate
-            packed = [packed_weight(one) for one in matrices]
+        with suppress(RuntimeError):  # then it is not a candidate
+            packed = [packed_weight(matrix) for matrix in matrices]
             works["onednn"] = _in_turn(_packed_product, x, packed)
     return works
 

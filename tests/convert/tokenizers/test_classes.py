@@ -16,7 +16,7 @@ from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, sp
 from addnorm.data.ids.sentence_pairs import pairs_as_read
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-from addnorm.errors import NotFollowed
+from addnorm.errors import IgnoredSettings
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
 
@@ -135,7 +135,7 @@ def write(folder: Path, root: Path, kind: str, named: str, settings: Keys) -> No
 def both(folder: Path) -> tuple[Tokenizers, Any]:
     config = json.loads((folder / "config.json").read_text())
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotFollowed)
+        warnings.simplefilter("ignore", IgnoredSettings)
         ours = load_tokenizers(folder, config["model_type"], config)
     assert ours is not None
     return ours, transformers.AutoTokenizer.from_pretrained(folder)
@@ -202,7 +202,7 @@ def test_what_is_not_followed_is_named(
     kind: str, settings: Keys, named: str, tmp_path: Path, root: Path
 ) -> None:
     write(tmp_path, root, kind, "none", settings)
-    with pytest.warns(NotFollowed) as told:
+    with pytest.warns(IgnoredSettings) as told:
         load_tokenizers(tmp_path, kind, {"model_type": kind})
     [message] = [str(one.message) for one in told]
     assert f"not followed: {named}" in message
@@ -250,7 +250,7 @@ def test_a_class_that_changes_an_exported_tokenizer_is_named(tmp_path: Path, roo
     """Transformers reads every Qwen2 folder by one class."""
     write(tmp_path, root, "gpt2", "none", {})
     ours, _ = both(tmp_path)
-    with pytest.warns(NotFollowed, match=r"every qwen2 folder by Qwen2Tokenizer"):
+    with pytest.warns(IgnoredSettings, match=r"every qwen2 folder by Qwen2Tokenizer"):
         save_tokenizer(tmp_path / "qwen2", ours, model_type="qwen2", max_len=9)
     save_tokenizer(tmp_path / "qwen3", ours, model_type="qwen3", max_len=9)
     write(tmp_path, root, "qwen2", "none", {})
@@ -296,7 +296,7 @@ def test_a_token_that_the_settings_do_not_list_is_named(tmp_path: Path, root: Pa
     inner = Library.from_file(str(file))
     inner.add_tokens(["<new>"])
     inner.save(str(file))
-    with pytest.warns(NotFollowed, match=r"added_tokens_decoder without <new>"):
+    with pytest.warns(IgnoredSettings, match=r"added_tokens_decoder without <new>"):
         load_tokenizers(tmp_path, "gpt2", config)
 
 
@@ -306,7 +306,7 @@ def test_a_sentencepiece_model_alone(kind: str, tmp_path: Path) -> None:
     vocabularies.llama(tmp_path)
     (tmp_path / "tokenizer_config.json").unlink()
     vocabularies.write(tmp_path, config={"model_type": kind})
-    with pytest.warns(NotFollowed, match=r"add_bos_token is missing \(a text begins with <s>"):
+    with pytest.warns(IgnoredSettings, match=r"add_bos_token is missing \(a text begins with <s>"):
         load_tokenizers(tmp_path, kind, {"model_type": kind})
     ours, theirs = both(tmp_path)
     assert dict(ours.source.names or {}) == theirs.special_tokens_map

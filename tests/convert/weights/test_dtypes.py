@@ -15,7 +15,7 @@ from torch.testing import assert_close
 
 from addnorm.cli.main import status
 from addnorm.convert.weights.dtypes import READABLE, check_readable, one_dtype
-from addnorm.errors import InputError, NotFollowed
+from addnorm.errors import IgnoredSettings, InputError
 from addnorm.quantize import Int8Config, WeightsOnlyConfig
 from addnorm.runs.description import describe_run
 from addnorm.runs.rewriting.quantize import quantize_run
@@ -39,7 +39,7 @@ def test_the_one_type() -> None:
         ((bf16, f32), "float8_e4m3fn", f32),
         ((bf16, f32), 7, f32),
     ):
-        with pytest.warns(NotFollowed, match="x: weights of several types"):
+        with pytest.warns(IgnoredSettings, match="x: weights of several types"):
             assert one_dtype("x", dict(zip("ab", kinds, strict=True)), named) == expected
 
 
@@ -88,7 +88,7 @@ def test_several_types_are_read_as_transformers_does(case: str, tmp_path: Path) 
     change, dtype = MIXTURES[case]
     folder = rewritten(chats(tmp_path / "base"), change, dtype)
     wide = "float32" if dtype is None else dtype
-    with pytest.warns(NotFollowed, match=f"of several types .* read in {wide}"):
+    with pytest.warns(IgnoredSettings, match=f"of several types .* read in {wide}"):
         run = Run.open(folder)
     [found] = {str(one.dtype).removeprefix("torch.") for one in run.weights.values()}
     assert found == wide
@@ -112,15 +112,15 @@ def test_every_reader_of_several_types(tmp_path: Path) -> None:
     file.write_text(
         json.dumps(json.loads(file.read_text()) | {"base_model_name_or_path": str(folder)})
     )
-    with pytest.warns(NotFollowed, match="several types"):
+    with pytest.warns(IgnoredSettings, match="several types"):
         describe_run(folder)
-    with pytest.warns(NotFollowed, match="several types"):
+    with pytest.warns(IgnoredSettings, match="several types"):
         Run.open(folder).export(tmp_path / "hf")
     assert_close(Run.open(tmp_path / "hf").model(TOKENS), expected, rtol=0, atol=0)
-    with pytest.warns(NotFollowed, match="several types"):
+    with pytest.warns(IgnoredSettings, match="several types"):
         Run.open(folder).save(tmp_path / "saved")
     assert_close(Run.open(tmp_path / "saved").model(TOKENS), expected, rtol=0, atol=0)
-    with pytest.warns(NotFollowed, match="several types"):
+    with pytest.warns(IgnoredSettings, match="several types"):
         Run.open(adapter).save(tmp_path / "merged")
     whole = Run.open(folder, dtype="float32").weights
     changed = {
@@ -131,7 +131,7 @@ def test_every_reader_of_several_types(tmp_path: Path) -> None:
     assert changed
     assert all("q_proj" in name for name in changed)
     scheme = Int8Config(activations=WeightsOnlyConfig())
-    with pytest.warns(NotFollowed, match="several types"):
+    with pytest.warns(IgnoredSettings, match="several types"):
         quantize_run(Run.open(folder), tmp_path / "int8", scheme)
     assert Run.open(tmp_path / "int8").model(TOKENS).isfinite().all()
     (tmp_path / "play.txt").write_text("a fine day\n" * 40)
@@ -144,7 +144,7 @@ steps = 1
 start = "{folder}"
 batching = {{ kind = "windows", batch_size = 2, seq_len = 8 }}
 """
-    with pytest.warns(NotFollowed, match="several types"):
+    with pytest.warns(IgnoredSettings, match="several types"):
         run = train_text(tmp_path, "further", recipe)
     assert {one.dtype for one in run.weights.values()} == {torch.float32}
 
@@ -160,7 +160,7 @@ def test_shards_of_several_types(tmp_path: Path) -> None:
     (folder / f"{FILE}.index.json").write_text(json.dumps({"weight_map": files}))
     (folder / FILE).unlink()
     assert_close(Run.open(folder, dtype="float32").model(TOKENS), expected, rtol=0, atol=0)
-    with pytest.warns(NotFollowed, match="several types"):
+    with pytest.warns(IgnoredSettings, match="several types"):
         Run.open(folder)
 
 
@@ -261,7 +261,7 @@ def test_our_own_of_several_types_are_read_in_the_widest(
     ours: Path, part: str, tmp_path: Path
 ) -> None:
     folder = copied(ours, tmp_path / "run", mixed(part))
-    with pytest.warns(NotFollowed, match="all are read in float32, the widest"):
+    with pytest.warns(IgnoredSettings, match="all are read in float32, the widest"):
         run = Run.open(folder)
     stored = load_file(folder / FILE)
     assert all(torch.equal(one, stored[name].float()) for name, one in run.weights.items())

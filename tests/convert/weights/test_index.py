@@ -52,7 +52,7 @@ def test_what_is_wrong_with_an_index_is_said(tmp_path: Path, index: Any, message
 def test_a_large_index_is_not_even_read(tmp_path: Path) -> None:
     with (tmp_path / INDEX).open("wb") as stream:
         stream.truncate(10**9)
-    refused(tmp_path, "too large: what it is for has at most 32,000,000 bytes")
+    refused(tmp_path, "too large: a file of this kind has at most 32,000,000 bytes")
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ def test_slopes_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("n_heads", [3, 5, 6, 7, 12, 20])
-def test_slopes_where_heads_are_no_power_of_two(n_heads: int) -> None:
+def test_slopes_of_a_number_of_heads_that_is_not_a_power_of_two(n_heads: int) -> None:
     """Those of the power below, then the first, third, fifth … of the power above."""
     power = max(p for p in (1, 2, 4, 8, 16) if p <= n_heads)
     above = [2 ** (-8 * h / (2 * power)) for h in range(1, 2 * power + 1)]
@@ -64,7 +64,7 @@ def test_a_bfloat16_model_keeps_float32() -> None:
     assert not [*alibi.buffers(), *alibi.parameters()]
 
 
-def test_padding_counts_for_nothing() -> None:
+def test_padding_has_no_effect() -> None:
     """The bias between real tokens is the same wherever the padding stands."""
     q = torch.zeros(2, 2, 5, 4)
     valid = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()

@@ -136,7 +136,7 @@ def test_keys_may_be_more_than_queries() -> None:
     assert_close(turned_k, rotary.rotate(k, k, at([4, 5, 6, 7]))[1])
 
 
-def test_yarn_multiplies_what_is_turned_alone() -> None:
+def test_yarn_multiplies_the_rotated_features_alone() -> None:
     scaling = YaRNScaling(factor=math.e**10, original_max_len=64)  # √(1/t) = 2
     rotary = built(8, RotaryConfig(scaling=scaling, fraction=0.5))
     assert isinstance(rotary, Rotary)

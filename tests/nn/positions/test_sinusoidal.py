@@ -47,7 +47,7 @@ def test_numbers_for_width_four() -> None:
     assert_close(got, added, rtol=0, atol=5e-5)
 
 
-def test_bounded_and_no_two_alike() -> None:
+def test_encodings_are_bounded_and_distinct() -> None:
     """science.md §1: within [-1, 1], and the first 10,000 positions at D = 128 all differ."""
     table = sinusoidal_encoding(torch.arange(10_000), 128)
     assert table.abs().max() <= 1

@@ -77,7 +77,7 @@ def test_the_bias_depends_on_the_offset_alone(p: int, s: int, shift: int, causal
     assert torch.equal(near(EVERYTHING, EVERYTHING), far(EVERYTHING, EVERYTHING))
 
 
-def test_padding_counts_for_nothing() -> None:
+def test_padding_has_no_effect() -> None:
     t5, q = T5Bias(2, buckets=8, causal=False), torch.zeros(2, 2, 5, 4)
     valid = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
     bias = t5.score_bias(q, context(2, 5, valid=valid))(EVERYTHING, EVERYTHING)

@@ -78,7 +78,7 @@ def layer_like(module: RelativeScores, dtype: torch.dtype) -> RelativeScores:
     return copy.to(dtype)
 
 
-def test_padding_counts_for_nothing() -> None:
+def test_padding_has_no_effect() -> None:
     module, real = layer(), torch.randn(1, 2, 3, 4).double()
     q = torch.full((2, 2, 5, 4), 9.0).double()
     q[0, :, 2:] = q[1, :, :3] = real[0]

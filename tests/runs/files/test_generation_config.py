@@ -8,7 +8,7 @@ import pytest
 import transformers
 from pydantic import TypeAdapter
 
-from addnorm.errors import InputError, NotFollowed
+from addnorm.errors import IgnoredSettings, InputError
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.runs.files.generation_config import FILE, decoding_of, keys_of
 
@@ -68,7 +68,7 @@ def test_older_folders_say_it_in_their_config(tmp_path: Path) -> None:
 def test_tokens_that_the_vocabulary_lacks_are_named(
     keys: dict[str, Any], size: int, named: str, tmp_path: Path
 ) -> None:
-    with pytest.warns(NotFollowed) as told:
+    with pytest.warns(IgnoredSettings) as told:
         asked(tmp_path, keys, size=size)
     assert [str(one.message).partition("not followed: ")[2] for one in told] == [named]
     assert asked(tmp_path, keys, size=size + 1) is None
@@ -109,7 +109,7 @@ def test_a_seed_has_no_key_and_other_forms_have_none_either() -> None:
 
 def test_what_is_not_followed_is_named_once(tmp_path: Path) -> None:
     keys = {"typical_p": 0, "num_beam_groups": 1, "stop_strings": ["x"], "new_key": 3}
-    with pytest.warns(NotFollowed) as caught:
+    with pytest.warns(IgnoredSettings) as caught:
         asked(tmp_path, {**keys, "bad_words_ids": [[1], [2, 3]], "unused": None})
     [message] = [str(one.message) for one in caught]
     assert message.endswith("not followed: typical_p, stop_strings, new_key, bad_words_ids")
@@ -130,7 +130,7 @@ def test_what_is_not_followed_is_named_once(tmp_path: Path) -> None:
 def test_keys_of_another_method_are_named(
     keys: dict[str, Any], writes: str, named: str, tmp_path: Path
 ) -> None:
-    with pytest.warns(NotFollowed) as caught:
+    with pytest.warns(IgnoredSettings) as caught:
         asked(tmp_path, keys, writes=writes)
     [message] = [str(one.message) for one in caught]
     assert f"not followed: {named}" in message

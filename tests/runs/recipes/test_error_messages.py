@@ -11,7 +11,7 @@ from tests.runs.tiny import RECIPES
 
 from addnorm.errors import InputError
 from addnorm.nn.attention import AttentionConfig
-from addnorm.nn.mixers import MixerConfig
+from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig
 from addnorm.runs.recipes import error_messages as mistakes
 from addnorm.runs.recipes.error_messages import classes_in, walk

@@ -12,7 +12,6 @@ from addnorm.checking.definition.definitions import Definitions
 from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, under
 from addnorm.checking.definition.norms import normalised
 from addnorm.checking.definition.texts import Texts
-from addnorm.nn.convolution_pooling import ConvolutionPoolingConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
@@ -22,6 +21,7 @@ from addnorm.nn.heads import (
     TaggingHeadConfig,
     TokenHeadConfig,
 )
+from addnorm.nn.pooling import ConvolutionPoolingConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 
 Outputs = Float[Tensor, "rows outputs"]

@@ -8,7 +8,7 @@ from warnings import warn
 from addnorm.convert.core.family import attention_of
 from addnorm.convert.core.keys import Computed, Fields
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.errors import InputError, NotFollowed
+from addnorm.errors import IgnoredSettings, InputError
 from addnorm.models import ModelConfig
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import FullPatternConfig, PatternConfig, WindowPatternConfig
@@ -80,7 +80,7 @@ def _check_whole(where: Settings, scaling: ScalingConfig | None) -> None:
     warn(
         f"{where.where}: not followed: partial_rotary_factor = {fraction:g}, for models of this "
         "type turn whole heads (in transformers too)",
-        NotFollowed,
+        IgnoredSettings,
         stacklevel=2,
     )
 

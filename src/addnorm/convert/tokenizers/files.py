@@ -40,7 +40,7 @@ from addnorm.convert.tokenizers.layouts import (
 )
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-from addnorm.errors import InputError, NotFollowed
+from addnorm.errors import IgnoredSettings, InputError
 
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
 DOUBLED = ("roberta", "longformer", "bart", "xlm-roberta", "camembert")
@@ -82,8 +82,8 @@ def load_tokenizers(
 
     `generates` is the folder that says how the model generates, where it is another. The ids are
     those of `AutoTokenizer` in transformers 5. Keys of `tokenizer_config.json` that are not
-    followed are listed in one `NotFollowed` warning. Raises `InputError` naming a damaged file, or
-    a missing one in an incomplete layout.
+    followed are listed in one `IgnoredSettings` warning. Raises `InputError` naming a damaged file,
+    or a missing one in an incomplete layout.
     """
     place = generates or folder
     own = generation_file(place) == GENERATION
@@ -136,7 +136,7 @@ def _warn_of_others(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
             left.append(f"{key} = {value} ({why})")
     if left:
         where = folder.path / SETTINGS
-        warn(f"{where}: not followed: {', '.join(left)}", NotFollowed, stacklevel=3)
+        warn(f"{where}: not followed: {', '.join(left)}", IgnoredSettings, stacklevel=3)
 
 
 def _left_of_tokens(
@@ -205,7 +205,7 @@ def _warn_of_class(folder: Path, model_type: str, inner: tokenizers.Tokenizer) -
         warn(
             f"{folder / JSON}: transformers reads the tokenizer of every {model_type} folder by "
             f"{name}, which divides a text otherwise: its ids will differ there",
-            NotFollowed,
+            IgnoredSettings,
             stacklevel=3,
         )
 

@@ -6,7 +6,7 @@ from warnings import warn
 
 import torch
 
-from addnorm.errors import InputError, NotFollowed
+from addnorm.errors import IgnoredSettings, InputError
 
 READABLE = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 """The supported types. Weights of fewer bits have scales or a special layout."""
@@ -43,7 +43,7 @@ def one_dtype(
     warn(
         f"{where}: weights of several types ({counts}): all are read in {name_of(chosen)}, {why}; "
         "another dtype may be given",
-        NotFollowed,
+        IgnoredSettings,
         stacklevel=2,
     )
     return chosen

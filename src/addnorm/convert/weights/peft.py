@@ -14,7 +14,7 @@ from addnorm.atomic import atomic_file, atomic_write, write_tensors
 from addnorm.convert.weights.dtypes import check_readable
 from addnorm.errors import InputError
 from addnorm.files import download_hint, read_file
-from addnorm.nn.low_rank import LowRank
+from addnorm.nn.linear import LowRank
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 WHOLE = ("model.safetensors", "model.safetensors.index.json")

@@ -1,10 +1,15 @@
 """Attention: multi-head modules, score functions, sparsity patterns and kernels (cores)."""
 
 from addnorm.nn.attention.core import EagerCore, EagerCoreConfig, SDPACore, SDPACoreConfig
-from addnorm.nn.attention.cores import CoreConfig, CorePart
 from addnorm.nn.attention.differential import DifferentialCore, DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCore, FlexCoreConfig
-from addnorm.nn.attention.multihead import AttentionConfig, CrossAttention, SelfAttention
+from addnorm.nn.attention.multihead import (
+    AttentionConfig,
+    CoreConfig,
+    CorePart,
+    CrossAttention,
+    SelfAttention,
+)
 from addnorm.nn.attention.outputs import GatedOutput, GatedOutputConfig, OutputConfig, OutputPart
 from addnorm.nn.attention.patterns import (
     BlocksPatternConfig,

@@ -18,8 +18,8 @@ from addnorm.nn.types import HeadShape, Keys, Queries
 class FlexCore(SDPACore):
     """`softmax(scale · kᵀ W q + bias) v` on a GPU in one kernel (Dong et al. 2024, §3).
 
-    For any mask, ALiBi's bias and T5's. What that kernel does not do is done as `SDPACore` does it:
-    dropout, a bias that a pair does not give for itself (Transformer-XL), and all on a CPU.
+    For any mask, and for biases that are functions of one pair, such as ALiBi's and T5's. Dropout,
+    other biases (Transformer-XL) and everything on a CPU are computed by `SDPACore`.
     """
 
     def forward(

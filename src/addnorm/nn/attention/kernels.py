@@ -1,22 +1,39 @@
 """Scaled dot-product attention by torch's fused kernels or by plain matrix products.
 
 Both compute the same function; which is faster depends on the device, the dtype and the sizes.
+
+Plain products in bfloat16 on a CPU are computed in blocks of a few heads. The scores are the
+largest tensor in attention, and moving them to and from memory takes longer than the matrix
+products; scores, softmax and weighted sum of a block stay in the same few megabytes. Nothing
+quadratic is saved for the backward pass, which recomputes the weights (Dao et al. 2022, §3.1).
 """
+
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from addnorm.nn.attention.blocked import blocked_attention, use_blocked_attention
 from addnorm.nn.choices import DEFAULTS, choices
+from addnorm.nn.dropout import keep_mask
+from addnorm.nn.functional import wide_dtype
 from addnorm.nn.linear import multiplies_bfloat16
 from addnorm.nn.masks import Causal, Dense, Evaluated, Full, Tiled
-from addnorm.nn.types import Keys, Mixed, Queries, Values
+from addnorm.nn.types import ExpandedKeys, Keys, Mixed, Queries, Values
 
 BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
 
 EVERYTHING = slice(None)
+
+_softmax_gradient: Any = torch.ops.aten._softmax_backward_data.out
+
+Floor = Float[Tensor, "#batch 1 q_seq kv_seq"]
+
+AT_ONCE = 2**20
+"""Number of scores in one block: 4 MB in float32."""
 
 
 def dot_product_attention(
@@ -68,7 +85,7 @@ def plain_products(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Mixed:
-    """The same by plain matrix products, the softmax in float32 at least."""
+    """Compute `dot_product_attention` by plain matrix products, the softmax in at least float32."""
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
     allowed = allowed_of(mask, q, k)
     # Adding a floor is faster than `masked_fill` on the scores of all heads.
@@ -81,7 +98,7 @@ def plain_products(
         scores = scores if bias is None else scores + bias.to(q.dtype)
         scores = scores if allowed is None else scores + _floor(allowed, q.dtype)
         # In float32, because a weight near one would round to one and have no gradient.
-        wide = torch.promote_types(q.dtype, torch.float32)
+        wide = wide_dtype(q.dtype)
         weights = scores.softmax(-1, dtype=wide).to(q.dtype)
         mixed = _grouped_product(F.dropout(weights, dropout), v)
     if isinstance(mask, Dense | Tiled) and allowed is not None:  # some queries may be fully masked
@@ -92,7 +109,7 @@ def plain_products(
 def _grouped_product(
     x: Float[Tensor, "batch heads q_seq inner"], y: Float[Tensor, "batch kv_heads inner outer"]
 ) -> Float[Tensor, "batch heads q_seq outer"]:
-    """`x y`, the heads of a group side by side as rows, so that what they share is not copied."""
+    """`x y`, with the heads of a group as rows of one matrix, so that `y` is not repeated."""
     n_kv_heads = y.shape[1]
     if x.shape[1] == n_kv_heads:
         return x @ y
@@ -138,3 +155,102 @@ def shared(kv: Keys, n_heads: int) -> Float[Tensor, "batch heads kv_seq d_head"]
     """Repeat each key/value head for its group of query heads (Ainslie et al. 2023, GQA)."""
     repeats = n_heads // kv.shape[1]
     return kv if repeats == 1 else kv.repeat_interleave(repeats, dim=1)
+
+
+def use_blocked_attention(q: Queries, k: Keys) -> bool:
+    """Whether blocked attention is faster: bfloat16 on a CPU, scores exceeding its cache."""
+    if torch.compiler.is_compiling() or q.device.type != "cpu" or q.dtype is not torch.bfloat16:
+        return False
+    return q.shape[:3].numel() * k.shape[2] > choices().many_scores
+
+
+def blocked_attention(
+    q: Queries,
+    k: ExpandedKeys,
+    v: Float[Tensor, "batch heads kv_seq d_value"],
+    floor: Floor | None,
+    dropout: float = 0.0,
+) -> Mixed:
+    """`dropout(softmax(q kᵀ + floor)) v`: products in the type of `q`, softmax in float32.
+
+    `floor` is 0 where a query may attend and a large negative number elsewhere; it gets no
+    gradient.
+    """
+    pairs = q.new_empty(()).expand(q.shape[:2].numel(), q.shape[2], k.shape[2])
+    keep = keep_mask(pairs, dropout) if dropout else None
+    return _BlockedAttention.apply(q, k, v, floor, keep)  # pyright: ignore[reportReturnType]
+
+
+class _BlockedAttention(torch.autograd.Function):
+    """Forward and backward passes over the heads of all rows, a few heads at a time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, floor: Tensor | None, keep: Tensor | None
+    ) -> Tensor:
+        ctx.heads, ctx.groups = q.shape[:2], list(_groups(q, k))
+        q, k, v = (x.flatten(0, 1).contiguous() for x in (q, k, v))
+        ctx.save_for_backward(q, k, v, floor, keep)
+        mixed, buffer = (
+            q.new_empty(*q.shape[:2], v.shape[2]),
+            _score_buffer(ctx.groups, q, k, q.dtype),
+        )
+        for at, rows in ctx.groups:
+            weights = torch.bmm(q[at], k[at].mT, out=buffer[: q[at].shape[0]])
+            torch.softmax(_lowered(weights, floor, rows), -1, out=weights)
+            torch.bmm(_dropped(weights, keep, at), v[at], out=mixed[at])
+        return mixed.unflatten(0, ctx.heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        q, k, v, floor, keep = ctx.saved_tensors
+        dy = dy.flatten(0, 1).contiguous()
+        dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
+        buffers = [
+            _score_buffer(ctx.groups, q, k, t) for t in (q.dtype, torch.float32, torch.float32)
+        ]
+        for at, rows in ctx.groups:
+            narrow, weights, ds = (buffer[: q[at].shape[0]] for buffer in buffers)
+            weights.copy_(torch.bmm(q[at], k[at].mT, out=narrow))
+            torch.softmax(_lowered(weights, floor, rows), -1, out=weights)
+            ds.copy_(_dropped(torch.bmm(dy[at], v[at].mT, out=narrow), keep, at))
+            _softmax_gradient(ds, weights, -1, torch.float32, grad_input=ds)
+            torch.bmm(_dropped(narrow.copy_(weights), keep, at).mT, dy[at], out=dv[at])
+            torch.bmm(narrow.copy_(ds), k[at], out=dq[at])
+            torch.bmm(narrow.mT, q[at], out=dk[at])
+        return *(x.unflatten(0, ctx.heads) for x in (dq, dk, dv)), None, None
+
+
+def _groups(q: Queries, k: ExpandedKeys) -> Iterator[tuple[slice, slice]]:
+    """Yield each block of heads, numbered across all rows, and the batch rows it covers."""
+    n_rows, n_heads, n_q, _ = q.shape
+    size = max(1, AT_ONCE // (n_q * k.shape[2]))
+    rows, heads = max(1, size // n_heads), min(size, n_heads)
+    for row in range(0, n_rows, rows):
+        end = min(row + rows, n_rows)
+        for first in range(row * n_heads, end * n_heads, rows * heads):
+            last = min(first + rows * heads, end * n_heads)
+            yield slice(first, last), slice(row, end)
+
+
+def _score_buffer(
+    groups: list[tuple[slice, slice]], q: Tensor, k: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """An uninitialised buffer for the scores of the largest block, which is the first."""
+    return q.new_empty(groups[0][0].stop, q.shape[1], k.shape[1], dtype=dtype)
+
+
+def _lowered(scores: Tensor, floor: Floor | None, rows: slice) -> Tensor:
+    """Add the floor to the scores in place."""
+    if floor is not None:
+        floor = floor if floor.shape[0] == 1 else floor[rows]
+        scores.unflatten(0, (floor.shape[0], -1)).add_(floor)
+    return scores
+
+
+def _dropped(weights: Tensor, keep: Tensor | None, at: slice) -> Tensor:
+    """Multiply the weights by the dropout mask in place."""
+    return weights if keep is None else weights.mul_(keep[at])

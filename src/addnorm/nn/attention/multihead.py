@@ -1,19 +1,20 @@
 """Multi-head self- and cross-attention; the number of key/value heads gives MHA, GQA or MQA."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
 from addnorm.nn.attention.core import NOT_FUSED, EagerCoreConfig, SDPACoreConfig
-from addnorm.nn.attention.cores import CoreConfig, build_core
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.outputs import OutputConfig, PlainOutput, build_output
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig, build_score, is_fused
+from addnorm.nn.built import built_module
 from addnorm.nn.cache import AttentionCache, CrossCache, SelfCache
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.linear import Linear
@@ -21,7 +22,7 @@ from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
 from addnorm.nn.types import Heads, HeadShape, Hidden, KeysValues, divisors
-from addnorm.parts import check_conflicts
+from addnorm.parts import Family, check_conflicts
 
 
 class MultiHead(nn.Module):
@@ -76,7 +77,7 @@ class MultiHead(nn.Module):
 
 
 class SelfAttention(MultiHead):
-    """`core(rotate(q), rotate(k), v, mask, score_bias)`: a sequence looks at itself.
+    """`core(rotate(q), rotate(k), v, mask, score_bias)`: a sequence attends to itself.
 
     Vaswani et al. 2017, §3.2.
 
@@ -153,6 +154,39 @@ def unfold_beams(
     return mixed.unflatten(2, (rows // n, -1)).transpose(1, 2).flatten(0, 1)
 
 
+@runtime_checkable
+class CorePart(Protocol):
+    """A configuration of an attention core.
+
+    The module it builds is called as `core(q, k, v, mask, bias)` (see `core`): `q` is `[batch,
+    heads, q_seq, d_head]`, `k` and `v` are `[batch, kv_heads, kv_seq, d_head]`, `mask` is an
+    `Evaluated`, and `bias` a `Bias` or None; it returns the shape of `q`. It keeps the score as its
+    attribute `score`. A method `weights(q, k, mask, bias)` returns the attention weights, `[batch,
+    heads, q_seq, kv_seq]`, for inspection. `layer` counts from 0.
+    """
+
+    def build(
+        self, heads: HeadShape, score: nn.Module, dropout: float, layer: int
+    ) -> nn.Module: ...
+
+
+CoreConfig = Annotated[
+    SDPACoreConfig | FlexCoreConfig | EagerCoreConfig | DifferentialCoreConfig | CorePart,
+    Family("core", CorePart),
+]
+"""Any attention core, built-in or custom."""
+
+
+def build_core(
+    core: CoreConfig, heads: HeadShape, score: nn.Module, dropout: float, layer: int
+) -> nn.Module:
+    """The core of a layer. Raises `InputError` if a custom part builds none."""
+    q = torch.zeros(2, heads.n_heads, 3, heads.d_head)
+    k = torch.zeros(2, heads.n_kv_heads, 3, heads.d_head)
+    made = core.build(heads, score, dropout, layer)
+    return built_module(core, made, "core(q, k, v, mask, bias)", (q, k, k, Full(), None), q.shape)
+
+
 FUSED_CORES = (SDPACoreConfig, FlexCoreConfig, DifferentialCoreConfig)
 
 
@@ -180,13 +214,13 @@ class AttentionConfig:
     score: ScoreConfig = ScaledDotConfig()
     """How well a key fits a query."""
     pattern: PatternConfig = FullPatternConfig()
-    """What self-attention may look at, within the causal mask where there is one."""
+    """The mask of self-attention, within the causal mask where there is one."""
     core: CoreConfig | None = None
     """What computes attention; by default torch's fused kernels, or the eager core where none
     knows the score.
     """
     output: OutputConfig | None = None
-    """What is done to the heads before the output projection; by default nothing."""
+    """An operation on the heads before the output projection; by default none."""
 
     def __post_init__(self) -> None:
         if isinstance(self.core, FUSED_CORES) and not is_fused(self.score):

@@ -68,8 +68,8 @@ class Additive(Score):
 
     def forward(self, q: Queries, k: ExpandedKeys) -> Scores:
         keys, queries = k @ self.key.to(k.dtype), q @ self.query.to(q.dtype)
-        both = torch.tanh(queries[:, :, :, None] + keys[:, :, None])
-        return (both @ self.vector.to(q.dtype)[:, None]).squeeze(-1)
+        hidden = torch.tanh(queries[:, :, :, None] + keys[:, :, None])
+        return (hidden @ self.vector.to(q.dtype)[:, None]).squeeze(-1)
 
 
 def _normal(*shape: int, std: float) -> Tensor:
@@ -80,12 +80,12 @@ def _normal(*shape: int, std: float) -> Tensor:
 class ScaledDotConfig:
     """`q·k / √d_head` (Vaswani et al. 2017, §3.2.1).
 
-    `factor` stands in place of `1/√d_head`; `softcap` keeps scores within ± itself (Gemma 2).
+    `factor` replaces `1/√d_head`; `softcap` keeps scores within ± itself (Gemma 2).
     """
 
     kind: Literal["scaled_dot"] = "scaled_dot"
     factor: PositiveFloat | None = None
-    """What scores are multiplied by; by default 1/√d_head."""
+    """The factor that multiplies scores; by default 1/√d_head."""
     softcap: PositiveFloat | None = None
     """Keep scores within ± this by c·tanh(score/c) (Gemma Team 2024, §2); by default unbounded."""
 
@@ -102,29 +102,15 @@ class ScaledDotConfig:
         """The factor that multiplies the dot products."""
         return d_head**-0.5 if self.factor is None else self.factor
 
-    @property
-    def fused(self) -> bool:
-        """Whether torch's fused kernels support this score."""
-        return self.softcap is None
-
     def build(self, n_heads: int, d_head: int) -> DotProduct:
         return DotProduct(self.scale(d_head), softcap=self.softcap)
 
 
 @config
 class DotConfig:
-    """`q·k` (Luong et al. 2015, §3.1); T5 has it too."""
+    """`q·k` (Luong et al. 2015, §3.1), the score of T5."""
 
     kind: Literal["dot"] = "dot"
-
-    @property
-    def fused(self) -> bool:
-        """Whether torch's fused kernels know this score."""
-        return True
-
-    def scale(self, d_head: int) -> float:
-        """What products of queries and keys are multiplied by."""
-        return 1.0
 
     def build(self, n_heads: int, d_head: int) -> DotProduct:
         return DotProduct(1.0)
@@ -138,15 +124,6 @@ class BilinearConfig:
     """
 
     kind: Literal["bilinear"] = "bilinear"
-
-    @property
-    def fused(self) -> bool:
-        """Whether torch's fused kernels know this score."""
-        return True
-
-    def scale(self, d_head: int) -> float:
-        """What products of queries and keys are multiplied by."""
-        return 1.0
 
     def build(self, n_heads: int, d_head: int) -> DotProduct:
         return DotProduct(1.0, _normal(n_heads, d_head, d_head, std=1 / d_head))
@@ -174,8 +151,6 @@ class ScorePart(Protocol):
     def build(self, n_heads: int, d_head: int) -> nn.Module: ...
 
 
-DotProductConfig = ScaledDotConfig | DotConfig | BilinearConfig
-
 ScoreConfig = Annotated[
     ScaledDotConfig | DotConfig | BilinearConfig | AdditiveConfig | ScorePart,
     Family("score", ScorePart),
@@ -185,7 +160,10 @@ ScoreConfig = Annotated[
 
 def is_fused(score: ScoreConfig) -> bool:
     """Whether torch's fused kernels compute this score: a custom subclass may score otherwise."""
-    return is_ours(type(score)) and isinstance(score, DotProductConfig) and score.fused
+    if not is_ours(type(score)):
+        return False
+    capped = isinstance(score, ScaledDotConfig) and score.softcap is not None
+    return isinstance(score, ScaledDotConfig | DotConfig | BilinearConfig) and not capped
 
 
 def is_plain_product(score: ScoreConfig) -> bool:
@@ -197,8 +175,8 @@ def is_plain_product(score: ScoreConfig) -> bool:
 
 
 def scale_of(score: ScoreConfig, d_head: int) -> float:
-    """The factor that multiplies the dot products; 1 for scores that are not dot products."""
-    return score.scale(d_head) if isinstance(score, DotProductConfig) else 1.0
+    """The factor that multiplies `q·k`; 1 for scores other than the scaled dot product."""
+    return score.scale(d_head) if isinstance(score, ScaledDotConfig) else 1.0
 
 
 def build_score(score: ScoreConfig, heads: HeadShape) -> nn.Module:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import BuildContext, PairBias, Position, offset_of
+from addnorm.nn.functional import wide_dtype
+from addnorm.nn.positions.position import BuildContext, PairBias, Position, distance_bias
 from addnorm.nn.types import Queries
 
 
@@ -36,18 +37,8 @@ class ALiBi(Position):
         self.slopes = slopes(n_heads)  # not a buffer: must not be cast to bfloat16 with the model
 
     def score_bias(self, q: Queries, ctx: Context) -> PairBias:
-        wide = torch.promote_types(q.dtype, torch.float32)
-        falls = -self.slopes.to(wide).to(q.device)
-        offset = offset_of(ctx)
-
-        def tile(rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
-            offsets = ctx.positions[:, None, rows, None] - ctx.kv_positions[:, None, None, keys]
-            return falls[:, None, None] * offsets.abs()
-
-        def at(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return falls[head] * offset(row, i, j).abs()
-
-        return PairBias(tile, at)
+        falls = -self.slopes.to(wide_dtype(q.dtype)).to(q.device)
+        return distance_bias(ctx, lambda head, distance: falls[head] * distance)
 
 
 @config

@@ -3,13 +3,14 @@
 from typing import Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.context import Context
-from addnorm.nn.positions.position import BuildContext, PairBias, Position, Queries, offset_of
+from addnorm.nn.functional import wide_dtype
+from addnorm.nn.positions.position import BuildContext, PairBias, Position, distance_bias
+from addnorm.nn.types import Queries
 
 
 class KERPLE(Position):
@@ -33,19 +34,12 @@ class KERPLE(Position):
                 raw.uniform_(0.01, highest).expm1_().log_()  # the inverse of softplus
 
     def score_bias(self, q: Queries, ctx: Context) -> PairBias:
-        wide = torch.promote_types(q.dtype, torch.float32)
+        wide = wide_dtype(q.dtype)
         amplitude = F.softplus(self.raw_amplitude.to(wide))
         rate = F.softplus(self.raw_rate.to(wide))
-        offset = offset_of(ctx)
-
-        def tile(rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
-            offsets = ctx.positions[:, None, rows, None] - ctx.kv_positions[:, None, None, keys]
-            return -amplitude[:, None, None] * torch.log1p(rate[:, None, None] * offsets.abs())
-
-        def at(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
-            return -amplitude[head] * torch.log1p(rate[head] * offset(row, i, j).abs())
-
-        return PairBias(tile, at)
+        return distance_bias(
+            ctx, lambda head, distance: -amplitude[head] * torch.log1p(rate[head] * distance)
+        )
 
 
 @config

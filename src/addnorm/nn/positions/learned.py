@@ -16,7 +16,7 @@ class Learned(Position):
     """`x + table[p]`, a table of `max_len × d_model` (Gehring et al. 2017, §3.1).
 
     Raises `InputError` for a position past the table: never a wrapped or clamped index. An exported
-    graph cannot say so itself; there, the runtime's own bound check refuses to read past the table.
+    graph cannot raise it; there, the bound check of the runtime refuses to read past the table.
     """
 
     def __init__(self, max_len: int, d_model: int) -> None:
@@ -24,13 +24,13 @@ class Learned(Position):
         self.table = nn.Embedding(max_len, d_model)
 
     def embed(self, x: Hidden, ctx: Context) -> Hidden:
-        known = self.max_len
+        n_rows = self.max_len
         # Positions never exceed slots, so their values are read only if there are too many slots.
-        too_many = not torch.compiler.is_exporting() and ctx.kv_slots.shape[0] > known
-        if too_many and (last := int(ctx.positions.max())) >= known:
+        too_many = not torch.compiler.is_exporting() and ctx.kv_slots.shape[0] > n_rows
+        if too_many and (last := int(ctx.positions.max())) >= n_rows:
             raise InputError(
-                f"position {last} is past the learned table: this model knows {known} positions "
-                f"(0 to {known - 1}). Shorten the input, or train with a larger max_len."
+                f"position {last} is past the learned table: this model knows {n_rows} positions "
+                f"(0 to {n_rows - 1}). Shorten the input, or train with a larger max_len."
             )
         return x + self.table(ctx.positions)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -46,6 +46,23 @@ def offset_of(ctx: Context) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         return there[row, j] - here[row, i]
 
     return offset
+
+
+def distance_bias(ctx: Context, bias: Callable[[Any, Tensor], Tensor]) -> PairBias:
+    """The bias `bias(head, |i - j|)` for query position `i` and key position `j`.
+
+    `head` is an index of a tensor with a number for each head: of one head, or of all of them.
+    """
+    offset = offset_of(ctx)
+
+    def tile(rows: slice, keys: slice) -> Float[Tensor, "#batch heads q_seq kv_seq"]:
+        offsets = ctx.positions[:, None, rows, None] - ctx.kv_positions[:, None, None, keys]
+        return bias((slice(None), None, None), offsets.abs())
+
+    def at(row: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        return bias(head, offset(row, i, j).abs())
+
+    return PairBias(tile, at)
 
 
 @dataclass(frozen=True, kw_only=True)

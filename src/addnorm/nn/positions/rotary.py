@@ -10,6 +10,7 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.nn.context import Context
+from addnorm.nn.functional import wide_dtype
 from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_product
 from addnorm.nn.positions.scaling import DynamicScaling, ScalingConfig, scaling_examples
 from addnorm.nn.positions.sinusoidal import frequencies, waves
@@ -50,7 +51,7 @@ class Rotary(Position):
 
     Turns the first `2 · len(frequencies)` features of a head and leaves the others. Angles are
     float64, their sines and cosines never below float32, whatever the model's type. `temperature`
-    multiplies what is turned, as YaRN wants it.
+    multiplies the rotated features (YaRN: Peng et al. 2024, §3.4).
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Rotary(Position):
 
     def rotate(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
         positions = ctx.kv_positions[:, -k.shape[2] :]
-        cos, sin = waves(positions, self.frequencies, torch.promote_types(q.dtype, torch.float32))
+        cos, sin = waves(positions, self.frequencies, wide_dtype(q.dtype))
         return _turned(self.turn, q, k, cos * self.temperature, sin * self.temperature)
 
 
@@ -93,7 +94,7 @@ class DynamicRotary(Position):
     def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
         lengths = text_lengths(ctx.kv_positions, ctx.kv_valid)
         current = self.scaling.frequencies(self.width, self.theta, lengths)
-        wide = torch.promote_types(q.dtype, torch.float32)
+        wide = wide_dtype(q.dtype)
         return _turned(self.turn, q, k, *waves(ctx.kv_positions, current, wide))
 
 
@@ -128,7 +129,7 @@ def _turned(
 class RotaryConfig:
     """`theta` is the base of the frequencies `θ^(-2i/width)`, in LLaMA-3 500,000.
 
-    `fraction` turns that much of every head and leaves the rest, as GPT-J and GPT-NeoX do.
+    `fraction` is the rotated share of every head; GPT-J and GPT-NeoX leave the rest unrotated.
     """
 
     kind: Literal["rotary"] = "rotary"

@@ -6,7 +6,7 @@ than the positions seen in training. Frequencies are float64, radians per positi
 
 import math
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -28,12 +28,10 @@ class LinearScaling:
     factor: Factor
     """s, how many times longer texts may be."""
 
+    temperature: ClassVar[float] = 1.0
+
     def frequencies(self, width: int, theta: float) -> Frequencies:
         return frequencies(width, theta) / self.factor
-
-    @property
-    def temperature(self) -> float:
-        return 1.0
 
 
 @config
@@ -47,12 +45,10 @@ class NTKScaling:
     factor: Factor
     """s, how many times longer texts may be."""
 
+    temperature: ClassVar[float] = 1.0
+
     def frequencies(self, width: int, theta: float) -> Frequencies:
         return frequencies(width, theta) * self.factor ** -_ramp(width)
-
-    @property
-    def temperature(self) -> float:
-        return 1.0
 
 
 @config
@@ -114,8 +110,8 @@ class YaRNScaling:
         first, last = max(first, 0), min(last, width - 1)  # kept among the features
         pairs = torch.arange(width // 2, dtype=torch.float64, device="cpu")
         # Where no pair turns so often, `last` lies before the first pair, and all keep theirs.
-        kept = 1 - ((pairs - first) / (last - first or 0.001)).clamp(0, 1)
-        return _blend(frequencies(width, theta), kept, self.factor)
+        gamma = 1 - ((pairs - first) / (last - first or 0.001)).clamp(0, 1)
+        return _blend(frequencies(width, theta), gamma, self.factor)
 
     def _pair(self, turns: float, width: int, theta: float) -> float:
         """The (fractional) index of the pair that makes `turns` rotations in `original_max_len`
@@ -146,6 +142,7 @@ class Llama3Scaling:
     """Turns over the original length above which a pair keeps its frequency."""
     original_max_len: PositiveInt = 8192
     """L, the length in tokens that the model was trained on."""
+    temperature: ClassVar[float] = 1.0
 
     def __post_init__(self) -> None:
         _ordered("low_freq_factor", self.low_freq_factor, "high_freq_factor", self.high_freq_factor)
@@ -155,10 +152,6 @@ class Llama3Scaling:
         turns = self.original_max_len * plain / (2 * math.pi)
         low, high = self.low_freq_factor, self.high_freq_factor
         return _blend(plain, ((turns - low) / (high - low)).clamp(0, 1), self.factor)
-
-    @property
-    def temperature(self) -> float:
-        return 1.0
 
 
 ScalingConfig = Annotated[
@@ -188,8 +181,9 @@ def _ramp(width: int) -> Frequencies:
     return torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / max(width - 2, 1)
 
 
-def _blend(plain: Frequencies, kept: Frequencies, factor: float) -> Frequencies:
-    return plain * (kept + (1 - kept) / factor)
+def _blend(plain: Frequencies, gamma: Frequencies, factor: float) -> Frequencies:
+    """`γ_i ω_i + (1 - γ_i) ω_i / s`."""
+    return plain * (gamma + (1 - gamma) / factor)
 
 
 def _ordered(low_name: str, low: float, high_name: str, high: float) -> None:

@@ -57,7 +57,7 @@ def sinusoidal_encoding(
 class Sinusoidal(Position):
     """`x + PE(p)` with `PE(p, 2i) = sin(p ω_i)`, `PE(p, 2i+1) = cos(p ω_i)`.
 
-    Vaswani et al. 2017, §3.5. Keeps no table: every position is computed when it comes. In the
+    Vaswani et al. 2017, §3.5. Keeps no table: positions are computed as they come. In the
     layout "halves" all sines come first, then all cosines: the same features in another order.
     """
 

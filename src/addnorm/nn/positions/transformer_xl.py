@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.context import Context
+from addnorm.nn.functional import wide_dtype
 from addnorm.nn.positions.position import Bias, BuildContext, Position, not_a_dot_product
 from addnorm.nn.positions.rotary import turn_interleaved
 from addnorm.nn.positions.sinusoidal import frequencies, sinusoidal_encoding, waves
@@ -65,7 +66,7 @@ class RelativeScores(Position):
         to_heads = self.r_proj.weight.to(q.dtype).unflatten(0, self.u.shape)
 
         def tile(rows: slice, keys: slice) -> Float[Tensor, "batch heads q_seq kv_seq"]:
-            wide = torch.promote_types(q.dtype, torch.float32)
+            wide = wide_dtype(q.dtype)
             cos, sin = waves(ctx.positions[:, rows], frequencies(d_model), wide)
             turned = turn_interleaved(q[:, :, rows] @ to_heads, cos[:, None], sin[:, None])
             r = sinusoidal_encoding(-ctx.kv_positions[:, keys], d_model, dtype=q.dtype)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from addnorm.config import problem_of
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.tokenizers.layouts import GENERATION, generation_file
-from addnorm.errors import InputError, NotFollowed
+from addnorm.errors import IgnoredSettings, InputError
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.generate.rules import NO_RULES
 from addnorm.runs.files.speech_prompt import KEYS
@@ -94,7 +94,7 @@ def decoding_of(folder: Path, writes: Writes, vocab_size: int) -> dict[str, Any]
     language models sample, translation models search with 5 beams as `transformers` does, and
     transcription is greedy.
     Unsupported keys, and tokens outside the vocabulary that is written, are listed in one
-    `NotFollowed` warning. Raises `InputError` naming a
+    `IgnoredSettings` warning. Raises `InputError` naming a
     key with an invalid value.
     """
     file = generation_file(folder)
@@ -114,7 +114,7 @@ def decoding_of(folder: Path, writes: Writes, vocab_size: int) -> dict[str, Any]
         if any(i >= vocab_size for i in _ids(tree.get(key)))
     ]
     if left:
-        warn(f"{settings.where}: not followed: {', '.join(left)}", NotFollowed, stacklevel=2)
+        warn(f"{settings.where}: not followed: {', '.join(left)}", IgnoredSettings, stacklevel=2)
     return None if config is None else json.loads(json.dumps(asdict(config)))
 
 

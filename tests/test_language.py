@@ -1,0 +1,191 @@
+"""Plain English: no phrase that must be read twice, and no name that names nothing, returns.
+
+`python tests/test_language.py src/nn` lists the places of a room; without a room, those of all.
+"""
+
+import ast
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+PHRASES = re.compile(
+    r"\bof one'?s own\b|\bbeside\b|\bat hand\b|\banew\b|\bgone on with\b|\bpassed over\b"
+    r"|\bgo(?:es|ing)? on\b|\bhears? of\b|\bwhole numbers?\b|\binside of\b"
+    r"|\bsaid\b|\b(?:decoder|encoder|model|student|teacher|layer|network)s? (?:says?|tells?)\b"
+    r"|\b(?:read|written|encoded|learned|learnt|tried|kept|them|texts|tell|told) apart\b"
+    r"|(?<!\bexplain )\bwhat (?:is|are)\b(?! wrong\b)(?![^.:;,]*\?)"
+    r"|(?<!\bthere )\b(?:is|are) no\b(?! (?:longer|more)\b)"
+    r"|\bnobody knows\b|\bnumbers that are none\b|\bwith a point\b|\bdisappoint|\bto be sure by\b"
+    r"|\btells of no\b|\bfit each other\b|^In place\.",
+    re.IGNORECASE,
+)
+"""Use the field's noun instead: "the next token", "a custom codec", "is not", "resumes"."""
+
+LOCALS = {"one", "found", "known", "kept", "told", "said", "some", "both"}
+"""Words that name no thing; call a variable `name`, `file`, `matches`, `layer` …"""
+
+FORMER = {
+    *("Prepared", "Said", "OwnCodec", "Place", "Asked", "Choices", "End", "Skipped", "NotFollowed"),
+    *("OTHER_NAMES", "Seen", "Attended", "watching", "tired", "dice", "twice", "damaged", "said"),
+    *("saying_what_is_saved", "_taught", "_labelled", "_agreeing", "_own", "in_parts", "as_read"),
+    *("apart_as_read", "words_as_read", "seal", "is_whole", "give_up", "mapped", "write_beside"),
+    "left_as_they_were",
+}
+"""Names of classes, functions and constants that have plainer ones now."""
+
+REMAINING = {
+    "CONTRIBUTING.md": 1,
+    "README.md": 7,
+    "docs": 42,
+    "src/bench": 7,
+    "src/checking": 88,
+    "src/cli": 85,
+    "src/convert": 55,
+    "src/data": 295,
+    "src/generate": 32,
+    "src/inspect": 61,
+    "src/lab": 10,
+    "src/metrics": 13,
+    "src/prune": 31,
+    "src/quantize": 39,
+    "src/runs": 298,
+    "src/tasks": 14,
+    "src/training": 90,
+    "tests/bench": 6,
+    "tests/checking": 5,
+    "tests/cli": 20,
+    "tests/convert": 30,
+    "tests/data": 50,
+    "tests/demo": 4,
+    "tests/generate": 5,
+    "tests/inspect": 7,
+    "tests/lab": 37,
+    "tests/metrics": 2,
+    "tests/parity": 20,
+    "tests/quantize": 12,
+    "tests/runs": 81,
+    "tests/training": 17,
+}
+"""Places by room that wait for their plainer words. A number may only fall; write no new place."""
+
+
+def room(file: Path) -> str:
+    """The folder below `src/addnorm` or `tests` that a file is in; a page of the docs is `docs`."""
+    parts = file.relative_to(ROOT).parts
+    if parts[0] == "src":
+        return "src/" + (parts[2] if len(parts) > 3 else "*.py")
+    if parts[0] == "tests":
+        return "tests/" + (parts[1] if len(parts) > 2 else "*.py")
+    return parts[0]
+
+
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The docstrings, messages and other strings of a module, each with its line."""
+    inside = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.JoinedStr)
+        for part in node.values
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = [str(v.value) if isinstance(v, ast.Constant) else "{}" for v in node.values]
+            yield node.lineno, "".join(parts)
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in inside
+        ):
+            yield node.lineno, node.value
+
+
+def comments(file: Path) -> Iterator[tuple[int, str]]:
+    """The comments of a module; lines that follow each other are one text."""
+    lines = list[tuple[int, str]]()
+    with tokenize.open(file) as source:
+        for token in tokenize.generate_tokens(source.readline):
+            if token.type == tokenize.COMMENT:
+                text = token.string.lstrip("# ")
+                if lines and lines[-1][0] == token.start[0] - 1:
+                    text = f"{lines.pop()[1]} {text}"
+                lines.append((token.start[0], text))
+    yield from lines
+
+
+def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The variables of a module that name no thing, and its former names."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) if name in LOCALS | FORMER:
+                yield node.lineno, name
+            case ast.arg(arg=name) if name in LOCALS:
+                yield node.lineno, name
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) if name in FORMER:
+                yield node.lineno, name
+            case _:
+                pass
+
+
+def phrases(text: str) -> list[str]:
+    """The phrases of a text that must be read twice."""
+    return [match[0] for match in PHRASES.finditer(" ".join(text.split()))]
+
+
+def places_in_source() -> Iterator[tuple[Path, int, str]]:
+    """The phrases and names of the sources: file, line and word."""
+    for file in sorted((ROOT / "src" / "addnorm").rglob("*.py")):
+        tree = ast.parse(file.read_text("utf-8"))
+        for line, text in [*texts(tree), *comments(file)]:
+            yield from ((file, line, phrase) for phrase in phrases(text))
+        yield from ((file, line, name) for line, name in names(tree))
+
+
+def places_in_tests() -> Iterator[tuple[Path, int, str]]:
+    """The phrases in the names of tests."""
+    for file in sorted((ROOT / "tests").rglob("test_*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                matches = phrases(node.name.replace("_", " "))
+                yield from ((file, node.lineno, phrase) for phrase in matches)
+
+
+def places_on_pages() -> Iterator[tuple[Path, int, str]]:
+    """The phrases of the English pages."""
+    for file in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
+        for i, line in enumerate(file.read_text("utf-8").splitlines(), 1):
+            yield from ((file, i, phrase) for phrase in phrases(line))
+
+
+def places() -> Iterator[tuple[Path, int, str]]:
+    """Every phrase and name that remains."""
+    yield from places_in_source()
+    yield from places_in_tests()
+    yield from places_on_pages()
+
+
+def test_plain_sentences_have_no_such_phrase() -> None:
+    assert not phrases("There is no file. What is wrong? It is no longer there, two tokens apart.")
+    assert phrases("It goes on beside what is\n kept, which is no model") == [
+        "goes on",
+        "beside",
+        "what is",
+        "is no",
+    ]
+
+
+def test_no_room_gains_a_phrase_or_name_that_must_be_read_twice() -> None:
+    remaining = Counter(room(file) for file, _, _ in places())
+    more = {name: count for name, count in remaining.items() if count > REMAINING.get(name, 0)}
+    assert not more, f"`python {Path(__file__).name} ROOM` lists them"
+
+
+if __name__ == "__main__":
+    chosen = sys.argv[1:]
+    for file, line, word in places():
+        if not chosen or room(file) in chosen:
+            print(f"{file.relative_to(ROOT)}:{line}: {word}")
