@@ -1,9 +1,9 @@
-"""Our own rows of `addnorm bench` beside those of an earlier commit, in turn, in one run.
+"""The speed of our implementations in `addnorm bench` now and at an earlier commit, in turn.
 
     git worktree add --detach ../before COMMIT
     python benchmarks/commits.py ../before --rounds 5 [BENCHMARK ...]
 
-Each side is a process of its own with its own sources. Prints the median of the ratios of speed,
+Each side is a process with its own sources. Prints the median of the ratios of speed,
 now / before, and writes them to benchmarks/results/commits.json after each benchmark, beside the
 rows that stand there of the same two commits.
 """
@@ -54,13 +54,8 @@ class Side:
 
 def serve() -> None:
     """Measure our implementations of this process's sources, as asked on standard input."""
-    try:
-        from addnorm.bench.benchmarks import named
-        from addnorm.bench.implementation import Implementation, Worker
-    except ImportError:  # commits up to 0ba76da, by the names of that time
-        from addnorm.bench.contender import Contender as Implementation
-        from addnorm.bench.contender import Worker
-        from addnorm.bench.works import named
+    from addnorm.bench.benchmarks import named
+    from addnorm.bench.implementation import Implementation, Worker
 
     out, sys.stdout = sys.stdout, sys.stderr
     with ExitStack() as stack:
@@ -76,9 +71,12 @@ def serve() -> None:
                     prepare = Worker(Implementation(name="", build=benchmark.prepare), folder)
                     prepare.round()
                     prepare.close()
-                every = getattr(benchmark, "implementations", None) or benchmark.contenders
-                ours = [i for i in every if not i.needs and not i.name.startswith("nn.")]
-                workers = {one.name: Worker(one, folder) for one in ours}
+                ours = [
+                    i
+                    for i in benchmark.implementations
+                    if not i.needs and not i.name.startswith("nn.")
+                ]
+                workers = {i.name: Worker(i, folder) for i in ours}
                 answer: object = list(workers)
             else:
                 result = workers[question["row"]].round()
@@ -89,7 +87,7 @@ def serve() -> None:
 
 
 def standing(now: Side, before: Side) -> dict[str, object]:
-    """The rows that were written of the same two commits."""
+    """Return the rows of the same two commits that are in the file."""
     if not RESULTS.exists():
         return {}
     written = json.loads(RESULTS.read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""Training as it is, with every block compiled, and with the whole step compiled; cold times too.
+"""Training without compilation, with every block compiled, and with the whole step compiled.
 
     python benchmarks/compiled_blocks.py
 
@@ -7,21 +7,21 @@ the plain one for what its casts of weights take in bfloat16. Writes `results/co
 median seconds a step, the seconds of the first, and the share of copies in a plain step's time.
 """
 
-import json
-import statistics
 import tempfile
-import time
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
 import torch
+from timing import seconds_in_turn, write_results
 from torch.profiler import ProfilerActivity, profile
 
 from addnorm.bench.ours import Repeated, decoder_config
 from addnorm.bench.training import CHARACTERS, DECODER, DecoderSizes
 from addnorm.data.batches.batch import Batch
 from addnorm.nn.choices import choices
-from addnorm.processor import cores, processor
+from addnorm.processor import cores
 from addnorm.training.settings import TrainConfig
 from addnorm.training.trainer import Trainer
 
@@ -35,7 +35,7 @@ ROUNDS, STEPS = 5, 2
 
 
 def trainer_of(way: str, sizes: DecoderSizes, precision: Literal["float32", "bfloat16"]) -> Trainer:
-    """A trainer of the bench's decoder."""
+    """Return a trainer of the benchmark's decoder."""
     torch.manual_seed(0)
     model = decoder_config(sizes).build(sizes.vocab_size)
     if way == "blocks":
@@ -46,19 +46,17 @@ def trainer_of(way: str, sizes: DecoderSizes, precision: Literal["float32", "bfl
     return Trainer(model, Repeated(batches), config, Path(tempfile.mkdtemp()))
 
 
-def seconds_of(trainer: Trainer, steps: int) -> float:
-    """Seconds a step."""
-    start = time.perf_counter()
+def train(trainer: Trainer, steps: int) -> None:
+    """Make some steps."""
     for _ in range(steps):
         trainer.update(trainer.next_group())
-    return (time.perf_counter() - start) / steps
 
 
 def copies(trainer: Trainer) -> float:
-    """The share of a step's processor time that copies and casts take, of weights and all else."""
-    with profile(activities=[ProfilerActivity.CPU]) as found:
-        seconds_of(trainer, STEPS)
-    events = found.key_averages()
+    """Return the share of a step's processor time that copies and casts take."""
+    with profile(activities=[ProfilerActivity.CPU]) as record:
+        train(trainer, STEPS)
+    events = record.key_averages()
     total = sum(event.self_cpu_time_total for event in events)
     return sum(e.self_cpu_time_total for e in events if e.key == "aten::copy_") / total
 
@@ -67,30 +65,23 @@ def main() -> None:
     """Measure, print and write."""
     torch.set_num_threads(cores())
     choices()  # calibrates first
-    results: dict[str, object] = {"processor": processor(), "torch": torch.__version__}
+    results: dict[str, object] = {}
     for name, (sizes, precision) in WORK.items():
         trainers = {way: trainer_of(way, sizes, precision) for way in WAYS}
-        first = {way: seconds_of(one, 1) for way, one in trainers.items()}
-        for one in trainers.values():
-            seconds_of(one, 1)
-        times: dict[str, list[float]] = {way: [] for way in WAYS}
-        for _ in range(ROUNDS):
-            for way, one in trainers.items():
-                times[way].append(seconds_of(one, STEPS))
+        works = {way: partial(train, trainer, 1) for way, trainer in trainers.items()}
+        first = seconds_in_turn(works, 2, warm_up=0)
+        works = {way: partial(train, trainer, STEPS) for way, trainer in trainers.items()}
+        times = seconds_in_turn(works, ROUNDS, warm_up=0)
         results[name] = {
-            "seconds a step": {way: statistics.median(found) for way, found in times.items()},
-            "seconds of the first step": first,
+            "seconds a step": {way: median(seconds) / STEPS for way, seconds in times.items()},
+            "seconds of the first step": {way: seconds[0] for way, seconds in first.items()},
             "gain over plain": {
-                way: statistics.median(
-                    a / b for a, b in zip(times["plain"], times[way], strict=True)
-                )
+                way: median(a / b for a, b in zip(times["plain"], times[way], strict=True))
                 for way in WAYS
             },
             "share of copies in a plain step": copies(trainers["plain"]),
         }
-        print(name, json.dumps(results[name], indent=1), flush=True)
-    file = Path(__file__).parent / "results" / "compiled_blocks.json"
-    file.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_results("compiled_blocks", results)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,13 @@
-"""Mixtures of experts beside their dense twins of equal active width: forward and backward.
+"""Mixtures of experts and dense layers of equal active width: forward and backward.
 
-python benchmarks/moe.py benchmarks/results/moe.json
+python benchmarks/moe.py
 """
 
-import json
-import statistics
-import sys
-import time
-from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 
 import torch
-from torch import Tensor
+from timing import milliseconds, seconds_in_turn, write_results
+from torch import Tensor, nn
 
 from addnorm.nn import moe
 from addnorm.nn.feedforward import GatedFeedForwardConfig
@@ -23,11 +19,10 @@ ROUNDS = 9
 NEVER = 2**62
 
 
-def seconds(layer: Callable[[Tensor], Tensor], x: Tensor) -> float:
-    """The time of one forward and backward pass."""
-    start = time.perf_counter()
+def step(layer: nn.Module, x: Tensor, least: int = 0) -> None:
+    """Make a forward and backward pass, grouping products from `least` choices on."""
+    moe.GROUPED = least
     layer(x).backward(x.detach())
-    return time.perf_counter() - start
 
 
 def measured() -> list[dict[str, float | str]]:
@@ -38,13 +33,13 @@ def measured() -> list[dict[str, float | str]]:
     rows = list[dict[str, float | str]]()
     for batch, seq in SHAPES:
         x = torch.randn(batch, seq, D_MODEL, requires_grad=True)
-        times: dict[str, list[float]] = {"dense": [], "grouped": [], "one_by_one": []}
-        for _ in range(ROUNDS):
-            times["dense"].append(seconds(dense, x))
-            for way, least in (("grouped", 0), ("one_by_one", NEVER)):
-                moe.GROUPED = least
-                times[way].append(seconds(mixture, x))
-        ms = {way: round(1e3 * statistics.median(of), 2) for way, of in times.items()}
+        works = {
+            "dense": partial(step, dense, x),
+            "grouped": partial(step, mixture, x),
+            "one_by_one": partial(step, mixture, x, NEVER),
+        }
+        times = seconds_in_turn(works, ROUNDS)
+        ms = {way: milliseconds(seconds) for way, seconds in times.items()}
         ratios = {f"{way}/dense": round(ms[way] / ms["dense"], 3) for way in ms if way != "dense"}
         rows.append({"tokens": f"{batch}x{seq}", **ms, **ratios})
     return rows
@@ -52,9 +47,4 @@ def measured() -> list[dict[str, float | str]]:
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    threads = torch.get_num_threads()
-    report = {"unit": "ms, forward and backward", "threads": threads, "rows": measured()}
-    text = json.dumps(report, indent=2)
-    print(text)
-    if sys.argv[1:]:
-        Path(sys.argv[1]).write_text(text + "\n")
+    write_results("moe", {"unit": "ms, forward and backward", "rows": measured()})

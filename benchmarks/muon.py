@@ -1,17 +1,15 @@
-"""A step of Muon beside torch's own, and training in bfloat16 beside `auto`, on this processor.
+"""A step of our Muon and of torch's, and training in bfloat16 and in `auto`, on this processor.
 
     python benchmarks/muon.py
 
-Alternates both sides in one run; writes milliseconds as medians to `results/muon.json`.
+Runs both sides in turn; writes median milliseconds to `results/muon.json`.
 """
 
 import json
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
+from timing import RESULTS, milliseconds, seconds_in_turn
 from torch import nn
 
 from addnorm.nn.linear import multiplies_bfloat16
@@ -48,20 +46,13 @@ def trained(precision: PrecisionName) -> Callable[[], None]:
 
 
 def medians(sides: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Milliseconds of each, in turn."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(ROUNDS + 1):
-        for name, run in sides.items():
-            begun = time.perf_counter()
-            run()
-            times[name].append(1000 * (time.perf_counter() - begun))
-    return {name: round(statistics.median(each[1:]), 3) for name, each in times.items()}
+    """Return the median milliseconds of each, in turn."""
+    times = seconds_in_turn(sides, ROUNDS)
+    return {name: milliseconds(seconds, 3) for name, seconds in times.items()}
 
 
 def main() -> None:
-    """Measure, print, and keep what was measured on each processor."""
-    file = Path(__file__).parent / "results" / "muon.json"
-    found = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    """Measure, print, and keep the figures of each processor."""
     results = {
         f"step of Muon, {name}": medians(
             {"torch": stepped(torch.optim.Muon, shapes), "here": stepped(Muon, shapes)}
@@ -69,7 +60,9 @@ def main() -> None:
         for name, shapes in SHAPES.items()
     }
     results["a linear layer"] = medians({name: trained(name) for name in ("bfloat16", "auto")})
-    found[processor()] = {
+    file = RESULTS / "muon.json"
+    processors = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+    processors[processor()] = {
         "command": "python benchmarks/muon.py",
         "unit": "ms",
         "torch": torch.__version__,
@@ -77,8 +70,8 @@ def main() -> None:
         "products of bfloat16": bool(multiplies_bfloat16),
         "results": results,
     }
-    file.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
-    print(json.dumps(found[processor()], indent=1))
+    file.write_text(json.dumps(processors, indent=1) + "\n", "utf-8")
+    print(json.dumps(processors[processor()], indent=1))
 
 
 if __name__ == "__main__":

@@ -2,18 +2,16 @@
 
     python benchmarks/products.py
 
-Alternates the kernels that torch has for `x Wᵀ`, `dy W` and `dyᵀ x`, and int8 weights beside
-bfloat16, on the shapes of small models; writes GFLOP/s as medians to `results/products.json`.
+Runs the kernels of torch for `x Wᵀ`, `dy W` and `dyᵀ x`, and int8 and bfloat16 weights, in turn on
+the shapes of small models; writes median GFLOP/s to `results/products.json`.
 """
 
-import json
-import platform
-import statistics
-import time
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
+from statistics import median
 
 import torch
+from timing import seconds_in_turn, write_results
 from torch import Tensor
 
 from addnorm.quantize.int8 import int8_matmul, rounded
@@ -33,7 +31,7 @@ onednn = torch.ops.mkldnn._linear_pointwise
 
 
 def kernels(rows: int, d_in: int, d_out: int) -> dict[str, Callable[[], Tensor]]:
-    """Each way to compute a product of this shape."""
+    """Return each way to compute a product of this shape."""
     x, w, dy = torch.randn(rows, d_in), torch.randn(d_out, d_in), torch.randn(rows, d_out)
     half = x.bfloat16(), w.bfloat16()
     values, _ = rounded(w)
@@ -58,20 +56,21 @@ def kernels(rows: int, d_in: int, d_out: int) -> dict[str, Callable[[], Tensor]]
 
 
 def measured(rows: int, d_in: int, d_out: int) -> dict[str, float]:
-    """GFLOP/s of each kernel, their rounds in turn."""
+    """Return the GFLOP/s of each kernel, run in turn."""
     work = 2 * rows * d_in * d_out
     repeats = max(1, round(1e9 / work))
-    found = kernels(rows, d_in, d_out)
-    seconds: dict[str, list[float]] = {name: [] for name in found}
-    for kernel in found.values():
+    works = {
+        name: partial(repeat, kernel, repeats)
+        for name, kernel in kernels(rows, d_in, d_out).items()
+    }
+    times = seconds_in_turn(works, ROUNDS)
+    return {name: round(repeats * work / median(t) / 1e9, 1) for name, t in times.items()}
+
+
+def repeat(kernel: Callable[[], Tensor], times: int) -> None:
+    """Compute a product several times."""
+    for _ in range(times):
         kernel()
-    for _ in range(ROUNDS):
-        for name, kernel in found.items():
-            start = time.perf_counter()
-            for _ in range(repeats):
-                kernel()
-            seconds[name].append((time.perf_counter() - start) / repeats)
-    return {name: round(work / statistics.median(t) / 1e9, 1) for name, t in seconds.items()}
 
 
 def main() -> None:
@@ -80,16 +79,10 @@ def main() -> None:
     torch.set_grad_enabled(False)
     results = {" × ".join(map(str, shape)): measured(*shape) for shape in SHAPES}
     about = {
-        "command": "python benchmarks/products.py",
         "unit": "GFLOP/s; shapes are rows × d_in × d_out",
-        "torch": torch.__version__,
-        "processor": platform.processor() or platform.machine(),
         "capability": torch.backends.cpu.get_cpu_capability(),
-        "threads": torch.get_num_threads(),
     }
-    text = json.dumps({**about, "results": results}, indent=2, ensure_ascii=False)
-    (Path(__file__).parent / "results" / "products.json").write_text(text + "\n")
-    print(text)
+    write_results("products", {**about, "results": results})
 
 
 if __name__ == "__main__":

@@ -1,19 +1,17 @@
-"""What a sliding window costs as texts grow, beside full attention: time and memory, per length.
+"""The cost of sliding-window and full attention by length: time and memory.
 
-    python benchmarks/window.py > benchmarks/results/window.json
+    python benchmarks/window.py
 
 Trains (forward and backward) and decodes one attention layer with a window of 256 and without one;
 medians of alternating runs; memory is the peak that torch's allocator saw on top of the inputs (on
 a CPU: the sum of live tensors that the profiler counted at the peak).
 """
 
-import json
-import platform
-import statistics
-import time
-from datetime import date
+from collections.abc import Callable
+from functools import partial
 
 import torch
+from timing import milliseconds, seconds_in_turn, write_results
 from torch.profiler import ProfilerActivity, profile
 
 from addnorm.nn.attention import AttentionConfig, PatternConfig, WindowPatternConfig
@@ -23,6 +21,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal
 from addnorm.nn.positions import ALiBiConfig, NoPositionConfig, PositionConfig
 from addnorm.nn.positions.position import BuildContext
+from addnorm.processor import processor
 
 WINDOW, WIDTH, HEADS, REPEATS, STEPS = 256, 128, 4, 3, 256
 BUILD_CONTEXT = BuildContext(
@@ -56,13 +55,11 @@ class Layer:
             self.attention(x, ctx, cache)
 
 
-def seconds(work: object, *args: int) -> float:
-    """How long a piece of work takes."""
-    start = time.perf_counter()
-    work(*args)  # type: ignore[operator]
+def timed(work: Callable[[int], None], length: int) -> None:
+    """Do a piece of work to its end."""
+    work(length)
     if DEVICE == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
 
 
 def peak_bytes(layer: Layer, length: int) -> int:
@@ -82,7 +79,7 @@ def peak_bytes(layer: Layer, length: int) -> int:
 
 
 def main() -> None:
-    """Print a table as JSON."""
+    """Measure each layer at each length, print and write."""
     layers = {
         "full": Layer(FullPatternConfig(), NoPositionConfig()),
         "full, alibi": Layer(FullPatternConfig(), ALiBiConfig()),
@@ -93,37 +90,24 @@ def main() -> None:
     for length in (1024, 2048, 4096, 8192, 16384):
         for layer in layers.values():
             layer.train(256)
-        times: dict[str, dict[str, list[float]]] = {
-            name: {"train": [], "decode": []} for name in layers
+        works = {
+            (name, kind): partial(timed, getattr(layer, kind), length)
+            for name, layer in layers.items()
+            for kind in ("train", "decode")
         }
-        for _ in range(REPEATS):
-            for name, layer in layers.items():
-                times[name]["train"].append(seconds(layer.train, length))
-                times[name]["decode"].append(seconds(layer.decode, length))
-        for name, layer in layers.items():
-            rows.append(
-                {
-                    "length": length,
-                    "layer": name,
-                    "train_ms": round(1e3 * statistics.median(times[name]["train"]), 2),
-                    "decode_ms_per_token": round(
-                        1e3 * statistics.median(times[name]["decode"]) / STEPS, 3
-                    ),
-                    "peak_mib": round(peak_bytes(layer, length) / 2**20, 1),
-                }
-            )
-    facts = {
-        "command": "python benchmarks/window.py",
-        "date": str(date.today()),
-        "device": torch.cuda.get_device_name()
-        if DEVICE == "cuda"
-        else platform.processor() or "CPU",
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "window": WINDOW,
-        "rows": rows,
-    }
-    print(json.dumps(facts, indent=1))
+        times = seconds_in_turn(works, REPEATS, warm_up=0)
+        rows += [
+            {
+                "length": length,
+                "layer": name,
+                "train_ms": milliseconds(times[name, "train"]),
+                "decode_ms_per_token": round(milliseconds(times[name, "decode"], 6) / STEPS, 3),
+                "peak_mib": round(peak_bytes(layer, length) / 2**20, 1),
+            }
+            for name, layer in layers.items()
+        ]
+    device = torch.cuda.get_device_name() if DEVICE == "cuda" else processor()
+    write_results("window", {"device": device, "window": WINDOW, "rows": rows})
 
 
 if __name__ == "__main__":

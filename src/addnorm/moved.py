@@ -175,7 +175,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.runs.recovery": "addnorm.runs.rewriting.recovery",
     "addnorm.runs.restoring": "addnorm.runs.inference.denoiser",
     "addnorm.runs.resuming": "addnorm.runs.files.resuming",
-    "addnorm.runs.rouge": "addnorm.metrics.rouge",
+    "addnorm.runs.rouge": "addnorm.metrics.scores",
     "addnorm.runs.scaling": "addnorm.runs.files.scaling",
     "addnorm.runs.schema": "addnorm.runs.recipes.schema",
     "addnorm.runs.sentence_vectors": "addnorm.runs.inference.sentence_vectors",

@@ -44,7 +44,7 @@ def test_right_ones_hold(family: str, config: Any) -> None:
         ("schedule", my_parts.NegativeConfig(), "every factor of 10 steps"),
         ("optimizer", my_parts.ForgetfulConfig(), "it has every parameter; missing:"),
         ("loss", my_parts.MeanConfig(), "the loss of a batch is the sum"),
-        ("tokenizer", my_parts.LettersConfig(lower=True), "'ein zweiter Text' is decoded"),
+        ("tokenizer", my_parts.LettersConfig(lower=True), "'ein zweiter Text' is decoded to"),
         ("batching", my_parts.DrawnConfig(), "the batches of train are always the same"),
         ("batching", my_parts.GrowingConfig(), "every epoch of train has the same number"),
     ],

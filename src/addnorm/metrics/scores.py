@@ -1,6 +1,7 @@
-"""The metrics of each task."""
+"""The metrics of each task: predictions and references in, numbers out."""
 
 import math
+import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
@@ -10,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from addnorm.errors import optional
+from addnorm.errors import InputError, optional
 
 
 def perplexity(loss: float) -> float:
@@ -30,12 +31,12 @@ def bits_per_character(total_loss: float, n_characters: int) -> float:
 
 
 TOKENISED = 100
-"""Texts that end in a period of its own, as tokenised ones do, at which sacrebleu warns too."""
+"""The number of texts ending in " .", as tokenised texts do, from which sacrebleu warns too."""
 
 
 @cache
 def _warn_of_tokens() -> None:
-    """Say once that texts look tokenised, where sacrebleu says so at each evaluation."""
+    """Warn once that texts look tokenised, where sacrebleu warns at each evaluation."""
     print(
         'warning: many texts end in " .", as tokenised ones do: eval.bleu_tokenize = "none" counts '
         "their words as they are",
@@ -50,7 +51,7 @@ def translation_scores(
 
     `exact` is the percentage of hypotheses that equal their reference.
     """
-    if tokenize != "none" and sum(one.endswith(" .") for one in hypotheses) >= TOKENISED:
+    if tokenize != "none" and sum(text.endswith(" .") for text in hypotheses) >= TOKENISED:
         _warn_of_tokens()
     sides = list(hypotheses), [list(references)]
     bleu, chrf = (metric.corpus_score(*sides) for metric in _sacrebleu(tokenize).values())
@@ -59,12 +60,12 @@ def translation_scores(
 
 
 def sacrebleu_signatures(tokenize: str) -> dict[str, str]:
-    """The signatures by which sacrebleu names what BLEU and chrF were measured with (Post 2018)."""
-    found: dict[str, str] = {}
+    """Return sacrebleu's signatures of how BLEU and chrF are measured (Post 2018)."""
+    signatures: dict[str, str] = {}
     for name, metric in _sacrebleu(tokenize).items():
-        metric.num_refs = 1  # which it learns from the references that it scores
-        found[name] = metric.get_signature().format()
-    return found
+        metric.num_refs = 1  # known to it only after scoring
+        signatures[name] = metric.get_signature().format()
+    return signatures
 
 
 def _sacrebleu(tokenize: str) -> dict[str, Any]:
@@ -74,7 +75,7 @@ def _sacrebleu(tokenize: str) -> dict[str, Any]:
 
 
 def transcription_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Word and character error rates by jiwer, in percent; above 100 where too much is written.
+    """Word and character error rates by jiwer, in percent; above 100 if too much is written.
 
     Insertions, deletions and substitutions of the whole corpus, divided by the words (or
     characters) of its references (Morris et al. 2004). Raises `InputError` without jiwer.
@@ -158,14 +159,14 @@ def _r_squared(predicted: Float[Tensor, "n outputs"], gold: Float[Tensor, "n out
 
 
 def _correlation(x: Float[Tensor, "n outputs"], y: Float[Tensor, "n outputs"]) -> float:
-    both = _changes(x) & _changes(y)
+    vary = _changes(x) & _changes(y)
     x, y = (side - side.mean(0) for side in (x, y))
     size = (x.square().sum(0) * y.square().sum(0)).sqrt()
-    return float(torch.where(both, (x * y).sum(0) / size, 0.0).mean())
+    return float(torch.where(vary, (x * y).sum(0) / size, 0.0).mean())
 
 
 def _changes(x: Float[Tensor, "n outputs"]) -> Bool[Tensor, " outputs"]:
-    """Which columns are not constant; the spread of one is no zero where its mean is rounded."""
+    """Return which columns are not constant: a rounded mean gives even those a spread."""
     return x.amin(0) < x.amax(0)
 
 
@@ -204,17 +205,17 @@ def surface_scores(
 ) -> dict[str, float]:
     """Precision, recall and F1 over the unique surface forms of entities, in percent.
 
-    A surface form is a type with the words of an entity, and counts once however often it is said
-    (Derczynski et al. 2017, §4): with the sets `P` and `G` of those predicted and right, precision
+    A surface form is a type with the words of an entity, and counts once however often it occurs
+    (Derczynski et al. 2017, §4): with the sets `P` and `G` of predicted and true forms, precision
     is `|P ∩ G| / |P|`, recall `|P ∩ G| / |G|`. Case counts. Raises `InputError` if seqeval, which
     finds the entities, is not installed.
     """
-    found, right = surface_forms(predicted, words), surface_forms(gold, words)
-    both = len(found & right)
+    ours, theirs = surface_forms(predicted, words), surface_forms(gold, words)
+    common = len(ours & theirs)
     return {
-        "surface_f1": 200 * both / max(len(found) + len(right), 1),
-        "surface_precision": 100 * both / max(len(found), 1),
-        "surface_recall": 100 * both / max(len(right), 1),
+        "surface_f1": 200 * common / max(len(ours) + len(theirs), 1),
+        "surface_precision": 100 * common / max(len(ours), 1),
+        "surface_recall": 100 * common / max(len(theirs), 1),
     }
 
 
@@ -224,11 +225,62 @@ def surface_forms(
     """The type and the words of every entity, each once."""
     entities: Callable[[list[str]], list[tuple[str, int, int]]] = _sequence_labeling().get_entities
     return {
-        (kind, tuple(some[first : last + 1]))
-        for row, some in zip(tags, words, strict=True)
+        (kind, tuple(sentence[first : last + 1]))
+        for row, sentence in zip(tags, words, strict=True)
         for kind, first, last in entities(list(row))
     }
 
 
 def _sequence_labeling() -> Any:
     return optional("seqeval.metrics.sequence_labeling", "tagging", "the F1 of tags")
+
+
+MEASURES = ("rouge1", "rouge2", "rougeL")
+"""Common words, common pairs of words, and the longest common subsequence of words."""
+
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+"""White space after a mark that ends a sentence."""
+
+WORD = re.compile("[a-z0-9]")
+"""The letters and digits of which the package forms words."""
+
+
+def rouge_scores(summaries: Sequence[str], references: Sequence[Sequence[str]]) -> dict[str, float]:
+    """The mean F1 of each measure, 0 to 100, against the best reference of each summary.
+
+    Lin 2004, §2 to §3: `F1 = 2 PR / (P + R)` of the n-grams in common (`n` = 1, 2), and of their
+    longest common subsequence. By the package rouge-score, on stems of lower-cased words; the best
+    reference is that of the largest F1, for each measure by itself. Its words are of the letters a
+    to z and of digits alone. Raises `InputError` if the package is not installed, and where no
+    reference has such a word; and `ValueError` if a summary has no reference.
+    """
+    if not all(references):
+        raise ValueError("each summary needs a reference")
+    texts = [text for by_summary in references for text in by_summary]
+    if texts and not any(WORD.search(text.lower()) for text in texts):
+        raise InputError(
+            f"ROUGE counts words of the letters a to z, and no reference has one, such as "
+            f"{references[0][0][:60]!r}: it would always be 0"
+        )
+    library = optional("rouge_score.rouge_scorer", "summaries", "ROUGE")
+    scorer = library.RougeScorer(list(MEASURES), use_stemmer=True)
+    rows = [
+        scorer.score_multi(list(by_summary), summary)
+        for by_summary, summary in zip(references, summaries, strict=True)
+    ]
+    return {
+        name: 100 * sum(row[name].fmeasure for row in rows) / max(len(rows), 1) for name in MEASURES
+    }
+
+
+def summary_scores(
+    summaries: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str]
+) -> dict[str, float]:
+    """Return the ROUGE of the summaries, and as `lead_…` that of each source's first sentence."""
+    leads = rouge_scores([lead(source) for source in sources], references)
+    return rouge_scores(summaries, references) | {f"lead_{k}": v for k, v in leads.items()}
+
+
+def lead(text: str) -> str:
+    """The first sentence of a text: up to the first `.`, `!` or `?` before white space."""
+    return SENTENCE_END.split(text.strip(), maxsplit=1)[0]

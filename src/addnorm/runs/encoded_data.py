@@ -19,8 +19,7 @@ from addnorm.data.tokenizing.lower_case import lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.special_tokens import with_special_tokens
 from addnorm.errors import InputError
-from addnorm.metrics.rouge import rouge_scores
-from addnorm.metrics.scores import entity_scores, transcription_scores
+from addnorm.metrics.scores import entity_scores, rouge_scores, transcription_scores
 from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig

@@ -7,8 +7,7 @@ from typing import Any
 
 from addnorm.data import lowercases
 from addnorm.generate.rules import NO_RULES
-from addnorm.metrics.rouge import MEASURES
-from addnorm.metrics.scores import sacrebleu_signatures
+from addnorm.metrics.scores import MEASURES, sacrebleu_signatures
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of
 from addnorm.tasks.eval_config import MetricName
 from addnorm.tasks.registry import TASKS

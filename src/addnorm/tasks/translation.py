@@ -7,7 +7,7 @@ from addnorm.data.examples import MEDIA, Example, Pair, target_text
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, Transcription, Translation, transcribe, translate
 from addnorm.metrics import scores as metrics
-from addnorm.metrics.rouge import summary_scores
+from addnorm.metrics.scores import summary_scores
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task
