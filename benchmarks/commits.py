@@ -4,8 +4,8 @@
     python benchmarks/commits.py ../before --rounds 5 [BENCHMARK ...]
 
 Each side is a process with its own sources. Prints the median of the ratios of speed,
-now / before, and writes them to benchmarks/results/commits.json after each benchmark, beside the
-rows that stand there of the same two commits.
+now / before, and writes them to benchmarks/results/commits.json after each benchmark, next
+to the rows of the same two commits.
 """
 
 import argparse

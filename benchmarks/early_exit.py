@@ -1,4 +1,4 @@
-"""What early exits save: accuracy, mean depth and time of a classifier at each entropy threshold.
+"""Early exits: accuracy, mean depth and time of a classifier at each entropy threshold.
 
     addnorm train benchmarks/early_exit.toml --data.root DATA --out runs/early-exit
     python benchmarks/early_exit.py runs/early-exit DATA > benchmarks/results/early_exit.json

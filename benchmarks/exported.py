@@ -1,4 +1,4 @@
-"""The same translations out of every form that a translator is exported to, and how many differ.
+"""Translations by every exported form of a translator, and how many differ.
 
 python benchmarks/exported.py runs/multi30k-marian --data.root DATA
 
@@ -40,7 +40,7 @@ def of_ours(model: EncoderDecoderModel, run: Run) -> Write:
 
     def write(sources: Sequence[Ids], beams: int) -> list[Ids]:
         decoding: DecodingConfig = GreedyConfig() if beams == 1 else BEAM
-        found = translate(
+        translations = translate(
             model,
             sources,
             decoding,
@@ -48,7 +48,7 @@ def of_ours(model: EncoderDecoderModel, run: Run) -> Write:
             bos_id=target.bos_id,
             eos_id=target.eos_id,
         )
-        return [list(best[0].ids) for best in found]
+        return [list(best[0].ids) for best in translations]
 
     return write
 
@@ -92,10 +92,10 @@ def of_ctranslate2(folder: Path, run: Run) -> Write:
 
     def write(sources: Sequence[Ids], beams: int) -> list[Ids]:
         tokens = [[source.id_to_token(i) for i in row[:-1]] for row in sources]
-        found = translator.translate_batch(
+        results = translator.translate_batch(
             tokens, beam_size=beams, length_penalty=0.0, max_decoding_length=NEW
         )
-        return [[target.token_to_id(token) for token in one.hypotheses[0]] for one in found]
+        return [[target.token_to_id(token) for token in r.hypotheses[0]] for r in results]
 
     return write
 
@@ -146,10 +146,10 @@ def log_p(model: EncoderDecoderModel, run: Run, source: Ids, target: Ids) -> flo
     """The log-probability of a translation, its end included."""
     side = run.tokenizers.target
     assert side.eos_id is not None
-    said = torch.tensor([*target, side.eos_id])
+    tokens = torch.tensor([*target, side.eos_id])
     with torch.no_grad():
         logits = model(torch.tensor([source]), torch.tensor([[side.bos_id, *target]]))[0]
-    return float(logits.log_softmax(-1)[torch.arange(len(said)), said].sum())
+    return float(logits.log_softmax(-1)[torch.arange(len(tokens)), tokens].sum())
 
 
 def main() -> None:

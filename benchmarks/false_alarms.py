@@ -2,7 +2,7 @@
 
 `python benchmarks/false_alarms.py` trains a small recipe with many seeds, and one whose learning
 rate is a planted change, then draws 200 studies of two, three and five seeds each: how often the
-same recipe is called different from itself, and how often the planted difference is found, beside
+same recipe is called different from itself, and how often the planted difference is found, with
 the power that is predicted for it.
 """
 
@@ -54,14 +54,14 @@ def main() -> None:
     same, planted = (row.values for row in summary.rows)
     chance = random.Random(0)
     effect = effect_size([planted[seed] - same[seed] for seed in same])
-    alarms, found = 0, dict.fromkeys(SEEDS, 0)
+    alarms, detected = 0, dict.fromkeys(SEEDS, 0)
     for _ in range(STUDIES):
         for n in SEEDS:
             seeds = chance.sample(sorted(same), 2 * n)
-            one, other = ([same[seed] for seed in part] for part in (seeds[:n], seeds[n:]))
-            alarms += differences([(one, other)])[0].verdict != "undecided"
-            sides = ([planted[seed] for seed in seeds[:n]], one)
-            found[n] += differences([sides])[0].verdict == "higher"
+            first, second = ([same[seed] for seed in part] for part in (seeds[:n], seeds[n:]))
+            alarms += differences([(first, second)])[0].verdict != "undecided"
+            sides = ([planted[seed] for seed in seeds[:n]], first)
+            detected[n] += differences([sides])[0].verdict == "higher"
     figures = {
         "command": "python benchmarks/false_alarms.py",
         "date": date.today().isoformat(),
@@ -70,7 +70,7 @@ def main() -> None:
         "false_alarms": round(alarms / STUDIES / len(SEEDS), 4),
         "planted": f"train.lr {RATES[1]} instead of {RATES[0]}",
         "planted_effect": round(effect, 3),
-        "found": {n: found[n] / STUDIES for n in SEEDS},
+        "found": {n: detected[n] / STUDIES for n in SEEDS},
         "predicted_power": {n: round(power_of(abs(effect), n), 3) for n in SEEDS},
     }
     RESULTS.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")

@@ -7,11 +7,11 @@
 The mutants are mutmut's. Running them is not left to it: it puts a dispatcher in the place of every
 function, which shape checks, `torch.compile` and `torch.export` then see instead of the function,
 and it knows no fixed sample. Here a mutant is a file of a copy of the tree, and a forked process
-runs first the tests that mirror the file and then, if they pass, those of what is built from it.
+runs first the tests that mirror the file and then, if they pass, those of the modules that use it.
 
 A mutant is known by its place (file and function) and by what becomes of what, and the sample is
 the first of all by a hash of that: an edit elsewhere changes neither. Results go to
-`benchmarks/results/mutants.json` after every mutant, so a run goes on where it was stopped. Those
+`benchmarks/results/mutants.json` after every mutant, so a stopped run can be resumed. Those
 that no test can kill are in `benchmarks/equivalent_mutants.toml`, each with the reason.
 """
 
@@ -61,7 +61,7 @@ WIDER = {
     "quantize": ("tests/runs/inference/test_text.py",),
     "training": ("tests/training/test_trainer.py", "tests/training/test_validation.py"),
 }
-"""The tests of what is built from a package, which run where the mirror of a file passes."""
+"""The tests of the modules that use a package, which run if the tests of the file pass."""
 
 WIDEST = {
     "nn": ("tests/nn", "tests/models", "tests/quantize", "tests/generate", "tests/checking"),
@@ -150,24 +150,24 @@ def _raised(code: str) -> set[int]:
 
 def population(root: Path = ROOT) -> list[Mutant]:
     """All mutants of the scope, in the order in which a sample takes them."""
-    found: list[Mutant] = []
+    every: list[Mutant] = []
     for entry in SCOPE:
         files = sorted((root / SOURCE / entry).rglob("*.py")) or [root / SOURCE / entry]
         for file in files:
             if file.name != "__init__.py":
                 path = file.relative_to(root / SOURCE).as_posix()
-                found += mutants(path, file.read_text(encoding="utf-8"))
-    return sorted(found, key=lambda m: hashlib.sha256(f"addnorm {m.id}".encode()).digest())
+                every += mutants(path, file.read_text(encoding="utf-8"))
+    return sorted(every, key=lambda m: hashlib.sha256(f"addnorm {m.id}".encode()).digest())
 
 
 def sample(n: int, revision: str | None = None) -> list[Mutant]:
     """The first `n` of all, or of those in lines that are new since a revision."""
-    found = population()
+    chosen = population()
     if revision is not None:
         lines = changed_lines(revision)
-        found = [m for m in found if m.path in lines and m.line in lines[m.path]]
-    print(f"{len(found)} mutants, of which the first {n}", file=sys.stderr, flush=True)
-    return list(islice((m for m in found if m.is_fair()), n))
+        chosen = [m for m in chosen if m.path in lines and m.line in lines[m.path]]
+    print(f"{len(chosen)} mutants, of which the first {n}", file=sys.stderr, flush=True)
+    return list(islice((m for m in chosen if m.is_fair()), n))
 
 
 def changed_lines(revision: str) -> dict[str, set[int]]:
@@ -224,7 +224,7 @@ class Trial:
         }
 
     def stages(self, path: str, *, wide: bool) -> Iterator[tuple[str, ...]]:
-        """The mirror of a file, what is built from it, and if asked all of its package."""
+        """The tests of a file, of the modules that use it, and with `wide` of its package."""
         if (self.folder / mirror(path)).exists():
             yield (mirror(path),)
         yield next(tests for prefix, tests in WIDER.items() if path.startswith(prefix))
@@ -283,7 +283,7 @@ class Replaced:
 
 
 def _be_pytest(folder: Path, tests: tuple[str, ...], log: Path) -> None:
-    """What the forked process does: the tests, up to the first that fails; it never returns."""
+    """Run tests up to the first that fails, in the forked process; this never returns."""
     code = 70
     try:
         os.setpgid(0, 0)
@@ -305,7 +305,7 @@ def _be_pytest(folder: Path, tests: tuple[str, ...], log: Path) -> None:
 
 
 def _verdict(code: int, log: Path) -> tuple[str, str]:
-    """Of what pytest said; exit code 0 is that all passed."""
+    """Return the result, and the first test that failed; exit code 0 means that all passed."""
     if code == 0:
         return "survived", ""
     text = log.read_text(encoding="utf-8", errors="replace")
@@ -324,32 +324,32 @@ def write(results: dict[str, dict[str, Any]], names: list[str], wanted: int) -> 
     """The results of the sample so far, all or nothing."""
     done = [results[name] for name in names if name in results]
     killed = sum(r["result"] != "survived" for r in done)
-    known = equivalent()
+    reasons = equivalent()
     summary = {
         "command": "make mutants",
         "sample": wanted,
         "done": len(done),
         "killed": killed,
         "survivors": {
-            name: known.get(name, "no reason yet")
+            name: reasons.get(name, "no reason yet")
             for name in names
             if name in results and results[name]["result"] == "survived"
         },
         "mutants": {name: results[name] for name in names if name in results},
     }
-    beside = RESULTS.with_suffix(".tmp")
-    beside.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    beside.replace(RESULTS)
+    new = RESULTS.with_suffix(".tmp")
+    new.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    new.replace(RESULTS)
 
 
 def show(result: dict[str, Any]) -> str:
-    """One line about one mutant."""
+    """Return a line about a mutant."""
     what = f"{result['before'][:60]}  ->  {result['after'][:60]}"
     return f"{result['result']:8} {result['path']}:{result['line']} {what} {result['by']}"
 
 
 def arguments() -> argparse.Namespace:
-    """What the command line says."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sample", type=int, default=200, help="how many (200)")
     parser.add_argument("--changed", metavar="REVISION", help="only in lines changed since then")
@@ -388,10 +388,10 @@ def main() -> int:
 
 def report(done: list[dict[str, Any]], names: list[str]) -> int:
     """Print the survivors and the share that was killed."""
-    known = equivalent()
+    reasons = equivalent()
     for name, result in zip(names, done, strict=True):
         if result["result"] == "survived":
-            print(f"{name} {show(result)}\n    {known.get(name, 'no reason yet')}")
+            print(f"{name} {show(result)}\n    {reasons.get(name, 'no reason yet')}")
     killed = sum(r["result"] != "survived" for r in done)
     print(f"{killed} of {len(done)} killed")
     return int(killed < 0.95 * len(done))

@@ -69,13 +69,13 @@ def prepared(name: str) -> Prepared:
 
 
 def predict(name: str) -> dict[str, int]:
-    """What the dry run says."""
+    """Return the peak that a dry run predicts."""
     peak = predict_peak_memory(prepared(name))
     return {"predicted": peak.total, "counted": peak.total - peak.other}
 
 
 def train(name: str) -> dict[str, int]:
-    """What training takes."""
+    """Return the peak of training."""
     ready = prepared(name)
     batches = LargestFirst(ready)
     config = ready.recipe.train
@@ -87,7 +87,7 @@ def train(name: str) -> dict[str, int]:
 
 
 def in_a_process(what: str, name: str) -> dict[str, int]:
-    """Either, in a process of its own."""
+    """Run either function in a new process."""
     command = [sys.executable, __file__, what, name]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
@@ -96,9 +96,9 @@ def main() -> None:
     """Predict and measure every case, and keep the figures."""
     results = dict[str, dict[str, float]]()
     for name in CASES:
-        found = {**in_a_process("predict", name), **in_a_process("train", name)}
-        row = {key: round(size / 2**20, 1) for key, size in found.items()}
-        row["error, %"] = round(100 * (found["predicted"] / found["trained"] - 1), 1)
+        sizes = {**in_a_process("predict", name), **in_a_process("train", name)}
+        row = {key: round(size / 2**20, 1) for key, size in sizes.items()}
+        row["error, %"] = round(100 * (sizes["predicted"] / sizes["trained"] - 1), 1)
         results[name] = row
         print(name, row, flush=True)
     about = {

@@ -1,4 +1,4 @@
-"""Our int8 beside CTranslate2's on one translator: BLEU, size of the weights, and processor time.
+"""Our int8 and CTranslate2's on one translator: BLEU, size of the weights, and processor time.
 
     addnorm train recipes/multi30k-en-de.toml --model.feedforward.activation relu --data.root DATA
     python benchmarks/quantized_translator.py runs/multi30k-en-de DATA > FILE.json
@@ -53,8 +53,8 @@ def ours(run: Run) -> Translate:
     """Translate by our own decoding."""
 
     def translate(texts: Sequence[str], decoding: DecodingConfig) -> list[str]:
-        found = write(run, texts, decoding, max_new_tokens=LONGEST)
-        return [best[0].text for best in found]
+        translations = write(run, texts, decoding, max_new_tokens=LONGEST)
+        return [best[0].text for best in translations]
 
     return translate
 

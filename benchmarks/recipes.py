@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def processor_name() -> str:
-    """What the processor calls itself, where the system says so."""
+    """Return the name of the processor, if the system has it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]

@@ -1,4 +1,4 @@
-"""What a large text costs: seconds before the first step, and bytes of memory for each token.
+"""The cost of a large text: seconds before the first step, and bytes of memory for each token.
 
     python benchmarks/texts.py input.txt [--characters 1_000_000_000] [--subword 100_000_000]
 
@@ -51,8 +51,8 @@ BATCHES = 300
 def resident() -> dict[str, int]:
     """The bytes of this process in memory: its own, and those of files that it maps."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    found = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if "Rss" in line}
-    return {"own": found["RssAnon"], "files": found["RssFile"]}
+    sizes = {line.split(":")[0]: int(line.split()[1]) * 1024 for line in lines if "Rss" in line}
+    return {"own": sizes["RssAnon"], "files": sizes["RssFile"]}
 
 
 def child(recipes: list[Path]) -> dict[str, object]:
@@ -81,9 +81,9 @@ def child(recipes: list[Path]) -> dict[str, object]:
         pass
     memory.append(resident())
     ids = [split.tokens.ids for split in prepared.encoded.splits.values() if len(split)]
-    for one in ids:
-        for start in range(0, len(one), 2**20):
-            one[start : start + 2**20].max()
+    for split in ids:
+        for start in range(0, len(split), 2**20):
+            split[start : start + 2**20].max()
     memory.append(resident())
     seconds = {
         name: [round(clock - before, 2), round(used - used_before, 2)]
@@ -93,7 +93,7 @@ def child(recipes: list[Path]) -> dict[str, object]:
 
 
 def measured(*recipes: Path) -> dict[str, Any]:
-    """What a process of its own says."""
+    """Return the figures of a new process."""
     command = [sys.executable, __file__, "child", *map(str, recipes)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout)
@@ -147,7 +147,7 @@ def main() -> None:
             os.environ["ADDNORM_CACHE"] = f"{folder}/cache"
             row = f"{name}, {sizes[name]:,} bytes"
             results[row] = of_one(text, sizes[name], TOKENIZERS[name], Path(folder))
-            results[row]["load"] = [round(one, 1) for one in os.getloadavg()]
+            results[row]["load"] = [round(load, 1) for load in os.getloadavg()]
         print(row, json.dumps(results[row], indent=1))
     facts = {
         "command": f"python benchmarks/texts.py input.txt ({Path(words[0]).name} repeated)",

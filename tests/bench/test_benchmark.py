@@ -69,7 +69,7 @@ def test_a_limit() -> None:
         (Limit(ours=("ours",), figure="fraction", goal=Goal(aim=0.8)), "ours"),
     ],
 )
-def test_what_was_not_measured_is_said(target: Ratio | Limit, missing: str) -> None:
+def test_missing_figures_are_reported(target: Ratio | Limit, missing: str) -> None:
     target_result = target.evaluate(OUTCOMES)
     assert (target_result.value, target_result.met) == (None, "not measured")
     assert target_result.comparison == f"no figures of {missing}"

@@ -20,7 +20,7 @@ from addnorm.models.presets import gpt2_small
 from addnorm.nn.attention import AttentionConfig
 
 
-def test_every_name_is_known_before_a_library_is() -> None:
+def test_names_are_those_of_the_benchmarks() -> None:
     assert tuple(benchmark.name for benchmark in BENCHMARKS) == NAMES
 
 
@@ -36,7 +36,7 @@ def implementations(benchmarks: list[Benchmark]) -> list[object]:
 
 
 @pytest.mark.parametrize("benchmark", BENCHMARKS, ids=lambda benchmark: benchmark.name)
-def test_a_work_holds_together(benchmark: Benchmark) -> None:
+def test_a_benchmark_is_consistent(benchmark: Benchmark) -> None:
     names = [one.name for one in benchmark.implementations]
     assert len(set(names)) == len(names)
     assert any(name != "ours" for name in names)
@@ -47,7 +47,7 @@ def test_a_work_holds_together(benchmark: Benchmark) -> None:
         assert pickle.loads(pickle.dumps(one)).name == one.name, "it is sent to another process"
 
 
-def test_names() -> None:
+def test_named_finds_benchmarks_and_rejects_others() -> None:
     assert named([]) == list(BENCHMARKS)
     assert [benchmark.name for benchmark in named(["translate", "decode"])] == [
         "translate",

@@ -53,7 +53,7 @@ def test_a_failure_is_one_line(build: Callable[[Path], Run], message: str, tmp_p
         rounds(build, tmp_path, 2)
 
 
-def test_one_that_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_silent_worker_times_out(tmp_path: Path) -> None:
     with pytest.raises(Failed, match=r"^gave no answer within 0.5 s$"):
         rounds(fakes.silent, tmp_path, 1, patience=0.5)
 

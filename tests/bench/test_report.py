@@ -53,7 +53,7 @@ def test_the_table() -> None:
     assert any(line.startswith("ceilings: f32 product") for line in lines)
 
 
-def test_a_machine_that_failed_is_said() -> None:
+def test_a_failed_machine_is_reported() -> None:
     broken = Outcome(name="machine", problem="RuntimeError: hot")
     assert "ceilings: RuntimeError: hot" in shown(result(machine=broken))
     assert report.as_json(result(machine=broken))["ceilings"] == "RuntimeError: hot"

@@ -19,7 +19,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "PAUSE", 0.0)
 
 
-def test_everyone_is_accounted_for() -> None:
+def test_every_implementation_has_an_outcome() -> None:
     progress: list[str] = []
     result = bench(fakes.BENCHMARK, 2, watch=progress.append)
     assert list(result.outcomes) == ["ours", "peer", "absent", "broken"]
@@ -38,7 +38,7 @@ def test_everyone_is_accounted_for() -> None:
     assert result.command == "addnorm bench fake-work --rounds 2"
 
 
-def test_what_is_prepared_and_the_fraction_of_the_ceiling() -> None:
+def test_implementations_read_prepared_data_and_have_fractions() -> None:
     reads = implementation("reads", fakes.reader, cost=Cost("read", 2.0))
     benchmark = replace(
         fakes.BENCHMARK, implementations=(reads,), targets=(), prepare=fakes.written
@@ -83,14 +83,14 @@ class Noted:
         return Round(seconds=1.0, units=number + 1.0)
 
 
-def test_everyone_has_a_turn_in_each_round_and_the_first_one_changes() -> None:
+def test_runners_alternate_with_a_rotating_start() -> None:
     turns: list[str] = []
     outcomes = alternate({name: Noted(name, turns) for name in "abc"}, 4)
     assert turns == list("abcbcacababc")
     assert [r.units for r in outcomes["b"].rounds] == [1.0, 2.0, 3.0, 4.0]
 
 
-def test_one_that_fails_is_out_and_the_others_go_on() -> None:
+def test_a_failing_runner_is_dropped() -> None:
     turns: list[str] = []
     runners = {"a": Noted("a", turns), "b": Noted("b", turns, fails_at=1)}
     seen: list[tuple[int, str]] = []
@@ -101,5 +101,5 @@ def test_one_that_fails_is_out_and_the_others_go_on() -> None:
     assert len(outcomes["a"].rounds) == 3
 
 
-def test_nobody_there_is_no_mistake() -> None:
+def test_alternate_accepts_no_runners() -> None:
     assert alternate({}, 3) == {}

@@ -31,7 +31,7 @@ def test_a_translator_multiplies_by_what_it_has(sizes) -> None:
     assert sizes.training_flop == 6 * matrices(model) + one + one + one / 2
 
 
-def test_batches_of_a_decoder_say_the_next_token() -> None:
+def test_targets_of_a_decoder_are_the_next_tokens() -> None:
     sizes = replace(CHARACTERS, batch=2, length=5)
     batches = sizes.batches()
     for read, labels in batches:
@@ -42,7 +42,7 @@ def test_batches_of_a_decoder_say_the_next_token() -> None:
     assert sizes.tokens == 10
 
 
-def test_batches_of_a_translator_say_the_next_token() -> None:
+def test_targets_of_a_translator_are_the_next_tokens() -> None:
     sizes = replace(TINY, batch=2, length=5)
     for source, target, labels in sizes.batches():
         assert source.shape == target.shape == labels.shape == (2, 5)

@@ -92,7 +92,7 @@ def failure(name: str) -> str:
     return str(compare_device(f"device/decoder/{name}").failed)
 
 
-def test_a_batch_left_on_the_cpu_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_left_on_the_cpu_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batch, "to", lambda self, device: self)
     assert "a tensor of the CPU" in failure("adamw")
 
@@ -104,7 +104,7 @@ def test_ends_left_on_the_cpu_are_noticed(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("way", ["greedy", "int8_dynamic", "muon"])
-def test_a_layer_that_stays_is_noticed(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_left_on_the_cpu_is_detected(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     forward = LayerNorm.forward
 
     def shifted(self: LayerNorm, x: Tensor, valid: Tensor | None = None) -> Tensor:
@@ -114,7 +114,7 @@ def test_a_layer_that_stays_is_noticed(way: str, monkeypatch: pytest.MonkeyPatch
     assert "a tensor" in failure(way)
 
 
-def test_another_result_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_result_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as that of a kernel that only one of the devices has."""
     forward = LayerNorm.forward
 

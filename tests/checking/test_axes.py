@@ -117,7 +117,7 @@ def test_an_axis_that_is_taken_away_is_missed(monkeypatch: pytest.MonkeyPatch) -
         check_fields()
 
 
-def test_an_excuse_for_what_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_fields_rejects_a_stale_excuse(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(axes, "NOT_VARIED", {**NOT_VARIED, "width": "it is gone"})
     with pytest.raises(InputError, match=r"no model has: \['width'\]"):
         check_fields()

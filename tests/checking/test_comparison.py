@@ -43,7 +43,7 @@ def test_the_first_that_fails_is_named() -> None:
     assert run_comparisons("cell", []).failed is None
 
 
-def test_what_cannot_run_is_a_failure() -> None:
+def test_an_exception_is_a_failure() -> None:
     def broken():  # type: ignore[no-untyped-def]
         yield Comparison("a", ONES, ONES)
         raise RuntimeError("sizes differ")
@@ -52,7 +52,7 @@ def test_what_cannot_run_is_a_failure() -> None:
     assert (found.compared, found.failed) == (1, "RuntimeError: sizes differ")
 
 
-def test_what_a_failed_comparison_had_begun_ends() -> None:
+def test_a_failed_comparison_closes_its_generator() -> None:
     """`no_grad` of a generator that stands still would hold for all that comes after."""
 
     def without_gradients():  # type: ignore[no-untyped-def]

@@ -58,7 +58,7 @@ def test_parts_of_ones_own_are_listed() -> None:
     assert module_names(["a/my_parts.py", "pkg.mod"]) == ["my_parts", "pkg.mod"]
 
 
-def test_what_a_docstring_tells() -> None:
+def test_a_docstring_has_equation_and_source() -> None:
     class Told:
         """Turns `x` by `a x + b`, wherever.
 
@@ -82,7 +82,7 @@ def test_what_a_docstring_tells() -> None:
         ("tokenizer", "", ""),
     ],
 )
-def test_a_starting_file_shows_what_its_module_tells(
+def test_a_starting_file_matches_its_module(
     family: str, equation: str, source: str, tmp_path: Path
 ) -> None:
     file = tmp_path / f"listed_{family}.py"
@@ -96,7 +96,7 @@ def test_a_starting_file_shows_what_its_module_tells(
     assert (part.equation, part.source) == (equation, source)
 
 
-def test_every_part_says_its_equation_and_its_source() -> None:
+def test_every_part_has_an_equation_and_a_source() -> None:
     """But for hidden states as they are, which are no equation and nobody's."""
     silent = {part.kind for part in parts() if not (part.equation and part.source)}
     assert silent == {"hidden"}

@@ -20,6 +20,6 @@ def test_arguments_out_of_their_range() -> None:
         check(sampel=3)  # pyright: ignore[reportCallIssue]
 
 
-def test_a_part_that_there_is_not() -> None:
+def test_an_unknown_part_is_rejected() -> None:
     with pytest.raises(InputError, match="rotray"):
         check("decoder/rotray/*")

@@ -15,7 +15,7 @@ def there(*shape: int) -> Tensor:
     return StandIn(torch.randn(*shape, generator=torch.Generator().manual_seed(0)))
 
 
-def test_it_says_that_it_is_elsewhere_and_has_numbers() -> None:
+def test_a_stand_in_is_on_meta_and_has_numbers() -> None:
     with stand_in_device():
         x = torch.arange(6.0, device=THERE).view(2, 3)
         y = (x @ x.mT).sum(1)

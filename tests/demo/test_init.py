@@ -79,7 +79,7 @@ def test_pieces_join_to_words_where_there_are_spaces() -> None:
     assert words_of(pieces) == [("Donnerstag,", [0, 1, 2]), ("5.", [3, 4]), ("März", [5, 6])]
 
 
-def test_each_piece_is_a_word_where_there_are_none() -> None:
+def test_each_token_is_a_word_without_spaces() -> None:
     assert words_of(["2026年", "3月", "5日"]) == [("2026年", [0]), ("3月", [1]), ("5日", [2])]
     assert words_of(["5日", " 16", ":06"]) == [("5日", [0]), ("16", [1]), (":06", [2])]
 

@@ -101,7 +101,7 @@ def test_damaged_times_are_no_matter(runs: list[Path], tmp_path: Path) -> None:
         assert compare([folder, runs[1]]).runs[0].seconds is not None
 
 
-def test_what_is_no_run(tmp_path: Path) -> None:
+def test_compare_rejects_other_folders(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a run folder: no config"):
         compare([tmp_path])
     with pytest.raises(InputError, match="nothing is there"):

@@ -35,7 +35,7 @@ def test_a_folder_counts_only_where_it_is_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["folder", "pattern", "table"])
-def test_sounds_and_the_texts_beside_them_count(how: str, tmp_path: Path) -> None:
+def test_sounds_and_their_texts_count(how: str, tmp_path: Path) -> None:
     for name in ("no/a.wav", "yes/b.wav", "other.txt"):
         (tmp_path / "clips" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "clips" / name).write_bytes(name.encode())
@@ -56,7 +56,7 @@ def test_sounds_and_the_texts_beside_them_count(how: str, tmp_path: Path) -> Non
     assert [*files_in(data)] == files
 
 
-def test_what_an_own_part_imports_counts(tmp_path: Path) -> None:
+def test_imports_of_a_custom_part_count(tmp_path: Path) -> None:
     """Of its own folder, inside of functions as well, and nothing else that lies there."""
     (tmp_path / "mine.py").write_text("import torch\nimport near\n\ndef f():\n    import late\n")
     for name in ("near", "late", "other"):

@@ -62,7 +62,7 @@ def test_every_job_arrives_with_its_number() -> None:
     assert dict(outcomes(Here, doubled, [], at_once=2)) == {}
 
 
-def test_what_a_job_raises_is_raised() -> None:
+def test_outcomes_raises_the_error_of_a_job() -> None:
     with pytest.raises(InputError, match="two is refused"):
         dict(outcomes(Here, refuses, [1, 2, 3], at_once=1))
 
@@ -136,7 +136,7 @@ def test_a_cluster_survives_the_loss_of_a_worker(tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
-def test_no_scheduler_is_one_message() -> None:
+def test_a_missing_scheduler_is_one_message() -> None:
     pytest.importorskip("distributed")
     from addnorm.lab.executor import cluster
 

@@ -59,7 +59,7 @@ def test_a_recipe_on_other_data_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_new_recipe_runs_beside_the_record(tmp_path: Path) -> None:
+def test_a_new_recipe_runs_in_turn_with_the_record(tmp_path: Path) -> None:
     mine = tmp_path / "mine.toml"
     mine.write_text(record("shakespeare-1.88").replace("steps = 300", "steps = 250"), "utf-8")
     found = contenders("shakespeare-1.88", mine, tmp_path / "out")
@@ -108,7 +108,7 @@ def shown(table: object) -> str:
     return console.export_text()
 
 
-def test_the_table_says_who_reached_it() -> None:
+def test_the_table_shows_which_runs_reached_the_target() -> None:
     found = [
         Time(recipe="mine", seed=seed, seconds=10.0 * seed, figure=figure)
         for seed, figure in ((1, 1.87), (2, 1.89), (3, 1.80))

@@ -30,7 +30,7 @@ def test_an_interval_is_that_of_students_t(values: list[float]) -> None:
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-9, abs=1e-9)
 
 
-def test_one_value_has_no_interval_and_none_no_mean() -> None:
+def test_mean_interval_of_one_value_is_infinite_and_rejects_none() -> None:
     found = mean_interval([2.0])
     assert (found.mean, found.low, found.high) == (2.0, -math.inf, math.inf)
     with pytest.raises(ValueError, match="no values"):

@@ -35,7 +35,7 @@ def test_bleu_of_a_worked_example() -> None:
     assert scores["exact"] == 0
 
 
-def test_tokenised_text_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tokenised_text_is_warned_of_once(capsys: pytest.CaptureFixture[str]) -> None:
     metrics._warn_of_tokens.cache_clear()  # pyright: ignore[reportPrivateUsage]
     texts = ["a red cat ."] * 100
     for tokenize, told in (("none", 0), ("13a", 1), ("13a", 0), ("intl", 0)):
@@ -183,7 +183,7 @@ def test_surface_scores_are_those_of_a_plain_count(rows: list[list[tuple[str, st
     }
 
 
-def test_a_missing_seqeval_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_seqeval_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "seqeval.metrics.sequence_labeling", None)
     with pytest.raises(InputError, match=r"addnorm\[tagging\]"):
         metrics.entity_scores([["O"]], [["O"]])
@@ -256,7 +256,7 @@ def test_the_mean_is_over_summaries() -> None:
     assert found["rouge1"] == 50.0
 
 
-def test_the_lead_sentence_is_scored_beside() -> None:
+def test_the_lead_sentence_is_scored_too() -> None:
     found = summary_scores(["dog"], [["The cat sat."]], ["The cat sat. It saw a dog!"])
     assert (found["rouge1"], found["lead_rouge1"]) == (0.0, 100.0)
 

@@ -1,4 +1,4 @@
-"""A device that stands in for a GPU: models, training and writing have to run there as on the CPU.
+"""A device that stands in for a GPU: models, training and decoding must give the CPU's results.
 
 It is the meta device, whose tensors have shapes and no numbers. A tensor that a forward pass makes
 on the CPU cannot be combined with them, and reading a number (`.item()`, `bool(tensor)`) raises an

@@ -144,7 +144,7 @@ def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     out = func(*args, **kwargs)
     if (device is None and not there) or (device is not None and torch.device(device) != THERE):
         return out
-    before = {id(x.held): x for x in there}  # what is changed in place stays the same tensor
+    before = {id(x.held): x for x in there}  # a tensor changed in place stays the same one
 
     def on_device(x: Any) -> Any:
         if not isinstance(x, Tensor):

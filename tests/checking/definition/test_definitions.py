@@ -26,7 +26,7 @@ def test_a_part_without_a_definition_is_named() -> None:
         table.of(Own())  # a subclass is another part
 
 
-def test_one_of_someones_own_is_added_for_a_while() -> None:
+def test_a_custom_definition_is_added_temporarily() -> None:
     table = Definitions[int]("norm", "norms.py", {Known: 1}, wrap=lambda own: own + 1)
     with table.adding(Own, 2):
         assert table.of(Own()) == 3

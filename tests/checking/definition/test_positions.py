@@ -59,7 +59,7 @@ def test_what_is_added_to_embeddings() -> None:
 
 
 @pytest.mark.parametrize(("layout", "pairs"), [("half", (0, 2)), ("interleaved", (0, 1))])
-def test_the_first_pair_turns_by_one_radian_a_place(layout: Any, pairs: tuple[int, int]) -> None:
+def test_the_first_pair_turns_by_one_radian_a_position(layout: Any, pairs: tuple[int, int]) -> None:
     x = torch.zeros(3, 4).double()
     x[:, pairs[0]] = 1.0
     turned = rotated(RotaryConfig(theta=100.0, layout=layout), {}, x, Texts.of([3]))

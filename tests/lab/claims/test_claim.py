@@ -30,7 +30,7 @@ def test_a_limit_is_passed_missed_or_within(
     assert Finding.at_most(found, 0.0, TEXT).word == most
 
 
-def test_figures_are_told_in_both_languages() -> None:
+def test_findings_have_figures_in_both_languages() -> None:
     found = Finding.at_most(results(1.0, 1.2, 1.4).mean("loss", "a", 1), 0.5, TEXT)
     assert found.text == ("1.2 in 0.703 to 1.7, 0.5", "1.2：0.703 至 1.7，0.5")
 
@@ -63,5 +63,5 @@ def test_places_are_numbers_in_order_then_words() -> None:
         ([], "undecided"),
     ],
 )
-def test_a_claim_is_no_better_than_its_worst_part(words: list, expected: str) -> None:
+def test_a_verdict_is_that_of_the_worst_part(words: list, expected: str) -> None:
     assert verdict([Finding(word, TEXT) for word in words]) == expected

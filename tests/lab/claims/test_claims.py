@@ -231,7 +231,7 @@ def test_its_rule_falls_either_way(name: str) -> None:
     ],
     ids=["the end of the sweep", "equal", "at the limit"],
 )
-def test_what_the_figures_do_not_say_is_undecided(name: str, point: Point, value: float) -> None:
+def test_unclear_figures_are_undecided(name: str, point: Point, value: float) -> None:
     assert verdict(claim_called(name).judge(with_point(HOLDS[name], point, value))) == "undecided"
 
 
@@ -248,6 +248,6 @@ def test_learned_positions_that_answer_refute_the_claim() -> None:
     assert verdict(claim_called("extrapolation").judge(results)) == "refuted"
 
 
-def test_the_nearest_name_is_told() -> None:
+def test_an_unknown_claim_has_the_nearest_name() -> None:
     with pytest.raises(InputError, match="Did you mean 'warmup'"):
         claim_called("warm-up")

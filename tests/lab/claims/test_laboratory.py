@@ -63,7 +63,7 @@ def test_natural_language_is_added_where_a_claim_has_it(tmp_path: Path) -> None:
     assert digest_of(one) != before
 
 
-def test_a_name_that_is_no_claim_is_refused() -> None:
+def test_jobs_of_rejects_an_unknown_claim() -> None:
     with pytest.raises(InputError, match="Did you mean 'heads'"):
         jobs_of(["head"], "quick")
 
@@ -71,7 +71,7 @@ def test_a_name_that_is_no_claim_is_refused() -> None:
 @pytest.mark.parametrize(
     "change", [{"seed": 2}, {"size": "full"}, {"settings": {"reach": "other"}}], ids=str
 )
-def test_what_decides_a_cell_changes_its_digest(change: dict[str, Any]) -> None:
+def test_inputs_of_a_cell_change_its_digest(change: dict[str, Any]) -> None:
     assert digest_of(replace(REACH, **change)) != digest_of(REACH)
     assert digest_of(replace(REACH)) == digest_of(REACH)
 
@@ -102,9 +102,7 @@ def test_a_line_that_was_cut_short_is_measured_again(tmp_path: Path) -> None:
     assert [line.seed for line in lines_of(tmp_path, "distance")] == [1, 2]
 
 
-def test_nothing_is_run_beside_what_measures_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_that_measure_time_run_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[tuple[int, int]] = []
 
     def pretend(make: Any, work: Any, jobs: Any, n: int) -> list:
@@ -151,7 +149,7 @@ def test_a_file_names_no_folder_of_this_machine(tmp_path: Path) -> None:
     assert json.loads(text.splitlines()[0])["machine"] == laboratory.machine()
 
 
-def test_being_stopped_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_prints_how_to_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -165,7 +163,7 @@ def test_being_stopped_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("line", [b"{}", b"5", b"\xff\xfe", b'{"digest": "a"}'])
-def test_a_line_that_is_none_is_passed_over(line: bytes, tmp_path: Path) -> None:
+def test_invalid_lines_are_skipped(line: bytes, tmp_path: Path) -> None:
     keep(tmp_path, jobs_of(["rmsnorm"], "quick"), 1.0)
     file = tmp_path / "rmsnorm.jsonl"
     file.write_bytes(line + b"\n" + file.read_bytes())
@@ -177,7 +175,7 @@ def test_a_claim_that_is_named_twice_is_measured_once() -> None:
     assert jobs_of(["heads", "heads"], "quick") == jobs_of(["heads"], "quick")
 
 
-def test_one_kind_of_data_does_not_wait_for_the_other(tmp_path: Path) -> None:
+def test_each_kind_of_data_is_complete_by_itself(tmp_path: Path) -> None:
     file = tmp_path / "tinyshakespeare" / "input.txt"
     file.parent.mkdir()
     file.write_text("to be or not to be " * 40, "utf-8")
@@ -187,7 +185,7 @@ def test_one_kind_of_data_does_not_wait_for_the_other(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [[[1, 2]], "rows", [["a", "b", 1]], [["a", "b", 1, "many"]]])
-def test_lines_of_another_shape_are_passed_over(rows: object, tmp_path: Path) -> None:
+def test_lines_of_another_shape_are_skipped(rows: object, tmp_path: Path) -> None:
     line = {"digest": "", "size": "quick", "task": "chain", "seed": 1, "machine": "m"}
     line |= {"settings": {}, "rows": rows}
     (tmp_path / "cache.jsonl").write_text(json.dumps(line) + "\n")
@@ -210,9 +208,7 @@ def test_a_line_has_the_seconds_that_its_cell_took(tmp_path: Path) -> None:
     assert measured(tmp_path, "distance")[0].n_seeds == 1
 
 
-def test_the_plan_is_told_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plan_is_printed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(file=io.StringIO(), width=200)
     seen: list[str] = []
     monkeypatch.setattr(
@@ -238,11 +234,11 @@ def test_every_claim_has_its_hours() -> None:
 
 
 @pytest.mark.parametrize("size", get_args(Size))
-def test_two_cores_take_no_longer_than_is_told(size: Size) -> None:
+def test_two_cores_take_no_longer_than_documented(size: Size) -> None:
     assert GUIDE[size] / 2 < sum(hours[size] for hours in HOURS.values()) / 2 <= GUIDE[size]
 
 
-def test_what_is_kept_costs_nothing() -> None:
+def test_measured_cells_cost_nothing() -> None:
     cells = [("warmup", "chain")] * 4 + [("distance", "chain")] * 5
     assert plan("full", cells, cells, 1) == "9 cells: about 2.3 hours with 1 at once"
     assert plan("full", cells, cells[:2], 2) == (

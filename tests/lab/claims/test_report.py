@@ -95,7 +95,7 @@ def test_pictures_of_natural_language_have_names_of_their_own() -> None:
     assert picture_name("heads", "tinyshakespeare") == "heads-tinyshakespeare"
 
 
-def test_a_table_of_many_places_has_some_of_them() -> None:
+def test_a_wide_table_shows_a_few_values() -> None:
     rows = [(1, Row("loss", "loss", x, 1.0)) for x in range(1, 33)]
     panel = Panel(("layer", ""), ("loss", ""))
     head = table(Results(rows), "loss", panel, "en")[2]
@@ -104,7 +104,7 @@ def test_a_table_of_many_places_has_some_of_them() -> None:
     assert head.count("|") == 13 + 2
 
 
-def test_a_single_place_has_whiskers_and_words_beside_a_panel_are_broken() -> None:
+def test_a_single_value_has_whiskers_and_long_labels_are_wrapped() -> None:
     from addnorm.inspect.pictures import blank_figure
     from addnorm.lab.claims.report import _lines
 
@@ -123,7 +123,7 @@ def test_a_single_place_has_whiskers_and_words_beside_a_panel_are_broken() -> No
         assert kinds.count("LineCollection") == n_whiskers
 
 
-def test_both_languages_say_the_same() -> None:
+def test_both_languages_have_the_same_fields() -> None:
     assert WORDS["en"].keys() == WORDS["zh"].keys()
     for key, sentence in WORDS["en"].items():
         places = [sorted(re.findall(r"{\w*}", one)) for one in (sentence, WORDS["zh"][key])]

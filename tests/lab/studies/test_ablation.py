@@ -51,7 +51,7 @@ def test_budgets(text: str, seconds: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "2", "h", "-2h", "0m", "2 weeks", "1e3s"])
-def test_what_is_no_budget(text: str) -> None:
+def test_read_budget_rejects(text: str) -> None:
     with pytest.raises(InputError, match="30m or 2h"):
         read_budget(text)
 
@@ -125,7 +125,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-def test_ctrl_c_saves_the_cells_and_the_same_command_goes_on(tmp_path: Path) -> None:
+def test_ctrl_c_saves_the_cells_and_the_same_command_resumes(tmp_path: Path) -> None:
     """As in a terminal, where all processes of a command are interrupted at once."""
     script = tmp_path / "stopped.py"
     script.write_text(STOPPED)
@@ -178,7 +178,7 @@ def test_a_study_from_python(tmp_path: Path) -> None:
     assert (table.folder / "report.html").is_file()
 
 
-def test_what_is_refused_is_raised(tmp_path: Path) -> None:
+def test_study_raises_for_a_refused_variant(tmp_path: Path) -> None:
     file = recipe_file(tmp_path)
     with pytest.raises(InputError, match="rmsnorm"):
         study(file, vary={"model.norm": ["layernorm", "rmsnorm", "rmsnrom"]}, progress=False)
@@ -202,16 +202,14 @@ def test_what_is_refused_is_raised(tmp_path: Path) -> None:
         (["model.norm"], {}, "a dictionary of fields"),
     ],
 )
-def test_what_python_gives_wrong_is_one_message(
-    vary: Any, options: Any, said: str, tmp_path: Path
-) -> None:
+def test_study_rejects_wrong_arguments(vary: Any, options: Any, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         study(recipe_file(tmp_path), vary=vary, folder=tmp_path / "study", **options)
     assert not (tmp_path / "study").exists()
 
 
 @pytest.mark.parametrize("recipe", [3, None, "nowhere.toml"])
-def test_what_is_no_recipe(recipe: Any) -> None:
+def test_study_rejects_anything_but_a_recipe(recipe: Any) -> None:
     with pytest.raises(InputError, match=r"recipe = |nowhere.toml: no such recipe"):
         study(recipe, vary={"model.norm": ["layernorm", "rmsnorm"]})
 

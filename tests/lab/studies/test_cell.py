@@ -42,20 +42,20 @@ SOME = Figures(
 )
 
 
-def test_figures_survive_a_file(tmp_path: Path) -> None:
+def test_figures_round_trip(tmp_path: Path) -> None:
     write_figures(tmp_path / FIGURES, SOME)
     assert read_figures(tmp_path / FIGURES) == SOME
     assert FIGURES_OF.validate_python(FIGURES_OF.dump_python(SOME, mode="json")) == SOME
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"state": "over"}'])
-def test_a_damaged_file_is_no_answer(damage: str, tmp_path: Path) -> None:
+def test_read_figures_ignores_damaged_files(damage: str, tmp_path: Path) -> None:
     assert read_figures(tmp_path / FIGURES) is None
     (tmp_path / FIGURES).write_text(damage)
     assert read_figures(tmp_path / FIGURES) is None
 
 
-def test_figures_of_another_cell_are_not_believed(tmp_path: Path) -> None:
+def test_read_figures_ignores_another_cell(tmp_path: Path) -> None:
     found = Figures(state="finished", split="valid", scores={}, steps=1, tokens=1, seconds=1.0)
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -125,7 +125,7 @@ def test_translations_have_their_references() -> None:
     assert texts_of(evaluation({}), [Text("a")]) == []
 
 
-def test_damaged_times_are_begun_anew(tmp_path: Path) -> None:
+def test_damaged_times_are_ignored(tmp_path: Path) -> None:
     file = tmp_path / TIMES
     assert training_times(tmp_path) == []
     for text, expected in (("[1,", []), ('["a"]', []), ("[1.5, 2]", [1.5, 2.0])):
@@ -133,7 +133,7 @@ def test_damaged_times_are_begun_anew(tmp_path: Path) -> None:
         assert training_times(tmp_path) == expected
 
 
-def test_what_fails_in_training_is_one_message_and_the_log_says_where(
+def test_a_failure_in_training_is_one_message_and_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaks(*_: object, **__: object) -> None:
@@ -197,7 +197,7 @@ class OwnNormConfig:
 """
 
 
-def test_a_worker_that_goes_on_imports_what_is_new_and_sees_what_changed(
+def test_a_worker_imports_new_parts_and_rejects_changed_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cell, "_digests_of_imports", {})

@@ -34,7 +34,7 @@ def test_the_clearly_worse_are_dropped(tmp_path: Path) -> None:
     assert clearly_worse(study, {}, until=4) == {}
 
 
-def test_what_had_ended_before_is_not_compared_with_what_pauses(tmp_path: Path) -> None:
+def test_ended_cells_are_not_compared_with_paused_ones(tmp_path: Path) -> None:
     study = small_study(tmp_path, "layernorm", "rmsnorm", "none", seeds=4)
     early = [2.0, 2.1, 2.21, 2.3]
     mixed = found(study, early, early, [3.0, 3.1, 3.2, 3.3])

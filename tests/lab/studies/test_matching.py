@@ -13,7 +13,7 @@ from addnorm.runs.train.train_run import Prepared
 
 
 @pytest.mark.parametrize("match", ["parameters", "flops"])
-def test_a_variant_costs_what_the_first_costs(match, tmp_path: Path) -> None:
+def test_variants_are_matched_to_the_first_in_cost(match, tmp_path: Path) -> None:
     read = reader_of(recipe_file(tmp_path))
     variants = variants_of(read, {"model.d_model": ["32", "16", "24"]})
     cost = cost_of(match, variants)
@@ -26,14 +26,14 @@ def test_a_variant_costs_what_the_first_costs(match, tmp_path: Path) -> None:
     assert all("model.feedforward.d_ff" in one.adjusted for one in found[1:])
 
 
-def test_what_is_near_enough_is_left_alone(tmp_path: Path) -> None:
+def test_a_near_cost_is_not_adjusted(tmp_path: Path) -> None:
     read = reader_of(recipe_file(tmp_path))
     variants = variants_of(read, {"model.norm": ["layernorm", "rmsnorm"]})
     found = matched(read, variants, cost_of("parameters", variants))
     assert found[1].adjusted == {}
 
 
-def test_what_cannot_be_matched_is_refused(tmp_path: Path) -> None:
+def test_an_unmatchable_variant_is_refused(tmp_path: Path) -> None:
     read = reader_of(recipe_file(tmp_path))
     variants = variants_of(read, {"model.d_model": ["16", "128"]})
     [_, large] = matched(read, variants, cost_of("parameters", variants))
@@ -63,7 +63,7 @@ def test_flops_are_counted_by_hand(tmp_path: Path) -> None:
         ("model.d_model.x", "model.d_model has no 'x'"),
     ],
 )
-def test_a_field_that_is_none_is_named(field: str, message: str, tmp_path: Path) -> None:
+def test_a_missing_field_is_named(field: str, message: str, tmp_path: Path) -> None:
     """Before anything else, where the variants cost the same already too."""
     read = reader_of(recipe_file(tmp_path))
     variants = variants_of(read, {"model.norm": ["layernorm", "rmsnorm"]})
@@ -73,7 +73,7 @@ def test_a_field_that_is_none_is_named(field: str, message: str, tmp_path: Path)
         matched(read, variants, lambda _: 1.0, field)
 
 
-def test_a_width_that_heads_do_not_divide_is_passed_over(tmp_path: Path) -> None:
+def test_a_width_that_heads_do_not_divide_is_skipped(tmp_path: Path) -> None:
     read = reader_of(
         recipe_file(tmp_path), {"model.attention.n_heads": "4", "model.d_model": "256"}
     )

@@ -109,7 +109,7 @@ def test_higher_is_better_where_it_is(tmp_path) -> None:
     assert "higher is better" in text
 
 
-def test_what_else_variants_have_not_in_common_is_said(tmp_path) -> None:
+def test_unequal_variants_are_warned_of(tmp_path) -> None:
     study = small_study(tmp_path)
     vary = {"data.valid_fraction": ("0.1", "0.2"), "train.batching.seq_len": ("16", "32")}
     study = replace(study, settings=replace(study.settings, vary=vary))
@@ -121,7 +121,7 @@ def test_what_else_variants_have_not_in_common_is_said(tmp_path) -> None:
     assert "equally many" not in markdown(study, SUMMARY, "en", [])
 
 
-def test_a_first_variant_without_a_figure_is_the_one_that_is_named(tmp_path) -> None:
+def test_a_first_variant_without_figures_is_named(tmp_path) -> None:
     broken = replace(SUMMARY, rows=[ROWS[6], replace(ROWS[1], difference=None)])
     text = markdown(small_study(tmp_path), broken, "en", [])
     assert "**better** cannot be compared: **broken**, the first, has no figure." in text
@@ -199,7 +199,7 @@ def test_json_has_no_numbers_that_json_has_not(tmp_path) -> None:
     assert math.isinf(summarise(study).rows[1].difference.interval.low)
 
 
-def test_what_a_person_wrote_is_no_markup(tmp_path) -> None:
+def test_user_text_is_escaped(tmp_path) -> None:
     text = page("<b>&", {"en": "a <script>alert(1)</script>", "zh": "b"}, tmp_path)
     assert "<script>" not in text
     assert "<title>&lt;b&gt;&amp;</title>" in text
@@ -219,7 +219,7 @@ def test_chinese_is_chinese() -> None:
         assert text != WORDS["en"][key]
 
 
-def test_nothing_measured_is_nothing_drawn(tmp_path: Path) -> None:
+def test_nothing_is_drawn_without_measurements(tmp_path: Path) -> None:
     study = small_study(tmp_path)
     assert forest_picture(summarise(study), tmp_path) == ""
     assert curves_picture(study, tmp_path) == ""

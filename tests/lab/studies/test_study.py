@@ -245,7 +245,7 @@ def test_another_grid_in_the_same_folder_is_refused(tmp_path: Path) -> None:
     assert len(study_of(recipe_file(tmp_path), study.folder, more).variants) == 3
 
 
-def test_a_study_that_was_killed_while_it_began_goes_on(
+def test_a_study_killed_at_its_start_can_be_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever file comes first, the same command finds its study."""

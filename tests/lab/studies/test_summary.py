@@ -46,7 +46,7 @@ def test_variants_are_compared_seed_by_seed(tmp_path) -> None:
     assert (found.splits, found.n_seeds) == (["valid"], 4)
 
 
-def test_what_is_missing_or_diverged_is_counted(tmp_path) -> None:
+def test_missing_and_diverged_cells_are_counted(tmp_path) -> None:
     study = small_study(tmp_path, seeds=4)
     broken = figures(None, state="diverged", problem="step 3: the loss is nan")
     put(

@@ -57,7 +57,7 @@ def test_vary_is_read() -> None:
         (["model.norm=a,b,a"], "a is given twice"),
     ],
 )
-def test_what_is_no_field_with_values(words: list[str], message: str) -> None:
+def test_read_vary_rejects(words: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_vary(words)
 
@@ -200,7 +200,7 @@ def test_language_models_of_other_tokens_are_compared_by_characters(tmp_path: Pa
         comparable(same, "language", "bits_per_charakter", "loss")
 
 
-def test_a_study_of_tokenizers_says_by_what_it_compares(tmp_path: Path) -> None:
+def test_a_study_of_tokenizers_names_its_score(tmp_path: Path) -> None:
     vary = {"tokenizer": ['{kind = "char"}', '{kind = "bpe", vocab_size = 300}']}
     study = study_of(recipe_file(tmp_path), tmp_path / "study", vary)
     assert study.metric == "bits_per_character"

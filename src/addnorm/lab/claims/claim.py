@@ -1,4 +1,4 @@
-"""A claim: its statement, what is measured, and the rule by which the figures settle it."""
+"""A claim: its statement, its measurements, and the rule by which the figures settle it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
