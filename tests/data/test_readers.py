@@ -145,7 +145,7 @@ def test_every_reader_gives_the_same(kind: str, reader: str, tmp_path: Path) -> 
     assert [said(one) for one in again.train] == [said(one) for one in expected.train]
 
 
-def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+def test_readers_give_the_written_values(tmp_path: Path) -> None:
     """Of the examples that all readers agree on: those of the hardest kinds, by hand."""
     series = corpus_of("series", as_jsonl(KINDS["series"][0], tmp_path)).train[0]
     assert series.values.tolist() == [[i / 4 for i in range(21)], [7.0 - i for i in range(21)]]

@@ -13,7 +13,7 @@ NUMBERS = st.floats(-1e6, 1e6, width=32)
 
 
 @given(st.lists(NUMBERS, min_size=2, max_size=12), st.sampled_from([0, 1, 3]))
-def test_mean_and_deviation_of_what_is_known(values: list[float], gaps: int) -> None:
+def test_mean_and_deviation_skip_gaps(values: list[float], gaps: int) -> None:
     row = torch.tensor([*values, *[math.nan] * gaps], dtype=torch.float64)
     scaling = Scaling.standard(row[None])
     mean = math.fsum(values) / len(values)

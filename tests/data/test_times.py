@@ -36,7 +36,7 @@ HOUR = timedelta(hours=1)
         (None, None),
     ],
 )
-def test_what_is_a_time(cell: object, expected: datetime | None) -> None:
+def test_only_times_are_times(cell: object, expected: datetime | None) -> None:
     assert parsed_time(cell) == expected
 
 
@@ -86,9 +86,9 @@ WRONG: dict[str, tuple[list[datetime], str]] = {
     "twice": ([START, START], "f:2: the time .* comes twice"),
     "two zones": (
         [START.replace(tzinfo=UTC), (START + HOUR).replace(tzinfo=EAST)],
-        r"f:2: .* zone UTC\+02:00, and the first of UTC: bring all",
+        r"f:2: .* zone UTC\+02:00, and the first in UTC: bring all",
     ),
-    "a zone and none": ([START, (START + HOUR).replace(tzinfo=UTC)], "f:2: .* and the first of no"),
+    "a zone and none": ([START, (START + HOUR).replace(tzinfo=UTC)], "f:2: .* and the first in no"),
 }
 
 
@@ -125,7 +125,7 @@ def test_a_zone_with_summer_time_is_so_many_hours_from_utc() -> None:
     assert found == winter
     assert str(Interval(fixed=24 * HOUR).after(found, 1)) == "2023-03-26 12:00:00+01:00"
     summer = parsed_time(winter + timedelta(days=1))
-    with pytest.raises(InputError, match=r"f:2: .* is of zone UTC\+02:00, and the first of UTC\+0"):
+    with pytest.raises(InputError, match=r"f:2: .* is in zone UTC\+02:00, and the first in UTC\+0"):
         check_order([found, summer], ["f:1", "f:2"])
 
 

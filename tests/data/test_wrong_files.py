@@ -70,7 +70,7 @@ WRONG_CLIPS: Mapping[str, tuple[bytes, str]] = {
     "none.wav": (sound(CLIP[:0]), "empty or truncated: 0 samples"),
     "short.wav": (sound(CLIP[:90]), "90 samples is too short: .* at least 101"),
     "two.wav": (sound(np.stack([CLIP, CLIP], 1)), "has 2 channels: .*'averaged'"),
-    "nan.wav": (sound(CLIP * np.nan, subtype="FLOAT"), "infinite or none"),
+    "nan.wav": (sound(CLIP * np.nan, subtype="FLOAT"), "NaN or infinite"),
     "loud.wav": (sound(CLIP * 1e30, subtype="FLOAT"), "too loud"),
 }
 RIGHT_PICTURES: Mapping[str, bytes] = {
@@ -161,13 +161,13 @@ def test_in_a_table_it_is_named_by_its_line(config: Config, kind: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", RIGHT_PICTURES)
-def test_a_picture_is_what_is_in_it(name: str, tmp_path: Path) -> None:
+def test_unusual_pictures_are_read(name: str, tmp_path: Path) -> None:
     write(tmp_path, name, RIGHT_PICTURES[name], picture())
     assert len(pictures(tmp_path).load().train) == 2
 
 
 @pytest.mark.parametrize("name", RIGHT_CLIPS)
-def test_a_clip_is_what_is_in_it(name: str, tmp_path: Path) -> None:
+def test_unusual_clips_are_read(name: str, tmp_path: Path) -> None:
     write(tmp_path, name, RIGHT_CLIPS[name], sound())
     assert len(clips(tmp_path).load().train) == 2
 
@@ -175,7 +175,7 @@ def test_a_clip_is_what_is_in_it(name: str, tmp_path: Path) -> None:
 # What lies among the files.
 
 
-def test_what_is_no_example_is_counted(tmp_path: Path) -> None:
+def test_files_without_an_example_are_counted(tmp_path: Path) -> None:
     write(tmp_path, "1.png", picture(), picture())
     folder = tmp_path / "files"
     others = {
@@ -253,7 +253,7 @@ def test_a_name_that_is_too_long_does_not_exist(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("label", ['["x"]', '{"a": 1}'])
-def test_a_label_that_is_no_word_is_named(label: str, tmp_path: Path) -> None:
+def test_a_label_that_is_not_a_word_is_named(label: str, tmp_path: Path) -> None:
     (tmp_path / "1.png").write_bytes(picture())
     row = '{"file_name": "1.png", "label": '
     (tmp_path / "t.jsonl").write_text(f"{row}NaN}}\n{row}{label}}}\n")

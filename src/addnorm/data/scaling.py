@@ -1,4 +1,4 @@
-"""The scale of a series, in value and time: by its training part alone, and back to units."""
+"""The scale of a series, in value and time, computed from its training part alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,47 +19,47 @@ class Scaling:
     mean: tuple[float, ...]
     deviation: tuple[float, ...]
     interval: Interval | None = None
-    """The time from one step to the next; None where it is not known."""
+    """The time from one step to the next; None if it is unknown."""
 
     @classmethod
     def standard(cls, values: Float[Tensor, "variables time"]) -> "Scaling":
-        """The mean and deviation of each variable, in float64 and biased; gaps take no part.
+        """Compute the mean and the biased deviation of each variable in float64, without gaps.
 
-        A variable that is constant, or is nowhere, keeps its scale.
+        A variable that is constant or always missing keeps its scale.
         """
         mean, deviation = list[float](), list[float]()
         for row in values.double().numpy():
-            known = row[~np.isnan(row)]
-            mean.append(float(known.mean()) if len(known) else 0.0)
-            # The deviation of a constant is no zero where its mean is rounded.
-            changes = len(known) > 0 and known.min() < known.max()
-            deviation.append(float(known.std()) if changes else 1.0)
+            numbers = row[~np.isnan(row)]
+            mean.append(float(numbers.mean()) if len(numbers) else 0.0)
+            # The deviation of a constant is not zero where its mean is rounded.
+            changes = len(numbers) > 0 and numbers.min() < numbers.max()
+            deviation.append(float(numbers.std()) if changes else 1.0)
         return cls(tuple(mean), tuple(deviation))
 
     @classmethod
     def none(cls, variables: int) -> "Scaling":
-        """Every variable in its units."""
+        """Leave every variable in its units."""
         return cls((0.0,) * variables, (1.0,) * variables)
 
     def scaled(
         self, values: Float[Tensor, "*batch variables time"]
     ) -> Float[Tensor, "*batch variables time"]:
-        """Values in units as a model reads them: computed in float64, given in float32."""
+        """Scale values for a model: computed in float64, returned in float32."""
         return ((values.double() - _column(self.mean)) / _column(self.deviation)).float()
 
     def in_units(
         self, values: Float[Tensor, "*batch variables time"]
     ) -> Float[Tensor, "*batch variables time"]:
-        """What a model says, in units and float64."""
+        """Return a model's output in units, in float64."""
         return values.double() * _column(self.deviation) + _column(self.mean)
 
 
 def check_interval(name: str, interval: Interval | None, learnt: Scaling) -> None:
-    """Raise `InputError` for a series whose steps are longer or shorter than those learnt."""
+    """Raise `InputError` for a series with longer or shorter steps than the training data."""
     if None not in (interval, learnt.interval) and interval != learnt.interval:
         raise InputError(
             f"{name}: its steps are {interval} apart, and those of the training data "
-            f"{learnt.interval}: the model knows no others"
+            f"{learnt.interval}: the model learnt no others"
         )
 
 

@@ -19,9 +19,9 @@ Steps = NDArray[np.int64]
 
 
 def parsed_time(cell: object) -> datetime | None:
-    """The time in a cell: ISO 8601 such as `2016-07-01 00:00:00`, or `2016-07`; else None.
+    """Return the time in a cell: ISO 8601 such as `2016-07-01 00:00:00`, or `2016-07`; else None.
 
-    Its zone is so many hours from UTC: in one that changes in summer, steps would not be equal.
+    Its zone is a fixed offset from UTC: with daylight saving time, steps would not be equal.
     """
     if isinstance(cell, datetime):
         return _fixed(cell)
@@ -39,7 +39,7 @@ def parsed_time(cell: object) -> datetime | None:
 
 
 def _fixed(time: datetime) -> datetime | None:
-    """A time as Python's own, in a zone of a fixed offset; None where pandas has nanoseconds."""
+    """The time as a plain datetime with a fixed offset; None where pandas has nanoseconds."""
     if getattr(time, "nanosecond", 0):
         return None
     offset = time.utcoffset()
@@ -50,7 +50,7 @@ def _fixed(time: datetime) -> datetime | None:
 
 @dataclass(frozen=True)
 class Interval:
-    """The time from one step to the next: so many months, or a fixed time."""
+    """The time from one step to the next: a number of months, or a fixed time."""
 
     months: int = 0
     fixed: timedelta = timedelta()
@@ -61,14 +61,14 @@ class Interval:
         return "1 month" if self.months == 1 else f"{self.months} months"
 
     def after(self, time: datetime, steps: int) -> datetime:
-        """The time so many steps later."""
+        """Return the time `steps` steps after a time."""
         if not self.months:
             return time + steps * self.fixed
         months = 12 * time.year + time.month - 1 + steps * self.months
         return time.replace(year=months // 12, month=months % 12 + 1)
 
     def position(self, first: datetime, time: datetime) -> float:
-        """How many steps after `first` a time is; no whole number where it is between two."""
+        """Return how many steps after `first` a time is; not an integer if between two steps."""
         if not self.months:
             return (time - first) / self.fixed
         months = 12 * (time.year - first.year) + time.month - first.month
@@ -77,7 +77,7 @@ class Interval:
 
     @property
     def season(self) -> int | None:
-        """The steps of a day, of a week of days, or of a year of months; None for others."""
+        """The number of steps in a day, in a week of days or in a year of months; else None."""
         if self.months:
             return 12 // self.months if self.months < 12 and 12 % self.months == 0 else None
         day = timedelta(days=1)
@@ -87,14 +87,14 @@ class Interval:
 
 
 def regular_interval(times: Sequence[datetime]) -> Interval:
-    """The most frequent time between two neighbours, in months where days of a month recur."""
+    """Return the most frequent time between neighbours, in months if all have one day of month."""
     if _same_day_of_month(times):
         return Interval(_most_frequent([_months(b) - _months(a) for a, b in pairwise(times)]))
     return Interval(fixed=_most_frequent([b - a for a, b in pairwise(times)]))
 
 
 def _same_day_of_month(times: Sequence[datetime]) -> bool:
-    """Whether all are of one day of their months, no later than the 28th, and of one hour."""
+    """Whether all have the same day of the month, up to the 28th, and the same time of day."""
     first = times[0]
     return first.day <= 28 and all((t.day, t.time()) == (first.day, first.time()) for t in times)
 
@@ -113,7 +113,7 @@ def check_order(times: Sequence[datetime], places: Sequence[str]) -> None:
     for i, time in enumerate(times):
         if time.utcoffset() != first:
             raise InputError(
-                f"{places[i]}: the time {time} is of zone {_zone(time)}, and the first of "
+                f"{places[i]}: the time {time} is in zone {_zone(time)}, and the first in "
                 f"{_zone(times[0])}: bring all times to one zone, such as UTC"
             )
     for i in range(1, len(times)):
@@ -131,19 +131,19 @@ def _zone(time: datetime) -> str:
 
 
 def steps_of(times: Sequence[datetime], places: Sequence[str], interval: Interval) -> Steps:
-    """The step of each time on the grid. Raises `InputError` for one between two steps."""
-    found = [interval.position(times[0], time) for time in times]
-    for place, time, position in zip(places, times, found, strict=True):
+    """Return the step of each time on the grid. Raises `InputError` for one between two steps."""
+    positions = [interval.position(times[0], time) for time in times]
+    for place, time, position in zip(places, times, positions, strict=True):
         if position != int(position):
             raise InputError(
                 f"{place}: the time {time} is not on the interval of {interval} that the series "
                 f"has from {times[0]} on"
             )
-    return np.array(found).astype(np.int64)
+    return np.array(positions).astype(np.int64)
 
 
 def comparable(time: datetime, other: datetime) -> datetime:
-    """A time to compare with another: without a zone of its own it is of that one's.
+    """Return a time that can be compared with another; without a zone it takes the other's.
 
     Raises `InputError` for a time with a zone where the other has none.
     """

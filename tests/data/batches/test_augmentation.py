@@ -59,7 +59,7 @@ def test_a_change_follows_from_its_draws_and_leaves_what_it_was_given(augmentati
 
 
 @pytest.mark.parametrize("augmentation", EVERY[:4], ids=lambda one: one.kind)
-def test_an_image_does_not_depend_on_those_beside_it(augmentation: Any) -> None:
+def test_an_image_does_not_depend_on_its_neighbours(augmentation: Any) -> None:
     given = examples(12)
     whole = augmentation(given, dice(12)).images
     some = [3, 7, 8]
@@ -175,7 +175,7 @@ def same(one: Batch, other: Batch) -> bool:
     )
 
 
-def test_an_epoch_goes_on_from_any_place() -> None:
+def test_an_epoch_resumes_from_any_place() -> None:
     """All changes are functions of (seed, epoch, place): no state is kept."""
     config = ExamplesConfig(size=6, shift=1, augment=EVERY)
     whole = list(config.build(corpus(), seed=3).train.batches(2))

@@ -54,13 +54,13 @@ def restored(read: list[int], said: list[int], first: int = FIRST) -> list[int]:
     mean_span=st.floats(1, 8),
     seed=st.integers(0, 2**32),
 )
-def test_spans_and_what_is_left_are_the_text(
+def test_spans_and_the_rest_make_up_the_text(
     n: int, share: float, mean_span: float, seed: int
 ) -> None:
     noise = SpanCorruption(share, mean_span, range(FIRST, FIRST + 400))
     rng = np.random.default_rng(seed)
     ids = rng.integers(4, 90, n)
-    read, said = (one.tolist() for one in noise.damaged(ids, rng))
+    read, said = (one.tolist() for one in noise.corrupt(ids, rng))
     assert restored(read, said) == ids.tolist()
     hidden, spans = noise.n_spans(n)
     assert sum(i < FIRST for i in said) == hidden == min(max(round(n * share), 1), n)
@@ -84,7 +84,7 @@ def test_every_place_is_hidden_in_its_turn() -> None:
 def test_infilling_keeps_what_it_does_not_hide(n: int, share: float, seed: int) -> None:
     rng = np.random.default_rng(seed)
     ids = np.arange(n)
-    read, said = TextInfilling(share, 3.0, FIRST).damaged(ids, rng)
+    read, said = TextInfilling(share, 3.0, FIRST).corrupt(ids, rng)
     assert said.tolist() == ids.tolist()
     left = read[read != FIRST]
     assert (np.diff(left) > 0).all()  # a part of the text, in its order
@@ -97,7 +97,7 @@ def test_infilling_keeps_what_it_does_not_hide(n: int, share: float, seed: int) 
 def test_infilling_hides_the_share() -> None:
     noise, left = TextInfilling(0.3, 3.0, FIRST), 0
     for seed in range(300):
-        read, _ = noise.damaged(np.arange(100), np.random.default_rng(seed))
+        read, _ = noise.corrupt(np.arange(100), np.random.default_rng(seed))
         left += int((read != FIRST).sum())
     assert left / 30_000 == pytest.approx(0.74, abs=0.03)  # spans that meet hide a token once
 
@@ -107,7 +107,7 @@ def test_sentences_in_another_order() -> None:
     noise = TextInfilling(0.0, 3.0, FIRST, sentence_ends=np.array([stop]))
     ids = np.array([1, 2, stop, 3, stop, 4, 5, 6])
     orders = {
-        tuple(noise.damaged(ids, np.random.default_rng(seed))[0].tolist()) for seed in range(90)
+        tuple(noise.corrupt(ids, np.random.default_rng(seed))[0].tolist()) for seed in range(90)
     }
     assert len(orders) == 6
     assert (1, 2, 9, 4, 5, 6, 3, 9) in orders
@@ -177,7 +177,7 @@ def test_no_room_for_text() -> None:
     more = with_special_tokens(Tokenizers(plain, plain), SENTINELS).source
     around = Tokenizer(more.inner, before=(2, 2), after=(3,))
     encoded = encode(Corpus([Text("abc")]), Tokenizers(around, around))
-    with pytest.raises(InputError, match="no room for 2 tokens of text beside 3 special"):
+    with pytest.raises(InputError, match="no room for 2 tokens of text and 3 special"):
         DenoisingConfig(seq_len=4).build(encoded)
 
 

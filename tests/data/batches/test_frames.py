@@ -39,7 +39,7 @@ def test_a_batch_has_the_clips_and_the_mask_of_their_frames() -> None:
             assert int(target) == i % 3
 
 
-def test_it_goes_on_from_any_place() -> None:
+def test_an_epoch_of_clips_resumes_from_any_place() -> None:
     config = FramesConfig(frames=20, augment=SpecAugmentConfig(time_width=3, mel_width=2))
     held = corpus()
     whole = list(config.build(held, seed=1).train.batches(2))
@@ -51,7 +51,7 @@ def values(batch: Batch) -> tuple[object, ...]:
     return (batch.indices, batch.targets, batch.inputs)
 
 
-def test_masks_are_spans_of_the_mean_and_no_wider_than_said() -> None:
+def test_masks_are_spans_of_the_mean_within_the_width() -> None:
     config = SpecAugmentConfig(time_masks=1, time_width=6, time_share=0.5, mel_masks=1, mel_width=3)
     clip = torch.randn(8, 20)
     masked_frames, masked_mels = set[int](), set[int]()

@@ -56,7 +56,7 @@ def pixels(examples: Any) -> Tensor:
 # Reading.
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_npz_images_round_trip(tmp_path: Path) -> None:
     held = arrays()
     corpus = ImagesConfig(file=write(tmp_path, **held)).load()
     assert corpus.task == "classification"
@@ -188,7 +188,7 @@ def test_a_damaged_file_is_refused_or_whole(
         assert torch.equal(pixels(ImagesConfig(file=path).load().train)[:, 0], torch.from_numpy(x))
 
 
-def test_what_is_no_npz(tmp_path: Path) -> None:
+def test_a_file_that_is_not_npz_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "images.npz"
     np.save(tmp_path / "x.npy", x)
     for content in (b"", b"words", (tmp_path / "x.npy").read_bytes()):
@@ -302,7 +302,7 @@ def test_moves_are_within_reach_and_all_there() -> None:
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 9), epoch=st.integers(0, 5), start=st.integers(0, 3))
-def test_an_epoch_goes_on_from_any_place(seed: int, epoch: int, start: int) -> None:
+def test_an_epoch_resumes_from_any_place(seed: int, epoch: int, start: int) -> None:
     """Order and moves are functions of (seed, epoch, example): no state is kept."""
     loader = Images(encoded(), encoded().train, 3, seed=seed, shift=1)
     whole = list(loader.batches(epoch))

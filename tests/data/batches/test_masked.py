@@ -17,7 +17,7 @@ from addnorm.data.batches.masked import (
     TokenUnitsConfig,
     WordBeginnings,
     WordUnitsConfig,
-    words_of,
+    word_bounds,
 )
 from addnorm.data.examples import Corpus, Pair, Text
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus, encode
@@ -48,7 +48,7 @@ def test_words_are_whole(
     n = data.draw(st.integers(1, len(begins)))
     groups = units.groups(np.array(begins), n, np.random.default_rng(seed))
     chosen = groups != NONE
-    starts, stops = words_of(np.array(begins))
+    starts, stops = word_bounds(np.array(begins))
     lengths = stops - starts
     assert lengths.sum() == len(begins)
     for start, stop in zip(starts, stops, strict=True):
@@ -58,7 +58,7 @@ def test_words_are_whole(
 
 
 @given(seed=SEEDS)
-def test_spans_are_no_longer_than_said(seed: int) -> None:
+def test_spans_are_at_most_the_longest(seed: int) -> None:
     units = SpanUnitsConfig(p=0.2, longest=4)
     groups = units.groups(np.ones(200, bool), 60, np.random.default_rng(seed))
     assert (groups != NONE).sum() == 60
@@ -82,7 +82,7 @@ def test_words_of_learnt_tokenizers(config: CharConfig | WordConfig | BPEConfig)
     text = "the cat, the other cat and\nthe dog"
     tokenizer = config.train([text] * 9)
     ids = np.array(tokenizer.encode(text))
-    starts, stops = words_of(WordBeginnings(tokenizer).of(ids))
+    starts, stops = word_bounds(WordBeginnings(tokenizer).of(ids))
     spelt = [
         tokenizer.decode(ids[start:stop].tolist()).strip()
         for start, stop in zip(starts, stops, strict=True)
@@ -224,7 +224,7 @@ def test_masks_of_validation_stay() -> None:
 
 
 def test_no_room_for_text() -> None:
-    with pytest.raises(InputError, match="seq_len = 2 has no room for text beside 2 special"):
+    with pytest.raises(InputError, match="seq_len = 2 has no room for text and 2 special"):
         MaskedConfig(seq_len=2).build(CORPUS)
 
 

@@ -105,7 +105,7 @@ def test_the_identity_of_a_map_leaves_every_pixel() -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_no_strength_is_no_change(name: str) -> None:
+def test_zero_strength_changes_nothing(name: str) -> None:
     images = pictures()
     found = changed(images, [(name, 1)] * len(images), 0.0)
     if name in ("autocontrast", "equalize"):  # they have no strength

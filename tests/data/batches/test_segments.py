@@ -39,7 +39,7 @@ def test_segments_are_the_documents(texts: list[str], most: int, seed: int | Non
         assert again == texts
 
 
-def test_epochs_cut_and_order_anew() -> None:
+def test_epochs_differ_in_cuts_and_order() -> None:
     corpus, tokenizer = encoded(["abcdefgh" * 20])
     segments = Segments(corpus.train, tokenizer, 50)
     epochs = [np.concatenate(segments.batches(3, epoch, 2)) for epoch in (0, 1, 0)]

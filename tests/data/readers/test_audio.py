@@ -41,7 +41,7 @@ def tone(hertz: float, seconds: float = 0.5, rate: int = 16_000) -> Tensor:
 
 @settings(max_examples=20)
 @given(st.lists(st.tuples(*[st.integers(-(2**15), 2**15 - 1)] * 2), min_size=1, max_size=20))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, samples) -> None:
+def test_sound_files_round_trip(tmp_path_factory: pytest.TempPathFactory, samples) -> None:
     channels = [list(channel) for channel in zip(*samples, strict=True)]
     path = write(tmp_path_factory.mktemp("wav") / "a.wav", channels, rate=8000)
     found, rate = read_audio(path)
@@ -184,7 +184,7 @@ def test_a_damaged_clip_is_named_or_counted(tmp_path: Path) -> None:
 def test_options_that_do_not_go_together() -> None:
     with pytest.raises(InputError, match="copies of clips"):
         AudioConfig(train="a", speeds=(0.9,), valid_fraction=0.1)
-    with pytest.raises(InputError, match="of the filters hear nothing"):
+    with pytest.raises(InputError, match="of the filters are empty"):
         AudioConfig(train="a", sample_rate=8000, n_mels=200)
     with pytest.raises(InputError, match="speeds"):
         AudioConfig(train="a", speeds=(0.0,))

@@ -225,7 +225,7 @@ def test_cells_of_numpy_are_read_as_those_of_python() -> None:
 @pytest.mark.parametrize(
     "nothing", [np.float32("nan"), Decimal("NaN"), np.datetime64("NaT"), float("nan"), None, " "]
 )
-def test_nothing_of_any_type_is_no_class(nothing: object) -> None:
+def test_an_empty_cell_of_any_type_has_no_class(nothing: object) -> None:
     assert is_missing(nothing)
     rows = [{"text": "a", "label": nothing}, {"text": "b", "label": 1}]
     read = addnorm.table(rows, text="text", label="label")
@@ -241,7 +241,7 @@ def test_zero_is_one_class_and_a_decimal_number_no_other_number() -> None:
         addnorm.table(mixed, text="text", label="label")
 
 
-def test_a_class_that_is_no_text_is_refused_in_a_list_of_pairs() -> None:
+def test_an_invalid_class_is_refused_in_a_list_of_pairs() -> None:
     with pytest.raises(InputError, match=r"train\[1\]: this row: half a surrogate pair"):
         addnorm.labelled([("a", "b"), ("c", "\ud800")])
 
@@ -254,7 +254,7 @@ def test_a_class_that_is_no_text_is_refused_in_a_list_of_pairs() -> None:
         (True, None), (None, None), ([1.0], None), ("\u0663", 3.0),
     ],
 )  # fmt: skip
-def test_what_is_a_number(cell: object, expected: float | None) -> None:
+def test_only_numbers_are_numbers(cell: object, expected: float | None) -> None:
     assert number_of(cell) == expected
 
 

@@ -147,7 +147,7 @@ def test_a_wrong_row_is_named(tmp_path: Path, case: str) -> None:
     assert expected in str(caught.value)
 
 
-def test_wrong_templates() -> None:
+def test_wrong_templates_are_refused() -> None:
     with pytest.raises(ValueError, match="is not a Jinja template"):
         ChatConfig(train=Path("t"), template="{% for %}")
     with pytest.raises(ValueError, match="lowercase would change"):

@@ -48,7 +48,7 @@ def test_words_alone_are_read_and_others_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", [0, -10])
-def test_numbers_are_no_words(column: int, tmp_path: Path) -> None:
+def test_word_numbers_are_refused_as_words(column: int, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="CoNLL-U, whose first column numbers the words: give data"
     ):

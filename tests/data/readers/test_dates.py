@@ -66,7 +66,7 @@ def test_chinese_numbers() -> None:
 
 
 @pytest.mark.parametrize("to", [*LANGUAGES, "zh_TW", "pt_BR", "hi", "sr", "am"])
-def test_no_two_numbers_are_said_alike(to: str) -> None:
+def test_numbers_in_words_are_distinct(to: str) -> None:
     locale = Locale.parse(to)
     numbers = [*range(0, 10_000, 97), *range(130)]
     assert len({in_words(number, locale) for number in numbers}) == len(set(numbers))

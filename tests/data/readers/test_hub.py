@@ -86,7 +86,7 @@ def test_bytes_in_a_column_of_any_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cell", [b"no picture", "nowhere.png"])
-def test_what_is_no_image_is_refused_with_its_row(cell: Any, tmp_path: Path) -> None:
+def test_a_cell_without_an_image_is_refused_with_its_row(cell: Any, tmp_path: Path) -> None:
     columns = {"image": [cell] * 2, "label": ["a", "b"]}
     datasets.Dataset.from_dict(columns).save_to_disk(tmp_path / "raw")
     with pytest.raises(InputError, match="train row 1") as caught:

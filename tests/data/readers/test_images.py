@@ -120,7 +120,7 @@ def test_32_bits_are_refused(kind: type, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_what_is_transparent_shows_white(mode: str, channels: int, tmp_path: Path) -> None:
+def test_transparent_pixels_are_white(mode: str, channels: int, tmp_path: Path) -> None:
     """Black on nothing, whose hidden colour is black too."""
     pixels = np.zeros((4, 4, 4), np.uint8)
     pixels[1, 1] = (0, 0, 0, 255)

@@ -119,7 +119,9 @@ def test_splits_have_their_own_files(root: Path) -> None:
     ],
     ids=str,
 )
-def test_what_lacks_is_named(root: Path, train: Any, options: dict[str, Any], message: str) -> None:
+def test_missing_files_and_columns_are_named(
+    root: Path, train: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError, match=message):
         config(root, train, **options).load()
 
@@ -154,7 +156,7 @@ def test_an_empty_folder_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "message"), [("(", "no regular"), ("a", "0 groups"), ("(a)(b)", "2")]
+    ("label", "message"), [("(", "not a regular"), ("a", "0 groups"), ("(a)(b)", "2")]
 )
 def test_a_label_is_an_expression_with_one_group(label: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
@@ -181,7 +183,7 @@ def test_a_text_is_found_where_a_class_would_be(root: Path) -> None:
         config(root, "t.jsonl", labels="text", label_column="word").load()
 
 
-def test_a_text_lies_beside_its_file(root: Path) -> None:
+def test_texts_are_read_from_txt_files(root: Path) -> None:
     for n, text in enumerate(["a cat\n", "two\nlines", "", " \n"]):
         (root / "flat" / f"{['cat', 'dog'][n // 2]}_{n}.txt").write_text(text)
     beside = config(root, "flat", labels="text_beside")

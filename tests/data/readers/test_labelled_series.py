@@ -50,11 +50,11 @@ def test_an_empty_cell_leaves_its_series_out(tmp_path: Path) -> None:
 
 
 WRONG: dict[str, tuple[list[str], dict[str, Any], str]] = {
-    "parted": ([ROWS[0], ROWS[2], ROWS[1]], {}, "s.csv:4: series 'a' goes on after another"),
+    "parted": ([ROWS[0], ROWS[2], ROWS[1]], {}, "s.csv:4: series 'a' continues after another"),
     "two classes": ([ROWS[0], ROWS[1].replace("high", "low")], {}, "s.csv:3: class = 'low', and"),
     "unsorted": ([ROWS[1], ROWS[0]], {}, "s.csv:3: .* sort the table by time"),
     "an empty cell": ([ROWS[0], "a,2020-01-02,,1,high"], {}, "s.csv:3: up is empty"),
-    "a word": ([ROWS[0], "a,2020-01-02,one,1,high"], {}, "s.csv:3: up = 'one' is no number"),
+    "a word": ([ROWS[0], "a,2020-01-02,one,1,high"], {}, "s.csv:3: up = 'one' is not a number"),
     "no id": (ROWS, {"id_column": "idd"}, "no column 'idd'. Did you mean 'id'"),
     "no class": (ROWS, {"label_column": "clas"}, "no column 'clas'"),
     "no name": (

@@ -83,7 +83,7 @@ def test_paragraphs_stand_between_empty_lines(put) -> None:
     assert texts(corpus.train) == ["a\nb", "c"]
 
 
-def test_what_is_both_given_and_held_out_is_refused(put) -> None:
+def test_a_split_both_given_and_held_out_is_refused(put) -> None:
     path = put("a.txt", "abc")
     with pytest.raises(InputError, match="either valid or valid_fraction"):
         TextConfig(train=path, valid=path, valid_fraction=0.1).load()

@@ -59,21 +59,24 @@ WRONG = {
     "a time twice": ([GOOD[0], GOOD[1], GOOD[1]], "s.csv:4: .* comes twice"),
     "two zones": (
         ["2020-01-01 00:00+00:00,1,2", "2020-01-01 01:00+00:00,1,2", "2020-01-01 03:00+01:00,1,2"],
-        r"s.csv:4: .* is of zone UTC\+01:00, and the first of UTC",
+        r"s.csv:4: .* is in zone UTC\+01:00, and the first in UTC",
     ),
     "a gap": ([*GOOD[:2], GOOD[3]], "s.csv:4: 1 steps of 1:00:00 are missing before .*leave_out"),
     "an empty cell": ([GOOD[0], "2020-01-01 01:00,,20"], "s.csv:3: a is empty: .*leave_out"),
     "nan": ([GOOD[0], "2020-01-01 01:00,2,NaN"], "s.csv:3: b is empty"),
     "an infinite cell": (
         [GOOD[0], "2020-01-01 01:00,2,inf"],
-        "s.csv:3: b = 'inf' is no number: leave the cell empty where",
+        "s.csv:3: b = 'inf' is not a number: leave the cell empty where",
     ),
     "too large": ([GOOD[0], "2020-01-01 01:00,2,1e39"], "s.csv:3: b = '1e39' is too large"),
-    "a decimal comma": ([GOOD[0], '2020-01-01 01:00,2,"1,5"'], "s.csv:3: b = '1,5' .* a point for"),
-    "a word": ([GOOD[0], "2020-01-01 01:00,two,2"], "s.csv:3: a = 'two' is no number: name the"),
-    "no time": ([GOOD[0], "yesterday,2,2"], "s.csv:3: date = 'yesterday' is no time"),
+    "a decimal comma": (
+        [GOOD[0], '2020-01-01 01:00,2,"1,5"'],
+        "s.csv:3: b = '1,5' .* a point instead",
+    ),
+    "a word": ([GOOD[0], "2020-01-01 01:00,two,2"], "s.csv:3: a = 'two' is not a number: name the"),
+    "no time": ([GOOD[0], "yesterday,2,2"], "s.csv:3: date = 'yesterday' is not a time"),
     "no times": (["1,2,3", "4,5,6"], "s.csv:2: no column holds a time .* data.time_column"),
-    "one row": (GOOD[:1], "1 rows are no series"),
+    "one row": (GOOD[:1], "a series needs at least two times, and there are 1"),
     "an empty line": ([GOOD[0], "", GOOD[1]], "s.csv:3: an empty line"),
     "cells too few": ([GOOD[0], "2020-01-01 01:00,2"], "s.csv:3: 2 cells, but 3 columns"),
     "off the interval": ([*GOOD, "2020-01-01 03:30,2,2"], "s.csv:6: .* is not on the interval"),
@@ -90,7 +93,7 @@ def test_a_wrong_table_is_named(case: str, tmp_path: Path) -> None:
 HEADERS = {
     "date,a,a": "s.csv:1: two columns have the name 'a'",
     "2020-01-01,0,1": "s.csv:2: the names of the columns are 2020-01-01, 0, 1: the table has no",
-    "date,,b": "s.csv:2: column 2 has no name, as the numbers that pandas writes",
+    "date,,b": "s.csv:2: column 2 has no name, like the row numbers that pandas writes",
 }
 
 
@@ -121,9 +124,9 @@ ROWS = [{"t": f"2020-01-0{i}", "a": i, "b": -i} for i in range(1, 5)]
         ({"a": ...}, "s.jsonl:3: no column 'a'.*Valid: t, b"),
         ({"t": ...}, "s.jsonl:3: no column 't'.*Valid: a, b"),
         ({"c": 1}, "s.jsonl:3: a column 'c' that the first row lacks: name the columns"),
-        ({"a": 10**400}, "s.jsonl:3: a = 1000.* is no number"),
-        ({"a": True}, "s.jsonl:3: a = True is no number"),
-        ({"a": [1]}, r"s.jsonl:3: a = \[1\] is no number"),
+        ({"a": 10**400}, "s.jsonl:3: a = 1000.* is not a number"),
+        ({"a": True}, "s.jsonl:3: a = True is not a number"),
+        ({"a": [1]}, r"s.jsonl:3: a = \[1\] is not a number"),
     ],
 )
 def test_rows_of_other_keys_are_named(
@@ -235,7 +238,7 @@ def test_a_part_may_be_left_out(root: Path) -> None:
         ({"valid_from": 0}, "must follow one another"),
         ({"until": 101}, "data.until = 101: .* has 100 rows"),
         ({"test_from": "2021-01-01"}, r"test_from = '?2021-01-01'?: .* goes from 2020-01-01"),
-        ({"test_from": "soon"}, "data.test_from = 'soon' is no date"),
+        ({"test_from": "soon"}, "data.test_from = 'soon' is not a date"),
     ],
 )
 def test_borders_that_cannot_be(options: dict[str, Any], message: str, root: Path) -> None:
@@ -244,6 +247,6 @@ def test_borders_that_cannot_be(options: dict[str, Any], message: str, root: Pat
 
 
 @pytest.mark.parametrize("moment", [-1, 1.5])
-def test_numbers_that_are_no_place(moment: float, root: Path) -> None:
+def test_impossible_borders_are_refused(moment: float, root: Path) -> None:
     with pytest.raises(ValidationError, match="valid_from"):
         parts(root, valid_from=moment)

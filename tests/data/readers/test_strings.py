@@ -36,7 +36,7 @@ def test_every_file_is_in_a_string(split: str, times: int) -> None:
     assert {len(one.text.split()) for one in found} <= {1, 2, 3, 4}
 
 
-def test_the_text_says_what_is_heard_in_its_order() -> None:
+def test_the_text_has_the_classes_in_the_order_of_the_clips() -> None:
     for one in made(pause=(2, 4)):
         levels = one.frames[0].tolist()
         heard = [round(100 * level) for level in levels if level >= 0]
@@ -92,7 +92,7 @@ def test_images_stand_side_by_side_in_one_size() -> None:
         StringsConfig(group_pattern="(a)").corpus(Corpus(images))
 
 
-def test_what_is_80_db_below_the_loudest_is_not_heard() -> None:
+def test_features_end_80_db_below_the_loudest() -> None:
     loud, quiet = torch.tensor([[1.0]]), torch.tensor([[-1.4]])
     assert one_after_another([loud, quiet], [0, 1]).tolist() == [[1.0, -1.0, -1.0]]
 
@@ -102,10 +102,10 @@ def test_what_is_80_db_below_the_loudest_is_not_heard() -> None:
     [
         ({"shortest": 4, "longest": 3}, "longest = 3 is less than shortest = 4"),
         ({"pause": (3, 1)}, "ends before it begins"),
-        ({"group_pattern": "("}, "no regular expression"),
+        ({"group_pattern": "("}, "not a regular expression"),
         ({"group_pattern": "a"}, "has 0 groups"),
     ],
 )
-def test_wrong_fields(options: dict[str, Any], message: str) -> None:
+def test_wrong_fields_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         StringsConfig(**options)

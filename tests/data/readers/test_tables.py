@@ -123,7 +123,7 @@ def test_several_labels_and_numbers(put) -> None:
         table([{"t": "x", "l": 3}], text="t", labels="l")
 
 
-def test_what_is_empty_is_reported(put) -> None:
+def test_empty_cells_are_reported(put) -> None:
     path = put(
         "a.jsonl",
         '{"t": "x", "l": 1}\n\n{"t": " ", "l": 1}\n{"t": "y", "l": null}\n{"t": null, "l": ""}\n',
@@ -236,7 +236,7 @@ def test_a_dataset_on_disk(tmp_path: Path) -> None:
     assert len(single.train) == 3
 
 
-def test_a_folder_that_is_no_dataset(tmp_path: Path) -> None:
+def test_a_folder_without_a_dataset_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(InputError, match="datasets cannot load"):
@@ -259,7 +259,7 @@ def test_sentences_make_one_text_and_references_stay_apart(tmp_path: Path) -> No
     assert low.train[0] == Pair("one a. two.", "short a", ("brief",))
 
 
-def test_a_sentence_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_sentence_of_another_type_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"source": ["One.", 2], "target": "x"}\n')
     table = TableConfig(root=tmp_path, train=Path("a.jsonl"), source="source", target="target")
     with pytest.raises(InputError, match=r"a\.jsonl:1: expected text, not 2"):
@@ -302,7 +302,7 @@ def test_numbers_that_no_model_holds_are_named(put, cell: str, message: str) -> 
         TableConfig(train=path, text="text", values="n").load()
 
 
-def test_what_pandas_writes_for_nothing_is_no_label(put) -> None:
+def test_nan_is_a_missing_label(put) -> None:
     path = put("a.jsonl", '{"text": "a", "label": NaN}\n{"text": "b", "label": "x"}\n')
     report = TableConfig(train=path, text="text", label="label").load().reports["train"]
     assert report.left_out == {"empty label": [f"{path}:1"]}

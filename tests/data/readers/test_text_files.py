@@ -27,7 +27,7 @@ def test_the_last_line_feed_ends_a_line(text: str, lines: list[str]) -> None:
     assert lines_of(text) == lines
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
     assert read_text(written(tmp_path, b"\xef\xbb\xbfa\xef\xbb\xbf")) == "a\ufeff"
 
 

@@ -1,4 +1,4 @@
-"""Tokenizers of someone's own: ids after the special ones, saved and loaded by themselves."""
+"""Custom tokenizers: ids after the special ones, saved and loaded by themselves."""
 
 import json
 from collections.abc import Iterable
@@ -15,8 +15,8 @@ from addnorm.data.tokenizing import codecs
 from addnorm.data.tokenizing.codecs import (
     BETWEEN_WORDS,
     SPECIALS,
+    CustomCodec,
     LibraryCodec,
-    OwnCodec,
     pieces_of,
 )
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -74,9 +74,9 @@ def test_every_text_comes_back(tmp_path: Path) -> None:
         stream = made.stream()
         assert "".join(stream.push(i) for i in [2, *ids, 3]) + stream.finish() == text
     assert made.pieces([0, made.encode("a")[0]]) == ["<pad>", "a"]
-    assert not made.says(0)
-    assert made.says(4)
-    assert not made.says(260)
+    assert not made.is_text(0)
+    assert made.is_text(4)
+    assert not made.is_text(260)
     assert made.encode_words(["ab", "c"]) == (made.encode("ab c"), [0, 2])
     made.save(tmp_path / "tokenizer.json")
     read = Tokenizer.load(tmp_path / "tokenizer.json")
@@ -115,9 +115,9 @@ class Empty(Bytes):
         (Wrong(0), "its ids are 0 to 255"),
     ],
 )
-def test_what_is_no_tokenizer_is_refused(own: Any, expected: str) -> None:
+def test_an_incomplete_tokenizer_is_refused(own: Any, expected: str) -> None:
     with pytest.raises(InputError, match=expected):
-        Tokenizer(OwnCodec(own, BytesConfig())).encode("a")
+        Tokenizer(CustomCodec(own, BytesConfig())).encode("a")
 
 
 def test_half_a_surrogate_pair_is_refused() -> None:
@@ -161,7 +161,7 @@ SAMPLE = (
 )
 
 
-@pytest.mark.parametrize("config", [CharConfig(), BPEConfig(vocab_size=300)])
+@pytest.mark.parametrize("config", [CharConfig(), BPEConfig(vocab_size=300), WordConfig()])
 def test_a_long_text_has_the_same_ids_in_pieces(
     config: TokenizerConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,11 +175,11 @@ def test_a_long_text_has_the_same_ids_in_pieces(
         assert made.encode_batch([SAMPLE, "", "a b"]) == whole
 
 
-def test_a_text_that_nobody_knows_how_to_divide_stays_whole(
+def test_a_text_whose_division_is_unknown_stays_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(codecs, "PIECE", 4)
-    made = train_tokenizer(WordConfig(), ["a,b a , b"])
+    made = train_tokenizer(WordConfig(words="kim"), ["a,b a , b"])
     assert isinstance(made.codec, LibraryCodec)
     assert made.codec.division is None
     assert [*pieces_of("abcdefgh ij", None)] == ["abcdefgh ij"]

@@ -1,4 +1,4 @@
-"""Long texts are tokenised in pieces, and nobody could tell from their ids."""
+"""Long texts are tokenized in pieces whose ids are those of the whole text."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
 from addnorm.data.tokenizing import codecs, pieces
-from addnorm.data.tokenizing.codecs import OwnCodec
+from addnorm.data.tokenizing.codecs import CustomCodec
 from addnorm.data.tokenizing.pieces import ids_of
 from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
@@ -72,27 +72,31 @@ TOKENIZERS = {
 }
 
 
-def plain(tokenizer: Tokenizer, some: list[str]) -> list[list[int]]:
-    return [tokenizer.encode(text) for text in some]
+def whole(tokenizer: Tokenizer, examples: list[str]) -> list[list[int]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(codecs, "PIECE", 10**6)
+        return [tokenizer.encode(text) for text in examples]
 
 
-def in_pieces(tokenizer: Tokenizer, some: list[str], dtype: type = np.uint16) -> list[list[int]]:
-    found: list[list[int]] = []
-    for n, ids in ids_of(tokenizer, some, np.dtype(dtype)):
-        if n == len(found):
-            found.append([])
-        found[n] += ids.tolist()
-    return found
+def in_pieces(
+    tokenizer: Tokenizer, examples: list[str], dtype: type = np.uint16
+) -> list[list[int]]:
+    result: list[list[int]] = []
+    for n, ids in ids_of(tokenizer, examples, np.dtype(dtype)):
+        if n == len(result):
+            result.append([])
+        result[n] += ids.tolist()
+    return result
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-@given(some=st.lists(texts, max_size=4))
-def test_pieces_have_the_ids_of_the_whole(kind: str, some: list[str]) -> None:
-    assert in_pieces(TOKENIZERS[kind], some) == plain(TOKENIZERS[kind], some)
+@given(examples=st.lists(texts, max_size=4))
+def test_pieces_have_the_ids_of_the_whole(kind: str, examples: list[str]) -> None:
+    assert in_pieces(TOKENIZERS[kind], examples) == whole(TOKENIZERS[kind], examples)
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "word"])
-def test_odd_texts(kind: str) -> None:
+def test_pieces_of_odd_texts_have_the_ids_of_the_whole(kind: str) -> None:
     odd = [
         "",
         "\n",
@@ -103,22 +107,23 @@ def test_odd_texts(kind: str) -> None:
         " " * 50,
         "a\n" * 40,
     ]
-    assert in_pieces(TOKENIZERS[kind], odd) == plain(TOKENIZERS[kind], odd)
+    assert in_pieces(TOKENIZERS[kind], odd) == whole(TOKENIZERS[kind], odd)
 
 
 @pytest.mark.parametrize("where", ["a{}\nx", "x\n{}b", "a{} x", "x {}b"])
 def test_no_white_space_is_taken_for_a_letter(where: str) -> None:
     """What the library's words take for white space, and Python does not, would be cut wrongly."""
     odd = [chr(i) for i in range(1, sys.maxunicode) if category(chr(i)) in ("Zs", "Zl", "Zp", "Cc")]
-    some = ["aaaaaa" + where.format(one) + "aaaaaa" for one in [*odd, "\u180e", "\u200b", "\ufeff"]]
-    assert in_pieces(BPE, some) == plain(BPE, some)
+    odd += ["\u180e", "\u200b", "\ufeff"]
+    examples = ["aaaaaa" + where.format(character) + "aaaaaa" for character in odd]
+    assert in_pieces(BPE, examples) == whole(BPE, examples)
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word"])
 def test_most_texts_are_cut(kind: str) -> None:
     """Or else the tests above could not fail."""
-    found = [n for n, _ in ids_of(TOKENIZERS[kind], LEARNT, np.dtype(np.uint16))]
-    assert len(found) > 20
+    numbers = [n for n, _ in ids_of(TOKENIZERS[kind], LEARNT, np.dtype(np.uint16))]
+    assert len(numbers) > 20
 
 
 def test_a_tokenizer_learns_from_pieces_what_it_learns_from_the_whole(
@@ -131,12 +136,12 @@ def test_a_tokenizer_learns_from_pieces_what_it_learns_from_the_whole(
             assert config.train(LEARNT).inner.to_str() == small
 
 
-def test_progress_is_told_in_characters() -> None:
+def test_progress_is_counted_in_characters() -> None:
     for tokenizer in TOKENIZERS.values():
-        told: list[int] = []
-        for _ in ids_of(tokenizer, [*LEARNT, "", "ab"], np.dtype(np.uint16), told.append):
+        counts: list[int] = []
+        for _ in ids_of(tokenizer, [*LEARNT, "", "ab"], np.dtype(np.uint16), counts.append):
             pass
-        assert sum(told) == len(LEARNT[0]) + 2
+        assert sum(counts) == len(LEARNT[0]) + 2
 
 
 def test_half_a_character_is_refused() -> None:
@@ -145,19 +150,19 @@ def test_half_a_character_is_refused() -> None:
             in_pieces(TOKENIZERS[kind], ["a\ud83d"])
 
 
-def test_ids_that_do_not_fit_are_no_other_ids() -> None:
+def test_ids_that_do_not_fit_the_type_are_refused() -> None:
     with pytest.raises(AssertionError):
         in_pieces(BPE, ["Ab"], np.uint8)
 
 
-def test_a_tokenizer_of_someones_own_reads_whole_texts() -> None:
-    read: list[str] = []
+def test_a_custom_tokenizer_reads_whole_texts() -> None:
+    encoded: list[str] = []
 
-    class Own:
+    class Custom:
         vocab_size = 300
 
         def encode(self, text: str) -> list[int]:
-            read.append(text)
+            encoded.append(text)
             return [*text.encode()]
 
         def decode(self, ids: list[int]) -> str:
@@ -165,7 +170,7 @@ def test_a_tokenizer_of_someones_own_reads_whole_texts() -> None:
 
         def save(self, folder: object) -> None: ...
 
-    some = ["a b c d e f\ng" * 9, "", "x"]
-    ours = Tokenizer(OwnCodec(Own(), CharConfig()))
-    assert in_pieces(ours, some) == [[i + 4 for i in text.encode()] for text in some]
-    assert read == some
+    examples = ["a b c d e f\ng" * 9, "", "x"]
+    tokenizer = Tokenizer(CustomCodec(Custom(), CharConfig()))
+    assert in_pieces(tokenizer, examples) == [[i + 4 for i in text.encode()] for text in examples]
+    assert encoded == examples

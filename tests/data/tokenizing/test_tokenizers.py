@@ -93,7 +93,7 @@ def test_special_tokens_all_over_the_training_text_change_nothing() -> None:
 
 
 @ALL
-def test_half_a_surrogate_pair_is_no_text(tokenizer: Tokenizer) -> None:
+def test_half_a_surrogate_pair_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(InputError, match="surrogate"):
         tokenizer.encode("a\ud83d")
 
@@ -203,7 +203,7 @@ def test_training_is_repeatable() -> None:
         assert first == second
 
 
-def test_vocabularies_are_no_larger_than_asked() -> None:
+def test_vocabularies_respect_the_size_limit() -> None:
     assert BPE.vocab_size <= 320
     assert BPEConfig(vocab_size=10_000).train(["ab"]).vocab_size == 4 + 256
     assert WordConfig(vocab_size=6).train(["b b c a a c d"]).pieces(range(4, 6)) == ["a", "b"]

@@ -25,7 +25,7 @@ def test_the_right_answer_restores_a_text(n: int, seed: int) -> None:
     """Whatever span corruption took away, its answer puts back."""
     noise = SpanCorruption(0.3, 2.0, range(1000, 1040))
     ids = np.arange(1, n + 1)
-    read, said = noise.damaged(ids, np.random.default_rng(seed))
+    read, said = noise.corrupt(ids, np.random.default_rng(seed))
     parts: list[list[int]] = [[]]
     for i in read.tolist():
         if i >= 1000:

@@ -99,7 +99,7 @@ def test_masks_are_filled(runs: dict[str, Run]) -> None:
     mask_id = tokenizer.vocab_size - 1
     head, middle, tail = (tokenizer.encode(part) for part in ("to ", "e, or not t", ""))
     ids = [tokenizer.bos_id, *head, mask_id, *middle, mask_id, *tail, *tokenizer.eos_ids]
-    able = [tokenizer.says(i) for i in range(tokenizer.vocab_size)]
+    able = [tokenizer.is_text(i) for i in range(tokenizer.vocab_size)]
     shares = logits_of(run.model, ids)[1 + len(head)][able].softmax(-1)
     for one in found.masks[0]:
         [i] = tokenizer.encode(one.token)

@@ -25,27 +25,27 @@ Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 @dataclass(frozen=True)
 class Examples:
-    """Images with the probability of each class: one of 1, until images are mixed."""
+    """Images with the probability of each class, which is 0 or 1 until images are mixed."""
 
     images: Images
     classes: Float[Tensor, "batch classes"]
 
 
 class Augmentation(ABC):
-    """A random change of images. All that is random comes from a generator for each image.
+    """A random change of images, with a random generator for each image.
 
-    So what happens to an image depends on its own draws, and of the batch on its neighbour alone,
-    whose part an image takes over when the two are mixed.
+    The change of an image depends only on its own generator, and where images are mixed on its
+    neighbour in the batch.
     """
 
     @abstractmethod
-    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
+    def __call__(self, examples: Examples, rngs: Sequence[Random]) -> Examples:
         """Change each image by its own generator."""
 
 
 @config
 class CropConfig(Augmentation):
-    """A crop of the image's own size, anywhere in the image with a frame around it.
+    """A crop of the image's size, anywhere in the image with a frame around it.
 
     He et al. 2016, §4.2: a frame of 4 black pixels. With one of black it is `shift`.
     """
@@ -56,7 +56,7 @@ class CropConfig(Augmentation):
     frame: Literal["black", "reflect"] = "black"
     """What the frame shows: black, or the image mirrored at its edges."""
 
-    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
+    def __call__(self, examples: Examples, rngs: Sequence[Random]) -> Examples:
         height, width = examples.images.shape[-2:]
         if self.frame == "reflect" and self.padding >= min(height, width):
             raise InputError(
@@ -66,7 +66,7 @@ class CropConfig(Augmentation):
         mode = "constant" if self.frame == "black" else "reflect"
         wide = F.pad(examples.images, (self.padding,) * 4, mode=mode)
         reach = 2 * self.padding
-        places = [(rng.randint(0, reach), rng.randint(0, reach)) for rng in dice]
+        places = [(rng.randint(0, reach), rng.randint(0, reach)) for rng in rngs]
         rows = [
             image[:, top : top + height, left : left + width]
             for image, (top, left) in zip(wide, places, strict=True)
@@ -82,8 +82,8 @@ class FlipConfig(Augmentation):
     probability: Share = 0.5
     """The share of images that are flipped."""
 
-    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
-        flipped = chosen(self.probability, dice)[:, None, None, None]
+    def __call__(self, examples: Examples, rngs: Sequence[Random]) -> Examples:
+        flipped = chosen(self.probability, rngs)[:, None, None, None]
         images = torch.where(flipped, examples.images.flip(-1), examples.images)
         return replace(examples, images=images)
 
@@ -109,9 +109,9 @@ class ErasingConfig(Augmentation):
             least, most = self.area
             raise ValueError(f"area = ({least}, {most}): the least first, ({most}, {least})")
 
-    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
+    def __call__(self, examples: Examples, rngs: Sequence[Random]) -> Examples:
         images = examples.images.clone()
-        for image, rng in zip(images, dice, strict=True):
+        for image, rng in zip(images, rngs, strict=True):
             if rng.random() < self.probability:
                 self.erase(image, rng)
         return replace(examples, images=images)
@@ -132,9 +132,9 @@ class ErasingConfig(Augmentation):
                 return
 
 
-def chosen(probability: float, dice: Sequence[Random]) -> Bool[Tensor, " batch"]:
-    """Which images a draw chooses."""
-    return torch.tensor([rng.random() < probability for rng in dice])
+def chosen(probability: float, rngs: Sequence[Random]) -> Bool[Tensor, " batch"]:
+    """Draw which images are changed."""
+    return torch.tensor([rng.random() < probability for rng in rngs])
 
 
 @config
@@ -151,8 +151,8 @@ class MixupConfig(Augmentation):
     probability: Share = 1.0
     """The share of images that are mixed."""
 
-    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
-        share = shares(self.alpha, self.probability, dice)
+    def __call__(self, examples: Examples, rngs: Sequence[Random]) -> Examples:
+        share = shares(self.alpha, self.probability, rngs)
         own = share[:, None, None, None]
         images = own * examples.images + (1 - own) * examples.images.roll(1, 0)
         return Examples(images, mixed_classes(examples.classes, share))
@@ -174,28 +174,28 @@ class CutMixConfig(Augmentation):
     probability: Share = 1.0
     """The share of images that are mixed."""
 
-    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
+    def __call__(self, examples: Examples, rngs: Sequence[Random]) -> Examples:
         height, width = examples.images.shape[-2:]
-        side = (1 - shares(self.alpha, self.probability, dice)).sqrt()
-        rows = spans(height, side, dice)[:, None, :, None]
-        columns = spans(width, side, dice)[:, None, None, :]
+        side = (1 - shares(self.alpha, self.probability, rngs)).sqrt()
+        rows = spans(height, side, rngs)[:, None, :, None]
+        columns = spans(width, side, rngs)[:, None, None, :]
         inside = rows & columns
         images = torch.where(inside, examples.images.roll(1, 0), examples.images)
         share = 1 - inside.float().mean((1, 2, 3))
         return Examples(images, mixed_classes(examples.classes, share))
 
 
-def shares(alpha: float, probability: float, dice: Sequence[Random]) -> Float[Tensor, " batch"]:
-    """`λ` of each image, from Beta(α, α); 1 for those that are left as they are."""
-    drawn = [rng.betavariate(alpha, alpha) if rng.random() < probability else 1.0 for rng in dice]
+def shares(alpha: float, probability: float, rngs: Sequence[Random]) -> Float[Tensor, " batch"]:
+    """Draw `λ` of each image from Beta(α, α); 1 for those that are left unchanged."""
+    drawn = [rng.betavariate(alpha, alpha) if rng.random() < probability else 1.0 for rng in rngs]
     return torch.tensor(drawn)
 
 
 def spans(
-    size: int, side: Float[Tensor, " batch"], dice: Sequence[Random]
+    size: int, side: Float[Tensor, " batch"], rngs: Sequence[Random]
 ) -> Bool[Tensor, "batch size"]:
-    """The places in a span of this share of `size`, its middle anywhere, cut off at the ends."""
-    middle = torch.tensor([rng.randrange(size) for rng in dice])
+    """Mark the places in a span of this share of `size`, its middle anywhere, cut at the ends."""
+    middle = torch.tensor([rng.randrange(size) for rng in rngs])
     half = (side * size).long() // 2
     start, stop = (middle - half).clamp(min=0), (middle + half).clamp(max=size)
     places = torch.arange(size)
@@ -205,5 +205,5 @@ def spans(
 def mixed_classes(
     classes: Float[Tensor, "batch classes"], share: Float[Tensor, " batch"]
 ) -> Float[Tensor, "batch classes"]:
-    """The classes of each image in its share, and those of the one before it in the rest."""
+    """Mix the classes of each image, by its share, with those of the image before it."""
     return share[:, None] * classes + (1 - share[:, None]) * classes.roll(1, 0)

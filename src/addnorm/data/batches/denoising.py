@@ -1,4 +1,4 @@
-"""Batches for denoising: an encoder reads damaged text, and the decoder says what was there."""
+"""Batches for denoising: an encoder reads corrupted text, and the decoder restores it."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol
@@ -21,21 +21,21 @@ from addnorm.errors import InputError
 
 
 class Noise(Protocol):
-    """Damages a text: returns what the encoder reads, and what the decoder says."""
+    """A corruption of texts: `corrupt` returns the encoder's input and the decoder's target."""
 
-    def damaged(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]: ...
+    def corrupt(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]: ...
 
 
 class SpanCorruption:
-    """Replaces spans by sentinels, behind each of which the decoder says its span."""
+    """Replaces spans by sentinels; the target has each span after its sentinel."""
 
     def __init__(self, share: float, mean_span: float, sentinels: Sequence[int]) -> None:
         self.share = share
         self.mean_span = mean_span
         self.sentinels = np.array(sentinels)
 
-    def damaged(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """What is left with sentinels between, and the spans, each after its sentinel.
+    def corrupt(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        """Return the text with sentinels for spans, and the spans, each after its sentinel.
 
         The target ends with one more sentinel, as in figure 2 of the paper.
         """
@@ -45,22 +45,22 @@ class SpanCorruption:
         inside = np.repeat(False, len(ids))
         for start, stop in zip(starts, stops, strict=True):
             inside[start:stop] = True
-        read = np.where(first, self.sentinels[np.cumsum(first) - 1], ids)[~inside | first]
-        said = np.insert(ids, starts, self.sentinels[: len(starts)])
-        where = np.insert(inside, starts, True)
-        return read, np.append(said[where], self.sentinels[len(starts)])
+        source = np.where(first, self.sentinels[np.cumsum(first) - 1], ids)[~inside | first]
+        marked = np.insert(ids, starts, self.sentinels[: len(starts)])
+        in_target = np.insert(inside, starts, True)
+        return source, np.append(marked[in_target], self.sentinels[len(starts)])
 
     def n_spans(self, n: int) -> tuple[int, int]:
-        """How many of `n` tokens are hidden, in how many spans."""
+        """Return how many of `n` tokens are hidden, and in how many spans."""
         hidden = min(max(round(n * self.share), 1), n)
-        most = min(hidden, n - hidden + 1)  # between two spans stands a token at least
+        most = min(hidden, n - hidden + 1)  # at least one token separates two spans
         return hidden, min(max(round(hidden / self.mean_span), 1), most)
 
     def spans(self, n: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Where each span starts and stops: any division is as likely as any other."""
+        """Draw where each span starts and stops: all divisions are equally likely."""
         hidden, k = self.n_spans(n)
         lengths = _parts(hidden, k, rng)
-        # What stands before, between and behind the spans; only before and behind may be nothing.
+        # The tokens before, between and after the spans; only before and after may be none.
         gaps = _parts(n - hidden + 2, k + 1, rng)
         gaps[0] -= 1
         starts = np.cumsum(gaps[:-1]) + np.cumsum(lengths) - lengths
@@ -68,7 +68,7 @@ class SpanCorruption:
 
 
 def _parts(n: int, k: int, rng: np.random.Generator) -> Ids:
-    """`n` as the sum of `k` numbers from 1, each way as likely as any other."""
+    """Draw `k` numbers from 1 whose sum is `n`: all ways are equally likely."""
     cuts = np.sort(rng.permutation(n - 1)[: k - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [n]]))
 
@@ -89,11 +89,11 @@ class SpanCorruptionConfig:
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
-        """What a tokenizer needs beside the usual special tokens."""
+        """The tokens that a tokenizer needs in addition to the usual special ones."""
         return SENTINELS
 
     def build(self, tokenizer: Tokenizer, most: int) -> SpanCorruption:
-        """The noise for texts of `most` tokens. Raises `InputError` for too few sentinels."""
+        """Build the noise for texts of `most` tokens. Raises `InputError` for too few sentinels."""
         noise = SpanCorruption(self.share, self.mean_span, sentinel_ids_of(tokenizer))
         _, n = noise.n_spans(most)
         if n >= len(noise.sentinels):
@@ -106,7 +106,7 @@ class SpanCorruptionConfig:
 
 
 class TextInfilling:
-    """Replaces spans by one mask token each; the decoder says the whole text."""
+    """Replaces each span by one mask token; the target is the whole text."""
 
     def __init__(
         self,
@@ -121,30 +121,30 @@ class TextInfilling:
         self.mask_id = mask_id
         self.sentence_ends = sentence_ends
 
-    def damaged(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """The text with masks, its sentences in another order where that is wanted; the text."""
-        read = ids if self.sentence_ends is None else self.permuted(ids, rng)
+    def corrupt(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        """Return the text with masks, and with its sentences permuted if asked; and the text."""
+        source = ids if self.sentence_ends is None else self.permuted(ids, rng)
         left = round(self.share * len(ids))
         hidden = np.repeat(False, len(ids))
         masks = np.zeros(len(ids), np.int64)
         while left > 0:
             length = min(int(rng.poisson(self.mean_span)), left)
             start = int(rng.integers(len(ids) - length, endpoint=True))
-            # A span of no tokens still puts a mask there, and costs as much as one token.
+            # An empty span still inserts a mask, and counts as one token.
             masks[min(start, len(ids) - 1)] += 1
             hidden[start : start + length] = True
             left -= max(length, 1)
-        # Spans that touch or meet are one span.
-        goes_on = np.concatenate([[False], hidden[:-1]]) & hidden
-        n = np.where(hidden, ~goes_on, masks)
+        # Spans that touch or overlap are one span.
+        continues = np.concatenate([[False], hidden[:-1]]) & hidden
+        n_masks = np.where(hidden, ~continues, masks)
         pieces = [
-            [self.mask_id] * int(k) + ([] if gone else [int(i)])
-            for i, k, gone in zip(read, n, hidden, strict=True)
+            [self.mask_id] * int(n) + ([] if is_hidden else [int(i)])
+            for i, n, is_hidden in zip(source, n_masks, hidden, strict=True)
         ]
         return np.array([i for piece in pieces for i in piece], np.int64), ids
 
     def permuted(self, ids: Ids, rng: np.random.Generator) -> Ids:
-        """The sentences in a random order."""
+        """Return the sentences in a random order."""
         assert self.sentence_ends is not None
         ends = np.flatnonzero(np.isin(ids[:-1], self.sentence_ends)) + 1
         sentences = np.split(ids, ends)
@@ -155,7 +155,7 @@ class TextInfilling:
 class InfillingConfig:
     """BART's text infilling (Lewis et al. 2020, §2.2): spans give way to one mask each.
 
-    The lengths of spans are Poisson, so some hide nothing; the decoder says the whole text.
+    The lengths of spans are Poisson-distributed, so some are empty; the target is the whole text.
     """
 
     kind: Literal["infilling"] = "infilling"
@@ -168,26 +168,26 @@ class InfillingConfig:
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
-        """What a tokenizer needs beside the usual special tokens."""
+        """The tokens that a tokenizer needs in addition to the usual special ones."""
         return (MASK,)
 
     def build(self, tokenizer: Tokenizer, most: int) -> TextInfilling:
-        """The noise, for texts of any length."""
+        """Build the noise, for texts of any length."""
         ends = None
         if self.sentences == "permuted":
-            known = range(tokenizer.vocab_size)
-            ends = np.array([i for i in known if name_of(tokenizer, i).endswith(".")], np.int64)
+            ids = range(tokenizer.vocab_size)
+            ends = np.array([i for i in ids if name_of(tokenizer, i).endswith(".")], np.int64)
         return TextInfilling(self.share, self.mean_span, mask_id_of(tokenizer), sentence_ends=ends)
 
 
 NoiseConfig = Annotated[SpanCorruptionConfig | InfillingConfig, Field(discriminator="kind"), WORD]
-"""Every way to damage a text."""
+"""Any corruption of texts."""
 
 
 class Denoising(Loader[Segment]):
-    """Batches of segments of text, damaged anew in every epoch, with what the decoder says.
+    """Batches of segments of text, with a new corruption in every epoch, and the targets.
 
-    Without a seed, segments and damage are always the same.
+    Without a seed, segments and corruption are always the same.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Denoising(Loader[Segment]):
         if room < 2:
             raise InputError(
                 f"train.batching.seq_len = {config.seq_len} has no room for 2 tokens of text "
-                f"beside {len(self.before) + len(self.after)} special ones"
+                f"and {len(self.before) + len(self.after)} special ones"
             )
         self.noise: Noise = config.noise.build(tokenizer, room)
         self.segments = Segments(examples, tokenizer, room)
@@ -212,51 +212,51 @@ class Denoising(Loader[Segment]):
         self.seed = seed
 
     def plan(self, epoch: int) -> SegmentBatches:
-        """Segments of similar length, each with the seed of its damage."""
+        """Return segments of similar length, each with the seed of its corruption."""
         return self.segments.batches(self.seed, epoch, self.batch_size)
 
     def build(self, items: Sequence[Segment]) -> Batch:
-        """The damaged segments, and what the decoder has to say of them."""
+        """Return the corrupted segments with their targets."""
         sources: list[list[int]] = []
         targets: list[list[int]] = []
-        for one in items:
-            rng = np.random.default_rng(int(one[3]))
-            read, said = self.noise.damaged(self.segments.text(one), rng)
-            sources.append([*self.before, *read.tolist(), *self.after])
-            targets.append([*self.before, *said.tolist(), *self.after])
+        for item in items:
+            rng = np.random.default_rng(int(item[3]))
+            source, target = self.noise.corrupt(self.segments.text(item), rng)
+            sources.append([*self.before, *source.tolist(), *self.after])
+            targets.append([*self.before, *target.tolist(), *self.after])
         shifted = [[self.tokenizer.bos_id, *target[:-1]] for target in targets]
         inputs = {
             **self.padded("source", "source_valid", sources),
             **self.padded("target", "target_valid", shifted),
         }
         width = inputs["target"].shape[1]
-        labels = padded([torch.tensor(one) for one in targets], IGNORE, width)
-        return Batch.of(inputs, labels, [int(one[0]) for one in items])
+        labels = padded([torch.tensor(target) for target in targets], IGNORE, width)
+        return Batch.of(inputs, labels, [int(item[0]) for item in items])
 
     def padded(self, name: str, valid: str, rows: list[list[int]]) -> dict[str, torch.Tensor]:
-        """Rows as an argument of the model, with its mask where they are padded."""
+        """Return rows as an argument of the model, with a mask if they are padded."""
         tensors = [torch.tensor(row) for row in rows]
         return with_valid(name, valid, tensors, self.tokenizer.pad_id, max(map(len, rows)))
 
 
 @config
 class DenoisingConfig:
-    """For denoising: an encoder–decoder that learns from plain texts to restore damaged ones.
+    """For denoising: an encoder–decoder that learns from plain texts to restore corrupted ones.
 
-    The damage is new in every epoch; that of validation is always the same.
+    The corruption is new in every epoch; that of validation is always the same.
     """
 
     kind: Literal["denoising"] = "denoising"
     batch_size: PositiveInt = 32
     """Segments of text in a batch."""
     seq_len: Annotated[int, Field(ge=3)] = 128
-    """The most tokens in a segment before it is damaged, special ones included."""
+    """The most tokens in a segment before it is corrupted, special ones included."""
     noise: NoiseConfig = SpanCorruptionConfig()
-    """How text is damaged, and what the decoder says of it."""
+    """How text is corrupted, and the target that the decoder learns."""
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
-        """What a tokenizer needs beside the usual special tokens."""
+        """The tokens that a tokenizer needs in addition to the usual special ones."""
         return self.noise.special_tokens
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:

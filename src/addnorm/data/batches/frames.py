@@ -40,7 +40,7 @@ class SpecAugmentConfig:
     def masked(
         self, frames: Float[Tensor, "n_mels frames"], seed: int
     ) -> Float[Tensor, "n_mels frames"]:
-        """The clip with masks that the seed draws."""
+        """Return the clip with masks drawn by the seed."""
         rng, (n_mels, n) = Random(seed), frames.shape
         frames, mean = frames.clone(), float(frames.mean())
         for _ in range(self.time_masks):
@@ -87,12 +87,12 @@ class Frames(Loader[Masked]):
             )
 
     def plan(self, epoch: int) -> list[list[Masked]]:
-        """Numbers of clips with the seeds of their masks; which share a batch changes."""
+        """Return numbers of clips with the seeds of their masks, in new batches every epoch."""
         rng = dice(self.seed, epoch)
         order = [(i, rng.getrandbits(32) if rng else 0) for i in range(len(self.examples))]
         if rng:
             rng.shuffle(order)
-        batches = by_width(order, lambda one: self.lengths[one[0]], self.frames)
+        batches = by_width(order, lambda item: self.lengths[item[0]], self.frames)
         if rng:
             rng.shuffle(batches)
         return batches
@@ -100,7 +100,7 @@ class Frames(Loader[Masked]):
     def build(self, items: Sequence[Masked]) -> Batch:
         """The clips side by side, padded with zeros on the right, with their classes or texts."""
         examples = [self.examples[i] for i, _ in items]
-        clips = [one.signal for one in examples if one.signal is not None]
+        clips = [example.signal for example in examples if example.signal is not None]
         if self.augment is not None and self.seed is not None:
             masked = zip(clips, items, strict=True)
             clips = [self.augment.masked(clip, seed) for clip, (_, seed) in masked]

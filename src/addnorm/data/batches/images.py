@@ -71,7 +71,7 @@ class Images(Loader[Drawn]):
         self.seed = seed
         self.shift = shift
         self.augment = augment
-        self.sizes = [size_of(one) for one in examples]
+        self.sizes = [size_of(example) for example in examples]
         self.at_most = dict.fromkeys(sorted(set(self.sizes)), size)
         for (height, width), n in self.at_most.items():
             fitting = n if pixels is None else min(n, pixels // (height * width))
@@ -83,7 +83,7 @@ class Images(Loader[Drawn]):
             self.at_most[height, width] = fitting
 
     def plan(self, epoch: int) -> list[Sequence[Drawn]]:
-        """Indices of examples with their draws, in a new order every epoch."""
+        """Return indices of examples with their draws, in a new order every epoch."""
         rng = dice(self.seed, epoch)
         if rng is None:
             return self.by_size([Drawn(i) for i in range(len(self.examples))])
@@ -91,26 +91,26 @@ class Images(Loader[Drawn]):
         drawn = [Drawn(i, rng.choice(reach), rng.choice(reach)) for i in range(len(self.examples))]
         rng.shuffle(drawn)
         if self.augment:
-            drawn = [one._replace(seed=rng.getrandbits(32)) for one in drawn]
+            drawn = [item._replace(seed=rng.getrandbits(32)) for item in drawn]
         batches = self.by_size(drawn)
         if len(self.at_most) > 1:
             rng.shuffle(batches)
         return batches
 
     def by_size(self, drawn: Sequence[Drawn]) -> list[Sequence[Drawn]]:
-        """Batches of images of one size each, in their order, the smallest size first."""
+        """Divide images into batches of one size, in their order, the smallest size first."""
         of_size: dict[tuple[int, int], list[Drawn]] = {size: [] for size in self.at_most}
-        for one in drawn:
-            of_size[self.sizes[one.example]].append(one)
+        for item in drawn:
+            of_size[self.sizes[item.example]].append(item)
         return [part for size, n in self.at_most.items() for part in chunks(of_size[size], n)]
 
     def build(self, items: Sequence[Drawn]) -> Batch:
         """Build a batch of images, scaled to -1 (black) … 1 (white), with classes or texts."""
-        examples = [self.examples[one.example] for one in items]
+        examples = [self.examples[item.example] for item in items]
         pixels = [
-            moved(one.signal, item.down, item.right)
-            for one, item in zip(examples, items, strict=True)
-            if one.signal is not None
+            moved(example.signal, item.down, item.right)
+            for example, item in zip(examples, items, strict=True)
+            if example.signal is not None
         ]
         images: UInt8[Tensor, "batch channels height width"] = torch.stack(pixels)
         if self.seed is None or not self.augment:
@@ -123,22 +123,22 @@ class Images(Loader[Drawn]):
         return replace(batch, soft_targets=changed.classes) if mixes(self.augment) else batch
 
     def classes(self, examples: Sequence[Encoded]) -> Float[Tensor, "batch classes"]:
-        """The probability of each class of each image, one of 1; of images with texts none."""
+        """Return 1 for the class of each image, 0 for others; images with texts have no classes."""
         if self.corpus.task != "classification":
             return torch.zeros(len(examples), 0)
-        targets = torch.tensor([label for one in examples for label in one.targets])
+        targets = torch.tensor([label for example in examples for label in example.targets])
         return F.one_hot(targets, max(self.corpus.n_labels, 1 + int(targets.max()))).float()
 
 
 def size_of(example: Encoded) -> tuple[int, int]:
-    """Height and width of an image."""
+    """Return height and width of an image."""
     assert example.signal is not None
     return example.signal.shape[-2], example.signal.shape[-1]
 
 
 def mixes(augment: Sequence[Augmentation]) -> bool:
     """Whether images get several classes, with their probabilities."""
-    return any(isinstance(one, MixupConfig | CutMixConfig) for one in augment)
+    return any(isinstance(change, MixupConfig | CutMixConfig) for change in augment)
 
 
 def moved(

@@ -19,16 +19,16 @@ from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 NONE = -1
-"""The group of a token that is not chosen."""
+"""The group of tokens that are not chosen."""
 
 
 class Units(Protocol):
     """A choice of tokens: tokens of one group are masked, replaced or kept together."""
 
     def groups(self, begins: Ids, n: int, rng: np.random.Generator) -> Ids:
-        """The group of each token, -1 for those that are not chosen, about `n` of them chosen.
+        """Return the group of each token, with about `n` tokens chosen; -1 for the others.
 
-        `begins` says of each token whether a word begins with it.
+        `begins` tells whether a word begins with each token.
         """
         ...
 
@@ -40,10 +40,10 @@ class TokenUnitsConfig:
     kind: Literal["tokens"] = "tokens"
 
     def groups(self, begins: Ids, n: int, rng: np.random.Generator) -> Ids:
-        """Exactly `n` tokens."""
-        found = np.full(len(begins), NONE)
-        found[rng.permutation(len(begins))[:n]] = np.arange(n)
-        return found
+        """Choose exactly `n` tokens."""
+        groups = np.full(len(begins), NONE)
+        groups[rng.permutation(len(begins))[:n]] = np.arange(n)
+        return groups
 
 
 @config
@@ -53,8 +53,8 @@ class WordUnitsConfig:
     kind: Literal["words"] = "words"
 
     def groups(self, begins: Ids, n: int, rng: np.random.Generator) -> Ids:
-        """At most `n` tokens, but one word at least; each token is replaced on its own."""
-        starts, stops = words_of(begins)
+        """Choose at most `n` tokens, but at least one word; each token is a group."""
+        starts, stops = word_bounds(begins)
         chosen = np.zeros(len(begins), bool)
         left = n
         for i in rng.permutation(len(starts)):
@@ -81,30 +81,30 @@ class SpanUnitsConfig:
     """The most words in a span."""
 
     def groups(self, begins: Ids, n: int, rng: np.random.Generator) -> Ids:
-        """At most `n` tokens, but one word at least; spans are replaced as wholes."""
-        starts, stops = words_of(begins)
-        found = np.full(len(begins), NONE)
+        """Choose at most `n` tokens, but at least one word; each span is a group."""
+        starts, stops = word_bounds(begins)
+        groups = np.full(len(begins), NONE)
         left = n
         for group, first in enumerate(rng.permutation(len(starts))):
             words = range(first, min(first + self._length(rng), len(starts)))
             for i in words:
                 length = int(stops[i] - starts[i])
-                if found[starts[i]] != NONE or (length > left and left < n):
+                if groups[starts[i]] != NONE or (length > left and left < n):
                     break
-                found[starts[i] : stops[i]] = group
+                groups[starts[i] : stops[i]] = group
                 left -= length
             if left <= 0:
                 break
-        return found
+        return groups
 
     def _length(self, rng: np.random.Generator) -> int:
-        """Geometric up to `longest`: drawn again where it is longer."""
+        """Draw from a geometric distribution, conditioned on at most `longest`."""
         weights = self.p * (1 - self.p) ** np.arange(self.longest)
         return 1 + int(np.searchsorted(np.cumsum(weights / weights.sum()), rng.random()))
 
 
-def words_of(begins: Ids) -> tuple[Ids, Ids]:
-    """Where each word starts and stops."""
+def word_bounds(begins: Ids) -> tuple[Ids, Ids]:
+    """Return where each word starts and stops."""
     starts = np.flatnonzero(begins)
     if not len(starts) or starts[0]:
         starts = np.concatenate([[0], starts])
@@ -114,14 +114,14 @@ def words_of(begins: Ids) -> tuple[Ids, Ids]:
 MaskUnitsConfig = Annotated[
     TokenUnitsConfig | WordUnitsConfig | SpanUnitsConfig, Field(discriminator="kind"), WORD
 ]
-"""Every way to choose tokens to predict."""
+"""Any choice of tokens to predict."""
 
 
 class WordBeginnings:
-    """Tells which tokens begin a word, by their names in the vocabulary.
+    """Finds the tokens that begin a word, by their names in the vocabulary.
 
-    WordPiece marks what goes on in a word by `##`; byte-level BPE and SentencePiece mark by `Ġ` and
-    `▁` what begins one. In any other vocabulary, letters and digits go on in the word before them.
+    WordPiece marks tokens inside a word by `##`; byte-level BPE and SentencePiece mark tokens that
+    begin one by `Ġ` and `▁`. In any other vocabulary, letters and digits continue the word before.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -136,19 +136,19 @@ class WordBeginnings:
 
 
 def name_of(tokenizer: Tokenizer, i: int) -> str:
-    """The token of an id; empty for a special one, and where there is none."""
-    return (tokenizer.codec.name(i) or "") if tokenizer.says(i) else ""
+    """Return the token of an id; empty for a special token and an unknown id."""
+    return (tokenizer.codec.name(i) or "") if tokenizer.is_text(i) else ""
 
 
 BEGINNINGS = "\u0120\u2581"
-"""What byte-level BPE and SentencePiece write for the space before a word: `Ġ` and `▁`."""
+"""The characters that mean a space before a word: `Ġ` of byte-level BPE, `▁` of SentencePiece."""
 
 BREAKS = "\u010a\u0109\u010d"
-"""What byte-level BPE writes for the ends of lines and for tabs."""
+"""The characters that mean the end of a line or a tab in byte-level BPE."""
 
 
 def _begin(names: list[str]) -> Iterator[bool]:
-    """Whether each token begins a word, as far as it alone can tell."""
+    """Tell whether each token begins a word, without its context."""
     if any(name.startswith("##") for name in names):
         return (not name.startswith("##") for name in names)
     if any(name[:1] in BEGINNINGS for name in names if name) or all(len(n) < 2 for n in names):
@@ -161,37 +161,37 @@ def _is_letter(sign: str) -> bool:
 
 
 class Masking:
-    """Hides tokens of a text: most behind the mask token, some behind others, some not at all."""
+    """Hides tokens of a text: the mask or a random token replaces them, or they stay visible."""
 
     def __init__(self, config: "MaskedConfig", tokenizer: Tokenizer) -> None:
         self.config = config
         self.mask_id = mask_id_of(tokenizer)
         self.beginnings = WordBeginnings(tokenizer)
-        self.parts = np.array([i for i in range(tokenizer.vocab_size) if tokenizer.says(i)])
+        self.pieces = np.array([i for i in range(tokenizer.vocab_size) if tokenizer.is_text(i)])
         self.special = np.array(sorted(tokenizer.special_ids), np.int64)
 
     def hidden(self, ids: Ids, seed: int) -> tuple[Ids, Ids]:
-        """The ids as the model reads them, and what it has to say: -100 where nothing.
+        """Return the ids with masks as the model's input, and the targets: -100 elsewhere.
 
         Special tokens, such as the unknown one, are never chosen.
         """
         rng, config = np.random.default_rng(seed), self.config
-        able = np.flatnonzero(~np.isin(ids, self.special))
-        read, targets = ids.copy(), np.full_like(ids, IGNORE)
-        if not len(able):
-            return read, targets
-        n = max(1, round(config.share * len(able)))
-        begins = self.beginnings.of(ids)[able]
-        begins[1:] |= np.diff(able) > 1  # a word does not go on behind a special token
+        candidates = np.flatnonzero(~np.isin(ids, self.special))
+        inputs, targets = ids.copy(), np.full_like(ids, IGNORE)
+        if not len(candidates):
+            return inputs, targets
+        n = max(1, round(config.share * len(candidates)))
+        begins = self.beginnings.of(ids)[candidates]
+        begins[1:] |= np.diff(candidates) > 1  # a special token ends a word
         groups = config.units.groups(begins, n, rng)
-        chosen = able[groups != NONE]
-        dice = rng.random(len(able) + 1)[groups[groups != NONE]]
-        others = rng.choice(self.parts, len(chosen))
+        chosen = candidates[groups != NONE]
+        draws = rng.random(len(candidates) + 1)[groups[groups != NONE]]
+        others = rng.choice(self.pieces, len(chosen))
         targets[chosen] = ids[chosen]
-        kept_from = 1 - config.kept
-        read[chosen] = np.where(dice < kept_from - config.random, self.mask_id, others)
-        read[chosen] = np.where(dice >= kept_from, ids[chosen], read[chosen])
-        return read, targets
+        visible_from = 1 - config.kept
+        inputs[chosen] = np.where(draws < visible_from - config.random, self.mask_id, others)
+        inputs[chosen] = np.where(draws >= visible_from, ids[chosen], inputs[chosen])
+        return inputs, targets
 
 
 class Masked(Loader[Segment]):
@@ -212,7 +212,7 @@ class Masked(Loader[Segment]):
         room = config.seq_len - len(self.before) - len(self.after)
         if room < 1:
             raise InputError(
-                f"train.batching.seq_len = {config.seq_len} has no room for text beside "
+                f"train.batching.seq_len = {config.seq_len} has no room for text and "
                 f"{len(self.before) + len(self.after)} special tokens"
             )
         self.examples = examples
@@ -223,20 +223,20 @@ class Masked(Loader[Segment]):
         self.seed = seed
 
     def plan(self, epoch: int) -> SegmentBatches:
-        """Segments of similar length, each with the seed of its masks."""
+        """Return segments of similar length, each with the seed of its masks."""
         return self.segments.batches(self.seed, epoch, self.batch_size)
 
     def build(self, items: Sequence[Segment]) -> Batch:
-        """The segments with their masks, and the tokens behind these as targets."""
-        both = [self.masking.hidden(self.segments.text(one), int(one[3])) for one in items]
-        nothing = [IGNORE] * len(self.before), [IGNORE] * len(self.after)
-        read = [torch.tensor([*self.before, *ids.tolist(), *self.after]) for ids, _ in both]
-        said = [torch.tensor([*nothing[0], *ids.tolist(), *nothing[1]]) for _, ids in both]
-        width = max(map(len, read))
+        """Return the segments with their masks, and the hidden tokens as targets."""
+        masked = [self.masking.hidden(self.segments.text(item), int(item[3])) for item in items]
+        ignored = [IGNORE] * len(self.before), [IGNORE] * len(self.after)
+        inputs = [torch.tensor([*self.before, *ids.tolist(), *self.after]) for ids, _ in masked]
+        targets = [torch.tensor([*ignored[0], *ids.tolist(), *ignored[1]]) for _, ids in masked]
+        width = max(map(len, inputs))
         return Batch.of(
-            with_valid("inputs", "valid", read, self.pad_id, width),
-            padded(said, IGNORE, width),
-            [int(one[0]) for one in items],
+            with_valid("inputs", "valid", inputs, self.pad_id, width),
+            padded(targets, IGNORE, width),
+            [int(item[0]) for item in items],
         )
 
 
@@ -245,7 +245,7 @@ def can_be_masked(examples: Sequence[Encoded], tokenizer: Tokenizer) -> list[boo
     texts, special = Compact.as_documents(examples), np.array(sorted(tokenizer.special_ids))
     starts = texts.tokens.starts + n_before(tokenizer)
     fits = np.isin(texts.tokens.ids[starts], special, invert=True)
-    for i in np.flatnonzero(~fits):  # of nearly all texts the first token says it
+    for i in np.flatnonzero(~fits):  # for nearly all texts the first token is enough
         ids = texts.tokens.ids[starts[i] : texts.tokens.starts[i] + texts.tokens.lengths[i]]
         fits[i] = not np.isin(ids, special).all()
     return fits.tolist()
@@ -268,7 +268,7 @@ class MaskedConfig:
     share: Annotated[Probability, Field(gt=0.0)] = 0.15
     """The share of tokens to predict."""
     units: MaskUnitsConfig = TokenUnitsConfig()
-    """What is chosen: single tokens, whole words, or spans of words."""
+    """The units to choose: single tokens, whole words, or spans of words."""
     random: Probability = 0.1
     """Of the tokens to predict, the share that a random token replaces."""
     kept: Probability = 0.1
@@ -283,7 +283,7 @@ class MaskedConfig:
 
     @property
     def special_tokens(self) -> tuple[str, ...]:
-        """What a tokenizer needs beside the usual special tokens."""
+        """The tokens that a tokenizer needs in addition to the usual special ones."""
         return (MASK,)
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:

@@ -1,9 +1,9 @@
 """RandAugment: a few changes of colour and shape, drawn for each image from fourteen.
 
 Why not a library's: torchvision and kornia draw from torch's global generator, torchvision one
-change for the whole batch, so a run could not go on exactly where it stopped; and both would be
-large for fourteen formulas. Here a batch is changed in one pass for each kind of change, and all
-that move pixels are one affine map of the batch.
+change for the whole batch, so a run could not be resumed exactly; and both would be large for
+fourteen formulas. Here a batch is changed in one pass for each kind of change, and all changes that
+move pixels are one affine map of the batch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -59,7 +59,7 @@ def posterized(images: Images, strength: Strength) -> Images:
 
 
 def colored(images: Images, strength: Strength) -> Images:
-    """Colours that are more, or less, than those of the image; an image of greys stays."""
+    """Stronger or weaker colours; an image of greys stays the same."""
     return blended(grey(images), images, strength)
 
 
@@ -147,32 +147,32 @@ class RandAugmentConfig(Augmentation):
     magnitude: Annotated[float, Field(ge=0.0, le=10.0)] = 9.0
     """M, the strength of every change, from 0 to 10."""
 
-    def __call__(self, examples: Examples, dice: Sequence[Random]) -> Examples:
+    def __call__(self, examples: Examples, rngs: Sequence[Random]) -> Examples:
         images = examples.images
         for _ in range(self.n_ops):
-            drawn = [(rng.choice(CHANGES), rng.choice((-1, 1))) for rng in dice]
+            drawn = [(rng.choice(CHANGES), rng.choice((-1, 1))) for rng in rngs]
             images = changed(images, drawn, self.magnitude / 10)
         return replace(examples, images=images)
 
 
 def changed(images: Images, drawn: Sequence[tuple[str, int]], strength: float) -> Images:
-    """The images, each with the change that was drawn for it and its direction."""
+    """Change each image by the change and the direction that were drawn for it."""
     images, names = images.clone(), [name for name, _ in drawn]
     if moved := [i for i, name in enumerate(names) if name in SHAPES]:
         maps = [SHAPES[names[i]](strength * drawn[i][1]) for i in moved]
         images[moved] = affine(images[moved], torch.tensor(maps).view(-1, 2, 3))
     for name in sorted(COLOURS.keys() & set(names)):
-        found = [i for i, one in enumerate(names) if one == name]
-        signs = [1 if name in ONE_SIDED else drawn[i][1] for i in found]
+        rows = [i for i, drawn_name in enumerate(names) if drawn_name == name]
+        signs = [1 if name in ONE_SIDED else drawn[i][1] for i in rows]
         strengths = strength * torch.tensor(signs, dtype=images.dtype).view(-1, 1, 1, 1)
-        images[found] = COLOURS[name](images[found], strengths)
+        images[rows] = COLOURS[name](images[rows], strengths)
     return images
 
 
 def affine(images: Images, maps: Float[Tensor, "batch 2 3"]) -> Images:
-    """The images with the pixel at `x` taken from `A x`, in coordinates from -1 to 1; else black.
+    """Take the pixel at `x` from `A x`, in coordinates from -1 to 1; black outside the image.
 
-    The angles of `A` are those in a square image, and hold in any other.
+    `A` is meant for a square image; other images get the same angles.
     """
     height, width = images.shape[-2:]
     sides = torch.tensor([[1, height / width, 1], [width / height, 1, 1]])

@@ -33,16 +33,16 @@ class Segments:
         self.most = most
 
     def text(self, segment: Segment) -> Ids:
-        """The ids of a segment."""
+        """Return the ids of a segment."""
         document, start, stop, _ = segment
         first = int(self.starts[document])
         return self.ids[first + int(start) : first + int(stop)].astype(np.int64)
 
     def cut(self, seed: int | None, epoch: int) -> Ids:
-        """All segments of an epoch, in order."""
+        """Return all segments of an epoch, in order."""
         rng = generator(seed, epoch)
         n = -(-self.lengths // self.most)
-        # The shortest first segment after which no more segments are needed than before.
+        # The shortest first segment that does not increase the number of segments.
         shortest = self.lengths - np.maximum(n - 1, 0) * self.most
         first = np.full_like(self.lengths, self.most)
         if rng is not None:
@@ -55,7 +55,7 @@ class Segments:
         return np.stack([row, starts, stops, seeds], axis=1)
 
     def batches(self, seed: int | None, epoch: int, size: int) -> "SegmentBatches":
-        """The segments in batches of `size`, of similar length; shuffled with a seed."""
+        """Divide the segments into batches of `size`, of similar length; shuffled with a seed."""
         segments, rng = self.cut(seed, epoch), generator(seed, epoch, "order")
         if rng is not None:
             segments = segments[rng.permutation(len(segments))]
@@ -67,7 +67,7 @@ class Segments:
 
 
 class SegmentBatches(Sequence[list[Segment]]):
-    """Groups of `size` segments in an order, made when they are asked for."""
+    """Groups of `size` segments in an order, built on access."""
 
     def __init__(self, segments: Ids, order: Ids, size: int) -> None:
         self.segments = segments
@@ -89,7 +89,7 @@ class SegmentBatches(Sequence[list[Segment]]):
 
 
 def generator(seed: int | None, epoch: int, what: str = "") -> np.random.Generator | None:
-    """Numpy's generator for an epoch; None without a seed."""
+    """Return numpy's generator for an epoch; None without a seed."""
     rng = dice(seed, epoch)
     if rng is None:
         return None
@@ -97,7 +97,7 @@ def generator(seed: int | None, epoch: int, what: str = "") -> np.random.Generat
 
 
 def tokenizer_of(corpus: EncodedCorpus, kind: str) -> Tokenizer:
-    """The tokenizer of a corpus of plain texts. Raises `InputError` for another corpus."""
+    """Return the tokenizer of a corpus of plain texts. Raises `InputError` for another corpus."""
     if corpus.task != "language" or corpus.tokenizer is None:
         raise InputError(
             f'batching kind = "{kind}" is for plain texts; these data are for {corpus.task}'

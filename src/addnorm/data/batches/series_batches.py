@@ -21,20 +21,22 @@ class SeriesBatches(Loader[int]):
         self.seed = seed
 
     def plan(self, epoch: int) -> list[Sequence[int]]:
-        """The numbers of the series in each batch."""
+        """Return the numbers of the series in each batch."""
         order = list(range(len(self.examples)))
         if rng := dice(self.seed, epoch):
             rng.shuffle(order)
         return chunks(order, self.size)
 
     def build(self, items: Sequence[int]) -> Batch:
-        """The series side by side, with what is to be said of each."""
+        """Return the series with their targets."""
         examples = [self.examples[i] for i in items]
-        inputs = side_by_side([one.signal for one in examples if one.signal is not None])
-        values = [one.values for one in examples if one.values is not None]
-        classes = [label for one in examples for label in one.targets]
+        inputs = side_by_side(
+            [example.signal for example in examples if example.signal is not None]
+        )
+        values = [example.values for example in examples if example.values is not None]
+        classes = [label for example in examples for label in example.targets]
         targets = torch.stack(values) if values else torch.tensor(classes)
-        return Batch.of(inputs, targets, [one.index for one in examples])
+        return Batch.of(inputs, targets, [example.index for example in examples])
 
 
 @config

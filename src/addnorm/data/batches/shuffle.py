@@ -9,13 +9,13 @@ import numpy as np
 from addnorm.data.tokenizing.pieces import Ids
 
 BLOCK = 2**16
-"""The most random words that are drawn at once."""
+"""The most random words drawn at once."""
 
 
 def shuffled(rng: Random, n: int) -> Ids:
-    """The numbers below `n` as `rng.shuffle` leaves them; what `rng` draws afterwards is another.
+    """Return the numbers below `n` as `rng.shuffle` would order them; `rng` ends in another state.
 
-    Python's own takes half a microsecond or more for each number: seconds for the four million
+    Python's shuffle takes half a microsecond or more for each number: seconds for the four million
     windows of a text of a gigabyte.
     """
     order = np.arange(n, dtype=np.uint32 if n < 2**32 else np.int64)
@@ -34,23 +34,23 @@ def shuffled(rng: Random, n: int) -> Ids:
 
 
 def _disjoint(places: Ids, i: int, first: Ids) -> int:
-    """How many swaps of i with the first place, i - 1 with the next … touch nothing twice.
+    """Return how many swaps of i with the first place, i - 1 with the next … touch nothing twice.
 
-    These can be made at once. `first` is room to work in.
+    These can be done at once. `first` is a buffer.
     """
     steps = np.arange(len(places), dtype=np.int32)
-    first[places[::-1]] = steps[::-1]  # of those that are written twice, the last write stays
+    first[places[::-1]] = steps[::-1]  # of places that are written twice, the last write stays
     again = steps[first[places] != steps]
-    its_turn = i - places  # when a place is itself the one to be swapped
+    its_turn = i - places  # the step at which a place is itself swapped
     later = its_turn[(its_turn > steps) & (its_turn < len(places))]
     return int(min([len(places), *again[:1], *np.sort(later)[:1]]))
 
 
 def _places(rng: Random, n: int) -> Iterator[Ids]:
-    """For each i from n - 1 down to 1, what `rng.randrange(i + 1)` draws.
+    """Yield what `rng.randrange(i + 1)` draws for each i from n - 1 down to 1.
 
-    It takes the highest bits of the next word, as many as i + 1 has, and the next word's again
-    where they are more than i.
+    It takes the highest bits of the next word, as many as i + 1 has, and tries the next word if
+    their value is more than i.
     """
     words = _Words(rng)
     i = n - 1
@@ -60,7 +60,7 @@ def _places(rng: Random, n: int) -> Iterator[Ids]:
         drawn = words.peek(min(2 * wanted + 32, BLOCK)) >> np.uint32(32 - bits)
         taken = _taken(drawn, i)
         places = drawn[taken][:wanted]
-        # What follows the last word that was wanted is read again, in fewer bits.
+        # The words after the last wanted one are read again, with fewer bits.
         enough = len(places) == wanted
         words.skip(int(np.flatnonzero(taken)[wanted - 1]) + 1 if enough else len(drawn))
         yield places
@@ -68,10 +68,10 @@ def _places(rng: Random, n: int) -> Iterator[Ids]:
 
 
 def _taken(drawn: Ids, i: int) -> Ids:
-    """Which of the numbers are taken, when the first may be at most i, the next i - 1, and so on.
+    """Mark the numbers that are taken, where the first may be at most i, the next i - 1, and so on.
 
-    Whether one is taken depends on how many before it are. From any guess, each round is right a
-    number further at least; it is right as a whole when it changes nothing.
+    Whether a number is taken depends on how many before it are. From any guess, each round is right
+    for at least one number more; the result is right when a round changes nothing.
     """
     taken = drawn <= i
     while True:
@@ -83,19 +83,19 @@ def _taken(drawn: Ids, i: int) -> Ids:
 
 
 class _Words:
-    """The words of 32 bits that a generator draws, to be looked at before they are used."""
+    """The words of 32 bits that a generator draws, which can be read before they are used."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng
         self._words: Ids = np.zeros(0, np.uint32)
 
     def peek(self, n: int) -> Ids:
-        """The next `n` words."""
+        """Return the next `n` words without using them."""
         if len(self._words) < n:
             drawn = self._rng.getrandbits(32 * BLOCK).to_bytes(4 * BLOCK, "little")
             self._words = np.concatenate([self._words, np.frombuffer(drawn, "<u4")])
         return self._words[:n]
 
     def skip(self, n: int) -> None:
-        """Leave the next `n` words behind."""
+        """Skip the next `n` words."""
         self._words = self._words[n:]

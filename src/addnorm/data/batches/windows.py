@@ -34,8 +34,8 @@ class Windows(Loader[range]):
 
     With a seed the stream is a ring, which each epoch cuts into windows from another place and
     visits in another order. Without one, windows follow one another from the start, and the first
-    token, which nothing precedes, is no target. What remains at the end is a shorter window, in the
-    last batch. The stream stays where it is, in a file or in memory, in any type of whole numbers.
+    token, which has no context, is not a target. The rest at the end is a shorter window, in the
+    last batch. The stream is not copied from its file or memory, and has any type of integers.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Windows(Loader[range]):
         self.pad_id = pad_id
 
     def plan(self, epoch: int) -> "Cuts":
-        """Windows as ranges of places in the ring, each of which starts on its first round."""
+        """Return windows as ranges of places in the ring, each starting in its first round."""
         rng, n = dice(self.seed, epoch), self.n_tokens
         first = rng.randrange(n) if rng else 0
         order = shuffled(rng, n // self.seq_len) if rng else None
@@ -67,7 +67,7 @@ class Windows(Loader[range]):
         return len(Cuts(self.n_tokens, 0, self.seq_len, self.batch_size))
 
     def build(self, items: Sequence[range]) -> Batch:
-        """The windows as rows; a shorter one is padded."""
+        """Return the windows as rows; a shorter one is padded."""
         rows = [self.tokens(window) for window in items]
         width = max(map(len, items))
         return Batch.of(
@@ -77,21 +77,21 @@ class Windows(Loader[range]):
         )
 
     def tokens(self, window: range) -> Int[Tensor, " _"]:
-        """The tokens of a window and the one after it; the ring goes on where it began."""
+        """Return the tokens of a window and the one after it; the ring continues at its start."""
         tokens = self.stream[window.start : window.stop + 1].long()
         beyond = window.stop + 1 - len(self.stream)
         return tokens if beyond <= 0 else torch.cat([tokens, self.stream[:beyond].long()])
 
     def targets(self, tokens: Int[Tensor, " _"]) -> Int[Tensor, " _"]:
-        """What is to be said at each token but the last."""
+        """Return the target at each token but the last."""
         if self.bos_id is None:
             return tokens[1:]
-        # That a new document begins is no prediction of its text.
+        # The start of a new document is not predicted.
         return tokens[1:].where(tokens[1:] != self.bos_id, IGNORE)
 
 
 class Cuts(Sequence[Sequence[range]]):
-    """Batches of windows of a stream, made when they are asked for; what remains comes last."""
+    """Batches of windows of a stream, built on access; the rest comes last."""
 
     def __init__(
         self, n: int, first: int, seq_len: int, batch_size: int, order: Ids | None = None
@@ -118,12 +118,12 @@ class Cuts(Sequence[Sequence[range]]):
         return [self.window(k) for k in range(start, stop)]
 
     def window(self, k: int) -> range:
-        """Window number `k` in the order of the epoch."""
+        """Return window number `k` in the order of the epoch."""
         if self.order is not None and k < len(self.order):
             k = int(self.order[k])
-        at = self.seq_len * k
-        start = (self.first + at) % self.n
-        return range(start, start + min(self.seq_len, self.n - at))
+        offset = self.seq_len * k
+        start = (self.first + offset) % self.n
+        return range(start, start + min(self.seq_len, self.n - offset))
 
 
 @config
@@ -162,7 +162,7 @@ class WindowsConfig:
         texts = Compact.as_documents(examples)
         ids, starts = texts.tokens.ids, texts.tokens.starts
         ends = starts + texts.tokens.lengths
-        # Where one token both ends a text and begins the next, as in GPT-2, it stands there once.
+        # Where one token both ends a text and begins the next, as in GPT-2, it is there once.
         shared = bool((ids[ends] == corpus.bos_id).all())
         if self.documents == "joined":
             ids = ids[1:-1] if len(texts) == 1 else np.delete(ids, np.concatenate([starts, ends]))
@@ -205,7 +205,7 @@ class Packed(Loader[list[int]]):
         self.pieces = compact.cut(seq_len).with_targets(IGNORE)
 
     def plan(self, epoch: int) -> list[Sequence[list[int]]]:
-        """Rows as lists of numbers of pieces."""
+        """Return rows as lists of numbers of pieces."""
         rng = dice(self.seed, epoch)
         order = list(range(len(self.pieces)))
         if rng:
@@ -214,7 +214,7 @@ class Packed(Loader[list[int]]):
         # A stable sort: pieces of one length stay shuffled, and there are always as many rows.
         order.sort(key=lambda i: -lengths[i])
         rows: list[list[int]] = []
-        room: list[tuple[int, int]] = []  # (what is left, row), sorted
+        room: list[tuple[int, int]] = []  # (free tokens, row), sorted
         for i in order:
             length = lengths[i]
             at = bisect_left(room, (length, 0))
@@ -230,7 +230,7 @@ class Packed(Loader[list[int]]):
         return chunks(rows, self.batch_size)
 
     def build(self, items: Sequence[list[int]]) -> Batch:
-        """The rows, each filled up to `seq_len`."""
+        """Return the rows, each padded to `seq_len`."""
         rows = [[self.pieces[i] for i in row] for row in items]
         tokens = [[t for piece in row for t in piece.tokens] for row in rows]
         targets = [[t for piece in row for t in piece.targets] for row in rows]
@@ -271,9 +271,9 @@ class PackedConfig:
 
 
 def _check_learnt_whole(examples: Sequence[Encoded]) -> None:
-    """Raise `InputError` for examples of which not every token is learnt, as of conversations."""
+    """Raise `InputError` for examples with tokens that are not targets, as of conversations."""
     plain = isinstance(examples, Compact) and examples.targets.ids is examples.tokens.ids
-    if not plain and any(IGNORE in one.targets for one in examples):
+    if not plain and any(IGNORE in example.targets for example in examples):
         raise InputError(
             'batching kind = "windows" learns every token of a text, and of conversations the '
             'answers alone are learnt: give kind = "tokens" or "packed"'

@@ -22,7 +22,7 @@ from addnorm.errors import InputError, optional
 Speed = Annotated[float, Field(ge=0.5, le=2.0)]
 
 FLOOR = 1e-10
-"""The minimum power before taking the logarithm (silence)."""
+"""The least power before taking the logarithm (silence)."""
 
 
 @config
@@ -57,21 +57,21 @@ class AudioConfig(LabelledFiles):
         if empty := int((filters.sum(1) == 0).sum()):
             raise ValueError(
                 f"n_mels = {self.n_mels} is too many at {self.sample_rate:,} samples a second: "
-                f"{empty} of the filters hear nothing; take {self.n_mels // 2} or so"
+                f"{empty} of the filters are empty; take {self.n_mels // 2} or so"
             )
 
     def examples(self, file: Readable, where: str, label: str, *, train: bool) -> list[Example]:
-        """Read a clip, and of a training clip its copies at other speeds."""
+        """Read a clip; a training clip also gives copies at other speeds."""
         waveform = self.waveform(file, where)
         speeds = (1.0, *self.speeds) if train else (1.0,)
         return [Clip(self.features(waveform, where, speed), label) for speed in speeds]
 
     def read(self, file: Readable, where: str) -> Float[Tensor, "n_mels frames"]:
-        """The features of a clip."""
+        """Return the features of a clip."""
         return self.features(self.waveform(file, where), where)
 
     def waveform(self, file: Readable, where: str) -> Float[Tensor, " samples"]:
-        """The samples of a clip. Raises `InputError` for several channels."""
+        """Return the samples of a clip. Raises `InputError` for several channels."""
         mix = self.channels == "averaged"
         waveform, _ = read_audio(file, where, sample_rate=self.sample_rate, mix=mix)
         if len(waveform) > 1:
@@ -83,7 +83,7 @@ class AudioConfig(LabelledFiles):
     def features(
         self, waveform: Float[Tensor, " samples"], where: str, speed: float = 1.0
     ) -> Float[Tensor, "n_mels frames"]:
-        """The log-mel features of a clip, played at a speed."""
+        """Return the log-mel features of a clip played at a speed."""
         if speed != 1.0:
             resampled = _library("soxr").resample(waveform.numpy(), speed, 1.0)
             waveform = torch.from_numpy(resampled)
@@ -92,10 +92,8 @@ class AudioConfig(LabelledFiles):
         except InputError as error:
             raise InputError(f"{where}: {error}") from error
         if not features.isfinite().all():
-            most = float(waveform.abs().max())
-            raise InputError(
-                f"{where} is too loud: its samples reach {most:.2g}, and 1 is the most"
-            )
+            peak = float(waveform.abs().max())
+            raise InputError(f"{where} is too loud: its samples reach {peak:.2g}, more than 1")
         return features
 
 
@@ -104,9 +102,9 @@ def read_audio(
 ) -> tuple[Float[Tensor, "channels samples"], int]:
     """Read a sound file of any kind that libsndfile knows; return the waveform and its rate.
 
-    Whole numbers of any width become numbers in [-1, 1). `sample_rate` resamples by the SoX
-    resampler, and `mix` averages the channels. Raises `InputError`, beginning with `where`, for a
-    file that is damaged, truncated or empty, or has numbers that are none.
+    Integers of any width become numbers in [-1, 1). `sample_rate` resamples by the SoX resampler,
+    and `mix` averages the channels. Raises `InputError`, beginning with `where`, for a file that is
+    damaged, truncated or empty, or holds NaN or infinite numbers.
     """
     if isinstance(file, Path):
         file = find(file, Path())
@@ -115,11 +113,11 @@ def read_audio(
     try:
         with soundfile.SoundFile(file) as sound:
             n, rate = sound.frames, sound.samplerate
-            # Of some codecs libsndfile cannot seek, and has to hear how many samples there are.
+            # libsndfile cannot seek in some codecs, and must be given the number of samples.
             samples = sound.read(n, dtype="float32", always_2d=True)
     except (soundfile.LibsndfileError, OSError, RuntimeError, ValueError, MemoryError) as error:
         reason = getattr(error, "error_string", str(error))
-        if "does not exist" in reason:  # libsndfile's words for what only begins like an MP3
+        if "does not exist" in reason:  # libsndfile's words for a file that only begins like an MP3
             reason = "of no known kind"
         raise InputError(f"{where} is not readable as sound: {reason}") from error
     missing = _missing_bytes(file)
@@ -127,7 +125,7 @@ def read_audio(
         lost = f", {missing:,} bytes are missing" if missing else ""
         raise InputError(f"{where} is empty or truncated: {len(samples):,} samples{lost}")
     if not np.isfinite(samples).all():
-        raise InputError(f"{where} holds numbers that are infinite or none (NaN)")
+        raise InputError(f"{where} holds numbers that are NaN or infinite")
     if mix:
         samples = samples.mean(1, keepdims=True)
     if sample_rate is not None and sample_rate != rate:
@@ -140,8 +138,7 @@ def _library(name: str) -> Any:
 
 
 STREAMED = 0x7FFFF000
-"""The least size of a file's samples that means: as much as there is."""
-
+"""From this size on, the header of a streamed file means: all samples to the end."""
 
 SAMPLES: Mapping[bytes, tuple[bytes, Literal["little", "big"]]] = {
     b"RIFF": (b"data", "little"),
@@ -151,7 +148,7 @@ SAMPLES: Mapping[bytes, tuple[bytes, Literal["little", "big"]]] = {
 
 
 def _missing_bytes(file: Readable) -> int:
-    """How many bytes a .wav or .aiff file lacks of what its header promises; 0 for other files."""
+    """Return how many bytes of its samples a .wav or .aiff file lacks; 0 for other files."""
     with nullcontext(file) if isinstance(file, BytesIO) else file.open("rb") as data:
         end = data.seek(0, SEEK_END)
         data.seek(0)

@@ -88,10 +88,10 @@ class ConllConfig(RowFiles):
     def numbered(self, lines: list["Line"], columns: "ConlluColumns") -> Row:
         """Return one sentence of a CoNLL-U file."""
         words, skipped = columns.words_alone(lines)
-        damaged = next((where for where, line in words if not columns.is_word(line)), None)
-        if damaged is not None:
+        broken = next((where for where, line in words if not columns.is_word(line)), None)
+        if broken is not None:
             n = "ten" if columns.n == 10 else f"{columns.n}"
-            row = Row(damaged, f"a line without an id and {n} columns")
+            row = Row(broken, f"a line without an id and {n} columns")
         else:
             row = self.sentence(words) if words else Row(lines[0][0], "comments without words")
         return replace(row, skipped=skipped)

@@ -42,7 +42,7 @@ FIRST, N_MINUTES = datetime(1900, 1, 1), 200 * 365 * 24 * 60
 
 
 def english(moment: datetime, phrase: str) -> str:
-    """The English sentence for a moment, in one of `PHRASES`."""
+    """Return the English sentence for a moment, in one of `PHRASES`."""
     day = moment.day
     suffix = "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
     return phrase.format(
@@ -57,7 +57,7 @@ def english(moment: datetime, phrase: str) -> str:
 
 
 def translated(moment: datetime, phrase: str, form: str, locale: Locale) -> str:
-    """The translation of the English sentence in the locale."""
+    """Return the translation of the English sentence into the language of a locale."""
     parts = [_date(moment, form, locale)] if form else []
     if "{time}" in phrase:
         parts.append(format_time(moment, "short", locale=locale))
@@ -74,7 +74,7 @@ def _date(moment: datetime, form: str, locale: Locale) -> str:
 
 @cache
 def in_words(number: int, locale: Locale) -> str:
-    """A number from 0 to 9999 in words, or in digits if the words are unknown."""
+    """Return a number from 0 to 9999 in words, or in digits if the words are unknown."""
     if locale.language == "zh":
         return _chinese(number)
     name = str(locale) if str(locale) in SPOKEN else locale.language
@@ -145,7 +145,7 @@ class DatesConfig:
 
 
 def number_pair(number: int, locale: Locale) -> Pair:
-    """A number from 0 to 9999 in English words, with its translation."""
+    """Return a number from 0 to 9999 in English words, with its translation."""
     return Pair(in_words(number, Locale("en")), in_words(number, locale))
 
 

@@ -33,20 +33,20 @@ DAMAGED = (
     OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError,
     struct.error,
 )  # fmt: skip
-"""What Pillow raises for a damaged file, as its bytes were changed at random."""
+"""What Pillow raises for a damaged file, found by changing bytes at random."""
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
-"""What Pillow calls pictures of so many channels."""
+"""Pillow's name for pictures of each number of channels."""
 
 
 @config
 class ImageFilesConfig(LabelledFiles):
     """Image files with a class or text each (PNG, JPEG, WebP, …), of one `image_size` or not.
 
-    A picture is turned upright as its EXIF data say, converted to grey or colours (what is
-    transparent shows white), scaled until it fills the size, and cut at the middle (bicubic, with
-    antialiasing). With `image_size = "own"` it keeps its size, but for what is cut off around the
-    middle for sides of a `size_multiple`. One of several frames is refused.
+    A picture is turned upright by its EXIF data, converted to grey or colours (transparent parts
+    become white), scaled until it fills the size, and cropped at the centre (bicubic, with
+    antialiasing). With `image_size = "own"` it keeps its size, except for a crop at the centre to
+    sides that are multiples of `size_multiple`. A picture of several frames is refused.
     """
 
     suffixes: ClassVar[tuple[str, ...]] = (
@@ -77,7 +77,7 @@ class ImageFilesConfig(LabelledFiles):
         return [Image(self.read(file, where), label)]
 
     def read(self, file: Readable, where: str) -> UInt8[Tensor, "channels height width"]:
-        """The pixels of a picture."""
+        """Return the pixels of a picture."""
         if self.image_size != "own":
             return read_image(file, where, self.image_size, self.channels)
         return cut_to_multiple(
@@ -95,10 +95,10 @@ def read_image(
 ) -> UInt8[Tensor, "channels height width"]:
     """Read a picture, upright, at a size (height, width) or its own, with so many channels.
 
-    What is transparent shows white, or the colour that stands in the file.
+    Transparent pixels are white, or keep their colour in the file where transparency is dropped.
 
-    Raises `InputError`, beginning with `where`, for a file that is damaged, truncated or no
-    picture, for one of several frames, and for one of more than `LARGEST` pixels.
+    Raises `InputError`, beginning with `where`, for a file that is damaged, truncated or not a
+    picture, that has several frames, or more than `LARGEST` pixels.
     """
     optional("PIL", "images", "an image file")
     from PIL import Image as pillow
@@ -128,28 +128,28 @@ def read_image(
 
 
 def _problem(picture: Any) -> str | None:
-    """Why an opened picture is not read, before it is unpacked."""
+    """Return why an opened picture is refused, before it is unpacked; None if it is not."""
     width, height = picture.size
     if width * height > LARGEST:
         return f"has {width:,} × {height:,} pixels, more than {LARGEST:,}: make it smaller"
     if picture.mode == "F" or (picture.mode == "I" and picture.format != "PPM"):
         return "has values of 32 bits, of which black and white are unknown: save it with 8 or 16"
     n_frames = getattr(picture, "n_frames", 1)
-    if n_frames > 1 and picture.format != "MPO":  # a camera's, with previews after the picture
+    if n_frames > 1 and picture.format != "MPO":  # from a camera, with previews after the picture
         return f"has {n_frames} frames: save the one that is meant as a picture"
     return None
 
 
 def _converted(picture: Any, mode: str, transparent: str) -> Any:
-    """The picture in another of Pillow's modes: 16 bits to 8, and on white if transparent."""
+    """Convert a picture to one of Pillow's modes: 16 bits to 8, and on white if transparent."""
     from PIL import Image as pillow
 
     if picture.mode == "I" or picture.mode.startswith("I;16"):  # Pillow would cut off at 255
         wide = np.asarray(picture).astype(np.int64)
         picture = pillow.fromarray(((wide + 128) // 257).astype(np.uint8))
     if picture.has_transparency_data and mode != "RGBA" and transparent == "white":
-        seen = picture.convert("RGBA")
-        picture = pillow.alpha_composite(pillow.new("RGBA", seen.size, "white"), seen)
+        layers = picture.convert("RGBA")
+        picture = pillow.alpha_composite(pillow.new("RGBA", layers.size, "white"), layers)
         picture = picture.convert("RGB")
     return picture.convert(mode)
 
@@ -157,7 +157,7 @@ def _converted(picture: Any, mode: str, transparent: str) -> Any:
 def cut_to_multiple(
     pixels: UInt8[Tensor, "channels height width"], multiple: int, where: str
 ) -> UInt8[Tensor, "channels rows columns"]:
-    """The middle of a picture, its sides multiples of a number.
+    """Return the middle of a picture, with sides that are multiples of a number.
 
     Raises `InputError`, beginning with `where`, if a side is smaller than that number.
     """
@@ -173,7 +173,7 @@ def cut_to_multiple(
 
 
 def _short(error: Exception) -> str:
-    """Pillow names the object of a file without a name."""
+    """Return Pillow's reason without its name for a file in memory."""
     return "of no known kind" if "cannot identify" in str(error) else str(error)
 
 
@@ -223,12 +223,12 @@ class ImagesConfig:
         """Read and check every array. Raises `InputError` with the location of the first error."""
         full = find(self.file, self.root)
         names = given(self.train, self.valid, self.test)
-        arrays = read_arrays(full, [name for both in names.values() for name in both])
+        arrays = read_arrays(full, [name for pair in names.values() for name in pair])
         images = {split: images_in(full, x, arrays[x]) for split, (x, _) in names.items()}
         sizes = {tuple(pixels.shape[1:]) for pixels in images.values()}
         if len(sizes) > 1:
-            found = " and ".join(" × ".join(map(str, size)) for size in sorted(sizes))
-            raise InputError(f"{full}: the images of the splits differ in size: {found}")
+            each = " and ".join(" × ".join(map(str, size)) for size in sorted(sizes))
+            raise InputError(f"{full}: the images of the splits differ in size: {each}")
         rows = {
             split: rows_of(f"{full}: {x}", self.arranged(images[split]), f"{full}: {y}", arrays[y])
             for split, (x, y) in names.items()
@@ -246,8 +246,8 @@ class ImagesConfig:
                 f"it must be one of {sides}"
             )
         if self.pool > 1:  # in parts: float32 takes four times the memory
-            some = (F.avg_pool2d(part.float(), self.pool) for part in images.split(4096))
-            images = torch.cat([part.round().to(torch.uint8) for part in some])
+            means = (F.avg_pool2d(part.float(), self.pool) for part in images.split(4096))
+            images = torch.cat([mean.round().to(torch.uint8) for mean in means])
         if self.permute_seed is None:
             return images
         n = images.shape[-2] * images.shape[-1]
@@ -259,15 +259,15 @@ def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
     """Read arrays by name. Raises `InputError` for a damaged file or a missing name."""
     try:
         with zipfile.ZipFile(path) as file:
-            known = [member.removesuffix(".npy") for member in file.namelist()]
-            missing = [name for name in names if name not in known]
+            present = [member.removesuffix(".npy") for member in file.namelist()]
+            missing = [name for name in names if name not in present]
             if not missing:
                 return {name: _array(file, name) for name in names}
     except (ValueError, OSError, EOFError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise InputError(f"{path} is not an .npz file, or is damaged: {error}") from error
     except MemoryError as error:
         raise InputError(f"{path}: its arrays do not fit into memory") from error
-    raise InputError(f"{path}: no array {missing[0]!r}.{choices(missing[0], known)}")
+    raise InputError(f"{path}: no array {missing[0]!r}.{choices(missing[0], present)}")
 
 
 def _array(file: zipfile.ZipFile, name: str) -> Array:

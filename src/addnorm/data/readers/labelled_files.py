@@ -77,8 +77,8 @@ class LabelledFiles(ABC):
     label_column: str = "label"
     """The column of the class."""
     labels: Literal["class", "text", "text_beside"] = "class"
-    """What a label is: a class; a text to write, found where a class would be; or the text in a
-    file of the same name, but for the suffix .txt, beside the file.
+    """The form of a label: a class; a text to write, in the place of a class; or the text in a
+    file of the same name with the suffix .txt.
     """
     strings: StringsConfig | None = None
     """Make strings of files with a class each, whose classes are the text to write; by default

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -16,27 +17,26 @@ from addnorm.data.readers.cells import check_one_type, class_in, is_missing
 from addnorm.data.readers.rows import Row, assemble
 from addnorm.data.readers.series import (
     Missing,
+    PlacedRecord,
     cell_number,
     check_column,
     check_same_columns,
     checked_variables,
+    series_rows,
     time_in,
 )
-from addnorm.data.readers.tables import Record, records_of
+from addnorm.data.readers.tables import Record
 from addnorm.data.readers.text_files import find, given
 from addnorm.data.times import check_order
 from addnorm.errors import InputError
 
-Placed = tuple[str, Record]
-"""A row with its place."""
-
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one series of a table, its name, and the columns of its variables."""
+    """The name of one series of a table, its rows, and the columns of its variables."""
 
     name: str
-    rows: list[Placed]
+    rows: list[PlacedRecord]
     variables: tuple[str, ...]
 
     @property
@@ -95,108 +95,99 @@ class LabelledSeriesConfig:
         """
         variables, rows = self.columns, dict[str, list[Row]]()
         for split, file in given(self.train, self.valid, self.test).items():
-            rows[split] = [self.row(one) for one in self.series(find(file, self.root), variables)]
-            known = (names_of(one.content) for one in rows["train"])
-            variables = next(filter(None, known), variables)
+            every = self.series(find(file, self.root), variables)
+            rows[split] = [Row(series.where, self.example(series)) for series in every]
+            names = (names_of(row.content) for row in rows["train"])
+            variables = next(filter(None, names), variables)
         return assemble(rows, valid_fraction=self.valid_fraction, seed=self.seed)
 
     @property
     def answer(self) -> str:
-        """The column of the class, or of the number."""
+        """The column of the class or the number."""
         answer = self.label_column or self.value_column
         assert answer is not None
         return answer
 
-    def row(self, one: Rows) -> Row:
-        """A series with its answer, or the reason to leave it out."""
-        return Row(one.where, self.example(one))
-
     def series(self, file: Path, variables: tuple[str, ...] = ()) -> Iterator[Rows]:
-        """Yield each series of a table, which needs no answers.
+        """Yield each series of a table, whose answers are not read.
 
         Raises `InputError`, with its place, for a series in two pieces or without a name, and for
-        a column that is not there.
+        a missing column.
         """
-        seen = set[str]()
-        for name, rows in self.grouped(file):
+        seen, previous = set[str](), list[tuple[str, str]]()
+        for name, group in groupby(series_rows(file, self.encoding), self.name_in):
+            rows = [*group]
             where, first = rows[0]
+            check_one_type([*previous, (where, name)])
             if not variables:
                 variables = self.variables(where, first)
             if not self.columns:
                 check_same_columns(rows, first)
             if name in seen:
                 raise InputError(
-                    f"{where}: series {name!r} goes on after another: put the rows of a series "
+                    f"{where}: series {name!r} continues after another: put the rows of a series "
                     "together"
                 )
             seen.add(name)
+            previous = [(where, name)]
             yield Rows(name, rows, variables)
 
-    def grouped(self, file: Path) -> Iterator[tuple[str, list[Placed]]]:
-        """Yield the neighbouring rows of each series."""
-        name, rows = "", list[Placed]()
-        for where, record in records_of(file, self.encoding):
-            if record is None:
-                raise InputError(f"{where}: an empty line in a series: take it out")
-            check_column(record, self.id_column, where)
-            here = record[self.id_column]
-            if is_missing(here):
-                raise InputError(f"{where}: {self.id_column} is empty: it names the series")
-            found = class_in(here, where)
-            check_one_type([(rows[0][0] if rows else where, name or found), (where, found)])
-            if rows and found != name:
-                yield name, rows
-                rows = []
-            name = found
-            rows.append((where, record))
-        if rows:
-            yield name, rows
+    def name_in(self, placed: PlacedRecord) -> str:
+        """Return the name of the series of a row. Raises `InputError` if it is missing."""
+        where, record = placed
+        check_column(record, self.id_column, where)
+        if is_missing(record[self.id_column]):
+            raise InputError(f"{where}: {self.id_column} is empty: it names the series")
+        return class_in(record[self.id_column], where)
 
     def variables(self, where: str, first: Record) -> tuple[str, ...]:
-        """The columns of the variables. Raises `InputError` where there is none."""
-        others = [self.id_column, self.answer, *([self.time_column] if self.time_column else [])]
-        found = tuple(name for name in first if name not in others)
-        return checked_variables(found, first, where)
+        """Return the columns of the variables. Raises `InputError` if there are none."""
+        names = tuple(
+            name for name in first if name not in (self.id_column, self.answer, self.time_column)
+        )
+        return checked_variables(names, first, where)
 
-    def example(self, one: Rows) -> Example | str:
-        """A series with its answer, or the reason to leave it out."""
-        cells = [self.answer_in(record, where) for where, record in one.rows]
-        answer = cells[0]
-        for cell, (where, record) in zip(cells, one.rows, strict=True):
-            if cell != answer:
+    def example(self, series: Rows) -> Example | str:
+        """Return a series with its answer, or the reason to leave it out."""
+        answers = [self.answer_in(record, where) for where, record in series.rows]
+        first = answers[0]
+        for answer, (where, record) in zip(answers, series.rows, strict=True):
+            if answer != first:
                 raise InputError(
-                    f"{where}: {self.answer} = {record[self.answer]!r}, and {answer!r} in the "
-                    f"first row of series {one.name!r}: it has one"
+                    f"{where}: {self.answer} = {record[self.answer]!r}, and {first!r} in the "
+                    f"first row of series {series.name!r}: a series has one"
                 )
-        values = self.values(one)
+        values = self.values(series)
         if isinstance(values, str):
             return values
-        empty = f"empty {self.answer}"
-        if self.label_column is not None:
-            return LabelledSeries(values, answer, one.variables) if answer else empty
-        number = cell_number(one.rows[0][1], self.answer, one.where, self.missing)
-        return empty if math.isnan(number) else ScoredSeries(values, (number,), one.variables)
+        if self.label_column is not None and first:
+            return LabelledSeries(values, first, series.variables)
+        if self.value_column is not None:
+            number = cell_number(series.rows[0][1], self.value_column, series.where, self.missing)
+            if not math.isnan(number):
+                return ScoredSeries(values, (number,), series.variables)
+        return f"empty {self.answer}"
 
     def answer_in(self, record: Record, where: str) -> str:
-        """The answer of a row as text, empty where there is none."""
+        """Return the answer of a row as text, empty where it is missing."""
         check_column(record, self.answer, where)
         cell = record[self.answer]
         return "" if is_missing(cell) else class_in(cell, where)
 
-    def values(self, one: Rows) -> Float[Tensor, "variables time"] | str:
-        """The variables of a series, or the reason to leave it out."""
+    def values(self, series: Rows) -> Float[Tensor, "variables time"] | str:
+        """Return the variables of a series, or the reason to leave it out."""
         if self.time_column is not None:
-            times = [time_in(record, self.time_column, where) for where, record in one.rows]
-            check_order(times, [where for where, _ in one.rows])
+            times = [time_in(record, self.time_column, where) for where, record in series.rows]
+            check_order(times, [where for where, _ in series.rows])
         values = torch.tensor(
             [
-                [cell_number(record, name, where, self.missing) for where, record in one.rows]
-                for name in one.variables
+                [cell_number(record, name, where, self.missing) for where, record in series.rows]
+                for name in series.variables
             ]
         )
         return "an empty cell in the series" if values.isnan().any() else values
 
 
 def names_of(content: Example | str) -> tuple[str, ...]:
-    """The names of the variables of a series; none of one that was left out."""
+    """Return the names of the variables of a series; none for one that was left out."""
     return content.names if isinstance(content, LabelledSeries | ScoredSeries) else ()

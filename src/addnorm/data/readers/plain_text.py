@@ -62,11 +62,11 @@ class TextConfig(Files):
         return assemble(rows, self.lowercase)
 
     def end_of_unit(self, text: str, share: float) -> int:
-        """The number of characters in this fraction of the text, rounded up to whole units."""
-        at = int(share * len(text))
+        """Return the characters in this fraction of the text, rounded up to whole units."""
+        n = int(share * len(text))
         mark = {"file": "", "line": "\n", "paragraph": "\n\n"}[self.unit]
-        found = text.find(mark, max(at - len(mark), 0))
-        return len(text) if found < 0 else found + len(mark)
+        end = text.find(mark, max(n - len(mark), 0))
+        return len(text) if end < 0 else end + len(mark)
 
     def units(
         self, path: Path, text: str, start: int = 0, stop: int | None = None

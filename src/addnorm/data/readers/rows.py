@@ -1,4 +1,4 @@
-"""Building a corpus from rows: leaving out what is incomplete, checking labels, holding out."""
+"""Building a corpus from rows: leaving out incomplete ones, checking labels, holding out."""
 
 import math
 from collections import Counter

@@ -1,7 +1,8 @@
 """A series of several variables to forecast, from a table with a time column, split by time."""
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
@@ -31,17 +32,22 @@ from addnorm.data.times import (
 from addnorm.errors import InputError, choices
 
 Missing = Literal["refuse", "leave_out"]
-"""What is done about a gap in time or an empty cell."""
+"""The treatment of a gap in time or an empty cell."""
 
 EMPTY = ("", "nan", "na", "n/a", "null", "none")
-"""The words for a value that is missing, in lower case."""
+"""The words for a missing value, in lower case."""
+
+
+PlacedRecord = tuple[str, Record]
+"""A row of a table with its place."""
 
 
 @dataclass(frozen=True, eq=False)
 class SeriesTable:
     """A series on its regular grid of times; NaN where a row or a cell is missing.
 
-    `places` names each step by the line of its row, and one that is missing by the row after it.
+    `places` names each step by the line of its row, a missing one by the row after it; `rows` has
+    the step of each row of the file.
     """
 
     file: Path
@@ -51,15 +57,14 @@ class SeriesTable:
     values: Float[Tensor, "variables time"]
     places: Sequence[str]
     rows: Sequence[int]
-    """The step of each row of the file."""
 
     @property
     def n_steps(self) -> int:
-        """The steps from the first time to the last."""
+        """The number of steps from the first time to the last."""
         return self.values.shape[1]
 
     def time(self, step: int) -> datetime:
-        """The time of a step, also of one after the last."""
+        """Return the time of a step, which may be after the last."""
         return self.interval.after(self.start, step)
 
 
@@ -73,20 +78,24 @@ def read_series(
 ) -> SeriesTable:
     """Read a table of a series.
 
-    Without a `time_column` it is the first column whose first cell is a time; without `columns`
-    the variables are all others, and each must hold numbers. Raises `InputError`, with the file
-    and line, for times that are wrong, out of order, double, of two zones or off their interval;
-    for a cell that is no number, or lacking; for a table without a header or variables; and with
-    `missing = "refuse"` for gaps and empty cells.
+    Without a `time_column`, the first column whose first cell is a time has the times; without
+    `columns` all others are the variables, and each must hold numbers. Raises `InputError`, with
+    the file and line, for times that are wrong, out of order, double, of two zones or off their
+    interval; for a cell that is missing or not a number; for a table without a header or variables;
+    and with `missing = "refuse"` for gaps and empty cells.
     """
-    rows = _rows(file, encoding)
-    time_name = _time_column(file, rows[0], time_column)
+    rows = [*series_rows(file, encoding)]
+    if len(rows) < 2:
+        raise InputError(f"{file}: a series needs at least two times, and there are {len(rows)}")
+    time_name = _time_column(rows[0], time_column)
     names = _variables(rows[0], time_name, columns)
     if not columns:
         check_same_columns(rows, rows[0][1])
     places = [where for where, _ in rows]
     times = [time_in(record, time_name, where) for where, record in rows]
-    values = np.array([_numbers(record, names, where, missing) for where, record in rows])
+    values = np.array(
+        [[cell_number(record, name, where, missing) for name in names] for where, record in rows]
+    )
     check_order(times, places)
     interval = regular_interval(times)
     steps = steps_of(times, places, interval)
@@ -105,22 +114,19 @@ def read_series(
     )
 
 
-def _rows(file: Path, encoding: str) -> list[tuple[str, Record]]:
-    rows: list[tuple[str, Record]] = []
+def series_rows(file: Path, encoding: str) -> Iterator[PlacedRecord]:
+    """Yield the rows of a table with their places. Raises `InputError` for an empty line."""
     for where, record in records_of(file, encoding):
         if record is None:
             raise InputError(f"{where}: an empty line in a series: take it out")
-        rows.append((where, record))
-    if len(rows) < 2:
-        raise InputError(f"{file}: {len(rows)} rows are no series: it needs two times at least")
-    return rows
+        yield where, record
 
 
-def _time_column(file: Path, first: tuple[str, Record], wanted: str | None) -> str:
+def _time_column(first: PlacedRecord, name: str | None) -> str:
     where, record = first
-    if wanted is not None:
-        check_column(record, wanted, where)
-        return wanted
+    if name is not None:
+        check_column(record, name, where)
+        return name
     # A number alone could be a date such as 20160701, and is a value far more often.
     for name, cell in record.items():
         if parsed_time(cell) is not None and number_of(cell) is None:
@@ -131,9 +137,7 @@ def _time_column(file: Path, first: tuple[str, Record], wanted: str | None) -> s
     )
 
 
-def _variables(
-    first: tuple[str, Record], time_name: str, columns: Sequence[str]
-) -> tuple[str, ...]:
+def _variables(first: PlacedRecord, time_name: str, columns: Sequence[str]) -> tuple[str, ...]:
     where, record = first
     for name in columns:
         check_column(record, name, where)
@@ -144,24 +148,24 @@ def _variables(
             f"{where}: the names of the columns are {', '.join(record)}: the table has no header: "
             "give it a first line with names"
         )
-    found = tuple(columns) or tuple(name for name in record if name != time_name)
-    return checked_variables(found, record, where)
+    names = tuple(columns) or tuple(name for name in record if name != time_name)
+    return checked_variables(names, record, where)
 
 
 def checked_variables(names: tuple[str, ...], record: Record, where: str) -> tuple[str, ...]:
-    """The columns of the variables. Raises `InputError` for none, and for one without a name."""
+    """Return the names of the variables. Raises `InputError` for none, and for an empty name."""
     if not names:
         raise InputError(f"{where}: no column is left for a variable: {', '.join(record)}")
     if nameless := [n for n, name in enumerate(record, 1) if name in names and not name.strip()]:
         raise InputError(
-            f"{where}: column {nameless[0]} has no name, as the numbers that pandas writes before "
-            "its rows: name the columns to read with data.columns"
+            f"{where}: column {nameless[0]} has no name, like the row numbers that pandas writes: "
+            "name the columns to read with data.columns"
         )
     return names
 
 
-def check_same_columns(rows: Sequence[tuple[str, Record]], first: Record) -> None:
-    """Raise `InputError` for a row with a column that the first lacks, which nobody would read."""
+def check_same_columns(rows: Sequence[PlacedRecord], first: Record) -> None:
+    """Raise `InputError` for a row with a column that the first lacks: it would not be read."""
     for where, record in rows:
         if other := next((name for name in record if name not in first), None):
             raise InputError(
@@ -171,28 +175,24 @@ def check_same_columns(rows: Sequence[tuple[str, Record]], first: Record) -> Non
 
 
 def check_column(record: Mapping[str, object], name: str, where: str) -> None:
-    """Raise `InputError`, with the nearest name, for a column that a row has not."""
+    """Raise `InputError`, with the nearest name, for a column that a row lacks."""
     if name not in record:
         raise InputError(f"{where}: no column {name!r}.{choices(name, record)}")
 
 
 def time_in(record: Record, name: str, where: str) -> datetime:
-    """The time in a cell. Raises `InputError`, with its place, for anything else."""
+    """Return the time in a cell. Raises `InputError`, with its place, for anything else."""
     check_column(record, name, where)
-    found = parsed_time(record[name])
-    if found is None:
+    time = parsed_time(record[name])
+    if time is None:
         raise InputError(
-            f"{where}: {name} = {record[name]!r} is no time such as 2016-07-01 00:00:00"
+            f"{where}: {name} = {record[name]!r} is not a time such as 2016-07-01 00:00:00"
         )
-    return found
-
-
-def _numbers(record: Record, names: Sequence[str], where: str, missing: Missing) -> list[float]:
-    return [cell_number(record, name, where, missing) for name in names]
+    return time
 
 
 def cell_number(record: Mapping[str, object], name: str, where: str, missing: Missing) -> float:
-    """The number in a cell; NaN for one that is empty, if these are left out.
+    """Return the number in a cell; NaN for an empty cell, if these are left out.
 
     Raises `InputError`, with its place, for anything else.
     """
@@ -200,23 +200,23 @@ def cell_number(record: Mapping[str, object], name: str, where: str, missing: Mi
     cell = record[name]
     number = number_of(cell)
     empty = cell is None or str(cell).strip().lower() in EMPTY
-    if empty and missing == "refuse":
-        raise InputError(
-            f"{where}: {name} is empty: fill it in, or leave out what touches it: "
-            "data.missing = 'leave_out'"
-        )
     if empty:
+        if missing == "refuse":
+            raise InputError(
+                f"{where}: {name} is empty: fill it in, or leave out what touches it: "
+                "data.missing = 'leave_out'"
+            )
         return math.nan
-    said = f"{where}: {name} = {short(cell)} is"
+    subject = f"{where}: {name} = {short(cell)} is"
     if number is None or not math.isfinite(number):
         hint = "name the columns to read with data.columns"
         if isinstance(cell, str) and "," in cell and number_of(cell.replace(",", "")) is not None:
-            hint = "write a point for a comma"
+            hint = "write a point instead of the comma"
         if number is not None:
             hint = "leave the cell empty where nothing was measured"
-        raise InputError(f"{said} no number: {hint}")
+        raise InputError(f"{subject} not a number: {hint}")
     if abs(number) > LARGEST:
-        raise InputError(f"{said} too large: models compute in float32, up to {LARGEST:.2g}")
+        raise InputError(f"{subject} too large: models compute in float32, up to {LARGEST:.2g}")
     return number
 
 
@@ -232,7 +232,7 @@ def _check_gaps(
 
 
 def _as_text(given: object) -> object:
-    """A date that TOML knows, in the words of a string."""
+    """A date or time of TOML as a string."""
     return str(given) if isinstance(given, date | datetime) else given
 
 
@@ -248,7 +248,7 @@ class SeriesConfig:
     """A series of one or more variables to forecast: a table with a column of times.
 
     The training part ends where the validation part begins, and that where the test part begins.
-    What is forecast lies within a part alone; the past that a forecast is made from may reach back
+    The steps to forecast lie within one part; the past that a forecast is made from may reach back
     into the part before.
     """
 
@@ -288,9 +288,10 @@ class SeriesConfig:
         """Read and split the table. Raises `InputError` with the location of the first error."""
         table = self.read(find(self.file, self.root))
         borders = self.borders(table)
-        known = table.values[:, : borders[0]]
-        standard = self.scaling == "standard"
-        scaling = Scaling.standard(known) if standard else Scaling.none(len(table.names))
+        if self.scaling == "standard":
+            scaling = Scaling.standard(table.values[:, : borders[0]])
+        else:
+            scaling = Scaling.none(len(table.names))
         scaling = replace(scaling, interval=table.interval)
         season = self.season or table.interval.season
 
@@ -303,22 +304,22 @@ class SeriesConfig:
         return Corpus(part(0, borders[0]), part(*borders[:2]), part(*borders[1:]))
 
     def read(self, file: Path) -> SeriesTable:
-        """Read a table by the columns of this one. Raises `InputError` as `read_series` does."""
+        """Read a table with the columns of this config. Raises `InputError` like `read_series`."""
         return read_series(
             file, self.time_column, self.columns, missing=self.missing, encoding=self.encoding
         )
 
     def borders(self, table: SeriesTable) -> tuple[int, int, int]:
-        """The steps where validation and test begin, and where the test ends."""
-        given = {"valid_from": self.valid_from, "test_from": self.test_from, "until": self.until}
-        found = {
+        """Return the steps where validation and test begin, and where the test ends."""
+        moments = {"valid_from": self.valid_from, "test_from": self.test_from, "until": self.until}
+        steps = {
             name: table.n_steps if moment is None else step_at(table, moment, f"data.{name}")
-            for name, moment in given.items()
+            for name, moment in moments.items()
         }
-        valid, test, end = found.values()
+        valid, test, end = steps.values()
         if not 0 < valid <= test <= end:
             places = ", ".join(
-                f"data.{name} = {given[name]} is step {i}" for name, i in found.items()
+                f"data.{name} = {moments[name]} is step {i}" for name, i in steps.items()
             )
             raise InputError(
                 f"{table.file}: {places}, of {table.n_steps}: they must follow one another"
@@ -327,11 +328,11 @@ class SeriesConfig:
 
 
 def step_at(table: SeriesTable, moment: int | float | str, name: str) -> int:
-    """The first step that is not before a moment. Raises `InputError` for one outside the table."""
+    """Return the first step not before a moment. Raises `InputError` for one outside the table."""
     if isinstance(moment, str):
         time = parsed_time(moment)
         if time is None:
-            raise InputError(f"{name} = {moment!r} is no date such as 2017-07-01")
+            raise InputError(f"{name} = {moment!r} is not a date such as 2017-07-01")
         step = _first_at(table, comparable(time, table.start))
     else:
         row = moment if isinstance(moment, int) else round(moment * len(table.rows))
@@ -352,8 +353,4 @@ def _first_at(table: SeriesTable, time: datetime) -> int:
     """The first step at a time or after it; -1 where that is outside the table."""
     if not table.start <= time <= table.time(table.n_steps):
         return -1
-    low, high = 0, table.n_steps
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if table.time(middle) < time else (low, middle)
-    return low
+    return bisect_left(range(table.n_steps), time, key=table.time)

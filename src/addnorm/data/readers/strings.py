@@ -29,13 +29,13 @@ SILENCE = -1.5
 
 
 def with_one_group(pattern: str | None) -> str | None:
-    """The pattern. Raises `ValueError` unless it is a regular expression with one group."""
+    """Return the pattern. Raises `ValueError` unless it is a regular expression with one group."""
     if pattern is None:
         return None
     try:
         groups = re.compile(pattern).groups
     except re.error as error:
-        raise ValueError(f"is no regular expression: {error}") from error
+        raise ValueError(f"is not a regular expression: {error}") from error
     if groups != 1:
         raise ValueError(f"has {groups} groups: put the class alone in brackets, as in '^([^_]+)_'")
     return pattern
@@ -74,7 +74,7 @@ class StringsConfig:
             raise ValueError(f"pause = {list(self.pause)} ends before it begins")
 
     def rows(self, split: str, rows: Iterable[Row]) -> Iterator[Row]:
-        """The strings of the rows of a split, and those that were left out as they are."""
+        """Yield the strings of the rows of a split, and unchanged the rows that were left out."""
         groups: dict[str, list[tuple[str, Example]]] = {}
         for row in rows:
             if isinstance(row.content, str):
@@ -82,29 +82,29 @@ class StringsConfig:
             else:
                 groups.setdefault(self.group(row), []).append((row.where, row.content))
         rng = Random(f"strings {self.seed} {split}")
-        for some in groups.values():
+        for group in groups.values():
             for _ in range(self.times if split == "train" else 1):
-                for string in self.cut(some, rng):
+                for string in self.cut(group, rng):
                     where = " + ".join(where for where, _ in string)
-                    yield Row(where, self.joined([one for _, one in string], rng))
+                    yield Row(where, self.joined([example for _, example in string], rng))
 
     def corpus(self, corpus: Corpus) -> Corpus:
-        """The strings of each split of a corpus; its reports are on the images as they were read.
+        """Return the strings of each split of a corpus; its reports count images as they were read.
 
         Raises `InputError` for `group_pattern`: an image of an array has no name.
         """
         if self.group_pattern is not None:
             raise InputError("data.strings.group_pattern: images of an array have no names")
-        made: dict[str, Any] = {}
+        splits: dict[str, Any] = {}
         pieces: dict[str, list[str]] = {}
         for split, examples in corpus.splits.items():
-            pieces[split] = [signal_digest(one) for one in examples]
-            rows = self.rows(split, (Row("", one) for one in examples))
-            made[split] = [row.content for row in rows if not isinstance(row.content, str)]
-        return Corpus(**made, reports=corpus.reports, pieces=pieces)
+            pieces[split] = [signal_digest(example) for example in examples]
+            rows = self.rows(split, (Row("", example) for example in examples))
+            splits[split] = [row.content for row in rows]
+        return Corpus(**splits, reports=corpus.reports, pieces=pieces)
 
     def group(self, row: Row) -> str:
-        """The group of a file. Raises `InputError` if its name has none, or it has no name."""
+        """Return the group in the name of a file. Raises `InputError` if there is none."""
         if self.group_pattern is None:
             return ""
         if row.file is None:
@@ -112,18 +112,18 @@ class StringsConfig:
                 f"{row.where}: data.strings.group_pattern finds groups in the names of files, and "
                 "this one has no name: the table holds the file itself"
             )
-        found = re.search(self.group_pattern, row.file.stem)
-        if found is None:
+        match = re.search(self.group_pattern, row.file.stem)
+        if match is None:
             raise InputError(
                 f"{row.where}: data.strings.group_pattern = {self.group_pattern!r} finds no group "
                 f"in {row.file.stem!r}"
             )
-        return found[1]
+        return match[1]
 
     def cut(
         self, items: Sequence[tuple[str, Example]], rng: Random
     ) -> Iterator[list[tuple[str, Example]]]:
-        """The items in random order and pieces; the last is filled up by others where it must."""
+        """Yield the items in random order and pieces; a last one that is too short is filled up."""
         order = rng.sample(items, len(items))
         start = 0
         while start < len(order):
@@ -132,20 +132,19 @@ class StringsConfig:
             yield string + [rng.choice(items) for _ in range(self.shortest - len(string))]
 
     def joined(self, examples: Sequence[Example], rng: Random) -> Example:
-        """One example of several, all images or all clips."""
-        text = self.separator.join(label for one in examples for label in labels_of(one))
-        if images := [one.pixels for one in examples if isinstance(one, Image)]:
+        """Make one example of several, all images or all clips."""
+        text = self.separator.join(label for example in examples for label in labels_of(example))
+        if images := [example.pixels for example in examples if isinstance(example, Image)]:
             return Captioned(side_by_side(images, self.longest), text)
-        clips = [one.frames for one in examples if isinstance(one, Clip)]
-        return Transcribed(
-            one_after_another(clips, [rng.randint(*self.pause) for _ in clips]), text
-        )
+        clips = [example.frames for example in examples if isinstance(example, Clip)]
+        pauses = [rng.randint(*self.pause) for _ in clips]
+        return Transcribed(one_after_another(clips, pauses), text)
 
 
 def side_by_side(
     images: Sequence[UInt8[Tensor, "channels height _"]], places: int
 ) -> UInt8[Tensor, "channels height all_of_them"]:
-    """The images from the left, in a picture that has so many places; the others are black."""
+    """Return a picture with room for `places` images, these from the left, the rest black."""
     empty = [torch.zeros_like(images[0])] * (places - len(images))
     return torch.cat([*images, *empty], dim=-1)
 
@@ -153,9 +152,9 @@ def side_by_side(
 def one_after_another(
     clips: Sequence[Float[Tensor, "n_mels _"]], pauses: Sequence[int]
 ) -> Float[Tensor, "n_mels frames"]:
-    """The clips, each but the first after a pause, as quiet at the least as `log_mel` hears.
+    """Join the clips, with a pause before each but the first.
 
-    A clip's features reach 80 dB below its loudest (`log_mel`): so do those of the whole.
+    The features of a clip reach 80 dB below its loudest (`log_mel`), so those of the whole do too.
     """
     parts: list[Tensor] = []
     for clip, pause in zip(clips, pauses, strict=True):

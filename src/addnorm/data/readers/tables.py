@@ -49,7 +49,7 @@ class Columns(ABC):
 
     `source` and `target`, or `text` and `label`, or `tokens` and `tags`, or `text` alone; `text`
     and `labels` where a text has several or none, `text` and `values` where it has numbers;
-    `text_pair` beside `text` where two texts are read together. A
+    `text_pair` with `text` where two texts are read together. A
     dotted name reaches into a nested column: `source = "translation.en"`. Words and tags are lists,
     or strings with spaces between; labels are lists, or strings with commas between; so are values,
     or one number.

@@ -18,19 +18,19 @@ from addnorm.files import check_regular, nearest_encoding
 T = TypeVar("T")
 
 ROOT = "ADDNORM_DATA"
-"""The environment variable for the base folder of relative data paths."""
+"""The environment variable that names the base folder of relative data paths."""
 
 
 def base_of(root: Path | None) -> Path:
-    """Where relative paths start: `root`, else $ADDNORM_DATA, else the current folder."""
+    """Return where relative paths start: `root`, else $ADDNORM_DATA, else the current folder."""
     return root or Path(os.environ.get(ROOT, ""))
 
 
 def find(path: Path, root: Path | None = None) -> Path:
     """Resolve `path` relative to `root`, else to $ADDNORM_DATA, else to the current folder.
 
-    It is a file, or the folder of a dataset that was saved to disk. Raises `InputError`, with the
-    nearest name in the folder, if there is no such file.
+    The result is a file, or the folder of a dataset that was saved to disk. Raises `InputError`,
+    with the nearest name in the folder, if there is no such file.
     """
     full = base_of(root) / path
     if full.is_file() or is_saved(full):
@@ -42,8 +42,8 @@ def find(path: Path, root: Path | None = None) -> Path:
     folder = full.parent
     if not folder.is_dir():
         raise InputError(f"{full} does not exist, nor does its folder{_hint(root)}")
-    found = [entry.name for entry in folder.iterdir()]
-    raise InputError(f"{full} does not exist.{nearest(full.name, found)}{_hint(root)}")
+    names = [entry.name for entry in folder.iterdir()]
+    raise InputError(f"{full} does not exist.{nearest(full.name, names)}{_hint(root)}")
 
 
 def _hint(root: Path | None) -> str:
@@ -53,15 +53,13 @@ def _hint(root: Path | None) -> str:
 
 
 UNPACKED = 2**26
-"""The size in bytes up to which any .gz file may unpack."""
+"""The size in bytes to which any .gz file may unpack; larger files may unpack to more."""
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file, unpacked if its name ends in .gz."""
+    """Return the content of a file, unpacked if its name ends in .gz."""
     try:
-        if path.suffix != ".gz":
-            return path.read_bytes()
-        return _unpacked(path)
+        return _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path} is a damaged or truncated gzip file: {error}") from error
     except OSError as error:
@@ -79,7 +77,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    r"""The text of a file, with "\r\n" as "\n" and without a byte-order mark.
+    r"""Return the text of a file, with "\r\n" as "\n" and without a byte-order mark.
 
     Raises `InputError` for an empty file, a NUL, and bytes that are invalid in the encoding.
     """
@@ -96,7 +94,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     except (LookupError, UnicodeError) as error:
         raise InputError(
             f"{path}: encoding {encoding!r} is unknown.{nearest_encoding(encoding)} Valid: utf-8, "
-            "latin-1, and others that Python has"
+            "latin-1, and Python's other encodings"
         ) from error
     if not text:
         raise InputError(f"{path} is empty")
@@ -114,14 +112,14 @@ def lines_of(text: str) -> list[str]:
 
 
 def given(train: T, valid: T | None, test: T | None) -> dict[str, T]:
-    """The given splits, by name."""
+    """Return the splits that are not None, by name."""
     splits = {"train": train, "valid": valid, "test": test}
     return {name: value for name, value in splits.items() if value is not None}
 
 
 @config
 class Files(ABC):
-    """What all sources of files share."""
+    """The fields and methods that sources of text files share."""
 
     root: Path | None = None
     """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
@@ -137,7 +135,10 @@ class Files(ABC):
         """Read and check every file. Raises `InputError` with file and line of the first error."""
 
     def read(self, path: Path, *, lines: bool = True) -> tuple[Path, str]:
-        """The resolved path of a file, and its text, which is in `lines` or a single document."""
+        r"""Return the resolved path and the text of a file, which has `lines` or is one document.
+
+        Raises `InputError` for lines that end with \r.
+        """
         full = find(path, self.root)
         text = read_text(full, self.encoding)
         if lines and text.count("\r") > text.count("\n"):

@@ -14,42 +14,42 @@ from addnorm.errors import InputError, TextError
 from addnorm.parts import kind_of
 
 SPECIALS = ("<pad>", "<unk>", "<bos>", "<eos>")
-NO_CHARACTER = "a text holds half a surrogate pair, which is no character"
+NO_CHARACTER = "a text holds half a surrogate pair, which is not a character"
 
 PIECE = 2**16
 """Characters of a long text encoded at once: the library needs a hundred bytes for each."""
 AT_ONCE = 2**18
 """Characters of all texts encoded at once."""
 BETWEEN_WORDS = re.compile(r"(?<=[^\W_])(?=[ \n][^\W_]|[^\w\s'])")
-"""Where the byte-level expression of GPT-2 always divides: after a letter or a digit, before white
-space and another, or before a sign that begins no ending such as 's.
+"""Where the byte-level expression of GPT-2 always splits: after a letter or a digit, before white
+space and another, or before a sign that cannot begin an ending such as 's.
+"""
+SPACED = re.compile(r"(?<=\S)(?:\n(?=\S)|(?= \S))")
+"""Where words may be cut: after a line break, or before a space, that is alone between other
+characters than white space. No token crosses such a place, and none changes by the cut.
 """
 ANYWHERE = re.compile("")
-
-
-SPACED = re.compile(r"(?<=\S)(?:\n(?=\S)|(?= \S))")
-"""Where byte-level BPE and words may be cut: after a line break, or before a space, that stands
-alone between what is no white space. No token reaches across, and none is another for it."""
+"""Where a tokenizer of single characters may be cut."""
 
 
 def pieces_of(text: str, cuts: re.Pattern[str] | None) -> Iterator[str]:
-    """The text in pieces of `PIECE` characters or more that end where `cuts` do; or else whole."""
+    """Yield a text in pieces of `PIECE` characters or more, cut at `cuts`; whole without cuts."""
     start = 0
     while cuts is not None and len(text) - start > PIECE:
-        found = cuts.search(text, start + PIECE)
-        if found is None:
+        cut = cuts.search(text, start + PIECE)
+        if cut is None:
             break
-        yield text[start : found.end()]
-        start = found.end()
+        yield text[start : cut.end()]
+        start = cut.end()
     yield text[start:] if start else text
 
 
 LONGEST_WORD = 2**18
-"""Characters that byte-pair encoding learns from without a division: each merge reads them all."""
+"""The longest piece that byte-pair encoding learns from: each merge reads all its characters."""
 
 
 def whole_words(texts: Iterable[str]) -> Iterator[str]:
-    """Texts in pieces that end where words do. Raises `InputError` for a word without an end."""
+    """Yield texts in pieces that end where words do. Raises `InputError` for too long a word."""
     for piece in (piece for text in texts for piece in pieces_of(text, BETWEEN_WORDS)):
         if len(piece) > LONGEST_WORD:
             raise InputError(
@@ -63,8 +63,8 @@ def whole_words(texts: Iterable[str]) -> Iterator[str]:
 class TrainedTokenizer(Protocol):
     """A trained custom tokenizer: any object with these four methods.
 
-    Its ids are 0 to `vocab_size - 1`, all of them pieces of text: the special tokens are added
-    around it. A text that it cannot read in full it reads as best it can, or refuses by an error.
+    Its ids are 0 to `vocab_size - 1`, all of them pieces of text: AddNorm adds the special tokens.
+    A text with unknown parts is encoded as well as possible, or refused with an error.
     """
 
     @property
@@ -105,7 +105,7 @@ class LibraryCodec:
     """A tokenizer of the `tokenizers` library."""
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
-        # "<pad>" in a text is five characters like any other; this setting is not in the file.
+        # "<pad>" in a text is five ordinary characters; this setting is not saved in the file.
         inner.encode_special_tokens = True
         self.inner = inner
         added = inner.get_added_tokens_decoder()
@@ -114,27 +114,42 @@ class LibraryCodec:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids with special ones: the largest plus one."""
+        """The number of ids, special ones included: the largest plus one."""
         return 1 + max(self.inner.get_vocab().values(), default=-1)
 
     @cached_property
     def division(self) -> re.Pattern[str] | None:
         """Where a text may be cut without changing its ids; None if unknown."""
-        added = self.inner.get_added_tokens_decoder()
-        if self.inner.normalizer is not None or not all(one.special for one in added.values()):
+        inner = self.inner
+        added = inner.get_added_tokens_decoder()
+        if inner.normalizer is not None or not all(token.special for token in added.values()):
             return None
-        match self.inner.pre_tokenizer:
+        if inner.truncation or inner.padding or getattr(inner.model, "dropout", None):
+            return None
+        match inner.pre_tokenizer:
+            case pre_tokenizers.WhitespaceSplit():
+                return SPACED
             case pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True):
                 return BETWEEN_WORDS
-            case None if isinstance(self.inner.model, models.BPE) and not self.inner.model.fuse_unk:
-                vocab = self.inner.get_vocab()
+            case None if isinstance(inner.model, models.BPE) and not inner.model.fuse_unk:
+                vocab = inner.get_vocab()
                 single = all(len(name) == 1 or i in added for name, i in vocab.items())
                 return ANYWHERE if single else None
             case _:
                 return None
 
+    @cached_property
+    def unknown_character(self) -> str | None:
+        """The token of characters that a table of single characters lacks; None without a table."""
+        model = self.inner.model
+        if self.division is not ANYWHERE or not isinstance(model, models.BPE):
+            return None
+        changes = (model.byte_fallback, model.ignore_merges)
+        affixes = (model.continuing_subword_prefix, model.end_of_word_suffix)
+        return None if any((*changes, *affixes)) else model.unk_token
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, encoded in parallel in groups."""
+        """Return the ids of many texts, encoded in parallel in groups."""
         ids: list[list[int]] = [[] for _ in texts]
         waiting: list[tuple[int, str]] = []
         n = 0
@@ -152,64 +167,66 @@ class LibraryCodec:
     def _encode(self, waiting: Sequence[tuple[int, str]], ids: list[list[int]]) -> None:
         """Append the ids of pieces to those of their texts."""
         try:
-            found = self.inner.encode_batch_fast(
+            encodings = self.inner.encode_batch_fast(
                 [piece for _, piece in waiting], add_special_tokens=False
             )
         except TypeError as error:
             raise TextError(NO_CHARACTER) from error
-        for (i, _), one in zip(waiting, found, strict=True):
-            ids[i] += one.ids
+        for (i, _), encoding in zip(waiting, encodings, strict=True):
+            ids[i] += encoding.ids
 
     def encode_marked(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of whole texts in which a special token that is spelt counts as such."""
+        """Return the ids of whole texts, in which the spelling of a special token is that token."""
         self.inner.encode_special_tokens = False
         try:
-            found = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+            encodings = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
         except TypeError as error:
             raise TextError(NO_CHARACTER) from error
         finally:
             self.inner.encode_special_tokens = True
-        return [one.ids for one in found]
+        return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens are left out."""
+        """Return the text of ids, without special tokens."""
         return self.inner.decode(list(ids))
 
     def alone(self, ids: Sequence[int]) -> list[str]:
-        """The text of each id alone; special tokens by name."""
+        """Return the text of each id by itself; the name of a special token."""
         return self.inner.decode_batch([[i] for i in ids], skip_special_tokens=False)
 
     def name(self, i: int) -> str | None:
-        """The token of an id; None if there is no such id."""
+        """Return the token of an id; None if there is no such id."""
         return self.inner.id_to_token(i)
 
     def id_of(self, token: str) -> int | None:
-        """The id of a token; None if it is not in the vocabulary."""
+        """Return the id of a token; None if it is not in the vocabulary."""
         return self.inner.token_to_id(token)
 
 
-class OwnCodec:
+class CustomCodec:
     """A custom tokenizer, whose ids come after those of the special tokens."""
 
     byte_ids: frozenset[int] = frozenset()
+    division: None = None
+    unknown_character: None = None
 
-    def __init__(self, own: Any, config: Any) -> None:
+    def __init__(self, custom: Any, config: Any) -> None:
         self.config = config
         self.kind = kind_of(config)
-        missing = [one for one in ("encode", "decode", "save") if not hasattr(own, one)]
-        size = getattr(own, "vocab_size", None)
+        missing = [name for name in ("encode", "decode", "save") if not hasattr(custom, name)]
+        size = getattr(custom, "vocab_size", None)
         if missing or not isinstance(size, int) or size < 1:
             lacks = f"no {missing[0]}()" if missing else f"vocab_size = {size!r}"
             raise InputError(
-                f"tokenizer: {self.kind} makes a {type(own).__name__} with {lacks}: a tokenizer "
+                f"tokenizer: {self.kind} makes a {type(custom).__name__} with {lacks}: a tokenizer "
                 "has vocab_size, encode(text), decode(ids) and save(folder)"
             )
-        self.own: TrainedTokenizer = own
+        self.custom: TrainedTokenizer = custom
         self.special_ids = frozenset(range(len(SPECIALS)))
         self.vocab_size = len(SPECIALS) + size
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts. Raises `InputError` for ids that the tokenizer does not have."""
+        """Return the ids of many texts. Raises `InputError` for ids beyond the vocabulary."""
         return [self._encode(text) for text in texts]
 
     def _encode(self, text: str) -> list[int]:
@@ -217,7 +234,7 @@ class OwnCodec:
             text.encode()
         except UnicodeEncodeError as error:
             raise TextError(NO_CHARACTER) from error
-        ids = [int(i) + len(SPECIALS) for i in self.own.encode(text)]
+        ids = [int(i) + len(SPECIALS) for i in self.custom.encode(text)]
         for i in ids:
             if not len(SPECIALS) <= i < self.vocab_size:
                 n = self.vocab_size - len(SPECIALS)
@@ -228,20 +245,20 @@ class OwnCodec:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens are left out."""
-        known = range(len(SPECIALS), self.vocab_size)
-        return self.own.decode([i - len(SPECIALS) for i in ids if i in known])
+        """Return the text of ids, without special tokens."""
+        pieces = range(len(SPECIALS), self.vocab_size)
+        return self.custom.decode([i - len(SPECIALS) for i in ids if i in pieces])
 
     def alone(self, ids: Sequence[int]) -> list[str]:
-        """The text of each id alone; special tokens by name."""
+        """Return the text of each id by itself; the name of a special token."""
         return [SPECIALS[i] if i in self.special_ids else self.decode([i]) for i in ids]
 
     def name(self, i: int) -> str | None:
-        """The readable name of an id; None if there is no such id."""
+        """Return the readable name of an id; None if there is no such id."""
         return self.alone([i])[0] if 0 <= i < self.vocab_size else None
 
     def id_of(self, token: str) -> int | None:
-        """The first id of this name; None if there is none."""
+        """Return the first id of this name; None if there is none."""
         return next((i for i in range(self.vocab_size) if self.name(i) == token), None)
 
     def save(self, folder: Path) -> None:
@@ -249,11 +266,11 @@ class OwnCodec:
         if folder.is_dir():
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
-        self.own.save(folder)
+        self.custom.save(folder)
 
 
 def _byte_ids(inner: tokenizers.Tokenizer) -> frozenset[int]:
-    """The ids of tokens like `<0xE7>` that decode to that byte."""
+    """Return the ids of tokens like `<0xE7>` that decode to that byte."""
     names = (f"<0x{byte:02X}>" for byte in range(256))
     ids = {name: i for name in names if (i := inner.token_to_id(name)) is not None}
     return frozenset(

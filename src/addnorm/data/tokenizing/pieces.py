@@ -1,6 +1,5 @@
-"""Tokenising long texts in pieces: the ids of the whole text, in bounded memory."""
+"""Tokenizing long texts in pieces: the ids of the whole text, in bounded memory."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from addnorm.data.tokenizing.codecs import NO_CHARACTER, SPACED, LibraryCodec, pieces_of
+from addnorm.data.tokenizing.codecs import NO_CHARACTER, LibraryCodec, pieces_of
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
@@ -16,10 +15,10 @@ Ids = NDArray[Any]
 """Ids in any of numpy's types of integers."""
 
 Advance = Callable[[int], None]
-"""Called with the number of characters that were read since the last call."""
+"""Called with the number of characters that were tokenized since the last call."""
 
 BATCH = 2**20
-"""Characters that are tokenised at once; the library takes a hundred bytes for each."""
+"""Characters that are tokenized at once; the library takes a hundred bytes for each."""
 
 
 def ids_of(
@@ -28,79 +27,45 @@ def ids_of(
     dtype: "np.dtype[Any]",
     advance: Advance = lambda _: None,
 ) -> Iterator[tuple[int, Ids]]:
-    """The ids of each text, after its number: of a long text in several pieces, at least one.
+    """Yield the ids of each text, after its number: of a long text in several pieces.
 
-    They are those of `tokenizer.encode(text)`: a text is cut only where it is known of the
-    tokenizer that no token reaches across. That of a character model is a table to look up; others
-    work on all cores. Raises `InputError` for text that is no Unicode.
+    They are those of `tokenizer.encode(text)`: a text is cut only where no token of the tokenizer
+    can cross. A character model is a table to look up; others work on all cores. Raises
+    `InputError` for text that is not Unicode.
     """
-    assert tokenizer.vocab_size <= np.iinfo(dtype).max + 1, "ids would be others"
-    how, texts = _Way.of(tokenizer), map(tokenizer.prepared, texts)
-    if how.table is not None:
+    assert tokenizer.vocab_size <= np.iinfo(dtype).max + 1, "ids would overflow"
+    table, cuts = _table(tokenizer), tokenizer.codec.division
+    texts = map(tokenizer.prepared, texts)
+    if table is not None:
         for n, text in enumerate(texts):
-            for piece in pieces_of(text, ANYWHERE):
-                points = np.minimum(_code_points(piece), len(how.table) - 1)
-                yield n, how.table[points].astype(dtype)
+            for piece in pieces_of(text, cuts):
+                points = np.minimum(_code_points(piece), len(table) - 1)
+                yield n, table[points].astype(dtype)
                 advance(len(piece))
         return
-    for batch in _batches(texts, how.cuts):
-        found = tokenizer.encode_batch([piece for _, piece in batch])
-        for (n, piece), ids in zip(batch, found, strict=True):
+    for batch in _batches(texts, cuts):
+        encoded = tokenizer.encode_batch([piece for _, piece in batch])
+        for (n, piece), ids in zip(batch, encoded, strict=True):
             yield n, np.array(ids, dtype)
             advance(len(piece))
 
 
-ANYWHERE = re.compile("")
+def _table(tokenizer: Tokenizer) -> Ids | None:
+    """The id of every code point up to the largest in the vocabulary, then that of all others.
 
-
-class _Way:
-    """How a tokenizer may be used on a part of a text."""
-
-    def __init__(self, cuts: re.Pattern[str] | None = None, table: Ids | None = None) -> None:
-        self.cuts = cuts
-        self.table = table
-
-    @classmethod
-    def of(cls, tokenizer: Tokenizer) -> "_Way":
-        """The cuts of a tokenizer by its file; none are known for a custom one."""
-        if not isinstance(tokenizer.codec, LibraryCodec):
-            return cls()
-        facts: dict[str, Any] = json.loads(tokenizer.codec.inner.to_str())
-        added = any(not token["special"] for token in facts["added_tokens"])
-        model: dict[str, Any] = facts["model"]
-        if added or model.get("dropout"):
-            return cls()
-        if any(facts[name] for name in ("normalizer", "truncation", "padding")):
-            return cls()
-        match facts["pre_tokenizer"]:
-            case {"type": "WhitespaceSplit"}:
-                return cls(cuts=SPACED)
-            case {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}:
-                return cls(cuts=SPACED)
-            case None if tokenizer.unk_id is not None and _knows_characters_alone(model):
-                return cls(table=_table(tokenizer, model, tokenizer.unk_id))
-            case _:
-                return cls()
-
-
-def _knows_characters_alone(model: dict[str, Any]) -> bool:
-    """Whether a model of the library gives each character its id, whatever stands beside it."""
-    others = ("merges", "fuse_unk", "byte_fallback", "ignore_merges")
-    others = (*others, "continuing_subword_prefix", "end_of_word_suffix")
-    known = model["type"] == "BPE" and model["unk_token"] in model["vocab"]
-    return known and not any(model[name] for name in others)
-
-
-def _table(tokenizer: Tokenizer, model: dict[str, Any], unk_id: int) -> Ids:
-    """The id of every code point to the last that is known, and of all after it.
-
-    A text holds no special token but the unknown one.
+    None for a tokenizer whose tokens are not single characters. Special tokens other than the
+    unknown one never come from a text.
     """
-    ids = {
-        token: unk_id if i in tokenizer.special_ids else i for token, i in model["vocab"].items()
-    }
+    codec, unk_id = tokenizer.codec, tokenizer.unk_id
+    unknown = codec.unknown_character
+    if unknown is None or unk_id is None or not isinstance(codec, LibraryCodec):
+        return None
+    vocab = codec.inner.get_vocab(with_added_tokens=False)
+    if unknown not in vocab:
+        return None
+    ids = {token: unk_id if i in tokenizer.special_ids else i for token, i in vocab.items()}
     characters = {ord(token): i for token, i in ids.items() if len(token) == 1}
-    table = np.full(max(characters, default=0) + 2, ids[model["unk_token"]], np.uint32)
+    table = np.full(max(characters, default=0) + 2, ids[unknown], np.uint32)
     table[[*characters]] = [*characters.values()]
     return table
 
@@ -113,7 +78,7 @@ def _code_points(text: str) -> Ids:
 
 
 def _batches(texts: Iterable[str], cuts: re.Pattern[str] | None) -> Iterator[list[tuple[int, str]]]:
-    """Pieces after the numbers of their texts, together a batch or a little more."""
+    """Yield batches of pieces with the numbers of their texts, each a little over `BATCH` long."""
     batch: list[tuple[int, str]] = []
     size = 0
     for n, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""Tokens that stand for hidden text: the mask of BERT and BART, and T5's sentinels."""
+"""Tokens that replace hidden text: the mask of BERT and BART, and T5's sentinels."""
 
 from collections.abc import Sequence
 
@@ -9,19 +9,18 @@ from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 MASK = "<mask>"
-"""The mask token that tokenizers learnt here get."""
+"""The mask token of tokenizers that are learnt here."""
 
 MASKS = (MASK, "[MASK]", "<|mask|>")
-"""The names of mask tokens in tokenizers from elsewhere."""
+"""The names of mask tokens, in imported tokenizers too."""
 
 SENTINELS = tuple(f"<extra_id_{n}>" for n in range(100))
 """T5's sentinels, each of which stands for one span (Raffel et al. 2020, §3.1.4)."""
 
 
 def mask_id_of(tokenizer: Tokenizer) -> int:
-    """The id of the mask token. Raises `InputError` if the tokenizer has none."""
-    found = [tokenizer.id_of(name) for name in MASKS]
-    for i in found:
+    """Return the id of the mask token. Raises `InputError` if the tokenizer has none."""
+    for i in map(tokenizer.id_of, MASKS):
         if i is not None and i in tokenizer.special_ids:
             return i
     raise InputError(
@@ -31,10 +30,10 @@ def mask_id_of(tokenizer: Tokenizer) -> int:
 
 
 def sentinel_ids_of(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """The ids of T5's sentinels, in order. Raises `InputError` if the tokenizer has none."""
-    found = [tokenizer.id_of(name) for name in SENTINELS]
-    ids = tuple(i for i in found if i is not None and i in tokenizer.special_ids)
-    if not ids or found[: len(ids)] != [*ids]:
+    """Return the ids of T5's sentinels, in order. Raises `InputError` if there are none."""
+    named = [tokenizer.id_of(name) for name in SENTINELS]
+    ids = tuple(i for i in named if i is not None and i in tokenizer.special_ids)
+    if not ids or named[: len(ids)] != [*ids]:
         raise InputError(
             f"the tokenizer has no sentinels {SENTINELS[0]}, {SENTINELS[1]} …: start from a folder "
             "that has them, or learn a tokenizer by [tokenizer]"
@@ -43,9 +42,9 @@ def sentinel_ids_of(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def with_special_tokens(tokenizers: Tokenizers, names: Sequence[str]) -> Tokenizers:
-    """The learnt tokenizers with more special tokens, whose ids come after all others.
+    """Add special tokens to tokenizers that were learnt here; their ids come after all others.
 
-    Raises `InputError` for a custom tokenizer, whose ids are its own.
+    Raises `InputError` for a custom tokenizer, whose ids are fixed.
     """
     if not names:
         return tokenizers

@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids and back, by the `tokenizers` library or a codec of one's own."""
+"""Tokenizers: text to ids and back, by the `tokenizers` library or a custom codec."""
 
 import json
 from collections import Counter
@@ -18,8 +18,8 @@ from addnorm.config import config, problem_of
 from addnorm.data.tokenizing.codecs import (
     SPACED,
     SPECIALS,
+    CustomCodec,
     LibraryCodec,
-    OwnCodec,
     TokenizerPart,
     pieces_of,
     whole_words,
@@ -34,30 +34,29 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 
 
 class Tokenizer:
-    """Turns text into ids and back; never adds a special token, nor reads one out of a text.
+    """Turns text into ids and back; it neither adds special tokens nor reads them out of a text.
 
-    One from elsewhere also has what goes `before` and `after` each text that a model reads; ours
-    leave that to the task (None). It may have no unknown token, or no end.
+    An imported tokenizer also has the ids `before` and `after` each text that a model reads; ours
+    leave these to the task (None). It may have no unknown token, or no end.
 
-    The ids of generation and the special tokens of the tokenizer are two things. Writing begins
-    with `bos_id`, which is an end where there is no start, and stops at `eos_ids`, of which
-    `eos_id` is the first; it never holds `never_ids`. A text to learn from ends with `end_id`, by
-    default `eos_id`, and a chat template reads `names`, such as `eos_token`: None where the
-    tokenizer names none. Missing padding is 0: no model reads that.
+    The ids of generation differ from the special tokens of the tokenizer. Generation begins with
+    `bos_id`, which is an end where there is no start, and stops at `eos_ids`, of which `eos_id` is
+    the first; it never yields `never_ids`. A training text ends with `end_id`, by default `eos_id`,
+    and a chat template reads `names`, such as `eos_token`: None where the tokenizer has no names.
+    Missing padding is 0: no model reads it.
 
-    A text to continue begins with `before` too, or where `begins` is given with that: with what
-    the rows of a language model's training began.
+    A text to continue begins with `before` too, or with `begins` where it is given: the ids that
+    began each row in a language model's training.
 
-    With `lowercase` it puts every text in lower case first, as the texts were that a model with it
-    learnt from. This is all that is done to a text between a file and its ids, so that training,
-    use, evaluation and exports cannot differ in it.
+    With `lowercase` it first puts every text in lower case, as the model was trained. Nothing else
+    changes a text between a file and its ids, so training, use, evaluation and exports agree.
 
-    Raises `InputError` for text that is no Unicode: half a surrogate pair.
+    Raises `InputError` for text that is not Unicode: half a surrogate pair.
     """
 
     def __init__(
         self,
-        inner: tokenizers.Tokenizer | OwnCodec,
+        inner: tokenizers.Tokenizer | CustomCodec,
         *,
         pad_id: int | None = PAD_ID,
         unk_id: int | None = UNK_ID,
@@ -67,7 +66,7 @@ class Tokenizer:
         before: tuple[int, ...] | None = None,
         after: tuple[int, ...] | None = None,
     ) -> None:
-        self.codec = inner if isinstance(inner, OwnCodec) else LibraryCodec(inner)
+        self.codec = inner if isinstance(inner, CustomCodec) else LibraryCodec(inner)
         self.pad_id = pad_id or 0
         self.unk_id = unk_id
         self.eos_id = eos_ids[0] if eos_ids else None
@@ -85,34 +84,25 @@ class Tokenizer:
 
     @classmethod
     def learnt(cls, inner: tokenizers.Tokenizer) -> "Tokenizer":
-        """One that was learnt here, as it is in the library: lower case is a normaliser there."""
+        """Return a tokenizer that was learnt here; in the library lower case is a normalizer."""
         lowercase = isinstance(inner.normalizer, normalizers.Lowercase)
         return cls(without_lower_case(inner) if lowercase else inner).lowercased(lowercase)
 
     def lowercased(self, lowercase: bool = True) -> "Tokenizer":
-        """This tokenizer, reading texts in lower case; or with False as they are."""
-        if self.lowercase == lowercase:
-            return self
-        other = copy(self)
-        other.__dict__.pop("inner", None)
-        other.lowercase = lowercase
-        return other
+        """Return this tokenizer, reading texts in lower case; or with False unchanged."""
+        return self if self.lowercase == lowercase else self._with(lowercase=lowercase)
 
     def beginning(self, begins: tuple[int, ...] | None) -> "Tokenizer":
-        """This tokenizer, with what stands before a text to continue."""
-        if self.begins == begins:
-            return self
-        new = copy(self)
-        new.begins = begins
-        return new
+        """Return this tokenizer with the ids before a text to continue."""
+        return self if self.begins == begins else self._with(begins=begins)
 
     @cached_property
     def inner(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer, which gives the same ids. Raises `InputError` for a custom one.
+        """The library's tokenizer, which gives the same ids; lower case is its first normalizer.
 
-        Lower case is a normaliser before its own.
+        Raises `InputError` for a custom tokenizer.
         """
-        if isinstance(self.codec, OwnCodec):
+        if isinstance(self.codec, CustomCodec):
             raise InputError(
                 f"the tokenizer is {self.codec.kind}, which only AddNorm knows: other libraries "
                 "need one of the tokenizers library, such as bpe"
@@ -121,40 +111,41 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The number of ids with special ones: the largest plus one."""
+        """The number of ids, special ones included: the largest plus one."""
         return self.codec.vocab_size
 
     def named(self, names: Mapping[str, str] | None, end_id: int | None) -> "Tokenizer":
-        """This tokenizer with the special tokens that it names, and the end of a text."""
-        new = copy(self)
-        new.names = names
-        new.end_id = self.eos_id if end_id is None else end_id
-        return new
+        """Return this tokenizer with the names of special tokens, and the end of a text."""
+        return self._with(names=names, end_id=self.eos_id if end_id is None else end_id)
 
     def ending(self) -> "Tokenizer":
-        """This tokenizer, where `end_id` ends generation as well: for a model that learns it."""
+        """Return this tokenizer with `end_id` ending generation too: for a model that learns it."""
         if self.end_id is None or self.end_id in self.eos_ids:
             return self
-        new = copy(self)
-        new.eos_ids = (*self.eos_ids, self.end_id)
-        new.eos_id = new.eos_ids[0]
-        return new
+        ends = (*self.eos_ids, self.end_id)
+        return self._with(eos_ids=ends, eos_id=ends[0])
+
+    def _with(self, **changes: Any) -> "Tokenizer":
+        other = copy(self)
+        other.__dict__.pop("inner", None)  # a cached property
+        other.__dict__.update(changes)
+        return other
 
     def encode(self, text: str) -> list[int]:
-        """The ids of a text."""
+        """Return the ids of a text."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of many texts, on all cores."""
+        """Return the ids of many texts, computed on all cores."""
         texts = [self.prepared(text) for text in texts] if self.lowercase else texts
-        # A whole word may be spelt like a special token; as text it is a word nobody knows.
+        # A whole word may be spelt like a special token; as text it is an unknown word.
         return [
             ids if self.special_ids.isdisjoint(ids) else self._without_special(ids)
             for ids in self.codec.encode(texts)
         ]
 
     def prepared(self, text: str) -> str:
-        """A text as it is read: in lower case, where the model learnt from texts that were."""
+        """Return a text as it is encoded: in lower case, if the model was trained so."""
         return lower_case(text) if self.lowercase else text
 
     def _without_special(self, ids: Sequence[int]) -> list[int]:
@@ -162,10 +153,10 @@ class Tokenizer:
         return [j for i in ids for j in (unknown if i in self.special_ids else [i])]
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """The ids of words in a row, and for each word the index of its first piece.
+        """Return the ids of words in a row, and for each word the index of its first piece.
 
-        All words but the first are encoded with the space before them, as they stand in a text. A
-        word without a piece counts as unknown, or as padding where nothing is unknown.
+        All words but the first are encoded with the space before them, as in a text. A word without
+        a piece is the unknown token, or padding where there is none.
         """
         nothing = self.pad_id if self.unk_id is None else self.unk_id
         spaced = [word if n == 0 else f" {word}" for n, word in enumerate(words)]
@@ -177,19 +168,19 @@ class Tokenizer:
         return ids, first
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of ids; special tokens are left out."""
+        """Return the text of ids, without special tokens."""
         return self.codec.decode(ids)
 
-    def says(self, i: int) -> bool:
-        """Whether an id is a part of a text: it is known, and not special."""
+    def is_text(self, i: int) -> bool:
+        """Whether an id is a piece of text: in the vocabulary, and not special."""
         return i not in self.special_ids and self.codec.name(i) is not None
 
     def id_of(self, token: str) -> int | None:
-        """The id of a token that the vocabulary calls so; None where it has none."""
+        """Return the id of a token of the vocabulary; None if it is not there."""
         return self.codec.id_of(token)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """A readable string for each id: its text; the vocabulary's, where it is a part of one."""
+        """Return a readable string for each id: its text, or its token if that is incomplete."""
         texts = self.codec.alone(ids)
         return [
             self.codec.name(i) or "" if "\ufffd" in text else text
@@ -197,54 +188,44 @@ class Tokenizer:
         ]
 
     def stream(self, after: Sequence[int] = ()) -> "Stream":
-        """A decoder that takes one id at a time, of a text that goes on `after` these ids."""
+        """Return a decoder of one id at a time, for a text that continues `after` these ids."""
         return Stream(self, after)
 
     def save(self, path: Path) -> None:
         """Write a `tokenizer.json` as the library reads it.
 
-        What one from elsewhere knows of its ids goes beside it, into `tokenizer.ids.json`. A
-        custom tokenizer writes itself into the folder `tokenizer`, and `tokenizer.json`
-        says by what it is read.
+        The ids of an imported tokenizer are written next to it, to `tokenizer.ids.json`. A custom
+        tokenizer writes itself into the folder `tokenizer`; its `tokenizer.json` has the
+        configuration that reads it.
         """
-        if isinstance(self.codec, OwnCodec):
+        if isinstance(self.codec, CustomCodec):
             self.codec.save(path.with_suffix(""))
-            facts = {OWN: dump(self.codec.config), **({LOWERCASE: True} if self.lowercase else {})}
-            atomic_write(path, json.dumps(facts, indent=1) + "\n")
+            table = {CUSTOM: dump(self.codec.config)}
+            table |= {LOWERCASE: True} if self.lowercase else {}
+            atomic_write(path, json.dumps(table, indent=1) + "\n")
             return
         atomic_write(path, self.inner.to_str(pretty=True))
         ids = path.with_suffix(".ids.json")
         if self.before is None or self.after is None:
             ids.unlink(missing_ok=True)
             return
-        known = ForeignIds(
-            pad_id=self.pad_id,
-            unk_id=self.unk_id,
-            bos_id=self.bos_id,
-            eos_ids=self.eos_ids,
-            never_ids=self.never_ids,
-            before=self.before,
-            after=self.after,
-            end_id=self.end_id,
-            names=None if self.names is None else dict(self.names),
-            lowercase=self.lowercase,
-        )
-        atomic_write(ids, json.dumps(asdict(known), indent=2) + "\n")
+        values = {field: getattr(self, field) for field in ForeignIds.__annotations__}
+        atomic_write(ids, json.dumps(values, indent=2, default=dict) + "\n")
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Read what `save` wrote; raise `InputError` where it is missing, damaged or another's."""
         text = _read(path)
-        if (table := _own_table(text)) is not None:
-            return _load_own(path, table)
+        if (table := _custom_table(text)) is not None:
+            return _load_custom(path, table)
         inner = _parsed(text, path)
         ids = path.with_suffix(".ids.json")
         if ids.exists():
-            facts = asdict(read_json(ids, TypeAdapter(ForeignIds)))
-            names, end_id = facts.pop("names"), facts.pop("end_id")
-            lowercase = facts.pop("lowercase")
+            values = asdict(read_json(ids, TypeAdapter(ForeignIds)))
+            names, end_id = values.pop("names"), values.pop("end_id")
+            lowercase = values.pop("lowercase")
             plain = without_lower_case(inner) if lowercase else inner
-            return cls(plain, **facts).named(names, end_id).lowercased(lowercase)
+            return cls(plain, **values).named(names, end_id).lowercased(lowercase)
         if tuple(inner.id_to_token(i) for i in range(4)) != SPECIALS:
             raise InputError(
                 f"{path} does not start with {' '.join(SPECIALS)}: not saved by AddNorm"
@@ -253,12 +234,12 @@ class Tokenizer:
 
 
 MOST_TOKENS = 2**22
-"""The largest vocabulary that is learnt, some ten times the largest that anyone has published."""
+"""The largest vocabulary that is learnt, about ten times the largest published one."""
 
 
 @config
 class ForeignIds:
-    """What a tokenizer from elsewhere knows of its ids, as `Tokenizer` takes it."""
+    """The ids of an imported tokenizer, with the names of the attributes of `Tokenizer`."""
 
     pad_id: NonNegativeInt
     unk_id: NonNegativeInt | None
@@ -309,86 +290,85 @@ def _parsed(text: str, path: Path) -> tokenizers.Tokenizer:
         raise InputError(f"{path} is not a tokenizer: {error}") from error
 
 
-OWN, LOWERCASE = "own_tokenizer", "lowercase"
+CUSTOM, LOWERCASE = "own_tokenizer", "lowercase"
 """The keys in the `tokenizer.json` of a custom tokenizer: its configuration, and lower case."""
 
 
-def _own_table(text: str) -> Any:
-    """What a `tokenizer.json` has of a custom tokenizer; None if it is another's."""
+def _custom_table(text: str) -> Any:
+    """The content of the `tokenizer.json` of a custom tokenizer; None for a file of the library."""
     try:
-        found = json.loads(text) if OWN in text[:100] else None
+        table = json.loads(text) if CUSTOM in text[:100] else None
     except (ValueError, RecursionError):
-        return None  # `_parsed` says what is wrong
-    return found if isinstance(found, dict) and OWN in found else None
+        return None  # `_parsed` raises the error
+    return table if isinstance(table, dict) and CUSTOM in table else None
 
 
-def _load_own(path: Path, table: dict[str, Any]) -> Tokenizer:
+def _load_custom(path: Path, table: dict[str, Any]) -> Tokenizer:
     try:
-        made = TypeAdapter[Any](TokenizerConfig).validate_python(table[OWN], context=FROM_FILE)
+        part = TypeAdapter[Any](TokenizerConfig).validate_python(table[CUSTOM], context=FROM_FILE)
     except ValidationError as error:
         first = problem_of(error.errors(include_url=False)[0])
         raise InputError(f"{path}: {first}") from error
     folder = path.with_suffix("")
-    if not isinstance(made, TokenizerPart) or not folder.is_dir():
+    if not isinstance(part, TokenizerPart) or not folder.is_dir():
         raise InputError(f"{path}: damaged: no tokenizer in {folder}")
-    tokenizer = Tokenizer(OwnCodec(made.load(folder), made))
+    tokenizer = Tokenizer(CustomCodec(part.load(folder), part))
     return tokenizer.lowercased(table.get(LOWERCASE) is True)
 
 
 def with_lower_case(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """A copy of a tokenizer that puts a text in lower case before anything else."""
+    """Return a copy of a tokenizer that puts a text in lower case before anything else."""
     other = tokenizers.Tokenizer.from_str(inner.to_str())
-    own = other.normalizer
-    first = normalizers.Lowercase()
-    other.normalizer = first if own is None else normalizers.Sequence([first, own])
+    first, rest = normalizers.Lowercase(), other.normalizer
+    other.normalizer = first if rest is None else normalizers.Sequence([first, rest])
     other.encode_special_tokens = inner.encode_special_tokens
     return other
 
 
 def without_lower_case(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """The tokenizer of which `with_lower_case` made this one."""
-    facts: dict[str, Any] = json.loads(inner.to_str())
-    match facts["normalizer"]:
+    """Return the tokenizer from which `with_lower_case` made this one."""
+    table: dict[str, Any] = json.loads(inner.to_str())
+    match table["normalizer"]:
         case {"type": "Lowercase"}:
-            facts["normalizer"] = None
-        case {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *own]}:
-            facts["normalizer"] = {"type": "Sequence", "normalizers": own}
+            table["normalizer"] = None
+        case {"type": "Sequence", "normalizers": [{"type": "Lowercase"}, *rest]}:
+            table["normalizer"] = {"type": "Sequence", "normalizers": rest}
         case _:
             return inner
-    return tokenizers.Tokenizer.from_str(json.dumps(facts))
+    return tokenizers.Tokenizer.from_str(json.dumps(table))
 
 
 def train_tokenizer(config: "TokenizerConfig", texts: Iterable[str]) -> Tokenizer:
     """Train the tokenizer of a built-in or custom configuration on texts."""
-    made = config.train(texts)
-    return made if isinstance(made, Tokenizer) else Tokenizer(OwnCodec(made, config))
+    trained = config.train(texts)
+    return trained if isinstance(trained, Tokenizer) else Tokenizer(CustomCodec(trained, config))
 
 
 class Stream:
     """Decodes ids as they come: the pieces of text join to the decoding of all ids.
 
-    What ends in U+FFFD may be a character of which bytes are still to come: it is held back until
-    they have, or until `finish`. Tokens that are bytes are one text or one error, so they are held
-    back until another token follows.
+    Text that ends in U+FFFD may be a character whose bytes are not complete: it is held back until
+    they are, or until `finish`. Tokens that are single bytes make one text or one error together,
+    so they are held back until another token follows.
 
-    With ids that stand `after` one another before, the text is what they add to that of those: some
-    decoders drop the space of a first token, which is the first of a text alone.
+    `after` are earlier ids of the same text: the decoder yields only the text that new ids add.
+    Some decoders drop the space of the first token of a text, so the earlier ids matter.
     """
 
     def __init__(self, tokenizer: Tokenizer, after: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         # Ids from the last place but one where a character was complete: some decoders write a
         # space between tokens, so the text of new ids depends on what stands before them.
-        said = [i for i in after if tokenizer.says(i)]
-        whole = (n for n in range(len(said) - 1, -1, -1) if said[n] not in tokenizer.byte_ids)
-        self._ids: list[int] = said[next(whole, 0) :]
+        before = [i for i in after if tokenizer.is_text(i)]
+        whole = (n for n in range(len(before) - 1, -1, -1) if before[n] not in tokenizer.byte_ids)
+        self._ids: list[int] = before[next(whole, 0) :]
         self._complete = len(self._ids)  # how many of these ids are complete
-        # How much of the text of these ids has been handed out.
+        # How many characters of the text of these ids have been returned.
         self._printed = len(tokenizer.decode(self._ids)) if self._ids else 0
 
     def push(self, i: int) -> str:
-        """The text that one more id makes certain, often none."""
-        if not self._tokenizer.says(i):
+        """Return the text that one more id completes, often none."""
+        if not self._tokenizer.is_text(i):
             return ""
         self._ids.append(i)
         if i in self._tokenizer.byte_ids:
@@ -403,7 +383,7 @@ class Stream:
         return new
 
     def finish(self) -> str:
-        """The text held back, with U+FFFD for bytes that make no character."""
+        """Return the text held back, with U+FFFD for incomplete characters."""
         text = self._tokenizer.decode(self._ids)
         rest, self._printed = text[self._printed :], len(text)
         return rest
@@ -480,7 +460,7 @@ class WordConfig:
     """Use one vocabulary for source and target together; else one for each."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
-        """Count the words; the most frequent come first, those that tie in order of code points."""
+        """Count the words; the most frequent come first, ties in order of code points."""
         pieces = (piece for text in texts for piece in pieces_of(text, SPACED))
         counts = Counter(word for piece in pieces for word in words_of(piece, self.words))
         words = [

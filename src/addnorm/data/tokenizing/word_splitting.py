@@ -6,31 +6,31 @@ from typing import Literal
 from tokenizers import Regex, pre_tokenizers
 
 WordSplitting = Literal["white_space", "kim"]
-"""The rules by name."""
+"""The names of the rules."""
 
 _ENDING = "'(?:s|ve|re|d|ll)|n't"
 KIM = f"[,!?()]|(?:{_ENDING})?(?:(?!{_ENDING})[A-Za-z0-9'`])+|{_ENDING}"
 """A word of Kim 2014 (his code): one of the marks `, ! ? ( )` alone, or a row of letters, digits,
 apostrophes and back quotes, cut before each `'s 've 're 'd 'll` and `n't`. All other characters
-part words and are left out.
+separate words and are dropped.
 """
 
 
 def words_between_spaces(text: str) -> list[str]:
-    """The words of a sentence to tag: between spaces, tabs and line breaks, and nothing else.
+    """Split a sentence to tag at spaces, tabs and line breaks only.
 
-    Other white space, such as a no-break space, is a part of a word, as in files of tagged words.
+    Other white space, such as a no-break space, is part of a word, as in files of tagged words.
     """
     return [word for word in re.split(r"[ \t\r\n]", text) if word]
 
 
 def words_of(text: str, rules: WordSplitting) -> list[str]:
-    """The words of a text, in order."""
+    """Split a text into words."""
     return text.split() if rules == "white_space" else re.findall(KIM, text)
 
 
 def word_splitter(rules: WordSplitting) -> pre_tokenizers.PreTokenizer:
-    """The library's part that splits by the same rules; it is saved with the tokenizer."""
+    """Return the library's part that splits by the same rules; it is saved with the tokenizer."""
     if rules == "white_space":
         return pre_tokenizers.WhitespaceSplit()
     return pre_tokenizers.Split(Regex(KIM), behavior="removed", invert=True)

@@ -49,7 +49,7 @@ def fill(
         some = texts[start : start + batch_size]
         gaps = [gaps_of(tokenizer, text, n) for n, text in enumerate(some, first + start + 1)]
         logits = batch_logits(run, [one.ids for one in gaps], first + start)
-        says = [tokenizer.says(i) for i in range(logits.shape[-1])]
+        says = [tokenizer.is_text(i) for i in range(logits.shape[-1])]
         able = torch.tensor(says, device=logits.device)
         for one, row in zip(gaps, logits, strict=True):
             # A mask hides a part of a text, which no special token is.
