@@ -21,8 +21,8 @@ import torch
 from addnorm.data.batches.buckets import Batch
 from addnorm.memory import peak_resident_memory
 from addnorm.runs.recipes.recipe import read_recipe
-from addnorm.runs.train.peak_memory import largest_batches, predict_peak_memory
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.train.cost import largest_batches, predict_peak_memory
+from addnorm.runs.train.train_run import TrainingSetup
 from addnorm.training.trainer import Trainer
 
 HERE = Path(__file__).parent
@@ -51,7 +51,7 @@ OTHERS = 12
 class LargestFirst:
     """The largest batches of a loader, then some in their order."""
 
-    def __init__(self, prepared: Prepared) -> None:
+    def __init__(self, prepared: TrainingSetup) -> None:
         self.loader = prepared.loaders.train
         self.largest = largest_batches(self.loader)
 
@@ -62,10 +62,10 @@ class LargestFirst:
         return islice(chain(self.largest, self.loader.batches(epoch)), start, len(self))
 
 
-def prepared(name: str) -> Prepared:
+def prepared(name: str) -> TrainingSetup:
     """A case with its data and model."""
     recipe, overrides = CASES[name]
-    return Prepared(read_recipe(HERE.parent / "recipes" / f"{recipe}.toml", overrides))
+    return TrainingSetup(read_recipe(HERE.parent / "recipes" / f"{recipe}.toml", overrides))
 
 
 def predict(name: str) -> dict[str, int]:

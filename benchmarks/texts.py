@@ -63,13 +63,13 @@ def child(recipes: list[Path]) -> dict[str, object]:
         marks.append((name, time.perf_counter(), time.process_time()))
 
     from addnorm.runs.recipes.recipe import read_recipe
-    from addnorm.runs.train.train_run import Prepared
+    from addnorm.runs.train.train_run import TrainingSetup
     from addnorm.training.trainer import Trainer
 
     mark("imports")
     memory: list[dict[str, int]] = []
     for recipe in recipes:
-        prepared = Prepared(read_recipe(recipe))
+        prepared = TrainingSetup(read_recipe(recipe))
         mark(f"{recipe.stem}, data and model")
         with tempfile.TemporaryDirectory() as folder:
             batches = prepared.loaders.train

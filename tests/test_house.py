@@ -41,7 +41,6 @@ UNMIRRORED = {
     "lab/studies/options.py": "lab/studies/test_study.py",
     "languages.py": "data/readers/test_dates.py",
     "runs/recipes/consistency.py": "runs/recipes/test_recipe.py",
-    "runs/train/checked_trainer.py": "runs/rewriting/test_recovery.py",
     "__main__.py": "test_house.py",
     "bench/engines.py": "bench/test_benchmarks.py",
     "bench/libraries.py": "bench/test_benchmarks.py",

@@ -231,7 +231,6 @@ READERS: dict[str, Callable[[Run, Path], None]] = {
 
 REFUSALS: dict[tuple[str, str], str] = {
     ("compile", "recurrence"): r"in layer 0 a Recurrent reads",
-    ("prune heads", "recurrence"): r"stack\.blocks\.0\.attention is Recurrent",
     ("prune heads", "heads"): r"of 1 in a layer: there is only one",
     ("prune feedforward", "mixture"): r"stack\.blocks\.1\.feedforward is MixtureOfExperts",
     **{("export hf", name): r"layer [01] has the" for name in PATTERNS},

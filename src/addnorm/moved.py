@@ -142,11 +142,11 @@ MOVED: Mapping[str, str] = {
     "addnorm.runs.changes": "addnorm.runs.recipes.overrides",
     "addnorm.runs.chat": "addnorm.runs.inference.chat",
     "addnorm.runs.chat_template": "addnorm.runs.recipes.chat_template",
-    "addnorm.runs.checked_trainer": "addnorm.runs.train.checked_trainer",
+    "addnorm.runs.checked_trainer": "addnorm.runs.train.train_run",
     "addnorm.runs.consistency": "addnorm.runs.recipes.consistency",
     "addnorm.runs.data_digests": "addnorm.runs.files.data_digests",
     "addnorm.runs.decoding": "addnorm.runs.inference.decoding",
-    "addnorm.runs.differences": "addnorm.runs.recipes.differences",
+    "addnorm.runs.differences": "addnorm.runs.recipes.recipe",
     "addnorm.runs.digests": "addnorm.runs.files.digests",
     "addnorm.runs.estimate": "addnorm.runs.train.cost",
     "addnorm.runs.fill": "addnorm.runs.inference.masked_tokens",
@@ -162,7 +162,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.runs.media": "addnorm.runs.inference.media",
     "addnorm.runs.metrics": "addnorm.metrics.scores",
     "addnorm.runs.mistakes": "addnorm.runs.recipes.error_messages",
-    "addnorm.runs.peak_memory": "addnorm.runs.train.peak_memory",
+    "addnorm.runs.peak_memory": "addnorm.runs.train.cost",
     "addnorm.runs.pooled": "addnorm.runs.inference.pooling",
     "addnorm.runs.predictions": (
         "addnorm.tasks.classification addnorm.tasks.regression addnorm.tasks.tagging"

@@ -48,4 +48,4 @@ def test_pooling_is_chosen(pooling: str, run_of: RunOf, tmp_path: Path, addnorm:
 def test_another_form_is_refused(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     code, _, err = addnorm("embed", run_of("classification"), "--out", tmp_path / "x.npz")
     assert code == 2
-    assert "is no such form. Did you mean '.npy'? Valid: .npy, .safetensors, .jsonl." in err
+    assert "is not a valid form. Did you mean '.npy'? Valid: .npy, .safetensors, .jsonl." in err

@@ -52,7 +52,10 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         (["--model.d_model", "32"], "does not fit this model"),
         (["--splt", "valid"], "Did you mean '--split'?"),
         (["--predictions", tmp_path / "none" / "x"], "there is no folder"),
-        (["--confusion", "x.gif"], "--confusion x.gif: .gif is no such form. Did you mean '.png'?"),
+        (
+            ["--confusion", "x.gif"],
+            "--confusion x.gif: .gif is not a valid form. Did you mean '.png'?",
+        ),
     ]:
         code, out, err = addnorm("evaluate", run, *words)
         assert (code, out) == (2, "")

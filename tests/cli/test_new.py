@@ -90,14 +90,14 @@ def test_nothing_is_replaced(tmp_path: Path, addnorm: Command) -> None:
     file.write_text("# mine\n")
     code, out, err = addnorm("new", "norm", file)
     assert (code, out) == (2, "")
-    assert "is there already" in err
+    assert "exists already" in err
     assert file.read_text() == "# mine\n"
 
 
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["nrom", "my_norm.py"], "'nrom' is no family of parts. Did you mean 'norm'?"),
+        (["nrom", "my_norm.py"], "'nrom' is not a family of parts. Did you mean 'norm'?"),
         (["norm", "my-norm.py"], "a module is named like my_norm.py"),
         (["norm", "my_norm"], "a module is named like my_norm.py"),
         (["norm", "colorsys.py"], "'colorsys' is the name of another module"),

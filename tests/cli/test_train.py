@@ -16,7 +16,7 @@ import pytest
 from tests.runs.tiny import RECIPES, write_recipe
 
 from addnorm.runs.run import Run
-from addnorm.runs.train import peak_memory
+from addnorm.runs.train import cost
 
 Command = Callable[..., tuple[int, str, str]]
 COMMAND = [sys.executable, "-m", "addnorm"]
@@ -124,7 +124,7 @@ def test_the_dry_run_warns_of_too_little_memory(
     tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = write_recipe(tmp_path, "language")
-    monkeypatch.setattr(peak_memory, "total_memory", lambda: 2**20)
+    monkeypatch.setattr(cost, "total_memory", lambda: 2**20)
     code, _, err = addnorm("train", recipe, "--dry-run", "--train.device", "cpu")
     assert code == 0
     assert "warning: training takes about" in err

@@ -328,7 +328,7 @@ WORDS = [
     ("evaluate RUN --eval.metrc bleu", "Did you mean 'metric'?"),
     ("evaluate RUN --predictions p.txt", "leave predictions out"),
     ("evaluate RUN --model.d_model 32", "does not fit this model"),
-    ("embed RUN TEXT --out v.txt", "--out v.txt: .txt is no such form. Did you mean '.jsonl'?"),
+    ("embed RUN TEXT --out v.txt", "--out v.txt: .txt is not a valid form. Did you mean '.jsonl'?"),
     ("embed RUN TEXT --pooling max", "Did you mean 'mean'? Valid: mean, first, last, head"),
     ("embed RUN TEXT --pooling head", "needs a head"),
     ("info nowhere", "nowhere: no such folder"),

@@ -19,7 +19,7 @@ from addnorm.runs.inference.forecast import forecast
 from addnorm.runs.inference.series import answer_series
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.train.train_run import TrainingSetup
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,14 @@ def write_kind(folder: Path, kind: str) -> Run:
     return Run.open(written)
 
 
-def prepared_as(folder: Path, name: str, recipe: str, **overrides: str) -> Prepared:
+def prepared_as(folder: Path, name: str, recipe: str, **overrides: str) -> TrainingSetup:
     """A recipe whose data are in `folder`, before its first step, with other weights."""
     file = folder / f"{name}.toml"
     file.write_text(recipe, encoding="utf-8")
     given = {key.replace("__", "."): value for key, value in overrides.items()}
-    prepared = Prepared(read_recipe(file, {**given, "data.root": f'"{folder}"'}), console=quiet())
+    prepared = TrainingSetup(
+        read_recipe(file, {**given, "data.root": f'"{folder}"'}), console=quiet()
+    )
     torch.manual_seed(1)
     with torch.no_grad():
         for weight in prepared.model.parameters():
@@ -122,7 +124,7 @@ def write_untrained(folder: Path, name: str, recipe: str, **overrides: str) -> P
     return folder / name
 
 
-def write_as_training(prepared: Prepared, folder: Path) -> None:
+def write_as_training(prepared: TrainingSetup, folder: Path) -> None:
     """Write what training writes before its first step and after its last."""
     folder.mkdir()
     prepared.write_settings(folder)

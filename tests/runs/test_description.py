@@ -20,10 +20,9 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import PoolerHeadConfig
 from addnorm.runs.description import describe, expectation, expected_memory, planned, too_large
 from addnorm.runs.recipes.recipe import Recipe, read_recipe
-from addnorm.runs.train import peak_memory
-from addnorm.runs.train.cost import estimate
-from addnorm.runs.train.peak_memory import PeakMemory
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.train import cost
+from addnorm.runs.train.cost import PeakMemory, estimate
+from addnorm.runs.train.train_run import TrainingSetup
 from addnorm.training.settings import TrainConfig
 
 RunOf = Callable[[str], Path]
@@ -106,7 +105,7 @@ def test_what_training_will_take(tmp_path: Path) -> None:
         write_recipe(tmp_path, "language"),
         {"train.steps": "1000", "train.precision": "bfloat16", "train.device": "cpu"},
     )
-    text = shown(expectation(recipe, estimate(Prepared(recipe), n_timed=1)))
+    text = shown(expectation(recipe, estimate(TrainingSetup(recipe), n_timed=1)))
     for expected in ("1,000 (11 an epoch)", "a step", "MiB", "about", "on this cpu in bfloat16"):
         assert expected in text
     assert "decoder" in shown(planned(recipe))
@@ -134,7 +133,7 @@ def test_what_memory_is_for() -> None:
 
 def test_too_little_memory_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     for there, said in ((2**40, False), (None, False), (2**28, True)):
-        monkeypatch.setattr(peak_memory, "total_memory", lambda there=there: there)
+        monkeypatch.setattr(cost, "total_memory", lambda there=there: there)
         assert (too_large(PEAK) is not None) is said
     assert str(too_large(PEAK)).startswith(
         "training takes about 360 MiB and this machine has 256 MiB: smaller batches"

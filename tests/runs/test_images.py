@@ -18,7 +18,7 @@ from addnorm.runs.inference.text import classify
 from addnorm.runs.recipes.recipe import RECIPE, read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train.cost import estimate
-from addnorm.runs.train.train_run import Prepared, train_run
+from addnorm.runs.train.train_run import TrainingSetup, train_run
 
 RECIPE_TEXT = """
 [data]
@@ -108,7 +108,7 @@ def test_it_is_described(run: Run) -> None:
 
 
 def test_the_cost_is_estimated(tmp_path: Path) -> None:
-    prepared = Prepared(read_recipe(write(tmp_path)))
+    prepared = TrainingSetup(read_recipe(write(tmp_path)))
     console = Console(file=quiet().file)
     console.print(expectation(prepared.recipe, estimate(prepared, 1)))
 
@@ -217,7 +217,7 @@ def test_text_needs_a_tokenizer_and_reads_tokens(tmp_path: Path) -> None:
         file, {"train.batching": '{kind = "examples"}', "data.root": f"{tmp_path}"}
     )
     with pytest.raises(InputError, match='text needs kind = "tokens"'):
-        Prepared(recipe)
+        TrainingSetup(recipe)
 
 
 def test_images_of_other_channels_are_one_message(run: Run, tmp_path: Path) -> None:

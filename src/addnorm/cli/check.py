@@ -156,7 +156,7 @@ def part_lines(report: "PartReport") -> list[str]:
     return [first, report.report.text(), *nothing]
 
 
-def _print(found: list[str]) -> None:
+def _print(lines: list[str]) -> None:
     from rich.console import Console
 
-    Console(highlight=False).print("\n".join(found), markup=False, soft_wrap=True)
+    Console(highlight=False).print("\n".join(lines), markup=False, soft_wrap=True)

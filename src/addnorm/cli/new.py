@@ -27,7 +27,7 @@ def new(family: str, file: Path) -> None:
         with file.open("x", encoding="utf-8") as out:
             out.write(text)
     except FileExistsError as error:
-        raise InputError(f"{file}: is there already: choose another name") from error
+        raise InputError(f"{file}: exists already: choose another name") from error
     module = file.stem
     command = next(line for line in text.splitlines() if line.startswith("addnorm check"))
     print(f"{file}: your own {family}, to begin with. Next: {command}")
@@ -38,9 +38,9 @@ def starting_file(family: str, file: Path) -> str:
     """The text of a template. Raises `InputError` for an unknown family or an invalid name."""
     from importlib.util import find_spec
 
-    known = sorted(one.name.removesuffix(".txt") for one in _folder().iterdir())
-    if family not in known:
-        raise InputError(f"{family!r} is no family of parts.{choices(family, known)}")
+    families = sorted(file.name.removesuffix(".txt") for file in _folder().iterdir())
+    if family not in families:
+        raise InputError(f"{family!r} is not a family of parts.{choices(family, families)}")
     if file.suffix != ".py" or not file.stem.isidentifier():
         raise InputError(f"{file}: a module is named like my_{family}.py")
     if not file.exists() and find_spec(file.stem) is not None:

@@ -38,13 +38,13 @@ def parts(
     from addnorm.checking.parts import parts as parts_of
     from addnorm.cli.terminal import output
 
-    found = parts_of(family, module_names(imports))
+    listed = parts_of(family, module_names(imports))
     if as_json:
-        print(json.dumps([asdict(part) for part in found], indent=1, ensure_ascii=False))
+        print(json.dumps([asdict(part) for part in listed], indent=1, ensure_ascii=False))
         return
     table = Table(box=None, pad_edge=False)
     for name in ("family", "kind", "equation", "source", "file"):
         table.add_column(name, overflow="fold")
-    for part in found:
+    for part in listed:
         table.add_row(part.family, part.kind, part.equation, part.source, part.file)
     output(markup=False).print(table)

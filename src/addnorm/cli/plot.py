@@ -51,10 +51,12 @@ def check_picture(out: Path, option: str = "--out") -> None:
 
 
 def check_ending(out: Path, option: str, valid: Sequence[str]) -> None:
-    """Raise `InputError` for a file whose name does not say one of the `valid` forms."""
+    """Raise `InputError` for a file whose name does not end in one of the `valid` forms."""
     if out.suffix not in valid:
         ending = out.suffix or "no ending"
-        raise InputError(f"{option} {out}: {ending} is no such form.{choices(out.suffix, valid)}")
+        raise InputError(
+            f"{option} {out}: {ending} is not a valid form.{choices(out.suffix, valid)}"
+        )
 
 
 def check_folder(out: Path, option: str) -> None:

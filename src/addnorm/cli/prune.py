@@ -78,7 +78,7 @@ def _print(report: "PruneReport", split: str) -> None:
         by = {name: f"{1e6 / report.speeds[name][n]:,.1f}" for name in models}
         row(f"µs a token, {n} text{'s' * (n > 1)}", by)
     for score in next(iter(report.scores.values()), {}):
-        row(score, {name: f"{one[score]:.4f}" for name, one in report.scores.items()})
+        row(score, {name: f"{scores[score]:.4f}" for name, scores in report.scores.items()})
     console = output(markup=False)
     if report.scores:
         console.print(f"scores of the {split} split:")

@@ -60,7 +60,7 @@ class Scheme:
     group_size: Literal[32, 64, 128, 256] | None = None
 
     def config(self) -> "QuantizationConfig":
-        """The configuration that these say. Raises `InputError` where they contradict."""
+        """The scheme of these options. Raises `InputError` where they contradict."""
         from addnorm.quantize import (
             DynamicConfig,
             Int4Config,
@@ -93,11 +93,11 @@ class Scheme:
             "--rounding": self.rounding is not None,
             "--group-size": self.group_size is not None,
         }
-        strange = [name for name, said in (int4 if self.to == "int8" else int8).items() if said]
-        if strange:
+        others = [name for name, given in (int4 if self.to == "int8" else int8).items() if given]
+        if others:
             other = "int4" if self.to == "int8" else "int8"
-            raise InputError(f"{strange[0]} is for --to {other}, and this is --to {self.to}")
-        if len(chosen := [name for name, said in inputs.items() if said]) > 1:
+            raise InputError(f"{others[0]} is for --to {other}, and this is --to {self.to}")
+        if len(chosen := [name for name, given in inputs.items() if given]) > 1:
             raise InputError(f"{' and '.join(chosen)} are alternatives: give one of them")
         if self.smoothing is not None and not 0 < self.smoothing < 1:
             raise InputError(
@@ -187,13 +187,13 @@ def _print(report: "QuantizationReport", split: str) -> None:
     for name in figures:
         heading = name.replace("_per_", " per\n").replace(", ", ",\n").replace("of ", "of\n")
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, one in report.models.items():
+    for name, figures_of in report.models.items():
         table.add_row(
             name,
-            f"{one.n_bytes / 1e6:,.2f}",
-            f"{one.n_bytes / before.n_bytes:.3f}",
-            *(f"{one.scores[score]:.4f}" for score in scores),
-            *(f"{speed:,.0f}" for speed in one.speeds.values()),
+            f"{figures_of.n_bytes / 1e6:,.2f}",
+            f"{figures_of.n_bytes / before.n_bytes:.3f}",
+            *(f"{figures_of.scores[score]:.4f}" for score in scores),
+            *(f"{speed:,.0f}" for speed in figures_of.speeds.values()),
         )
     if report.sensitivity:
         worst = list(report.sensitivity.items())[:10]
@@ -215,20 +215,20 @@ def _print(report: "QuantizationReport", split: str) -> None:
 def _print_left(report: "QuantizationReport", console: "Console") -> None:
     """Print what stayed as it was, how much of the new size that is, and what could be named."""
     if report.left:
-        some = [f"{n:,} of {name}" for name, n in list(report.left.items())[:4]]
-        more = len(report.left) - len(some)
+        largest = [f"{n:,} of {name}" for name, n in list(report.left.items())[:4]]
+        more = len(report.left) - len(largest)
         n_bytes = [*report.models.values()][-1].n_bytes
         share = 4 * sum(report.left.values()) / n_bytes
         console.print(
-            f"not quantised: {sum(report.left.values()):,} weights: {', '.join(some)}"
+            f"not quantised: {sum(report.left.values()):,} weights: {', '.join(largest)}"
             + (f" and {more} more parts" if more else "")
             + f"; {100 * share:.0f} % of the new size",
             soft_wrap=True,
         )
     if report.includable:
-        some = ", ".join(report.includable[:6])
+        first = ", ".join(report.includable[:6])
         more = len(report.includable) - 6
         console.print(
-            f"--include quantises these too: {some}" + (f" and {more} more" if more > 0 else ""),
+            f"--include quantises these too: {first}" + (f" and {more} more" if more > 0 else ""),
             soft_wrap=True,
         )

@@ -69,8 +69,8 @@ def _print(swapped: "SwapReport", split: str) -> None:
     console.print(table)
     transfer, unused = swapped.transfer, swapped.unused()
     lines = [f"left out: {', '.join(unused)}"] if unused else []
-    lines += [f"added, so that nothing is lost: model.{one}" for one in swapped.added]
-    lines += [f"another function: {one}" for one in transfer.changed]
+    lines += [f"added, so that nothing is lost: model.{change}" for change in swapped.added]
+    lines += [f"another function: {reason}" for reason in transfer.changed]
     lines += [] if transfer.changed else ["the same function as before"]
     console.print("\n".join(["", *lines, ""]), soft_wrap=True)
     if swapped.unmeasured is not None:
@@ -90,5 +90,5 @@ def _figures(swapped: "SwapReport") -> object:
     for name in swapped.figures:
         table.add_column(name, justify="right")
     for score in next(iter(swapped.figures.values())):
-        table.add_row(score, *(f"{one[score]:.4f}" for one in swapped.figures.values()))
+        table.add_row(score, *(f"{scores[score]:.4f}" for scores in swapped.figures.values()))
     return table

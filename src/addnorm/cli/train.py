@@ -57,8 +57,8 @@ def train(
             "project one for each task"
         )
     if resume and recipe.suffix != ".toml" and not recipe.exists():
-        there = [one.name for one in recipe.parent.glob("*") if one.is_dir()]
-        raise InputError(f"{recipe}: no such run folder.{nearest(recipe.name, there)}")
+        siblings = [folder.name for folder in recipe.parent.glob("*") if folder.is_dir()]
+        raise InputError(f"{recipe}: no such run folder.{nearest(recipe.name, siblings)}")
     check_recipe_file(recipe)
     from addnorm.cli.terminal import console
     from addnorm.runs.files.resuming import resume_command, resumed_recipe
@@ -89,13 +89,12 @@ def train(
 def show_expectations(recipe: "Recipe", console: "Console") -> None:
     """Print what a recipe builds and needs; steps are timed if they fit into memory."""
     from addnorm.runs.description import expectation, expected_memory, planned, too_large
-    from addnorm.runs.train.cost import estimate
-    from addnorm.runs.train.peak_memory import predict_peak_memory
-    from addnorm.runs.train.train_run import Prepared
+    from addnorm.runs.train.cost import estimate, predict_peak_memory
+    from addnorm.runs.train.train_run import TrainingSetup
 
-    prepared = Prepared(recipe, console=console)
-    prepared.report(console)
-    peak = predict_peak_memory(prepared)
+    setup = TrainingSetup(recipe, console=console)
+    setup.report(console)
+    peak = predict_peak_memory(setup)
     console.print(planned(recipe))
     console.out()
     console.print(expected_memory(peak))
@@ -103,4 +102,4 @@ def show_expectations(recipe: "Recipe", console: "Console") -> None:
     if problem := too_large(peak):
         console.out(f"warning: {problem}", highlight=False)
         return
-    console.print(expectation(recipe, estimate(prepared)))
+    console.print(expectation(recipe, estimate(setup)))

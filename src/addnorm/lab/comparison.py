@@ -18,9 +18,8 @@ from addnorm.lab.studies.matching import flops_per_token
 from addnorm.runs.files.folder import is_run, read_settings
 from addnorm.runs.files.quantization_file import read_quantization
 from addnorm.runs.files.weights import count_parameters
-from addnorm.runs.recipes.differences import differences
-from addnorm.runs.recipes.recipe import Recipe, task_of
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.recipes.recipe import Recipe, differences, task_of
+from addnorm.runs.train.train_run import TrainingSetup
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
 from addnorm.tasks.registry import TASKS
 from addnorm.training.journal import read_journal
@@ -139,7 +138,7 @@ def _facts(folder: Path, name: str) -> Facts:
 
 def _flops(recipe: Recipe) -> float | None:
     try:
-        return flops_per_token(recipe, Prepared(recipe))
+        return flops_per_token(recipe, TrainingSetup(recipe))
     except InputError:  # its data are elsewhere
         return None
 

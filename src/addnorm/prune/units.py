@@ -14,6 +14,7 @@ from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.attention.outputs import GatedOutput, PlainOutput
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
+from addnorm.nn.convolution import Convolution
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.positions.alibi import ALiBi
 from addnorm.nn.positions.kerple import KERPLE
@@ -23,6 +24,7 @@ from addnorm.nn.positions.rotary import DynamicRotary, Rotary
 from addnorm.nn.positions.sinusoidal import Sinusoidal
 from addnorm.nn.positions.t5 import T5Bias
 from addnorm.nn.positions.transformer_xl import TransformerXL
+from addnorm.nn.recurrent import Recurrent
 
 BY_HEAD = (T5Bias, ALiBi, KERPLE, TransformerXL)
 """The positions that have parameters for each head."""
@@ -59,8 +61,12 @@ def stacks_of(model: Model) -> dict[str, Stack]:
 
 
 def head_groups(model: Model) -> list[Units]:
-    """The groups of heads of every attention. Raises `InputError` if one cannot lose heads."""
+    """The groups of heads of every attention; recurrences and convolutions have none.
+
+    Raises `InputError` if an attention cannot lose heads, and where there is no attention.
+    """
     groups: list[Units] = []
+    others: list[tuple[str, nn.Module]] = []
     for name, stack in stacks_of(model).items():
         for i, block in enumerate(stack.blocks):
             attentions = {"attention": block.attention}
@@ -68,7 +74,12 @@ def head_groups(model: Model) -> list[Units]:
                 attentions["cross_attention"] = block.cross_attention
             for kind, attention in attentions.items():
                 path = f"{name}.blocks.{i}.{kind}"
-                groups.append(_groups(path, attention))  # pyright: ignore[reportArgumentType]
+                if isinstance(attention, Recurrent | Convolution):
+                    others.append((path, attention))
+                else:
+                    groups.append(_groups(path, attention))  # pyright: ignore[reportArgumentType]
+    if others and not groups:
+        raise _refusal("heads", *others[0], "attention can")
     _check_unused(model, groups)
     return groups
 

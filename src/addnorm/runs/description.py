@@ -20,8 +20,7 @@ from addnorm.runs.files.quantization_file import read_quantization
 from addnorm.runs.files.weights import count_parameters
 from addnorm.runs.inference.decoding import usual_decoding
 from addnorm.runs.recipes.recipe import Recipe, read_recipe, task_of
-from addnorm.runs.train.cost import Estimate
-from addnorm.runs.train.peak_memory import PeakMemory
+from addnorm.runs.train.cost import Estimate, PeakMemory
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.journal import read_journal
 from addnorm.training.precision import resolve_precision

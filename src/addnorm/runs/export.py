@@ -66,13 +66,13 @@ def export_run(run: TrainedModel, out: Path, *, to: Form, family: str | None = N
     if family is not None and to != "hf":
         raise InputError(f"a family is chosen for hf alone: leave it out with {to}")
     facts = facts_of(run)
-    said = WRITERS[to](run, out, family)
+    lines = WRITERS[to](run, out, family)
     rest = rest_of(to, facts)
     if to == "hf" and _decoding_keys(run) is None:
         rest["decoding"] = facts["decoding"]
     if to == "hf" and (reading := _reading(run)).keys:
         rest[OF_DATA] = reading.left
-    return said + write_account(out, to, rest)
+    return lines + write_account(out, to, rest)
 
 
 def shaped_of(run: TrainedModel) -> ModelSpec:
@@ -92,7 +92,7 @@ def shaped_of(run: TrainedModel) -> ModelSpec:
 
 
 def _also(run: TrainedModel, out: Path) -> None:
-    """What a folder for Hugging Face says besides of the use of a model."""
+    """Write the other files of a Hugging Face folder: how its model is used."""
     write_for_use(out, run)
     write_pooling(out, run)
     write_most_tokens(out, run)
@@ -118,16 +118,16 @@ def _hf(run: TrainedModel, out: Path, family: str | None) -> list[str]:
         ids=token_ids(run) if run.text is None else None,
         also=lambda partial: _also(run, partial),
     )
-    said = [f"{out}: a {written} folder, for transformers.AutoModel.from_pretrained"]
+    lines = [f"{out}: a {written} folder, for transformers.AutoModel.from_pretrained"]
     if keys is None:
-        said.append(
+        lines.append(
             f"{out}: without the decoding of the recipe, which generation_config.json lacks"
         )
-    return said
+    return lines
 
 
 def _decoding_keys(run: TrainedModel) -> dict[str, Any] | None:
-    """What `generation_config.json` is to say of the decoding; None where it cannot."""
+    """The keys of `generation_config.json` for the decoding; None where it has none."""
     model, decoding = run.recipe.model, run.recipe.eval.decoding
     if isinstance(model, EncoderConfig) or decoding == BeamConfig():  # as it is without a word
         return {}
@@ -136,8 +136,8 @@ def _decoding_keys(run: TrainedModel) -> dict[str, Any] | None:
 
 def _onnx(run: TrainedModel, out: Path, _: str | None) -> list[str]:
     files = export_onnx(giving_vectors(run.model), run.recipe.model, out)
-    said = [f"{file}: for onnxruntime" for file in files]
-    return said + _without_lower_case(run, "a graph reads ids")
+    lines = [f"{file}: for onnxruntime" for file in files]
+    return lines + _without_lower_case(run, "a graph reads ids")
 
 
 def _without_lower_case(run: TrainedModel, why: str) -> list[str]:
@@ -151,19 +151,19 @@ def _ctranslate2(run: TrainedModel, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if isinstance(model, EncoderModel) or config.kind == "encoder":
         raise InputError("CTranslate2 is for models that write: this one is an encoder")
-    said = [f"{out}: a CTranslate2 folder"]
+    lines = [f"{out}: a CTranslate2 folder"]
     if run.quantization is None:
         stored = str(next(model.parameters()).dtype).removeprefix("torch.")
         quantization = stored if stored in ("float16", "bfloat16") else None
     else:
-        said += _check_as_ctranslate2(run.quantization)
+        lines += _check_as_ctranslate2(run.quantization)
         model, quantization = dequantize(copy.deepcopy(model)), "int8"
         assert not isinstance(model, EncoderModel)
     template = exported_template(run)
     export_ctranslate2(
         model, config, run.tokenizers, out, quantization=quantization, template=template
     )
-    return said
+    return lines
 
 
 def _check_as_ctranslate2(quantization: Quantization) -> list[str]:
@@ -181,26 +181,26 @@ def _check_as_ctranslate2(quantization: Quantization) -> list[str]:
         )
     if isinstance(scheme, Int8Config) and isinstance(scheme.activations, DynamicConfig):
         return []
-    return ["CTranslate2 has the same whole numbers, and rounds inputs token by token"]
+    return ["CTranslate2 has the same integers, and rounds inputs token by token"]
 
 
 def _gguf(run: TrainedModel, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if not isinstance(model, DecoderModel) or config.kind != "decoder":
         raise InputError("GGUF is for llama.cpp, which knows decoders: this model is another kind")
-    said = [f"{out}: for llama.cpp", *_without_lower_case(run, "GGUF has no lower case")]
+    lines = [f"{out}: for llama.cpp", *_without_lower_case(run, "GGUF has no lower case")]
     text, template = run.tokenizers.lowercased(False), exported_template(run)
     if run.quantization is None:
         stored = GGUF.get(next(model.parameters()).dtype, "f32")
         export_gguf(model, config, text, out, stored, template=template)
-        return said
-    said += _check_as_gguf(run.quantization)
+        return lines
+    lines += _check_as_gguf(run.quantization)
     scales, plain = scales_of(copy.deepcopy(model)), dequantize(copy.deepcopy(model))
     assert isinstance(plain, DecoderModel)
     assert isinstance(scales, DecoderModel)
     stored = "q8_0" if isinstance(run.quantization.scheme, Int8Config) else "q4_0"
     export_gguf(plain, config, text, out, stored, scales=scales, template=template)
-    return said
+    return lines
 
 
 def _check_as_gguf(quantization: Quantization) -> list[str]:
@@ -215,7 +215,7 @@ def _check_as_gguf(quantization: Quantization) -> list[str]:
         raise InputError("GGUF divides no inputs, as smoothing does: quantise without")
     if isinstance(scheme, Int4Config):
         return []
-    return ["GGUF's Q8_0 has the same whole numbers, with scales of half precision"]
+    return ["GGUF's Q8_0 has the same integers, with scales of half precision"]
 
 
 WRITERS: dict[Form, Callable[[TrainedModel, Path, str | None], list[str]]] = {

@@ -1,4 +1,4 @@
-"""What a run says around its weights, and which of it an exported form cannot carry."""
+"""The facts of a run around its weights, and which of them an exported form cannot carry."""
 
 import json
 from collections.abc import Mapping
@@ -69,13 +69,13 @@ def token_ids(run: TrainedModel) -> dict[str, Any]:
         return special_ids(run.text, "marian" if writes_after else "")
     for place in run.places:
         tree = read_object(place / generation_file(place))
-        if found := {key: tree[key] for key in TOKEN_IDS if tree.get(key) is not None}:
-            return found
+        if ids := {key: tree[key] for key in TOKEN_IDS if tree.get(key) is not None}:
+            return ids
     return {}
 
 
 def facts_of(run: TrainedModel) -> dict[str, Any]:
-    """What a run says around its weights, by name, in a form that JSON holds."""
+    """The facts of a run around its weights, by name, in a form that JSON holds."""
     model, decoding = run.recipe.model, run.recipe.eval.decoding
     facts: dict[str, Any] = {}
     if not isinstance(model, EncoderConfig):
@@ -113,20 +113,20 @@ def _of_files(run: TrainedModel) -> dict[str, Any]:
         }
         return {name: value for name, value in named.items() if value}
     keys = ("image_size", "size_multiple", "channels", "sample_rate", "n_mels", "pool")
-    says: dict[str, Any] = {key: getattr(data, key) for key in keys if hasattr(data, key)}
+    facts: dict[str, Any] = {key: getattr(data, key) for key in keys if hasattr(data, key)}
     if run.medium == "images":
-        says |= {"image_mean": 0.5, "image_std": 0.5, "rescale_factor": 1 / 255}
+        facts |= {"image_mean": 0.5, "image_std": 0.5, "rescale_factor": 1 / 255}
     permuted = getattr(data, "permute_seed", None)
-    says |= {} if permuted is None else {"permute_seed": permuted}
-    return {OF_DATA: says}
+    facts |= {} if permuted is None else {"permute_seed": permuted}
+    return {OF_DATA: facts}
 
 
 def exported_template(run: TrainedModel) -> str | None:
     """The chat template of a run for a form without a tokenizer's names; None without one."""
     data = run.recipe.data
     learnt = isinstance(data, ChatConfig)
-    found = template_of(data, run.tokenizers) if learnt else chat_template(*run.places)
-    return found if found is None or run.text is None else naming(found, run.text)
+    template = template_of(data, run.tokenizers) if learnt else chat_template(*run.places)
+    return template if template is None or run.text is None else naming(template, run.text)
 
 
 def rest_of(form: Form, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -199,8 +199,8 @@ def transfer_by_name(
         raise InputError(NOTHING_MATCHES)
     taken = {*kept, *partly}
     new, unused = ([name for name in side if name not in taken] for side in (targets, weights))
-    there = {axis.kind for named in axes.values() for axis in named.values()}
-    phrases = (_phrase(one, ours.named(one), theirs.named(one)) for one in KINDS if one in there)
+    kinds = {axis.kind for named in axes.values() for axis in named.values()}
+    phrases = (_phrase(k, ours.named(k), theirs.named(k)) for k in KINDS if k in kinds)
     return MatchReport(
         tuple(kept), tuple(new), tuple(unused), tuple(partly), tuple(filter(None, phrases))
     )
@@ -221,10 +221,12 @@ def _rows(
             continue
         if axis is None or not axis.each or of % axis.each:
             return None
-        both = _common(ours.named(axis.kind), theirs.named(axis.kind), of // axis.each)
-        if not both:
+        common = _common(ours.named(axis.kind), theirs.named(axis.kind), of // axis.each)
+        if not common:
             return None
-        rows.append((_entries([i for i, _ in both], axis), _entries([j for _, j in both], axis)))
+        rows.append(
+            (_entries([i for i, _ in common], axis), _entries([j for _, j in common], axis))
+        )
     return rows
 
 
@@ -258,14 +260,14 @@ def _copy(target: Tensor, source: Tensor, rows: Sequence[tuple[Tensor, Tensor]])
         into.view([-1 if i == dim else 1 for i in range(len(rows))])
         for dim, (into, _) in enumerate(rows)
     ]
-    target[tuple(one.to(target.device) for one in index)] = source.to(target)
+    target[tuple(entries.to(target.device) for entries in index)] = source.to(target)
 
 
 def _phrase(kind: Kind, ours: Sequence[str | None], theirs: Sequence[str | None]) -> str | None:
     """How the names of a kind differ from those that training begins with; None if they do not."""
     if ours == theirs or not theirs:
         return None
-    here, there = (tuple(one for one in side if one is not None) for side in (ours, theirs))
+    here, there = (tuple(name for name in side if name is not None) for side in (ours, theirs))
     fresh = tuple(name for name in here if name not in {*there})
     unused = tuple(name for name in there if name not in {*here})
     if len(fresh) == len(here):

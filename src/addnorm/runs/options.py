@@ -86,7 +86,9 @@ class SwapOptions:
     """
 
     sets: Annotated[tuple[str, ...], Parameter(name="--set", negative="", show_default=False)] = ()
-    """A part and its value, as `position=rotary`; may be given again."""
+    """A part and its value, as `position=rotary` or, for one layer, `layer_pattern.1.norm=rmsnorm`;
+    may be given again.
+    """
     layers: Annotated[tuple[int, ...], SEVERAL] = ()
     """Which of the old layers the new ones are, as `0 1 1 2`; by default chosen evenly."""
     recover: int = 0

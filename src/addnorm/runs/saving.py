@@ -52,10 +52,14 @@ def write_around(folder: Path, run: TrainedModel) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for earlier in (file for pattern in AROUND for file in folder.glob(pattern)):
         earlier.unlink()
-    write_scaling(folder, run.scaling)
-    write_variables(folder, run.variables)
-    write_quantization(folder, run.quantization)
-    write_for_use(folder, run)
+    if run.scaling is not None:
+        write_scaling(folder, run.scaling)
+    if run.variables:
+        write_variables(folder, run.variables)
+    if run.quantization is not None:
+        write_quantization(folder, run.quantization)
+    if run.bases or run.folder != folder:  # else there is no other folder to take it from
+        write_for_use(folder, run)
     write_settings(folder, run.recipe, run.text, run.labels)
 
 

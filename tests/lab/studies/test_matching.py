@@ -9,7 +9,7 @@ from addnorm.errors import InputError
 from addnorm.lab.studies.matching import cost_of, flops_per_token, matched
 from addnorm.lab.studies.variants import reader_of, variants_of
 from addnorm.runs.files.weights import count_parameters
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.train.train_run import TrainingSetup
 
 
 @pytest.mark.parametrize("match", ["parameters", "flops"])
@@ -47,7 +47,7 @@ def test_an_unmatchable_variant_is_refused(tmp_path: Path) -> None:
 def test_flops_are_counted_by_hand(tmp_path: Path) -> None:
     """Attention counts all pairs: d = 16, 16 tokens a row, one layer, four times d within."""
     recipe = reader_of(recipe_file(tmp_path))({})
-    prepared = Prepared(recipe)
+    prepared = TrainingSetup(recipe)
     assert prepared.tokenizers is not None
     vocabulary = prepared.tokenizers.source.vocab_size
     products = 2 * (4 * 16 * 16 + 2 * 16 * 64 + 16 * vocabulary)
@@ -103,7 +103,7 @@ def test_a_cost_is_that_of_its_own_vocabulary_and_batches(
         assert one.recipe is not None, one.refused
     sizes = []
     for one in found:
-        prepared = Prepared(one.recipe)
+        prepared = TrainingSetup(one.recipe)
         if match == "flops":
             sizes.append(flops_per_token(one.recipe, prepared))
         else:

@@ -11,7 +11,7 @@ from addnorm.runs.files.data_digests import DATA, check_same_data, data_digests,
 from addnorm.runs.files.digests import DIGESTS
 from addnorm.runs.files.resuming import resumed_recipe
 from addnorm.runs.recipes.recipe import read_recipe
-from addnorm.runs.train.train_run import Prepared, train_run
+from addnorm.runs.train.train_run import TrainingSetup, train_run
 
 TRAIN = {
     "language": "play.txt",
@@ -63,7 +63,7 @@ def test_a_label_that_the_run_has_not_says_that_the_data_changed(tmp_path: Path)
     change(tmp_path / "train.txt", "good a", "goood a")
     with pytest.raises(InputError, match=r"unknown label 'goood'.*Did you mean 'good'") as raised:
         go_on(run)
-    assert raised.value.__notes__ == ["a run goes on with the data that it began with"]
+    assert raised.value.__notes__ == ["a run is resumed with the data that it began with"]
 
 
 def test_more_examples_are_counted(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_run_of_an_earlier_version_has_none(tmp_path: Path) -> None:
 
 
 def encoded(folder: Path, task: str) -> EncodedCorpus:
-    return Prepared(read_recipe(write_recipe(folder, task))).encoded
+    return TrainingSetup(read_recipe(write_recipe(folder, task))).encoded
 
 
 def test_text_kept_on_the_disk_has_the_digest_of_text_in_memory(

@@ -18,7 +18,7 @@ from addnorm.errors import InputError
 from addnorm.runs.files.weights import WEIGHTS, build_model, check_model, load_into, save_model
 from addnorm.runs.recipes.recipe import Recipe, read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.train.train_run import TrainingSetup
 from addnorm.training.average import weights_of
 
 
@@ -66,7 +66,7 @@ def test_a_size_that_no_machine_has_is_refused_before_anything(field: str, tmp_p
     given = {field: HUGE[field], "model.position": "learned"}
     start = time.monotonic()
     with pytest.raises(InputError, match=r"GiB in float32, and this machine has|n_layers"):
-        Prepared(read_recipe(recipe, given))
+        TrainingSetup(read_recipe(recipe, given))
     assert time.monotonic() - start < 5
     (tmp_path / "r").mkdir()
     run = train_tiny(tmp_path / "r", "language")

@@ -23,8 +23,8 @@ from addnorm.runs.evaluation import evaluation_of
 from addnorm.runs.inference.media import classify_files, embed_files, transcribe_files
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.train.peak_memory import largest_batches, predict_peak_memory
-from addnorm.runs.train.train_run import Prepared, train_run
+from addnorm.runs.train.cost import largest_batches, predict_peak_memory
+from addnorm.runs.train.train_run import TrainingSetup, train_run
 
 SOUND = """
 [data]
@@ -123,7 +123,7 @@ def test_files_of_train_in_strings_of_test_are_told(tmp_path: Path) -> None:
     file.write_text(text, "utf-8")
     recipe = read_recipe(file, {"data.test": "tones/*_[89].wav"})
     console = quiet()
-    Prepared(recipe).report(console)
+    TrainingSetup(recipe).report(console)
     told = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     assert "test: 6 of 6 audio are in train too, such as number 1" in told
 
@@ -278,21 +278,21 @@ def test_pictures_of_several_sizes(tmp_path: Path) -> None:
 
 
 def test_the_largest_batch_of_pictures_is_that_of_most_pixels(tmp_path: Path) -> None:
-    prepared = Prepared(read_recipe(write_shades(tmp_path), {}))
+    prepared = TrainingSetup(read_recipe(write_shades(tmp_path), {}))
     found = largest_batches(prepared.loaders.train)
     every = [batch.inputs["inputs"].numel() for batch in prepared.loaders.train.batches()]
     assert found[0].inputs["inputs"].numel() == max(every)
 
 
 def test_the_largest_batch_of_clips_is_that_of_most_frames(tmp_path: Path) -> None:
-    prepared = Prepared(read_recipe(write(tmp_path), {}))
+    prepared = TrainingSetup(read_recipe(write(tmp_path), {}))
     found = largest_batches(prepared.loaders.train)
     every = [batch.inputs["inputs"].numel() for batch in prepared.loaders.train.batches()]
     assert found[0].inputs["inputs"].numel() == max(every) > min(every)
 
 
 def test_memory_is_predicted_where_images_are_mixed(tmp_path: Path) -> None:
-    prepared = Prepared(read_recipe(write_shades(tmp_path), {}))
+    prepared = TrainingSetup(read_recipe(write_shades(tmp_path), {}))
     assert mixes(prepared.recipe.train.batching.augment)
     assert predict_peak_memory(prepared).activations > 0
 

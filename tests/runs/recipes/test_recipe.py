@@ -21,6 +21,7 @@ from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.recipes.recipe import (
     RECIPE,
     Recipe,
+    differences,
     line_of,
     read_recipe,
     set_field,
@@ -416,3 +417,17 @@ def test_current_names_leave_other_trees_alone() -> None:
     assert "cycle" in tree["model"]
     for other in ({}, {"model": 3}, {"model": {"d_model": 4}}):
         assert with_current_names(other) == other
+
+
+def test_differences_are_named_by_field(tmp_path: Path) -> None:
+    file = write_recipe(tmp_path, "translation")
+    old = read_recipe(file)
+    new = read_recipe(file, {"model.d_model": "32", "model.position": '{kind = "rotary"}'})
+    assert differences(old, old) == {}
+    found = differences(old, new)
+    assert found["model.d_model"] == (16, 32)
+    assert found["model.position.kind"] == ("sinusoidal", "rotary")
+    new = read_recipe(file, {"train.optimizer": '{kind = "muon"}'})
+    found |= differences(old, new)
+    assert found["train.optimizer.kind"] == ("adamw", "muon")
+    assert found["train.optimizer.adamw.kind"] == (None, "adamw")

@@ -13,7 +13,7 @@ from addnorm.runs.export import export_run
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.recipes.starting_model import merged, transfer_matching_weights
 from addnorm.runs.run import Run
-from addnorm.runs.train.train_run import Prepared, train_run
+from addnorm.runs.train.train_run import TrainingSetup, train_run
 
 GPT2_PARTS = {
     "model.position": "{kind = 'learned'}",
@@ -47,7 +47,7 @@ def test_the_model_and_tokenizer_are_those_of_the_folder(
     recipe = read_recipe(file, {"train.start": str(folders[which]), "model.dropout": "0.25"})
     assert recipe.model.dropout == 0.25
     assert recipe.model.position.kind == "learned"
-    prepared = Prepared(recipe)
+    prepared = TrainingSetup(recipe)
     start = Run.open(folders[0])
     for name, weight in start.weights.items():
         assert torch.equal(dict(prepared.model.named_parameters())[name], weight)
@@ -95,7 +95,7 @@ def test_another_head_is_new_and_said_to_be(folders: tuple[Path, Path], tmp_path
     file = write_recipe(tmp_path, "classification")
     file.write_text(without(file.read_text(), "tokenizer"))
     recipe = read_recipe(file, {"train.start": str(folders[0])})
-    prepared = Prepared(recipe)
+    prepared = TrainingSetup(recipe)
     console = quiet()
     prepared.report(console)
     assert "new: head.proj.weight, head.proj.bias" in said(console)

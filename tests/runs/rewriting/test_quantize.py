@@ -175,7 +175,10 @@ def small(run_of: RunOf, tmp_path: Path) -> Path:
 
 def test_what_takes_a_float_model_says_so(small: Path, run_of: RunOf, tmp_path: Path) -> None:
     run = Run.open(small)
-    with pytest.raises(InputError, match=f"another dtype: take the one .*{run_of('language')}"):
+    with pytest.raises(
+        InputError,
+        match=f"another dtype: take the model before quantisation .*{run_of('language')}",
+    ):
         Run.open(small, dtype="bfloat16")
     with pytest.raises(InputError, match="is quantised again"):
         quantized(small, tmp_path / "twice")

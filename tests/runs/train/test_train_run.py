@@ -13,7 +13,7 @@ from addnorm.errors import InputError
 from addnorm.runs.files.folder import read_settings
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.train import train_run as training
-from addnorm.runs.train.train_run import Prepared, train_run
+from addnorm.runs.train.train_run import TrainingSetup, train_run
 from addnorm.training import interruptions
 from addnorm.training.interruptions import ExhaustedError
 
@@ -99,7 +99,7 @@ def test_going_on_with_nothing_begins_and_says_so(tmp_path: Path) -> None:
     console = quiet()
     recipe = read_recipe(write_recipe(tmp_path, "classification"))
     train_run(recipe, tmp_path / "new", resume=True, console=console)
-    assert "nothing to go on with" in said(console)
+    assert "no run to resume" in said(console)
     assert (tmp_path / "new" / "model.safetensors").exists()
 
 
@@ -142,7 +142,7 @@ def test_precision_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
         file, {"train.precision": "float16", "train.device": "cpu", "data.train": "none"}
     )
     with pytest.raises(InputError, match="float16"):
-        Prepared(recipe)
+        TrainingSetup(recipe)
 
 
 def test_a_full_disk_under_the_last_weights(

@@ -7,7 +7,7 @@ from tests.runs.tiny import RECIPES, quiet, said, write_recipe
 
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.train import warnings
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.train.train_run import TrainingSetup
 
 CLASSES = """
 [data]
@@ -36,7 +36,7 @@ def told(recipe: Path, **fields: str) -> str:
     """What is said before training."""
     console = quiet()
     overrides = {name.replace("__", "."): value for name, value in fields.items()}
-    Prepared(read_recipe(recipe, overrides)).report(console)
+    TrainingSetup(read_recipe(recipe, overrides)).report(console)
     return said(console)
 
 

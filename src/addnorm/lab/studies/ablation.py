@@ -37,7 +37,7 @@ from addnorm.runs.inference.results import check_choice
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.train.cost import estimate
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.train.train_run import TrainingSetup
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -134,7 +134,7 @@ def costs_of(study: Study, threads: int, console: Console) -> dict[int, Cost]:
 
 def _cost(recipe: Recipe) -> Cost:
     begun = time.perf_counter()
-    prepared = Prepared(recipe)
+    prepared = TrainingSetup(recipe)
     preparing = time.perf_counter() - begun
     flops = flops_per_token(recipe, prepared)
     parameters = count_parameters(recipe, prepared.tokenizers, prepared.labels)

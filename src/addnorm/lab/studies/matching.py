@@ -12,7 +12,7 @@ from addnorm.lab.studies.options import DEFAULTS, Match
 from addnorm.lab.studies.variants import Reader, Variant
 from addnorm.runs.files.weights import build_model, count_parameters
 from addnorm.runs.recipes.recipe import RECIPE, Recipe
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.train.train_run import TrainingSetup
 
 Cost = Callable[[Recipe], float]
 """The cost of a recipe's model."""
@@ -65,7 +65,7 @@ def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
     """
     first = variants[0].recipe
     assert first is not None
-    prepared: dict[str, Prepared] = {}
+    prepared: dict[str, TrainingSetup] = {}
 
     def cost(recipe: Recipe) -> float:
         tree = RECIPE.dump_python(recipe, mode="json")
@@ -73,7 +73,7 @@ def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
         inputs |= {name: tree["train"][name] for name in ("batching", "start")}
         key = json.dumps(inputs, sort_keys=True)
         if key not in prepared:
-            prepared[key] = Prepared(recipe)
+            prepared[key] = TrainingSetup(recipe)
         if match == "parameters":
             return count_parameters(recipe, prepared[key].tokenizers, prepared[key].labels)
         return flops_per_token(recipe, prepared[key])
@@ -82,7 +82,7 @@ def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
     return cost
 
 
-def flops_per_token(recipe: Recipe, prepared: Prepared) -> float:
+def flops_per_token(recipe: Recipe, prepared: TrainingSetup) -> float:
     """Return the FLOP of a forward pass per target token, measured on the first batch."""
     batch = next(iter(prepared.loaders.train.batches(0)))
     model = build_model(recipe, prepared.tokenizers, prepared.labels)

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from addnorm.errors import InputError, choices
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, check_recipe, read_recipe, set_field
-from addnorm.runs.train.train_run import Prepared
+from addnorm.runs.train.train_run import TrainingSetup
 from addnorm.tasks.eval_config import MetricName
 from addnorm.tasks.of_model import LABELLED
 from addnorm.tasks.registry import TASKS
@@ -224,7 +224,7 @@ def check_start(variants: Sequence[Variant], say: Callable[[str], None]) -> list
 
 def _problem(recipe: Recipe) -> str:
     try:
-        Prepared(recipe)
+        TrainingSetup(recipe)
     except InputError as error:
         return str(error)
     return ""

@@ -91,8 +91,8 @@ def check_float(run: Quantized, cannot: str) -> None:
     if run.quantization is not None:
         source = run.quantization.source
         raise InputError(
-            f"{run.name}: no model of {run.quantization.label} {cannot}: take the one that it was "
-            f"made of ({source})"
+            f"{run.name}: no model of {run.quantization.label} {cannot}: take the model before "
+            f"quantisation ({source})"
         )
 
 

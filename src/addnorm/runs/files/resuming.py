@@ -8,8 +8,7 @@ from addnorm.errors import InputError, nearest
 from addnorm.runs.files.folder import is_run, read_settings
 from addnorm.runs.files.lock import in_use
 from addnorm.runs.recipes.custom_parts import imports_of
-from addnorm.runs.recipes.differences import differences
-from addnorm.runs.recipes.recipe import Recipe
+from addnorm.runs.recipes.recipe import Recipe, differences
 
 MAY_CHANGE = (
     "data.root",

@@ -29,8 +29,8 @@ def chat_template(*places: Path) -> str | None:
     for place in places:
         if (learnt := _learnt(place)) is not None:
             return learnt.get("template") or PLAIN
-        if (found := _written(place)) is not None:
-            return found if isinstance(found, str) else _default(found, place)
+        if (template := _written(place)) is not None:
+            return template if isinstance(template, str) else _default(template, place)
     return None
 
 
@@ -49,13 +49,13 @@ def _written(folder: Path) -> str | dict[str, Any] | None:
     files = {"default": file} if file.is_file() else {}
     files |= {more.stem: more for more in sorted((folder / ADDITIONAL).glob("*.jinja"))}
     try:
-        named: Any = {name: read_file(one).decode() for name, one in files.items()}
+        named: Any = {name: read_file(file).decode() for name, file in files.items()}
         if not named:
             named = (
                 json.loads(read_file(settings)).get("chat_template") if settings.is_file() else None
             )
         if isinstance(named, list):
-            named = {one["name"]: one["template"] for one in named}
+            named = {entry["name"]: entry["template"] for entry in named}
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
         raise InputError(f"{folder}: its chat template cannot be read: {error}") from error
     if not isinstance(named, str | dict | None):
@@ -63,23 +63,23 @@ def _written(folder: Path) -> str | dict[str, Any] | None:
     return named["default"] if isinstance(named, dict) and [*named] == ["default"] else named
 
 
-def _default(found: dict[str, Any], place: Path) -> str:
+def _default(templates: dict[str, Any], place: Path) -> str:
     """The default of several templates by name."""
-    if not isinstance(found.get("default"), str):
-        known = ", ".join(map(str, found)) or "none"
+    if not isinstance(templates.get("default"), str):
+        names = ", ".join(map(str, templates)) or "none"
         raise InputError(
-            f"{place}: chat_template has {known}, and no default: give data.template its text"
+            f"{place}: chat_template has {names}, and no default: give data.template its text"
         )
-    return found["default"]
+    return templates["default"]
 
 
 def copy_template(places: Sequence[Path], out: Path) -> None:
     """Write the first template of the `places`, which may be several by name, to a model's copy."""
-    found = next((found for place in places if (found := _written(place)) is not None), None)
-    if isinstance(found, str):
-        (out / TEMPLATE).write_text(found, encoding="utf-8")
-    elif found:
-        several = [{"name": name, "template": template} for name, template in found.items()]
+    templates = next((t for place in places if (t := _written(place)) is not None), None)
+    if isinstance(templates, str):
+        (out / TEMPLATE).write_text(templates, encoding="utf-8")
+    elif templates:
+        several = [{"name": name, "template": text} for name, text in templates.items()]
         _change(out, "chat_template", several)
 
 
@@ -95,13 +95,15 @@ def naming(template: str, text: Tokenizers) -> str:
     ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.eos_id}
     theirs = {key: "" if i is None else tokenizer.codec.name(i) for key, i in ids.items()}
     ours = {**dict.fromkeys(ids, ""), **tokenizer.names}
-    said = [
+    assignments = [
         f"{{%- set {key} = {json.dumps(name, ensure_ascii=False)} %}}"
         for key, name in ours.items()
         if name != theirs.get(key) and re.search(rf"\b{key}\b", template)
     ]
-    newline = "\n" if said and template.startswith("\n") else ""  # the first after a block is cut
-    return "".join(said) + newline + template
+    newline = (
+        "\n" if assignments and template.startswith("\n") else ""
+    )  # the first after a block is cut
+    return "".join(assignments) + newline + template
 
 
 def template_of(data: ChatConfig, text: Tokenizers) -> str:
@@ -128,5 +130,5 @@ def write_template(out: Path, data: ChatConfig, text: Tokenizers) -> None:
 def _change(out: Path, key: str, value: Any) -> None:
     """Set a key of the tokenizer's settings."""
     file = out / TOKENIZER
-    known = Settings.of(out, TOKENIZER).tree if file.is_file() else {}
-    file.write_text(json.dumps(known | {key: value}, indent=2) + "\n", encoding="utf-8")
+    settings = Settings.of(out, TOKENIZER).tree if file.is_file() else {}
+    file.write_text(json.dumps(settings | {key: value}, indent=2) + "\n", encoding="utf-8")

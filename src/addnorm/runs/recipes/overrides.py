@@ -37,7 +37,7 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     nearest valid name.
     """
     model = recipe.model
-    given = dict(_split(one) for one in sets)
+    given = dict(map(_split, sets))
     tree: dict[str, Any] = RECIPE.dump_python(recipe, mode="json")
     for path, text in given.items():
         _set(tree, model, path, text)
@@ -45,14 +45,14 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
 
     def place(path: list[str]) -> str:
         name = ".".join(path)
-        known = [one for one in given if f"{name}.".startswith(f"model.{one}.")]
-        return f"`sets` {known[-1]}" if known else "`sets`"
+        above = [path for path in given if f"{name}.".startswith(f"model.{path}.")]
+        return f"`sets` {above[-1]}" if above else "`sets`"
 
     new = check_recipe(tree, place, from_file=False)
     given_patterns = {name: tree["model"][name] for name in LAYER_PATTERNS if name in given}
     check_layer_patterns(given_patterns, new.model, place)
     if new.model.kind != model.kind:
-        raise InputError(f"`sets` kind: the model is of kind {model.kind!r}, and stays of it")
+        raise InputError(f"`sets` kind: the model is of kind {model.kind!r}, which a swap keeps")
     if kind_of(new.model.head) != kind_of(model.head):
         raise InputError(
             "`sets` head: the kind of the head is the task: train for another one from these "
@@ -66,10 +66,10 @@ def with_depth(recipe: Recipe, n_layers: int) -> Recipe:
     return replace(recipe, model=replace(recipe.model, n_layers=n_layers))
 
 
-def _split(one: str) -> tuple[str, str]:
-    path, equals, text = one.partition("=")
+def _split(change: str) -> tuple[str, str]:
+    path, equals, text = change.partition("=")
     if not (equals and path.strip() and text.strip()):
-        raise InputError(f"`sets` {one}: write it as path=value, such as norm=rmsnorm")
+        raise InputError(f"`sets` {change}: write it as path=value, such as norm=rmsnorm")
     return path.strip().removeprefix("model."), text.strip()
 
 
@@ -85,7 +85,7 @@ def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None
     assert isinstance(here, dict)
     old = here.get(last)
     annotation = _annotation(tree, [*tables, last])
-    kinds = [kind_of(one) for one in classes_in(annotation) if _has_kind(one)]
+    kinds = [kind_of(config) for config in classes_in(annotation) if _has_kind(config)]
     written: dict[str, Any] = {}
     set_field(written, "value", text)
     value = written["value"]
@@ -147,16 +147,18 @@ def _annotation(tree: dict[str, Any], path: list[str]) -> Any:
     return annotation
 
 
-def _has_kind(one: Any) -> bool:
-    return any(field.name == "kind" for field in fields(one))
+def _has_kind(config: Any) -> bool:
+    return any(field.name == "kind" for field in fields(config))
 
 
-def _carried(name: str, old: Any, known: set[str]) -> dict[str, Any]:
+def _carried(name: str, old: Any, allowed: set[str]) -> dict[str, Any]:
     """The fields that a part of another kind keeps from the one it replaces."""
-    kept = {one: old[one] for one in CARRIED.get(name, ()) if isinstance(old, dict) and one in old}
-    if name == "feedforward" and isinstance(old, dict) and "activation" in old:
-        kept["expert"] = old
-    return {one: value for one, value in kept.items() if one in known}
+    if not isinstance(old, dict):
+        return {}
+    carried = {field: old[field] for field in CARRIED.get(name, ()) if field in old}
+    if name == "feedforward" and "activation" in old:
+        carried["expert"] = old
+    return {field: value for field, value in carried.items() if field in allowed}
 
 
 def _written_out(old: Any, d_model: int) -> Any:

@@ -59,12 +59,12 @@ class Recipe:
                 f"this model came without data: name some, such as `data.kind = {kind}` and "
                 "files as `data.train` and `data.valid`"
             )
-        found: Any = self.data.load()
-        if not isinstance(found, Corpus):
+        corpus: Any = self.data.load()
+        if not isinstance(corpus, Corpus):
             raise InputError(
-                f"data: {kind_of(self.data)} loads {type(found).__name__}: load() returns a Corpus"
+                f"data: {kind_of(self.data)} loads {type(corpus).__name__}: load() returns a Corpus"
             )
-        return found
+        return corpus
 
 
 DATA_FOR = {
@@ -119,8 +119,8 @@ def read_recipe(
         import_named(file, names, place(["import"]))
     else:
         check_imports(file, tree)
-    known = {field.name for field in fields(Recipe)}  # pyright: ignore[reportArgumentType]
-    if "data" not in tree and known.issuperset(tree):  # else it may only be misspelt
+    tables = {field.name for field in fields(Recipe)}  # pyright: ignore[reportArgumentType]
+    if "data" not in tree and tables.issuperset(tree):  # else it may only be misspelt
         raise InputError(f"{place(['data'])}: data is missing.")
     tree = with_current_names(tree)
     written = tree.get("model")
@@ -169,8 +169,8 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         what, _, where = str(error).partition(" (at ")
-        found = re.match(r"line (\d+)", where)
-        line = int(found[1]) if found else text.rstrip().count("\n") + 1
+        match = re.match(r"line (\d+)", where)
+        line = int(match[1]) if match else text.rstrip().count("\n") + 1
         raise InputError(f"{file}:{line}: not valid TOML: {TOML.get(what, what)}") from error
     except RecursionError as error:
         raise InputError(f"{file}: not a recipe: nested too deep") from error
@@ -181,7 +181,7 @@ TOML = {
     "Invalid value": "no value: text stands between quotes",
     "Illegal character '\\n'": "a line ends within quotes",
 }
-"""What Python's reader of TOML says, in other words."""
+"""Messages of Python's TOML reader, in other words."""
 
 
 def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) -> Recipe:
@@ -206,15 +206,15 @@ def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) 
 def _check_numbers(tree: Mapping[str, Any], made: Any, place: Place, *above: str) -> None:
     """Raise `InputError` for a number that no machine counts to, and for true or false as one."""
     for key, value in tree.items():
-        there, path = getattr(made, key, None), [*above, key]
+        checked, path = getattr(made, key, None), [*above, key]
         if isinstance(value, Mapping):
-            _check_numbers(value, there, place, *path)
-        elif isinstance(value, bool) and isinstance(there, int | float) and there is not value:
+            _check_numbers(value, checked, place, *path)
+        elif isinstance(value, bool) and isinstance(checked, int | float) and checked is not value:
             raise InputError(
                 f"{place(path)}: {'.'.join(path)} = {str(value).lower()}: give a number."
             )
-        elif isinstance(there, int) and abs(there) >= 2**62:
-            raise InputError(f"{place(path)}: {'.'.join(path)} = {there}: must be less than 2⁶².")
+        elif isinstance(checked, int) and abs(checked) >= 2**62:
+            raise InputError(f"{place(path)}: {'.'.join(path)} = {checked}: must be less than 2⁶².")
 
 
 def check_layer_patterns(written: Any, model: ModelConfig, place: Place) -> None:
@@ -254,6 +254,24 @@ def task_of(recipe: Recipe) -> Task:
     return task_of_training(recipe.model, recipe.train.batching)
 
 
+def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
+    """The old and new value of each field, such as `train.lr`, in which two recipes differ."""
+    before, after = (_fields(RECIPE.dump_python(r, mode="json")) for r in (old, new))
+    pairs = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
+    return {name: (first, second) for name, (first, second) in pairs.items() if first != second}
+
+
+def _fields(tree: dict[str, Any]) -> dict[str, Any]:
+    """The values of a tree by their dotted names."""
+    named: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            named |= {f"{key}.{name}": inner for name, inner in _fields(value).items()}
+        else:
+            named[key] = value
+    return named
+
+
 # The text of a recipe.
 
 
@@ -285,13 +303,13 @@ def write_default_kinds(tree: dict[str, Any], name: str) -> None:
     here: Any = tree
     chosen: Any = Recipe
     for table in name.split(".")[:-1]:
-        known = {field.name: field for field in fields(chosen)} if is_dataclass(chosen) else {}
-        if table not in known:
+        own = {field.name: field for field in fields(chosen)} if is_dataclass(chosen) else {}
+        if table not in own:
             return
         annotation = hints_of(chosen).get(table)
         if isinstance(here.get(table), str) and chooses(annotation):
             here[table] = {"kind": here[table]}
-        kind = getattr(known[table].default, "kind", None)
+        kind = getattr(own[table].default, "kind", None)
         here = here.setdefault(table, {} if kind is None else {"kind": kind})
         if not isinstance(here, dict):
             return
@@ -304,9 +322,9 @@ def class_of(annotation: Any, table: Mapping[str, Any]) -> Any:
     if not chooses(annotation):
         return classes[0] if classes else None
     kind = table.get("kind", family and family.default)
-    for one in classes:
-        if kind_of(one) == kind:
-            return one
+    for cls in classes:
+        if kind_of(cls) == kind:
+            return cls
     try:
         return family.find(str(kind), from_file=True) if family is not None else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""Measuring rewritten models beside the one before: their scores, and how fast they write."""
+"""Measuring a model and its rewritten ones: their scores, and how fast they write."""
 
 import copy
 from collections.abc import Callable, Collection, Mapping

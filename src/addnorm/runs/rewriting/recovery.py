@@ -14,8 +14,8 @@ from addnorm.errors import InputError, Interrupted
 from addnorm.models import Model
 from addnorm.runs.evaluation import EvaluationData
 from addnorm.runs.recipes.recipe import Recipe
-from addnorm.runs.train.checked_trainer import check_trainable, checked_trainer
 from addnorm.runs.train.teacher import open_teacher
+from addnorm.runs.train.train_run import check_trainable, checked_trainer
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.distillation import DistillationConfig
 from addnorm.training.loss import CrossEntropyConfig

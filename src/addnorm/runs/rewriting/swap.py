@@ -61,9 +61,9 @@ class SwapReport:
     def parts(self) -> list[Part]:
         """The weights by part, over all layers together, in model order."""
         weights, origins = self.run.weights, self.transfer.origins
-        found: dict[str, list[str]] = {}
+        parts: dict[str, list[str]] = {}
         for name in origins:
-            found.setdefault(part_of(name), []).append(name)
+            parts.setdefault(part_of(name), []).append(name)
         return [
             Part(
                 name=part,
@@ -71,7 +71,7 @@ class SwapReport:
                 how="; ".join(dict.fromkeys(origins[n].how for n in names if origins[n].how)),
                 n_weights=sum(weights[name].numel() for name in names),
             )
-            for part, names in found.items()
+            for part, names in parts.items()
         ]
 
     def unused(self) -> list[str]:

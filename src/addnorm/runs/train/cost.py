@@ -1,18 +1,280 @@
-"""Estimating the cost of a recipe by running a few training steps in a temporary folder."""
+"""What training by a recipe costs: its memory at the peak, sizes and time a step."""
 
-import sys
+import copy
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeCopyMode,
+    FakeTensorMode,
+)
 
-from addnorm.runs.train.checked_trainer import checked_trainer
-from addnorm.runs.train.train_run import Prepared, count
+from addnorm.data.batches.buckets import Batch, Buckets, Images, Loader
+from addnorm.data.batches.frames import Frames
+from addnorm.memory import peak_resident_memory, resident_memory, total_memory
+from addnorm.nn.choices import choices
+from addnorm.runs.recipes.recipe import Recipe
+from addnorm.runs.train.train_run import TrainingSetup, checked_trainer, count
 from addnorm.training.activation_checkpointing import checkpointed_activations
+from addnorm.training.allocations import Allocations
 from addnorm.training.average import n_bytes, weights_of
 from addnorm.training.optim import optimizer_tensors
+from addnorm.training.precision import resolve_device
+from addnorm.training.settings import TrainConfig
+from addnorm.training.trainer import Trainer, Validation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakMemory:
+    """The bytes that training takes at its peak, by what takes them."""
+
+    device: torch.device
+    process: int
+    """Python, libraries and data; 0 on a GPU, where they are not."""
+    weights: int
+    optimizer: int
+    """The states of the optimiser."""
+    average: int
+    """The moving average of the weights."""
+    activations: int
+    """Gradients, what the backward pass needs, and temporary results."""
+    other: int
+    """Work space of libraries, and gaps between tensors that are too small for the next one."""
+    before: int
+    """The most that the process took before training, while it read the data."""
+
+    @property
+    def total(self) -> int:
+        """All parts together, or what was taken before if that was more."""
+        staying = self.weights + self.optimizer + self.average
+        return max(self.process + staying + self.activations + self.other, self.before)
+
+    @property
+    def available(self) -> int | None:
+        """The memory of the machine or of the GPU; None if unknown."""
+        if self.device.type == "cuda":
+            return torch.cuda.get_device_properties(self.device).total_memory
+        return total_memory()
+
+    def exceeds(self) -> bool:
+        """Whether this is more than the available memory."""
+        return self.available is not None and self.total > self.available
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Counted:
+    """The bytes that steps allocated: the parts that stay, and the peak."""
+
+    weights: int
+    optimizer: int
+    average: int
+    peak: int
+
+
+def predict_peak_memory(setup: TrainingSetup) -> PeakMemory:
+    """Predict the peak memory of training: of the process on a CPU, or of the tensors on a GPU.
+
+    The largest batches go through the model, the loss, the backward pass and the optimiser as
+    tensors without values, while each allocation is counted: this takes no memory. If they fit into
+    the machine, steps are made with them, for what cannot be counted: what libraries take, and gaps
+    between tensors. They change the weights of `setup.model`. Where a model reads values, to
+    choose a shape or a path, as a mixture of experts does, the count has them too. Validation and
+    saving are not counted.
+    """
+    device = resolve_device(setup.recipe.train.device)
+    before, base = peak_resident_memory() or 0, resident_memory() or 0
+    choices()  # measured now, if ever
+    batches = largest_batches(setup.loaders.train)
+    try:
+        counted = _without_values(setup, batches, device)
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        counted = _count(setup.model, setup, batches, lambda tensor: tensor)
+    staying = counted.weights + counted.optimizer + counted.average
+    on_cpu = device.type == "cpu"
+    predicted = PeakMemory(
+        device=device,
+        process=max(base - counted.weights, 0) if on_cpu else 0,
+        weights=counted.weights,
+        optimizer=counted.optimizer,
+        average=counted.average,
+        activations=counted.peak - staying,
+        other=0,
+        before=before if on_cpu else 0,
+    )
+    if predicted.exceeds():
+        return predicted
+    _make_steps(setup, batches)
+    if on_cpu:
+        most = peak_resident_memory() or 0
+        taken = most if most > before else resident_memory() or 0
+    else:
+        taken = torch.cuda.max_memory_allocated(device)
+    return replace(predicted, other=max(taken - predicted.process - counted.peak, 0))
+
+
+def _make_steps(setup: TrainingSetup, batches: Sequence[Batch]) -> None:
+    """Make two steps with each batch."""
+    config = setup.recipe.train
+    with _trial(setup, replace(setup.recipe, train=_plain(config))) as trainer:
+        for batch in [*batches, *batches]:
+            trainer.update([batch] * config.accumulate)
+
+
+@contextmanager
+def _trial(
+    setup: TrainingSetup, recipe: Recipe, validation: Validation | None = None
+) -> Generator[Trainer]:
+    """A trainer of the model, of which no file stays."""
+    blocks = checkpointed_activations(setup.model, recipe.train.activation_checkpointing)
+    batches, teacher = setup.loaders.train, setup.teacher
+    with (
+        TemporaryDirectory() as folder,
+        blocks,
+        checked_trainer(
+            recipe, setup.model, batches, Path(folder), teacher=teacher, validation=validation
+        ) as trainer,
+    ):
+        yield trainer
+
+
+def largest_batches(loader: Loader[Any]) -> list[Batch]:
+    """The batches of an epoch that may need most: by positions, and by their square as scores do.
+
+    The first batch follows them, whose other shape leaves other gaps. `Buckets`, `Images` and
+    `Frames` have batches of several shapes; of other loaders it is the first batch alone.
+    """
+    width = _width_of(loader)
+    if width is None:
+        return [next(loader.batches())]
+    plan = loader.plan(0)
+    widths = [max(map(width, items)) for items in plan]
+    by_positions = max(range(len(plan)), key=lambda n: len(plan[n]) * widths[n])
+    by_scores = max(range(len(plan)), key=lambda n: len(plan[n]) * widths[n] ** 2)
+    return [loader.build(plan[n]) for n in dict.fromkeys((by_positions, by_scores, 0))]
+
+
+def _width_of(loader: Loader[Any]) -> Callable[[Any], int] | None:
+    """How wide an item makes its batch; None where all batches have one shape."""
+    match loader:
+        case Buckets(widths=widths):
+            return lambda i: widths[i]
+        case Frames(lengths=lengths):
+            return lambda masked: lengths[masked[0]]
+        case Images(sizes=sizes):
+            return lambda drawn: prod(sizes[drawn.example])
+        case _:
+            return None
+
+
+def _without_values(
+    setup: TrainingSetup, batches: Sequence[Batch], device: torch.device
+) -> _Counted:
+    mode = FakeTensorMode()
+    with FakeCopyMode(mode):
+        model = copy.deepcopy(setup.model)
+    with mode:
+        _move(model, device)
+        # Tensors without values cannot be moved in place, which `to` does.
+        vars(model)["to"] = lambda _: model  # pyright: ignore[reportUnknownLambdaType]
+        return _count(model, setup, batches, mode.from_tensor)
+
+
+def _move(model: nn.Module, device: torch.device) -> None:
+    """Replace every tensor of a model by an empty one on a device; tied ones stay tied."""
+    moved: dict[int, Any] = {}
+    for module in model.modules():
+        for tensors in (module._parameters, module._buffers):  # pyright: ignore[reportPrivateUsage]
+            for name, tensor in tensors.items():
+                if tensor is not None and tensor.device != device:
+                    empty = torch.empty_like(tensor, device=device)
+                    if isinstance(tensor, nn.Parameter):
+                        empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
+                    tensors[name] = moved.setdefault(id(tensor), empty)
+
+
+def _count(
+    model: nn.Module,
+    setup: TrainingSetup,
+    batches: Sequence[Batch],
+    as_tensor: Callable[[Tensor], Tensor],
+) -> _Counted:
+    """Make a step of each batch, twice, and count what is allocated."""
+    # A teacher is not counted: the steps that are made measure what it takes.
+    config = replace(_plain(setup.recipe.train), compile=False, distillation=None)
+    blocks = checkpointed_activations(model, config.activation_checkpointing)
+    allocations = Allocations()
+    with TemporaryDirectory() as folder, blocks:
+        allocations.add(model.state_dict(keep_vars=True).values())
+        weights = allocations.live
+        with allocations:
+            trainer = Trainer(model, setup.loaders.train, config, Path(folder))
+            average = allocations.live - weights
+            states: list[Tensor] = []  # of the optimisers that are not run here
+            for batch in [*batches, *batches]:
+                _update(trainer, _mapped(batch, as_tensor), states)
+            return _Counted(
+                weights=weights,
+                optimizer=n_bytes([*_states(trainer.optimizers), *states]),
+                average=average,
+                peak=allocations.peak,
+            )
+
+
+def _states(optimizers: Sequence[torch.optim.Optimizer]) -> Generator[Tensor]:
+    for optimizer in optimizers:
+        for state in optimizer.state.values():
+            yield from (entry for entry in state.values() if isinstance(entry, Tensor))
+
+
+def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    inputs = {name: change(tensor) for name, tensor in batch.inputs.items()}
+    soft = None if batch.soft_targets is None else change(batch.soft_targets)
+    return replace(batch, inputs=inputs, targets=change(batch.targets), soft_targets=soft)
+
+
+def _update(trainer: Trainer, batch: Batch, states: list[Tensor]) -> None:
+    """What `Trainer.update` allocates for this batch, without a look at the loss."""
+    trainer.model.train()
+    for _ in range(min(trainer.config.accumulate, 2)):  # the second finds gradients of the first
+        trainer.backward(batch.to(trainer.device), batch.n_tokens)
+    for optimizer in trainer.optimizers:
+        if type(optimizer).__name__ != "AdamW8bit":
+            optimizer.step()
+        elif not states:  # its compiled step allocates nothing but these
+            states += _states_of_8_bits(optimizer)
+        optimizer.zero_grad(set_to_none=True)
+    if trainer.average is not None:
+        trainer.average.update(trainer.model)
+
+
+def _states_of_8_bits(optimizer: Any) -> list[Tensor]:
+    """Empty tensors of the sizes of both moments, by torchao's rule on what gets 8 bits."""
+    states = list[Tensor]()
+    for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+        n, block = parameter.numel(), optimizer.block_size
+        if n >= 4096 and n % block == 0:
+            codes = [torch.empty(n, dtype=torch.uint8, device=parameter.device) for _ in range(2)]
+            sizes = (n // block, 256) * 2  # scales, and the value of each code
+            states += [*codes, *(torch.empty(size, device=parameter.device) for size in sizes)]
+        else:
+            states += [torch.empty_like(parameter) for _ in range(2)]
+    return states
+
+
+def _plain(config: TrainConfig) -> TrainConfig:
+    """Without what needs validation data, or TensorBoard."""
+    return replace(config, select="last", patience=None, tensorboard=False)
+
 
 SECONDS = 10.0
 """The maximum total time of the measured steps."""
@@ -40,25 +302,13 @@ class Estimate:
         return self.steps * self.seconds_per_step
 
 
-def estimate(prepared: Prepared, n_timed: int = 8) -> Estimate:
+def estimate(setup: TrainingSetup, n_timed: int = 8) -> Estimate:
     """Run one warm-up step and `n_timed` measured training steps, and discard the results.
 
-    This changes the weights of `prepared.model`.
+    This changes the weights of `setup.model`.
     """
-    recipe = prepared.recipe
-    blocks = checkpointed_activations(prepared.model, recipe.train.activation_checkpointing)
-    with (
-        TemporaryDirectory() as folder,
-        blocks,
-        checked_trainer(
-            recipe,
-            prepared.model,
-            prepared.loaders.train,
-            Path(folder),
-            teacher=prepared.teacher,
-            validation=prepared.validation(),
-        ) as trainer,
-    ):
+    recipe = setup.recipe
+    with _trial(setup, recipe, setup.validation()) as trainer:
         trainer.update(trainer.next_group())
         seconds, tokens = 0.0, 0
         timed = 0
@@ -70,29 +320,24 @@ def estimate(prepared: Prepared, n_timed: int = 8) -> Estimate:
             tokens += sum(batch.n_tokens for batch in group)
             timed += 1
     average = {} if trainer.average is None else trainer.average.weights
-    weights = weights_of(prepared.model)
+    weights = weights_of(setup.model)
     return Estimate(
-        parameters=count(prepared.model),
+        parameters=count(setup.model),
         steps=trainer.total_steps,
-        steps_per_epoch=recipe.train.steps_per_epoch(len(prepared.loaders.train)),
+        steps_per_epoch=recipe.train.steps_per_epoch(len(setup.loaders.train)),
         tokens_per_step=tokens / timed,
         state_bytes=2 * n_bytes(weights.values())
         + n_bytes(average.values())
         + n_bytes(optimizer_tensors(trainer.optimizers).values()),
-        peak_bytes=peak(trainer.device),
+        peak_bytes=peak_memory(trainer.device),
         seconds_per_step=seconds / timed,
         device=trainer.device,
         timed=timed,
     )
 
 
-def peak(device: torch.device) -> int | None:
-    """The peak memory so far, of the GPU or of this process."""
+def peak_memory(device: torch.device) -> int | None:
+    """The most memory so far of the GPU, or of this process; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else most * 1024
+    return peak_resident_memory()

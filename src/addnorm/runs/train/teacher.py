@@ -54,8 +54,8 @@ def open_teacher(
         ("variables", run.variables, variables),
     ):
         if sorted(theirs) != sorted(ours):
-            both = (", ".join(side) or "none" for side in (theirs, ours))
-            raise InputError(f"{where} has other {what}: {next(both)} there, and {next(both)} here")
+            there, here = (", ".join(side) or "none" for side in (theirs, ours))
+            raise InputError(f"{where} has other {what}: {there} there, and {here} here")
     check_student(run, student)
     return _in_order(run, tuple(labels), tuple(variables))
 
@@ -97,8 +97,8 @@ def begin_from(teacher: TrainedModel, student: Model) -> MatchReport:
     """
     check_float(teacher, "gives its layers to a student")
     weights = from_teacher(teacher.weights, student, teacher.model)
-    matrices = {name: one for name, one in weights_of(student).items() if one.ndim > 1}
-    layers = {name: one.shape for name, one in matrices.items() if ".blocks." in name}
+    matrices = {name: w for name, w in weights_of(student).items() if w.ndim > 1}
+    layers = {name: w.shape for name, w in matrices.items() if ".blocks." in name}
     if layers and not any(weights[k].shape == layers[k] for k in layers.keys() & weights.keys()):
         raise InputError(
             f'train.distillation.start = "teacher": no layer of {teacher.name} has the name and '
@@ -111,8 +111,8 @@ def begin_from(teacher: TrainedModel, student: Model) -> MatchReport:
 
 def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
     """Raise `InputError` for a head of other tokens, one that reads pairs otherwise, or a CRF."""
-    both = (theirs, ours)
-    if any(isinstance(head, CRFHead) for head in both):
+    heads = (theirs, ours)
+    if any(isinstance(head, CRFHead) for head in heads):
         raise InputError(
             f"{where}: a crf head gives the tags of a text together, and a student learns each by "
             "itself: teacher and student need model.head.kind = 'tagging'"
@@ -122,20 +122,20 @@ def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
             f"{where} and the student read pairs of texts differently: one of them each text by "
             "itself, the other both together"
         )
-    widths = [head.weight.shape[0] for head in both if isinstance(head, TokenHead)]
+    widths = [head.weight.shape[0] for head in heads if isinstance(head, TokenHead)]
     if len({*widths}) > 1:
-        raise InputError(f"{where} says {widths[0]:,} tokens, and the student {widths[1]:,}")
+        raise InputError(f"{where} predicts {widths[0]:,} tokens, and the student {widths[1]:,}")
 
 
 def _check_tokens(what: str, theirs: Tokenizer, ours: Tokenizer) -> None:
     """Raise `InputError` naming the first tokens whose ids are not the same."""
     n = max(theirs.vocab_size, ours.vocab_size)
-    both = [(i, _token(theirs, i), _token(ours, i)) for i in range(n)]
-    others = [one for one in both if one[1] != one[2]]
-    if not others:
+    tokens = [(i, _token(theirs, i), _token(ours, i)) for i in range(n)]
+    different = [(i, there, here) for i, there, here in tokens if there != here]
+    if not different:
         return
-    shown = "; ".join(f"{i} is {a} there and {b} here" for i, a, b in others[:SHOWN])
-    more = f"; and {len(others) - SHOWN:,} more" if len(others) > SHOWN else ""
+    shown = "; ".join(f"{i} is {a} there and {b} here" for i, a, b in different[:SHOWN])
+    more = f"; and {len(different) - SHOWN:,} more" if len(different) > SHOWN else ""
     raise InputError(f"{what}: {shown}{more}. Leave [tokenizer] out to take the teacher's.")
 
 

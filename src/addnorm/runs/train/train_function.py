@@ -27,7 +27,7 @@ from addnorm.runs.files.lock import locked
 from addnorm.runs.inference.results import check_data, corpus_of, path_of
 from addnorm.runs.recipes.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.train.train_run import Prepared, fit
+from addnorm.runs.train.train_run import TrainingSetup, fit
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.training.settings import TrainConfig
 
@@ -110,13 +110,13 @@ def train(
         _check_tokenizer(recipe, given, ready)
     saved = Saved(recipe, ready, given.labels) if ready and given else None
     console = Console(stderr=True, highlight=False, quiet=not progress)
-    prepared = Prepared(recipe, saved, given, console)
-    prepared.report(console)
-    console.out(prepared.parameters, highlight=False)
+    setup = TrainingSetup(recipe, saved, given, console)
+    setup.report(console)
+    console.out(setup.parameters, highlight=False)
     if folder is not None:
-        run = _kept(prepared, path_of(folder), console)
+        run = _kept(setup, path_of(folder), console)
     else:
-        run = _in_memory(prepared, console)
+        run = _in_memory(setup, console)
     return replace(run, corpus=given)
 
 
@@ -139,7 +139,7 @@ def _checked(options: Mapping[str, Any], config: ModelConfig, data: object) -> d
 
 
 def _joined(batching: Any, data: object) -> Any:
-    """Windows of a corpus that is one text, which has no others to be marked off from."""
+    """The batching, with joined windows for a corpus of one text, which has no boundaries."""
     one_text = isinstance(data, Corpus) and len(data.train) == 1 and isinstance(data.train[0], Text)
     if one_text and isinstance(batching, WindowsConfig):
         return replace(batching, documents="joined")
@@ -148,33 +148,33 @@ def _joined(batching: Any, data: object) -> Any:
 
 def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:
     """Raise `InputError` for text without a tokenizer, and for another medium with one."""
-    known = ready is not None or recipe.tokenizer is not None or recipe.train.has_tokens
-    if not corpus.has_text and known:
+    given = ready is not None or recipe.tokenizer is not None or recipe.train.has_tokens
+    if not corpus.has_text and given:
         raise InputError(f"{corpus.medium} have no tokenizer: leave it out")
-    if corpus.has_text and not known:
+    if corpus.has_text and not given:
         raise InputError('text needs a tokenizer: give tokenizer="char", "word" or "bpe"')
 
 
-def _kept(prepared: Prepared, folder: Path, console: Console) -> Run:
+def _kept(setup: TrainingSetup, folder: Path, console: Console) -> Run:
     """Train in a run folder that can be opened and resumed."""
     with locked(folder):
         if is_run(folder):
             raise InputError(f"{folder}: is there already: choose another folder")
-        prepared.write_settings(folder)
-        return fit(prepared, folder, console)
+        setup.write_settings(folder)
+        return fit(setup, folder, console)
 
 
-def _in_memory(prepared: Prepared, console: Console) -> Run:
+def _in_memory(setup: TrainingSetup, console: Console) -> Run:
     """Train in a temporary folder, with no more checkpoints than necessary."""
-    settings = prepared.recipe.train
+    settings = setup.recipe.train
     if settings.save_every is None and not settings.average:
         only_the_last = replace(settings, save_every=2**62)
-        prepared.recipe = replace(prepared.recipe, train=only_the_last)
+        setup.recipe = replace(setup.recipe, train=only_the_last)
     try:
         with TemporaryDirectory(prefix="addnorm-") as folder:
-            run = fit(prepared, Path(folder), console)
+            run = fit(setup, Path(folder), console)
     except Interrupted as stopped:
         message = f"stopped after step {stopped.step}; nothing is kept without folder="
         raise KeyboardInterrupt(message) from stopped
     recipe = replace(run.recipe, train=settings)
-    return replace(run, folder=None, recipe=recipe, bases=prepared.bases)
+    return replace(run, folder=None, recipe=recipe, bases=setup.bases)

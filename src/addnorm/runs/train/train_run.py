@@ -1,7 +1,7 @@
 """Training a recipe into a run folder."""
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -54,23 +54,23 @@ from addnorm.runs.recipes.consistency import check_training
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_around
-from addnorm.runs.train.checked_trainer import checked_trainer
-from addnorm.runs.train.teacher import begin_from, open_teacher
+from addnorm.runs.train.teacher import begin_from, check_student, open_teacher
 from addnorm.runs.train.warnings import size_of, warnings_for
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
 from addnorm.tasks.registry import TASKS
 from addnorm.training.adapters import Adapted, adapt
 from addnorm.training.checkpoint import checkpoints_in
-from addnorm.training.interruptions import patiently
+from addnorm.training.distillation import learned_maps
+from addnorm.training.interruptions import patiently, to_standard_error
 from addnorm.training.optim import check_installed
 from addnorm.training.precision import autocast, resolve_device
 from addnorm.training.progress import ProgressBar
-from addnorm.training.trainer import Validation
+from addnorm.training.trainer import Batches, Listener, Trainer, Validation
 from addnorm.tuning.provider import check_choices
 
 
-class Prepared:
+class TrainingSetup:
     """A recipe's data, tokenizers and model, loaded and built: everything before the first step.
 
     With `saved`, tokenizers and labels are those of a run, else learnt from the data. A `corpus`
@@ -97,7 +97,7 @@ class Prepared:
             self.data = read_data(recipe, saved, corpus, console)
         except InputError as error:
             if saved is not None:
-                error.add_note("a run goes on with the data that it began with")
+                error.add_note("a run is resumed with the data that it began with")
             raise
         self.tokenizers, self.labels = self.data.tokenizers, self.data.labels
         self.learnt = None if saved or recipe.tokenizer is None else self.tokenizers
@@ -107,7 +107,8 @@ class Prepared:
         )
         torch.manual_seed(recipe.train.seed)
         self.model: Model = build_model(recipe, self.tokenizers, self.labels)
-        names = (self.tokenizers, self.labels, variables_of(self.data.corpus))
+        self.variables = variables_of(self.data.corpus)
+        names = (self.tokenizers, self.labels, self.variables)
         start = recipe.train.start
         self.start_report = None
         if start is not None:
@@ -131,10 +132,10 @@ class Prepared:
             self.adapted = adapt(self.model, recipe.train.adapter, self.start_report.fresh)
 
     def report(self, console: Console) -> None:
-        """Say what was read and used of each split, how much it is, and what was left out and why.
+        """Print the examples and tokens of each split, and how many were left out and why.
 
-        Where training begins with weights of a folder, say also which of them it took; and warn of
-        what was asked for and will not be had.
+        Where training begins with the weights of a folder, print which of them were taken; and
+        print warnings about settings that are probably mistakes.
         """
         if self.start_report is not None:
             console.out(f"{self.started_from}: {self.start_report}", highlight=False)
@@ -152,13 +153,15 @@ class Prepared:
         if self.data.corpus is None:
             lengths = self.encoded.characters[split]
             if isinstance(loader, Buckets):
-                lengths = lengths[[one.index for one in used]]
+                lengths = lengths[[example.index for example in used]]
             return f"; {size_of(int(lengths.sum()), _tokens(used))}"
-        examples = [self.data.corpus.splits[split][one.index] for one in used]
-        target = size_of(sum(len(target_text(one)) for one in examples), _tokens(used, "targets"))
+        examples = [self.data.corpus.splits[split][encoded.index] for encoded in used]
+        target = size_of(
+            sum(len(target_text(example)) for example in examples), _tokens(used, "targets")
+        )
         if self.encoded.medium != "text":
             return f"; {target}"
-        source = size_of(sum(len(source_text(one)) for one in examples), _tokens(used))
+        source = size_of(sum(len(source_text(example)) for example in examples), _tokens(used))
         if self.encoded.task != "translation":
             return f"; {source}"
         return f"; source {source}; target {target}"
@@ -195,24 +198,25 @@ class Prepared:
             self.labels,
             self.model,
             scaling=self.data.scaling,
-            variables=variables_of(self.data.corpus),
+            variables=self.variables,
             bases=self.bases,
         )
 
     @property
     def bases(self) -> tuple[Path, ...]:
-        """Where what is around the weights that training begins with is found."""
+        """The folders with the files around the weights that training begins with."""
         start = self.recipe.train.start
         return () if start is None else places_of(start)
 
     def write_settings(self, folder: Path) -> None:
         """Write everything of a new run except its weights."""
         write_data_digests(folder, self.encoded)
-        write_beside(folder, self.beside)
+        if self.beside:
+            write_beside(folder, self.beside)
         write_around(folder, self.run(folder))
 
     def write_changes(self, folder: Path) -> None:
-        """Write what is other now than in the saved run, if this resumes one."""
+        """Write what changed in the settings of the saved run, if this resumes one."""
         if self.saved is None:
             return
         write_data_digests(folder, self.encoded)
@@ -241,7 +245,7 @@ class Prepared:
         )
 
     def note_earlier_measure(self, folder: Path, saved: Saved) -> None:
-        """Note by what the best weights of a saved run were chosen, if its checkpoint is silent."""
+        """Note by what the best weights of a saved run were chosen, for a checkpoint without it."""
         digest = saved_valid_digest(folder)
         valid = valid_digest(self.encoded) if digest is None else digest
         self.measure_before = measure_of(saved.recipe, valid)
@@ -256,7 +260,48 @@ def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "token
     """The number of tokens of one side of examples."""
     if isinstance(used, Compact):
         return int(getattr(used, side).lengths.sum())
-    return sum(len(getattr(one, side)) for one in used)
+    return sum(len(getattr(example, side)) for example in used)
+
+
+def check_trainable(recipe: Recipe, model: Model, teacher: TrainedModel | None) -> None:
+    """Raise `InputError` where a recipe, a model or its teacher break a rule of training."""
+    check_training(recipe.model, recipe.train, recipe.eval, lambda _: "recipe")
+    if teacher is not None:
+        check_student(teacher, model)
+
+
+@contextmanager
+def checked_trainer(
+    recipe: Recipe,
+    model: Model,
+    batches: Batches,
+    folder: Path,
+    *,
+    teacher: TrainedModel | None = None,
+    validation: Validation | None = None,
+    listener: Listener | None = None,
+    say: Callable[[str], None] = to_standard_error,
+) -> Generator[Trainer]:
+    """The trainer of a model by a recipe; meanwhile a student has its maps to the teacher's width.
+
+    Raises `InputError` as `check_trainable`.
+    """
+    check_trainable(recipe, model, teacher)
+    distillation, maps = recipe.train.distillation, nullcontext()
+    if teacher is not None and distillation is not None:
+        widths = (recipe.model.d_model, teacher.recipe.model.d_model)
+        maps = learned_maps(model, distillation.hidden_states, widths)
+    with maps:
+        yield Trainer(
+            model,
+            batches,
+            recipe.train,
+            folder,
+            validation=validation,
+            listener=listener,
+            teacher=None if teacher is None else teacher.model,
+            say=say,
+        )
 
 
 def train_run(
@@ -273,50 +318,50 @@ def train_run(
     with locked(folder):
         saved = earlier(recipe, folder, resume=resume, console=console)
         by_name = saved is None or goes_by_name(folder)
-        prepared = Prepared(recipe, saved, console=console, by_name=by_name)
+        setup = TrainingSetup(recipe, saved, console=console, by_name=by_name)
         if saved is not None:
-            prepared.note_earlier_measure(folder, saved)
-            for change in check_same_data(folder, prepared.encoded):
+            setup.note_earlier_measure(folder, saved)
+            for change in check_same_data(folder, setup.encoded):
                 console.out(change, highlight=False)
-            check_beside(folder, prepared.beside)
-        prepared.report(console)
+            check_beside(folder, setup.beside)
+        setup.report(console)
         (folder / DIGESTS).unlink(missing_ok=True)  # no longer finished
         if saved is None:
-            prepared.write_settings(folder)
-        console.out(f"{prepared.parameters} · {folder}", highlight=False)
-        return fit(prepared, folder, console, until)
+            setup.write_settings(folder)
+        console.out(f"{setup.parameters} · {folder}", highlight=False)
+        return fit(setup, folder, console, until)
 
 
-def fit(prepared: Prepared, folder: Path, console: Console, until: int | None = None) -> Run:
+def fit(setup: TrainingSetup, folder: Path, console: Console, until: int | None = None) -> Run:
     """Train in `folder`, from its newest checkpoint if any; return the finished or paused run.
 
     Raises `Interrupted` and `NonFiniteError` as in training.
     """
-    recipe = prepared.recipe
-    run = prepared.run(folder)
-    run = run.written_to(folder) if prepared.adapted is None else run
+    recipe = setup.recipe
+    run = setup.run(folder)
+    run = run.written_to(folder) if setup.adapted is None else run
     on_cpu = resolve_device(recipe.train.device).type == "cpu"
     kernels = kernels_of(folder, console) if on_cpu else nullcontext()
     with kernels, ProgressBar(console, TASKS[run.task].target_unit) as bar:
         with checked_trainer(
             recipe,
             run.model,
-            prepared.loaders.train,
+            setup.loaders.train,
             folder,
-            teacher=prepared.teacher,
-            validation=prepared.validation(),
+            teacher=setup.teacher,
+            validation=setup.validation(),
             listener=bar,
             say=bar.say,
         ) as trainer:
-            before = prepared.saved and prepared.saved.recipe.train
+            before = setup.saved and setup.saved.recipe.train
             for problem in trainer.resume(before):
-                console.out(f"passed over: {problem}", highlight=False)
-            prepared.write_changes(folder)  # once the checkpoint has what it was measured by before
+                console.out(f"skipped: {problem}", highlight=False)
+            setup.write_changes(folder)  # once the checkpoint has what it was measured by before
             trainer.fit(until)
         if trainer.finished():
-            patiently(lambda: prepared.save(folder), "the model", bar.say)
-    if prepared.adapted is not None:
-        prepared.adapted.merge()
+            patiently(lambda: setup.save(folder), "the model", bar.say)
+    if setup.adapted is not None:
+        setup.adapted.merge()
     run.model.eval()
     return run
 
@@ -329,13 +374,13 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
     begun = checkpoints_in(folder / "checkpoints") or is_finished(folder)
     if begun and not resume:
         raise InputError(
-            f"{folder}: holds a run already. Go on with `addnorm train --resume {folder}`, or "
+            f"{folder}: holds a run already. Resume it with `addnorm train --resume {folder}`, or "
             "choose another `out`."
         )
     if not resume:
         return None
     if not is_run(folder):
-        console.out(f"{folder}: nothing to go on with: training starts at the beginning")
+        console.out(f"{folder}: no run to resume: training starts at the beginning")
         return None
     if (folder / QUANTIZATION).exists():
         raise InputError(f"{folder}: a quantised model is not trained: train the one before")
