@@ -56,7 +56,7 @@ class Interrupted(Exception):
         )
 
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[int, int]]:
-        """Be the same in another process, where the message alone would make no error."""
+        """Return the constructor's arguments, so that another process gets the same exception."""
         return Interrupted, (self.step, self.saved)
 
 

@@ -197,6 +197,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.runs.writing_speed": "addnorm.runs.rewriting.measuring",
     "addnorm.runs.written": "addnorm.tasks.translation",
     "addnorm.train": "addnorm.training",
+    "addnorm.train.average": "addnorm.training.average addnorm.models.weights",
     "addnorm.train.distill": "addnorm.training.distillation",
     "addnorm.train.grouped_loss": "addnorm.training.loss",
     "addnorm.train.intermediate": "addnorm.training.distillation",

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel, EncoderConfig
 from addnorm.models.inputs import SeriesEmbeddingConfig
+from addnorm.models.weights import weights_of
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.recurrent import RecurrentConfig
@@ -21,7 +22,6 @@ from addnorm.quantize.quantizable_layers import (
     names_matching,
     slots_of,
 )
-from addnorm.training.average import weights_of
 
 TOKENS = torch.arange(12)[None]
 

@@ -14,6 +14,7 @@ from tests.runs.tiny import CLASSIFICATION, TAGGING, quiet, said, train_text, wr
 from torch import Tensor, nn
 
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models.weights import weights_of
 from addnorm.nn.context import Context
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
@@ -25,7 +26,6 @@ from addnorm.runs.named_rows import Names, named_axes, transfer_by_name
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import train_run
-from addnorm.training.average import weights_of
 
 
 class OwnHead(nn.Module):

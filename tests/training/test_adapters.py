@@ -9,13 +9,13 @@ from torch.testing import assert_close
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models.weights import weights_of
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import ClassificationHeadConfig
 from addnorm.nn.linear import LowRank
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.training.adapters import AdapterConfig, DoRAConfig, LoRAConfig, LoRALinear, adapt
-from addnorm.training.average import weights_of
 from addnorm.training.optim import AdamWConfig, build_optimizers
 
 SMALL = {"d_model": 16, "n_layers": 2, "max_len": 32, "dropout": 0.0}

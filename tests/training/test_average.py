@@ -5,18 +5,15 @@ import torch
 from tests.training import tiny
 from torch import nn
 
+from addnorm.models.weights import weights_of
 from addnorm.nn.norms import BatchNorm
-from addnorm.training.average import MovingAverage, copy_into, mean, n_bytes, swapped, weights_of
+from addnorm.training.average import MovingAverage, mean, swapped
 
 
 def random_walk(model: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter))
-
-
-def test_the_bytes_of_tensors() -> None:
-    assert n_bytes([torch.zeros(3), torch.zeros(2, dtype=torch.int64)]) == 28
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.999])
@@ -91,16 +88,6 @@ def test_they_come_back_when_the_others_do_not_fit() -> None:
     tiny.same(weights_of(model), own)
 
 
-def test_tied_weights_are_there_once_and_stay_tied() -> None:
-    model, other = tiny.build(), tiny.build(seed=1)
-    assert model.head.weight is model.source_embed.tokens.weight
-    tables = [name for name, w in weights_of(model).items() if w.shape == (tiny.VOCAB, 16)]
-    assert len(tables) == 1
-    copy_into(model, weights_of(other))
-    assert model.head.weight is model.source_embed.tokens.weight
-    tiny.same(model.state_dict(), other.state_dict())
-
-
 # Running statistics.
 
 
@@ -110,18 +97,6 @@ def with_statistics() -> nn.Module:
     model.register_buffer("table", torch.zeros(2), persistent=False)
     model(torch.randn(2, 4, 3))
     return model
-
-
-def test_running_statistics_are_weights() -> None:
-    model = with_statistics()
-    names = [*dict(model.named_parameters()), "1.running_mean", "1.running_var"]
-    assert list(weights_of(model)) == names
-    assert model[1].running_mean.abs().max() > 0
-    other = with_statistics()
-    copy_into(other, weights_of(model))
-    tiny.same(weights_of(other), weights_of(model))
-    inputs = torch.randn(2, 4, 3)
-    assert torch.equal(other.eval()(inputs), model.eval()(inputs))
 
 
 def test_running_statistics_are_averaged_and_swapped() -> None:
@@ -136,9 +111,3 @@ def test_running_statistics_are_averaged_and_swapped() -> None:
     with swapped(model, sets[0]):
         tiny.same(weights_of(model), sets[0])
     tiny.same(weights_of(model), average.weights)
-
-
-def test_a_tied_buffer_is_there_once() -> None:
-    norm = BatchNorm(3)
-    model = nn.ModuleList([norm, norm])
-    assert list(weights_of(model)) == ["0.weight", "0.bias", "0.running_mean", "0.running_var"]

@@ -12,10 +12,10 @@ from torch.testing import assert_close
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from addnorm.models.weights import weights_of
 from addnorm.nn.attention.multihead import AttentionConfig, SelfAttention
 from addnorm.nn.heads import ClassificationHeadConfig
 from addnorm.nn.recurrent import RecurrentConfig
-from addnorm.training.average import weights_of
 from addnorm.training.distillation import (
     MAPS,
     AttentionRelationsConfig,

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from addnorm.data.batches.buckets import Batch
 from addnorm.errors import InputError
+from addnorm.models.weights import weights_of
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.moe import MixtureOfExperts, MixtureOfExpertsConfig, load_balance
 from addnorm.nn.norms import BatchNormConfig
-from addnorm.training.average import weights_of
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.expert_load import record_router_logits
 from addnorm.training.loss import cross_entropy_sum

@@ -12,8 +12,9 @@ from tests.training.tiny import At, everything, interrupt, journal, same, steps_
 from torch import Tensor, nn
 
 from addnorm.errors import InputError
+from addnorm.models.weights import copy_into, weights_of
 from addnorm.nn.norms import BatchNormConfig
-from addnorm.training.average import copy_into, mean, weights_of
+from addnorm.training.average import mean
 from addnorm.training.checkpoint import (
     checkpoints_in,
     load_checkpoint,

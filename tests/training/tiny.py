@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from addnorm.data.batches.buckets import Batch, Buckets
 from addnorm.data.ids.encoding import Encoded, EncodedCorpus
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
+from addnorm.models.weights import weights_of
 from addnorm.nn.attention import AttentionConfig
-from addnorm.training.average import weights_of
 from addnorm.training.checkpoint import load_checkpoint, random_state
 from addnorm.training.optim import optimizer_tensors
 from addnorm.training.settings import TrainConfig

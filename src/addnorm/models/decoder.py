@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from addnorm.config import config
-from addnorm.models.transformer import TransformerConfig
-from addnorm.nn.blocks import Stack
+from addnorm.models.transformer import StackModel, TransformerConfig
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
@@ -20,21 +19,10 @@ from addnorm.nn.residuals import Depth
 from addnorm.parts import check_conflicts
 
 
-class DecoderModel(nn.Module):
+class DecoderModel(StackModel):
     """`head(stack(embed(tokens)))` under the causal mask (Radford et al. 2018, eq. 2)."""
 
-    def __init__(
-        self,
-        embed: TokenEmbedding,
-        stack: Stack,
-        head: nn.Module,
-        exits: nn.ModuleDict | None = None,
-    ) -> None:
-        super().__init__()
-        self.embed = embed
-        self.stack = stack
-        self.head = head
-        self.exits = exits or nn.ModuleDict()
+    embed: TokenEmbedding
 
     def forward(
         self,

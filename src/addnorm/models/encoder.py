@@ -5,12 +5,11 @@ from typing import Annotated, Literal
 
 from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import Field, NonNegativeInt
-from torch import Tensor, nn
+from torch import Tensor
 
 from addnorm.config import config
 from addnorm.models.inputs import Input, InputConfig, TokenInputConfig, build_input, embedded
-from addnorm.models.transformer import MOST_LAYERS, TransformerConfig
-from addnorm.nn.blocks import Stack
+from addnorm.models.transformer import MOST_LAYERS, StackModel, TransformerConfig
 from addnorm.nn.context import Context
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.embed import TokenEmbedding
@@ -31,17 +30,10 @@ from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import check_conflicts, kind_of
 
 
-class EncoderModel(nn.Module):
+class EncoderModel(StackModel):
     """`head(stack(embed(tokens)))` without a causal mask (Devlin et al. 2019, §3)."""
 
-    def __init__(
-        self, embed: Input, stack: Stack, head: nn.Module, exits: nn.ModuleDict | None = None
-    ) -> None:
-        super().__init__()
-        self.embed = embed
-        self.stack = stack
-        self.head = head
-        self.exits = exits or nn.ModuleDict()
+    embed: Input
 
     def forward(
         self,

@@ -61,6 +61,21 @@ SharedPositions = dict[BuildContext, Position]
 """The position module of the layers whose attention has these sizes; the model's comes first."""
 
 
+class StackModel(nn.Module):
+    """A model of one stack, `head(stack(embed(inputs)))`, with early exits; abstract."""
+
+    embed: Any
+
+    def __init__(
+        self, embed: nn.Module, stack: Stack, head: nn.Module, exits: nn.ModuleDict | None = None
+    ) -> None:
+        super().__init__()
+        self.embed = embed
+        self.stack = stack
+        self.head = head
+        self.exits = exits or nn.ModuleDict()
+
+
 @config
 class TransformerConfig:
     """The width and the parts; abstract: the three model configurations add their own fields."""

@@ -17,6 +17,7 @@ from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
+from addnorm.models.weights import Weights, weights_of
 from addnorm.nn.init import without_values
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.runs.files.weights import sized_model, vocabulary_sizes
@@ -28,7 +29,6 @@ from addnorm.runs.recipes.starting_model import (
 )
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import task_of_head
-from addnorm.training.average import Weights, weights_of
 
 Kind = Literal["labels", "variables", "source tokens", "target tokens", "tokens"]
 """What the rows of a weight may stand for; `tokens` where source and target share a table."""

@@ -14,11 +14,11 @@ from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, known_keywords
 from addnorm.models import DecoderConfig, Model
+from addnorm.models.weights import weights_of
 from addnorm.runs.devices import device_named, dtype_named
 from addnorm.runs.files.quantization_file import Quantization, check_float
 from addnorm.runs.recipes.consistency import MEDIA
 from addnorm.runs.recipes.recipe import Recipe, task_of
-from addnorm.training.average import weights_of
 
 T = TypeVar("T", bound="TrainedModel")
 

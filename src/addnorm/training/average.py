@@ -2,25 +2,11 @@
 
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from itertools import chain
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-Weights = dict[str, Tensor]
-"""Everything a model has learned, by name: parameters and running statistics of batch norms."""
-
-
-def weights_of(model: nn.Module) -> Weights:
-    """The parameters and persistent buffers of `model` by name; tied ones appear once."""
-    kept = model.state_dict().keys()
-    named = chain(model.named_parameters(), model.named_buffers())
-    return {name: tensor.detach() for name, tensor in named if name in kept}
-
-
-def n_bytes(tensors: Iterable[Tensor]) -> int:
-    """The size of some tensors in bytes."""
-    return sum(tensor.nbytes for tensor in tensors)
+from addnorm.models.weights import Weights, copy_into, weights_of
 
 
 class MovingAverage:
@@ -65,16 +51,9 @@ def swapped(model: nn.Module, weights: Weights | None) -> Generator[None]:
     if weights is None:
         yield
         return
-    kept = {name: w.clone() for name, w in weights_of(model).items()}
+    before = {name: w.clone() for name, w in weights_of(model).items()}
     try:
         copy_into(model, weights)
         yield
     finally:
-        copy_into(model, kept)
-
-
-@torch.no_grad()
-def copy_into(model: nn.Module, weights: Weights) -> None:
-    """Copy `weights` into those of the same names. Raises `KeyError` if one is missing."""
-    for name, current in weights_of(model).items():
-        current.copy_(weights[name])
+        copy_into(model, before)

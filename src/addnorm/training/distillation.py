@@ -22,13 +22,13 @@ from torch.utils.hooks import RemovableHandle
 from addnorm.config import WORD, config
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
+from addnorm.models.weights import Weights
 from addnorm.nn.attention.core import HasWeights
 from addnorm.nn.attention.multihead import SelfAttention
 from addnorm.nn.blocks import Stack
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import Heads
-from addnorm.training.average import Weights
 from addnorm.training.loss import binary_cross_entropy_sum, squared_error_sum
 
 MAPS = "distillation_maps"

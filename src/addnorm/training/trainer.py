@@ -15,10 +15,11 @@ from addnorm import compiler
 from addnorm.data.batches.buckets import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError
 from addnorm.memory import keep_freed_pages
+from addnorm.models.weights import copy_into, weights_of
 from addnorm.nn.choices import choices
 from addnorm.nn.norms import BatchNorm
 from addnorm.training.activation_checkpointing import checkpointed_activations
-from addnorm.training.average import MovingAverage, copy_into, mean, swapped, weights_of
+from addnorm.training.average import MovingAverage, mean, swapped
 from addnorm.training.checkpoint import (
     Json,
     checkpoints_in,

@@ -1,4 +1,4 @@
-"""Measuring which kernels are fastest on this machine, in a second, and remembering it.
+"""Measurements of the fastest kernels of this machine, in a second, and their file.
 
 Each choice of `KernelChoices` is measured on the shapes of small models, both sides in turn.
 torch's own kernel is used unless another is faster beyond the noise.
@@ -264,10 +264,11 @@ def was_disturbed(switches: int, seconds: float) -> bool:
 
 
 def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str, list[float]]:
-    """The seconds of each in rounds, in turn for `SECONDS`, `ROUNDS` at least, after a first.
+    """The seconds of each work, from rounds of all in turn: `ROUNDS` or more, for `SECONDS`.
 
-    In the first round, libraries build kernels and cache them. A work that fails has no times; the
-    error of the first one is raised. Raises `TimeoutError` when the clock shows more than `until`.
+    A first round does not count, since libraries build and cache their kernels in it. A work that
+    fails has no times; the error of the first one is raised. Raises `TimeoutError` when the clock
+    shows more than `until`.
     """
     times: dict[str, list[float]] = {name: [] for name in works}
     start, rounds = clock(), 0
@@ -312,7 +313,7 @@ def gain(own: Sequence[float], other: Sequence[float]) -> float:
 
 
 def _plain_state() -> AbstractContextManager[object]:
-    """Set torch's modes to those of a new process."""
+    """A context in which torch's modes are those of a new process."""
     stack = ExitStack()
     stack.enter_context(torch.inference_mode(False))
     stack.enter_context(torch.enable_grad())

@@ -15,11 +15,11 @@ from tests.runs.tiny import train_tiny, write_recipe
 import addnorm as an
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
+from addnorm.models.weights import weights_of
 from addnorm.runs.files.weights import WEIGHTS, build_model, check_model, load_into, save_model
 from addnorm.runs.recipes.recipe import Recipe, read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import TrainingSetup
-from addnorm.training.average import weights_of
 
 
 @pytest.fixture

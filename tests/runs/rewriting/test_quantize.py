@@ -18,6 +18,7 @@ import addnorm
 from addnorm.errors import InputError
 from addnorm.lab.comparison import compare
 from addnorm.models import Model
+from addnorm.models.weights import n_bytes, weights_of
 from addnorm.quantize import Int4Config, Int8Config, StaticConfig, quantize
 from addnorm.quantize.int4 import Int4Matrix, unpacked
 from addnorm.quantize.quantizable_layers import products_of, slots_of
@@ -36,7 +37,6 @@ from addnorm.runs.rewriting.quantize import (
 from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import train_run
-from addnorm.training.average import n_bytes, weights_of
 
 RunOf = Callable[[str], Path]
 CONSOLE = Console(file=io.StringIO())

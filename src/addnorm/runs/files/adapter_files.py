@@ -22,12 +22,12 @@ from addnorm.convert.weights.peft import (
 )
 from addnorm.errors import InputError
 from addnorm.files import read_json
+from addnorm.models.weights import Weights, weights_of
 from addnorm.runs.files.digests import check_digest, write_digests
 from addnorm.runs.files.layout import BASE, TEACHER
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.recipes.starting_model import MatchReport
 from addnorm.training.adapters import Adapted
-from addnorm.training.average import Weights, weights_of
 
 
 @config

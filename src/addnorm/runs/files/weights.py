@@ -13,13 +13,13 @@ from addnorm.errors import InputError
 from addnorm.memory import total_memory
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import check_unchanged
+from addnorm.models.weights import Weights, copy_into, weights_of
 from addnorm.nn.init import without_values
 from addnorm.quantize.model import laid_out
 from addnorm.runs.files.digests import check_digest, write_digests
 from addnorm.runs.files.quantization_file import Quantization, laid_out_as
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.recipe import Recipe
-from addnorm.training.average import Weights, copy_into, weights_of
 from addnorm.training.checkpoint import load_weights, save_weights
 
 WEIGHTS = "model.safetensors"

@@ -16,8 +16,8 @@ from addnorm.convert.weights.peft import base_of, is_adapter
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder
 from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.models.weights import Weights, weights_of
 from addnorm.runs.recipes.custom_parts import check_imports
-from addnorm.training.average import Weights, weights_of
 
 MODEL = TypeAdapter[ModelConfig](ModelConfig)
 

@@ -17,6 +17,7 @@ from addnorm.convert.core.readback import model_logits, sample_inputs
 from addnorm.data.batches.batch import Batch, Loader
 from addnorm.errors import InputError
 from addnorm.models import Model
+from addnorm.models.weights import n_bytes, weights_of
 from addnorm.quantize import (
     Int4Config,
     Int8Config,
@@ -48,7 +49,6 @@ from addnorm.runs.rewriting.measuring import (
 from addnorm.runs.rewriting.swap import part_of
 from addnorm.runs.saving import write_run, write_validation
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.training.average import n_bytes, weights_of
 from addnorm.training.loss import labels_loss_sum
 
 FLOAT = "float32"

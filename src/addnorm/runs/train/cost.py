@@ -22,12 +22,12 @@ from torch._subclasses.fake_tensor import (
 from addnorm.data.batches.buckets import Batch, Buckets, Images, Loader
 from addnorm.data.batches.frames import Frames
 from addnorm.memory import peak_resident_memory, resident_memory, total_memory
+from addnorm.models.weights import n_bytes, weights_of
 from addnorm.nn.choices import choices
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.train.train_run import TrainingSetup, checked_trainer, count
 from addnorm.training.activation_checkpointing import checkpointed_activations
 from addnorm.training.allocations import Allocations
-from addnorm.training.average import n_bytes, weights_of
 from addnorm.training.optim import optimizer_tensors
 from addnorm.training.precision import resolve_device
 from addnorm.training.settings import TrainConfig

@@ -10,6 +10,7 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
+from addnorm.models.weights import weights_of
 from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.similarity import SimilarityHead
@@ -19,7 +20,6 @@ from addnorm.runs.named_rows import take_weights
 from addnorm.runs.opening import open_model
 from addnorm.runs.recipes.starting_model import MatchReport, transfer_matching_weights
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.training.average import weights_of
 from addnorm.training.distillation import from_teacher
 
 SHOWN = 3
