@@ -50,7 +50,6 @@ UNMIRRORED = {
     "data/batches/batch.py": "data/batches/test_buckets.py",
     "convert/adapters.py": "parity/test_peft.py",
     "convert/weights/peft.py": "parity/test_peft.py",
-    "runs/options.py": "runs/rewriting/test_swap.py",
     "runs/opening.py": "runs/files/test_adapter_files.py",
     "cli/merge.py": "runs/files/test_adapter_files.py",
     "cli/distill.py": "runs/train/test_teacher.py",

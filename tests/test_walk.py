@@ -4,11 +4,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from inspect import CO_OPTIMIZED
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+import addnorm
 from addnorm.cli.main import status
 from addnorm.models import DecoderModel
 
@@ -60,3 +63,42 @@ def test_generate_opens_each_file_once_and_builds_the_model_once(
     files = ("config.json", "digests.json", "model.safetensors", "tokenizer.json")
     assert inside == dict.fromkeys(files, 1)
     assert len(built) == 1
+
+
+def files_passed(words: list[str], until: str) -> set[str]:
+    """The files of ours whose functions run in a command before the function `until` does.
+
+    Not counted are bodies of modules and classes with what they call, and the files of `nn` and
+    `models`: the walk leads to the model.
+    """
+    root, files = Path(addnorm.__file__).parent, set[str]()
+    importing = 0
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        nonlocal importing
+        code = frame.f_code
+        if code.co_name == "<module>":
+            importing += {"call": 1, "return": -1}.get(event, 0)
+        elif code.co_qualname == until:
+            sys.setprofile(None)
+        elif event == "call" and not importing and code.co_flags & CO_OPTIMIZED:
+            path = Path(code.co_filename)
+            if path.is_relative_to(root):
+                files.add(path.relative_to(root).as_posix())
+
+    sys.setprofile(note)
+    try:
+        assert status(words) == 0
+        assert sys.getprofile() is None, f"{until} did not run"
+    finally:
+        sys.setprofile(None)
+    return {file for file in files if file.split("/")[0] not in ("nn", "models")}
+
+
+def test_generate_passes_few_files_before_the_model(run_of: Callable[[str], Path]) -> None:
+    """The bounds are those of today: they may fall, and a change that raises one says why."""
+    words = ["generate", str(run_of("language")), "--prompt", "To be", "--max-new-tokens", "3"]
+    before_it_is_built = files_passed(words, "DecoderConfig.build")
+    assert len(before_it_is_built) <= 23, sorted(before_it_is_built)
+    before_it_computes = files_passed(words, "decoder_step")
+    assert len(before_it_computes) <= 36, sorted(before_it_computes)

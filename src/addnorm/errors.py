@@ -1,13 +1,16 @@
-"""Exceptions: user errors, diverging training, and interruption.
+"""Exceptions (user errors, diverging training, interruption), and checks of arguments.
 
 `import addnorm` reads this file, so what only a message needs is imported with the message.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import wraps
 from importlib import import_module
 from operator import index
-from typing import Any, ParamSpec, SupportsIndex, TypeVar, get_args
+from os import PathLike, fspath
+from pathlib import Path
+from reprlib import repr as short
+from typing import Any, Literal, ParamSpec, SupportsIndex, TypeVar, cast, get_args, overload
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -308,3 +311,55 @@ def _keywords(function: Callable[..., Any]) -> list[str]:
         elif name not in ("self", "cls"):
             names.append(name)
     return names
+
+
+@overload
+def listed(texts: object, name: str = "texts") -> list[str]: ...
+@overload
+def listed(
+    texts: object, name: str = "texts", *, pairs: Literal[True]
+) -> list[str] | list[tuple[str, str]]: ...
+def listed(
+    texts: object, name: str = "texts", *, pairs: bool = False
+) -> list[str] | list[tuple[str, str]]:
+    """A text as a list of one, several as a list; or a list of `pairs`, tuples of two strings.
+
+    Raises `InputError` for anything but texts, and for a pair among single texts.
+    """
+    items = items_of(texts, name)
+    paired = pairs and isinstance(texts, list) and all(isinstance(item, tuple) for item in items)
+    for i, item in enumerate(items):
+        if paired and [*map(type, item)] != [str, str]:
+            raise InputError(f"{name}[{i}] = {short(item)} is not a pair of strings")
+        if not paired and not isinstance(item, str):
+            raise InputError(f"{name}[{i}] = {short(item)} is not a string")
+    return items
+
+
+def one_text(text: object) -> str:
+    """Return the text. Raises `InputError` for anything but a string."""
+    if not isinstance(text, str):
+        raise InputError(f"text = {short(text)}: give one text, a string")
+    return text
+
+
+def path_of(given: object) -> Path:
+    """Convert the argument to a path. Raises `InputError` for anything else."""
+    if not isinstance(given, str | PathLike):
+        raise InputError(f"{short(given)} is not a path: give a string or a Path")
+    return Path(fspath(cast(PathLike[str], given)))
+
+
+def check_choice(name: str, given: object, valid: Sequence[str]) -> None:
+    """Raise `InputError`, suggesting the nearest `valid` word, unless one of them was given."""
+    if given not in valid:
+        raise InputError(f"{name} = {short(given)} does not exist.{choices(str(given), valid)}")
+
+
+def items_of(given: Any, name: str) -> list[Any]:
+    """A string as a list of one, several values as a list. Raises `InputError` otherwise."""
+    if isinstance(given, str):
+        return [given]
+    if isinstance(given, bytes | Mapping | Set) or not isinstance(given, Iterable):
+        raise InputError(f"{name} = {short(given)}: give a string or a list of strings")
+    return list(cast(Iterable[Any], given))

@@ -3,13 +3,14 @@
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from cyclopts import App
 
 from addnorm.cli import main, train
-from addnorm.cli.main import app, status
+from addnorm.cli.main import app, at_least, check_number, status
 from addnorm.errors import InputError, Interrupted, NonFiniteError
 
 RunOf = Callable[[str], Path]
@@ -284,3 +285,41 @@ def test_a_stream_that_was_closed_is_no_fault(stream: str) -> None:
     assert found.returncode == 0
     assert ("rmsnorm" in found.stdout) == (stream != "stdout")
     assert found.stderr == ""
+
+
+@dataclass
+class Group:
+    """Two options."""
+
+    share: float = 0.5
+    n: int = 1
+
+
+@pytest.mark.parametrize("value", [0, -5, 2**62 - 1, 1e300, "nan", None, True, (1, 2), Group()])
+def test_numbers_that_a_machine_counts_to(value: object) -> None:
+    check_number(object, value)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (float("nan"), "must be a finite number"),
+        (-float("inf"), "must be a finite number"),
+        (2**62, "must be less than 2⁶²"),
+        (-(2**70), "must be more than -2⁶²"),
+        ((1, 2**62), "must be less than 2⁶²"),
+        (Group(share=float("inf")), "`share = inf`: must be a finite number"),
+        (Group(n=2**62), "`n = 4611686018427387904`: must be less than"),
+    ],
+)
+def test_others_are_refused(value: object, said: str) -> None:
+    with pytest.raises(ValueError, match=said) as caught:
+        check_number(object, value)
+    assert isinstance(caught.value, InputError) == isinstance(value, Group)
+
+
+def test_a_least_number() -> None:
+    at_least(1)(int, 1)
+    for value in (0, -3):
+        with pytest.raises(ValueError, match="must be at least 1"):
+            at_least(1)(int, value)

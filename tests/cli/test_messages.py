@@ -15,6 +15,7 @@ from tests.cli.test_main import SURFACE, command_called
 import addnorm as package
 from addnorm.cli import messages
 from addnorm.cli.main import app, status
+from addnorm.cli.messages import options_of, takes_fields
 from addnorm.errors import InputError
 
 Command = Callable[..., tuple[int, str, str]]
@@ -159,7 +160,9 @@ def test_the_word_of_another_library(
 
 
 def numeric(hint: Any, *kinds: type) -> bool:
-    return hint in kinds or any(numeric(one, *kinds) for one in get_args(hint))
+    """Whether an option takes numbers of these kinds alone, and no other text."""
+    inner = get_args(hint)
+    return hint in kinds or (str not in inner and any(numeric(one, *kinds) for one in inner))
 
 
 NUMBERS = [(n, o, numeric(a.hint, int)) for n, o, a in options() if numeric(a.hint, int, float)]
@@ -339,3 +342,12 @@ def test_the_split_that_was_scored_is_named(
         )
         assert code == 0, err
         assert f"scores of the {split} split:" in said + err
+
+
+def test_options_by_the_names_of_parameters() -> None:
+    options = options_of(app["evaluate"])
+    assert options["earlyexit"] == options["exit"] == "--exit"
+    assert options["imports"] == "--import"
+    assert options_of(app["prune"])["feedforward"] == "--feed-forward"
+    assert takes_fields(app["evaluate"])
+    assert not takes_fields(app["generate"])

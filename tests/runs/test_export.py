@@ -20,7 +20,7 @@ from addnorm.models import EncoderConfig, presets
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.export import Form, export_run
-from addnorm.runs.files.layout import AROUND, WEIGHTS
+from addnorm.runs.files.folder import AROUND, WEIGHTS
 from addnorm.runs.inference.text import write
 from addnorm.runs.run import Run
 

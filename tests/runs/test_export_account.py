@@ -24,7 +24,7 @@ from addnorm.nn.heads import ClassificationHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.export import export_run
 from addnorm.runs.export_account import CARRIES, Form, exported_template, facts_of, rest_of
-from addnorm.runs.files.layout import AROUND
+from addnorm.runs.files.folder import AROUND
 from addnorm.runs.recipes.chat_template import naming
 from addnorm.runs.run import Run
 

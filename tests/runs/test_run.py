@@ -15,12 +15,12 @@ from tests.test_house import write_gpt2
 from addnorm.data import Labelled
 from addnorm.data.ids.framing import as_read
 from addnorm.data.readers.constructors import labelled, text
-from addnorm.errors import InputError
+from addnorm.errors import InputError, listed, path_of
 from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
 from addnorm.models import EncoderModel
 from addnorm.nn.heads import PoolerHeadConfig
 from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.inference.results import listed, path_of, words_of
+from addnorm.runs.inference.results import words_of
 from addnorm.runs.inference.text import classify, tag, write
 from addnorm.runs.run import Run
 

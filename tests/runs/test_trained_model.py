@@ -4,13 +4,15 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+import pytest
 import torch
 
+from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig
 from addnorm.runs.inference.text import write
 from addnorm.runs.opening import open_model
 from addnorm.runs.run import Run
-from addnorm.runs.trained_model import TrainedModel
+from addnorm.runs.trained_model import DTYPES, TrainedModel, device_named, dtype_named
 
 RunOf = Callable[[str], Path]
 
@@ -35,3 +37,23 @@ def test_moving_returns_the_same_object(run_of: RunOf) -> None:
     assert run.to(dtype="bfloat16") is run
     assert {weight.dtype for weight in run.weights.values()} == {torch.bfloat16}
     assert type(run.written_to(None)) is Run
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_a_type_by_its_name_and_by_itself(name: str) -> None:
+    assert dtype_named(name) == dtype_named(DTYPES[name]) == getattr(torch, name)
+
+
+@pytest.mark.parametrize("name", ["flaot32", "int8", torch.int64])
+def test_types_that_weights_do_not_have(name: str | torch.dtype) -> None:
+    with pytest.raises(InputError, match=r"is none of weights.* Valid: float32, float16"):
+        dtype_named(name)
+
+
+def test_devices() -> None:
+    assert device_named("cpu") == device_named(torch.device("cpu")) == torch.device("cpu")
+    with pytest.raises(InputError, match=r"'cpuu'` is not here\. Did you mean 'cpu'"):
+        device_named("cpuu")
+    if not torch.cuda.is_available():
+        with pytest.raises(InputError, match=r"'cuda'` is not here\. torch sees: cpu\."):
+            device_named("cuda")

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.files import check_recipe_file
 from addnorm.lab.studies.options import DEFAULTS, StudyOptions

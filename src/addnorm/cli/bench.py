@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.bench import check_names
-from addnorm.cli.arguments import at_least
+from addnorm.cli.main import at_least
 
 
 def bench(

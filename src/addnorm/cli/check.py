@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.arguments import at_least
-from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.main import at_least
+from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.processor import cores
 

@@ -1,26 +1,33 @@
 """`addnorm classify`: predict the class of each line, or the tag of each word."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files, pair_of
-from addnorm.cli.where import ANYWHERE, Where
+from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
 from addnorm.errors import InputError
+from addnorm.runs.options import LabelOptions
 
 if TYPE_CHECKING:
     from addnorm.runs.run import Run
+
+
+ANY_LABELS: LabelOptions = {}
+
+Answer = tuple[str, dict[str, Any]]
+"""The line for an input, and its figures for a line of JSON."""
 
 
 def classify(
     run: Path,
     *files: Files,
     pairs: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    threshold: float = 0.5,
+    labels: Annotated[LabelOptions, GROUP] = ANY_LABELS,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     reading: Reading = STRICT,
     where: Where = ANYWHERE,
@@ -52,8 +59,6 @@ def classify(
         series.
     pairs
         Each line is two texts with a tab between them, read together.
-    threshold
-        The probability above which a line has a label, where it may have several.
     json_lines
         Write JSON lines: the label and the probability of every class, or the words and the tags,
         or the numbers.
@@ -61,60 +66,66 @@ def classify(
     check_files(files)
     import_named(imports)
     opened = where.open(run)
-    from addnorm.data.tokenizing.word_splitting import words_between_spaces
-    from addnorm.runs.inference.media import reads_files
     from addnorm.runs.inference.series import reads_tables
-    from addnorm.tasks.regression import numbers_line
 
-    if reads_files(opened) or reads_tables(opened):
-        if pairs:
-            raise InputError(f"{run}: it reads one file at a time: leave out --pairs")
-        answer_files = _classify_files if reads_files(opened) else _answer_tables
-        answer_files(opened, files, reading, json_lines=json_lines)
-        return
-
-    def answer(first: int, lines: list[str]) -> list[tuple[str, dict[str, Any]]]:
+    def answer(first: int, lines: list[str]) -> list[Answer]:
         group = [pair_of(line, n) for n, line in enumerate(lines, first + 1)] if pairs else lines
-        if opened.task == "tagging":
-            if pairs:
-                raise InputError(f"{run}: a tagging model reads one sentence: leave out --pairs")
-            sentences = [words_between_spaces(line) for line in lines]
-            both = zip(sentences, opened.tag(tuple(sentences), first=first), strict=True)
-            return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in both]
-        if opened.task == "regression":
-            rows = opened.predict(group, first=first).tolist()
-            return [(numbers_line(row), dict(zip(opened.labels, row, strict=True))) for row in rows]
-        found = opened.classify(group, first=first, threshold=threshold)
-        return [(",".join(one.labels), asdict(one)) for one in found]
+        return _of_lines(opened, group, first, labels)
 
-    for _, (plain, figures) in Lines(files, reading).answers(answer):
+    if pairs and (opened.reads_files or reads_tables(opened)):
+        raise InputError(f"{run}: it reads one file at a time: leave out --pairs")
+    if opened.reads_files:
+        answers = _of_files(opened, files, reading)
+    elif reads_tables(opened):
+        answers = _of_tables(opened, files, reading)
+    else:
+        answers = (row for _, row in Lines(files, reading).answers(answer))
+    for plain, figures in answers:
         print(json.dumps(figures, ensure_ascii=False) if json_lines else plain, flush=True)
 
 
-def _classify_files(
-    opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
-) -> None:
-    from addnorm.runs.inference.media import classify_files
+def _of_lines(
+    opened: "Run", group: list[str] | list[tuple[str, str]], first: int, labels: LabelOptions
+) -> list[Answer]:
+    """The answer for each text or pair, `first` of which came before."""
+    from addnorm.data.tokenizing.word_splitting import words_between_spaces
+    from addnorm.tasks.regression import numbers_line
 
+    if opened.task == "tagging":
+        texts = [text for text in group if isinstance(text, str)]
+        if len(texts) < len(group):
+            raise InputError(
+                f"{opened.name}: a tagging model reads one sentence: leave out --pairs"
+            )
+        sentences = tuple(map(words_between_spaces, texts))
+        tagged = zip(sentences, opened.tag(sentences, first=first), strict=True)
+        return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in tagged]
+    if opened.task == "regression":
+        rows = opened.predict(group, first=first).tolist()
+        return [(numbers_line(row), dict(zip(opened.labels, row, strict=True))) for row in rows]
+    results = opened.classify(group, first=first, **labels)
+    return [(",".join(result.labels), asdict(result)) for result in results]
+
+
+def _of_files(opened: "Run", files: tuple[Path, ...], reading: Reading) -> Iterator[Answer]:
+    """The class of each file before its name, and as figures."""
     paths, skipped = media_files(files, reading)
     with skipped:
-        for file, one in classify_files(opened, paths, skipped=skipped):
-            figures = json.dumps({"file": str(file), **asdict(one)}, ensure_ascii=False)
-            print(figures if json_lines else f"{one.label}\t{file}", flush=True)
+        for file, result in opened.classify_files(paths, skipped=skipped):
+            yield f"{result.label}\t{file}", {"file": str(file), **asdict(result)}
 
 
-def _answer_tables(
-    opened: "Run", files: tuple[Path, ...], reading: Reading, *, json_lines: bool
-) -> None:
-    from addnorm.runs.inference.series import answer_series
+def _of_tables(opened: "Run", files: tuple[Path, ...], reading: Reading) -> Iterator[Answer]:
+    """The class or the numbers of each series before its name, and as figures."""
     from addnorm.tasks.regression import numbers_line
 
     paths, skipped = media_files(files, reading, "tables of series", "series or tables")
     with skipped:
-        for one in answer_series(opened, paths, skipped=skipped):
-            said = one.numbers if one.classified is None else asdict(one.classified)
-            figures = {"file": str(one.file), "series": one.series, **said}
-            numbers = numbers_line(one.numbers.values())
-            plain = numbers if one.classified is None else one.classified.label
-            line = json.dumps(figures, ensure_ascii=False)
-            print(line if json_lines else f"{plain}\t{one.series}", flush=True)
+        for answer in opened.predict_series(paths, skipped=skipped):
+            classified = answer.classified
+            if classified is None:
+                plain, figures = numbers_line(answer.numbers.values()), answer.numbers
+            else:
+                plain, figures = classified.label, asdict(classified)
+            place = {"file": str(answer.file), "series": answer.series}
+            yield f"{plain}\t{answer.series}", place | figures

@@ -3,29 +3,29 @@
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files
 from addnorm.cli.plot import check_ending
-from addnorm.cli.where import ANYWHERE, Where
+from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
+from addnorm.runs.options import PoolingOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from addnorm.runs.inference.results import Pooling
     from addnorm.runs.run import Run
 
 FORMS = (".npy", ".safetensors", ".jsonl")
+AS_LEARNT: PoolingOptions = {}
 
 
 def embed(
     run: Path,
     *files: Files,
     out: Annotated[Path | None, Parameter(show_default=False)] = None,
-    pooling: Literal["mean", "first", "last", "head"] | None = None,
+    how: Annotated[PoolingOptions, GROUP] = AS_LEARNT,
     reading: Reading = STRICT,
     where: Where = ANYWHERE,
     imports: Imports = (),
@@ -48,8 +48,6 @@ def embed(
     out
         Where to write, instead of standard output: `.npy`, `.safetensors` (as `vectors`) or
         `.jsonl`.
-    pooling
-        How hidden states become a vector, whatever the folder says.
     """
     check_files(files)
     if out is not None:
@@ -58,36 +56,32 @@ def embed(
     opened = where.open(run)
     import torch
 
-    from addnorm.runs.inference.media import reads_files
-
-    found: list[torch.Tensor] = []
+    vectors: list[torch.Tensor] = []
 
     def answer(first: int, group: list[str]) -> list[torch.Tensor]:
-        return [*opened.embed(group, pooling=pooling, first=first).cpu()]
+        return [*opened.embed(group, first=first, **how).cpu()]
 
     answers = (
-        _of_files(opened, files, pooling, reading)
-        if reads_files(opened)
+        _of_files(opened, files, how, reading)
+        if opened.reads_files
         else (vector for _, vector in Lines(files, reading).answers(answer))
     )
     for vector in answers:
         if out is None:
             print(json.dumps(vector.tolist()), flush=True)
         else:
-            found.append(vector)
+            vectors.append(vector)
     if out is not None:
-        _write(out, torch.stack(found) if found else opened.embed([], pooling=pooling).cpu())
+        _write(out, torch.stack(vectors) if vectors else opened.embed([], **how).cpu())
 
 
 def _of_files(
-    opened: "Run", files: Sequence[Path], pooling: "Pooling | None", reading: Reading
+    opened: "Run", files: Sequence[Path], how: PoolingOptions, reading: Reading
 ) -> "Iterator[Tensor]":
-    """The vector of each image or clip; those that cannot be read are said and counted."""
-    from addnorm.runs.inference.media import embed_files
-
+    """The vector of each image or clip; those that cannot be read are named and counted."""
     paths, skipped = media_files(files, reading)
     with skipped:
-        for _, vector in embed_files(opened, paths, pooling, skipped=skipped):
+        for _, vector in opened.embed_files(paths, skipped=skipped, **how):
             yield vector.cpu()
 
 

@@ -2,24 +2,24 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.plot import check_folder, check_picture
-from addnorm.cli.where import ANYWHERE, Where
+from addnorm.cli.where import ANYWHERE, Imports, Where, import_named
 from addnorm.errors import InputError
+from addnorm.runs.options import Split, Weights
 
 
 def evaluate(
     run: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    split: Literal["valid", "test"] = "test",
+    split: Split = "test",
     predictions: Path | None = None,
     confusion: Path | None = None,
-    weights: Literal["bfloat16", "int8"] | None = None,
+    weights: Weights | None = None,
     early_exit: Annotated[str | None, Parameter(name="--exit")] = None,
     where: Where = ANYWHERE,
     imports: Imports = (),
@@ -39,9 +39,9 @@ def evaluate(
     split
         Which part of the data to score.
     predictions
-        A file to write what the model said to, one line an example.
+        A file for the predictions of the model, one line an example.
     confusion
-        A picture to draw, .png, .svg or .pdf: which classes a classifier takes for which.
+        A picture of the confusion matrix of a classifier to draw, .png, .svg or .pdf.
     weights
         Score the model with its weights in fewer bits.
     early_exit
@@ -51,17 +51,12 @@ def evaluate(
     """
     fields = fields_given(overrides)
     import_named(imports)
-    opened = where.open(run, fields)
+    opened = where.open(run, fields, weights)
     from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
-    from addnorm.generate.early_exit import EarlyExit, exit_rule
 
-    if weights is not None:
-        from addnorm.quantize import with_weights
-
-        with_weights(opened.model, weights)
     _check(opened.task, predictions, confusion)
-    early = None if early_exit is None else EarlyExit(exit_rule(early_exit))
+    early = None if early_exit is None else opened.early_exit(early_exit)
     evaluation = opened.evaluation(split, console=console, early=early)
     if early is not None:
         console.out(f"exits: {early}", highlight=False)
@@ -76,8 +71,9 @@ def evaluate(
         ends = {i: f"\t{depth}" for i, depth in depths.items()}
         lines = (f"{one_line(y)}{ends.get(i, '')}\n" for i, y in evaluation.predictions.items())
         predictions.write_text("".join(lines), encoding="utf-8")
-    lines = {**evaluation.measured_with}
-    print(json.dumps(evaluation.scores | ({"measured_with": lines} if lines else {}), indent=1))
+    measured = {**evaluation.measured_with}
+    more = {"measured_with": measured} if measured else {}
+    print(json.dumps(evaluation.scores | more, indent=1))
 
 
 def _check(task: str, predictions: Path | None, confusion: Path | None) -> None:

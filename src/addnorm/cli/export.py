@@ -4,7 +4,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.where import Imports, import_named
 from addnorm.files import check_model_folder
 from addnorm.runs.options import Form
 

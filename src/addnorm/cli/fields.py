@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from addnorm.cli.arguments import UnknownWordError
 from addnorm.errors import InputError, choices, nearest
 
 TABLES = ("data", "tokenizer", "model", "train", "eval")
@@ -30,6 +29,14 @@ def fields_to_keep_model(words: Iterable[str], instead: str) -> dict[str, str]:
             how = instead.replace("PATH", path)
             raise InputError(f"`{name}`: parts of the model are changed by {how}")
     return fields
+
+
+class UnknownWordError(InputError):
+    """A word among a command's arguments is no option of it; `status` knows the nearest one."""
+
+    def __init__(self, word: str) -> None:
+        self.word = word
+        super().__init__(f"Unknown option: {word}.")
 
 
 def fields_given(words: Iterable[str]) -> dict[str, str]:

@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, one_line
-from addnorm.cli.where import ANYWHERE, Where
+from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
 from addnorm.errors import InputError
+from addnorm.runs.options import FillOptions
 
 if TYPE_CHECKING:
     from addnorm.runs.inference.results import Filled
+
+USUAL: FillOptions = {}
 
 
 def fill(
     run: Path,
     *files: Files,
     text: str | None = None,
-    top_k: int = 5,
+    shown: Annotated[FillOptions, GROUP] = USUAL,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     reading: Reading = STRICT,
     where: Where = ANYWHERE,
@@ -45,8 +47,6 @@ def fill(
         Text files, a line a text; `-` is standard input.
     text
         One text instead of files.
-    top_k
-        How many tokens to name for each mask.
     json_lines
         Write JSON lines: the text, and for each mask the tokens and their probabilities.
     """
@@ -60,19 +60,19 @@ def fill(
     check_fills(opened)
 
     def answer(first: int, group: list[str]) -> "list[Filled]":
-        return opened.fill(group, top_k=top_k, first=first)
+        return opened.fill(group, first=first, **shown)
 
-    found = Lines(files, reading).answers(answer)
-    for _, one in enumerate(answer(0, [text])) if text is not None else found:
+    lines = Lines(files, reading).answers(answer)
+    for _, filled in enumerate(answer(0, [text])) if text is not None else lines:
         if json_lines:
-            print(json.dumps(asdict(one), ensure_ascii=False), flush=True)
+            print(json.dumps(asdict(filled), ensure_ascii=False), flush=True)
         else:
-            print("\n".join(_lines(one)), flush=True)
+            print("\n".join(_lines(filled)), flush=True)
 
 
 def _lines(filled: "Filled") -> list[str]:
     best = [
-        " · ".join(f"{one_line(one.token.strip(' '))} {one.probability:.3f}" for one in mask)
+        " · ".join(f"{one_line(c.token.strip(' '))} {c.probability:.3f}" for c in mask)
         for mask in filled.masks
     ]
     return [one_line(filled.text), *(f"  {line or 'left out'}" for line in best)]

@@ -5,13 +5,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO
 
 from cyclopts import Parameter
 
-from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.plot import check_folder, check_picture
-from addnorm.cli.where import ANYWHERE, Where
+from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
+from addnorm.runs.options import ForecastOptions
 
 if TYPE_CHECKING:
     from addnorm.runs.inference.results import Forecast
@@ -41,15 +41,14 @@ class Output:
 
 
 TO_STANDARD_OUTPUT = Output()
+USUAL: ForecastOptions = {}
 
 
 def forecast(
     run: Path,
     history: Path,
     *,
-    horizon: int | None = None,
-    until: str | None = None,
-    truth: Path | None = None,
+    steps: Annotated[ForecastOptions, GROUP] = USUAL,
     output: Output = TO_STANDARD_OUTPUT,
     where: Where = ANYWHERE,
     imports: Imports = (),
@@ -66,35 +65,28 @@ def forecast(
         The run folder.
     history
         A table like that of the training data.
-    horizon
-        Steps to forecast; by default as many as the model was trained for. Of more, it forecasts
-        the later ones from the earlier.
-    until
-        Forecast from this date on, as if the history ended there; the rows after it are the truth.
-    truth
-        A table with what really came, for the picture.
     """
     import_named(imports)
     opened = where.open(run)
-    found = opened.forecast(history, horizon=horizon, until=until, truth=truth)
+    result = opened.forecast(history, **steps)
     if output.plot is not None:
         from addnorm.inspect.predictions import forecast_picture
 
-        title = f"{run.name}: {history.name} from {found.times[0]} on"
-        forecast_picture(found, output.plot, title)
+        title = f"{run.name}: {history.name} from {result.times[0]} on"
+        forecast_picture(result, output.plot, title)
     if output.out is None:
-        _write(found, sys.stdout)
+        _write(result, sys.stdout)
         return
     with output.out.open("w", encoding="utf-8", newline="") as file:
-        _write(found, file)
+        _write(result, file)
 
 
-def _write(found: "Forecast", file: TextIO) -> None:
+def _write(result: "Forecast", file: TextIO) -> None:
     rows = csv.writer(file, lineterminator="\n")
-    rows.writerow(["time", *found.names])
-    rows.writerows(_rows(found))
+    rows.writerow(["time", *result.names])
+    rows.writerows(_rows(result))
 
 
-def _rows(found: "Forecast") -> Iterator[list[str]]:
-    for time, values in zip(found.times, found.values.T.tolist(), strict=True):
+def _rows(result: "Forecast") -> Iterator[list[str]]:
+    for time, values in zip(result.times, result.values.T.tolist(), strict=True):
         yield [str(time), *(f"{value:.9g}" for value in values)]

@@ -1,15 +1,26 @@
 """`addnorm generate`: continue, translate or transcribe with a run."""
 
-from dataclasses import asdict, dataclass
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from addnorm.cli.imports import Imports, import_named
-from addnorm.cli.lines import STRICT, Files, Lines, Reading, Rows, check_files
-from addnorm.cli.where import Where
+from addnorm.cli.lines import (
+    STRICT,
+    Files,
+    Lines,
+    Reading,
+    Rows,
+    check_files,
+    media_files,
+    one_line,
+)
+from addnorm.cli.where import GROUP, Imports, Where, import_named
 from addnorm.errors import InputError
+from addnorm.runs.options import DecodingOptions, StopOptions, Weights
 
 if TYPE_CHECKING:
     from addnorm.generate import DecodingConfig, Generated
@@ -17,65 +28,6 @@ if TYPE_CHECKING:
     from addnorm.runs.inference.chat import Messages
     from addnorm.runs.inference.text import Compiled
     from addnorm.runs.run import Run
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Choices:
-    """How the next token is chosen.
-
-    Parameters
-    ----------
-    beams
-        Beam search with so many beams; 1 is greedy. Where no option of this kind and no recipe says
-        how to write, a language model samples and a translator searches with 5 beams.
-    n_best
-        How many results of a beam search to write for each input, best first.
-    length_penalty
-        Beam search that divides log p by ((5 + length) / 6) ** this, or in Hugging Face folders by
-        length ** this: larger ones favour longer texts, 0 leaves log p. As in the recipe where it
-        is not given, or else 0.6; in Hugging Face folders 1.
-    early_stopping
-        Beam search that ends as soon as enough texts have ended (true), when no other looks better
-        (false), or when none can get better (never). As in the recipe where it is not given, or
-        else never. A language model then searches with beams instead of drawing.
-    no_repeat_ngram
-        Write no sequence of so many tokens twice, 0 for any; as in the recipe where it is not
-        given, or else 0.
-    forced_bos
-        Begin a translation with this token, by its id or by its name in the vocabulary, as models
-        of several languages need it. As in the recipe where it is not given, or else none.
-    temperature
-        Sample, dividing the logits by this: 1 where other options ask for samples.
-    top_k
-        Sample from the k likeliest tokens; from all where it is not given.
-    top_p
-        Sample from the likeliest tokens that together have this probability; from all where it is
-        not given.
-    min_p
-        Sample from the tokens at least this share as likely as the likeliest; from all where it is
-        not given.
-    seed
-        The seed of the sampling.
-    """
-
-    beams: int | None = None
-    n_best: int = 1
-    length_penalty: float | None = None
-    early_stopping: Literal["true", "false", "never"] | None = None
-    no_repeat_ngram: int | None = None
-    forced_bos: str | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int = 0
-
-    def decoding(self, run: "Run") -> "DecodingConfig":
-        """The decoding that these ask for. Raises `InputError` where that cannot be."""
-        stopping = {"true": True, "false": False, "never": "never", None: None}
-        options: dict[str, Any] = asdict(self) | {"early_stopping": stopping[self.early_stopping]}
-        return run.decoding(**options)
 
 
 @Parameter(name="*")
@@ -97,43 +49,30 @@ class Speed(Where):
     """
 
     compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
-    weights: Literal["bfloat16", "int8"] | None = None
+    weights: Weights | None = None
     exit: str | None = None
 
     def early_exit(self, run: "Run") -> "EarlyExit | None":
         """The early exits that were asked for. Raises `InputError` where the run has none."""
-        from addnorm.generate.early_exit import EarlyExit, exit_rule
-        from addnorm.runs.evaluation import check_early
-
-        if self.exit is None:
-            return None
-        if self.compile:
+        if self.exit is not None and self.compile:
             raise InputError("a compiled graph runs every layer: leave --exit or --compile out")
-        rule = exit_rule(self.exit)
-        check_early(run)
-        return EarlyExit(rule)
+        return None if self.exit is None else run.early_exit(self.exit)
+
+    def compiled(
+        self, run: "Run", decoding: "DecodingConfig", *, several: bool
+    ) -> "Compiled | None":
+        """The run's compiled graph where it was asked for."""
+        if not self.compile:
+            return None
+        from addnorm.cli.terminal import console
+
+        with console.status("compiling, once for this kind of model"):
+            return run.compiled(decoding, several=several)
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class End:
-    """When a text ends.
-
-    Parameters
-    ----------
-    max_new_tokens
-        The most tokens to write: 256, or for a translation 50 more than the source has.
-    stop
-        End before this string; may be given several times.
-    """
-
-    max_new_tokens: int | None = None
-    stop: Annotated[tuple[str, ...], Parameter(negative="", show_default=False)] = ()
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class Asked:
+class PromptOptions:
     """What is continued, and how it is read.
 
     Parameters
@@ -150,24 +89,30 @@ class Asked:
     prompt: str | None = None
     chat: Annotated[bool, Parameter(negative="", show_default=False)] = False
 
+    def checked(self, run: "Run") -> "Run":
+        """The run. Raises `InputError` where it is to chat and has no chat template."""
+        if self.chat:
+            run.check_chats()
+        return run
+
     def of(self, text: "str | Messages") -> "str | Messages":
         """A text or a conversation; of a model that is to chat, the one that begins with a text."""
         return [{"role": "user", "content": text}] if self.chat and isinstance(text, str) else text
 
 
-DEFAULT = Choices()
+USUAL: DecodingOptions = {}
 PLAIN = Speed()
-UNSAID = End()
-FILES = Asked()
+ANY_END: StopOptions = {}
+FILES = PromptOptions()
 
 
 def generate(
     run: Path,
     *files: Files,
-    asked: Asked = FILES,
-    choices: Choices = DEFAULT,
+    asked: PromptOptions = FILES,
+    choices: Annotated[DecodingOptions, GROUP] = USUAL,
     speed: Speed = PLAIN,
-    end: End = UNSAID,
+    end: Annotated[StopOptions, GROUP] = ANY_END,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     reading: Reading = STRICT,
     imports: Imports = (),
@@ -175,8 +120,8 @@ def generate(
     r"""Continue or translate text, a line at a time; or write the text of images or sound.
 
     Reads the files, or standard input. Writes one line for each line read, in their order, empty
-    ones too: an empty line translates to an empty one, and a language model begins a text of its
-    own there. With `--n-best N` there are N lines for each line read, empty where fewer were
+    ones too: an empty line translates to an empty one, and a language model begins a new text
+    there. With `--n-best N` there are N lines for each line read, empty where fewer were
     found. A line break within a text is written as `\n`; `--json` writes texts exactly.
 
     A language model given `--prompt` writes its text as it comes, line breaks and all. Decoding is
@@ -197,50 +142,50 @@ def generate(
         beams divided by the length penalty), and why it ended; with `--exit` its depth too, of a
         conversation all messages.
     """
-    check_files(files)
-    prompt = asked.prompt
-    if prompt is not None and files:
-        raise InputError("give either --prompt or files, and not both")
+    if files:
+        check_files(files)
+        if asked.prompt is not None:
+            raise InputError("give either --prompt or files, and not both")
     import_named(imports)
-    opened = _opened(run, speed, asked)
-    from addnorm.cli.generated import write_files
-    from addnorm.runs.inference.media import reads_files
-
-    decoding = choices.decoding(opened)
-    if reads_files(opened):
+    opened = asked.checked(speed.open(run, weights=speed.weights))
+    decoding = opened.decoding(**choices)
+    if opened.reads_files:
         _check_plain(run, asked, end, speed)
-        most = end.max_new_tokens
-        write_files(opened, files, decoding, most, reading, json_lines=json_lines)
+        most = end.get("max_new_tokens")
+        for lines in _of_files(opened, files, decoding, most, reading, json_lines=json_lines):
+            print("\n".join(lines), flush=True)
         return
     early = speed.early_exit(opened)
-    graph = _compiled(opened, decoding, early, several=prompt is None, wanted=speed.compile)
-    streams = opened.task == "language" and not json_lines
-    if prompt is not None and streams and decoding.kind != "beam":
-        pieces = opened.stream(asked.of(prompt), decoding=decoding, **asdict(end), compiled=graph)
-        for piece in pieces:
-            print(piece, end="", flush=True)
-        print()
+    graph = early or speed.compiled(opened, decoding, several=asked.prompt is None)
+    streams = asked.prompt is not None and not json_lines and opened.can_stream(decoding)
+    if asked.prompt is not None and streams:
+        text = asked.of(asked.prompt)
+        _print_pieces(opened.stream(text, decoding=decoding, compiled=graph, **end))
         _report(early)
         return
 
     def answer(first: int, group: list[Any]) -> list[tuple[Any, list["Generated"]]]:
         texts = [asked.of(text) for text in group]
-        written = opened.write(texts, decoding, **asdict(end), first=first, compiled=graph)
+        written = opened.write(texts, decoding, first=first, compiled=graph, **end)
         return [*zip(texts, written, strict=True)]
 
     lines = Lines(files, reading, _conversations(opened, asked, reading))
-    found = lines.answers(answer) if prompt is None else enumerate(answer(0, [prompt]), 1)
-    for number, (text, best) in found:
+    answers = (
+        lines.answers(answer)
+        if asked.prompt is None
+        else enumerate(answer(0, [asked.prompt]), start=1)
+    )
+    for number, (text, best) in answers:
         _print(text, best, number, decoding, json_lines=json_lines, deep=early is not None)
     _report(early)
 
 
-def _check_plain(run: Path, asked: Asked, end: End, speed: Speed) -> None:
+def _check_plain(run: Path, asked: PromptOptions, end: StopOptions, speed: Speed) -> None:
     """Raise `InputError` for what only text has."""
     given = {
         "--prompt": asked.prompt is not None,
         "--chat": asked.chat,
-        "--stop": bool(end.stop),
+        "--stop": bool(end.get("stop")),
         "--compile": speed.compile,
         "--exit": speed.exit is not None,
     }
@@ -248,16 +193,42 @@ def _check_plain(run: Path, asked: Asked, end: End, speed: Speed) -> None:
         raise InputError(f"{run}: it reads image or sound files: leave out {', '.join(wrong)}")
 
 
-def _conversations(opened: "Run", asked: Asked, reading: Reading) -> "Rows | None":
+def _conversations(opened: "Run", asked: PromptOptions, reading: Reading) -> Rows | None:
     """How files of conversations are read, by a model that is to chat."""
     from addnorm.data.readers.chat import holds_conversations
-    from addnorm.runs.inference.chat import chats, conversations
 
-    if not (asked.chat or chats(opened)):
+    if not (asked.chat or opened.chats):
         return None
     return lambda file: (
-        conversations(opened, file, reading.encoding) if holds_conversations(file) else None
+        opened.conversations(file, reading.encoding) if holds_conversations(file) else None
     )
+
+
+def _of_files(
+    opened: "Run",
+    files: Sequence[Path],
+    decoding: "DecodingConfig",
+    most: int | None,
+    reading: Reading,
+    *,
+    json_lines: bool,
+) -> Iterator[list[str]]:
+    """The lines for each file: a text, a tab, and the file's name."""
+    paths, skipped = media_files(files, reading)
+    with skipped:
+        texts = opened.transcribe(paths, decoding, max_new_tokens=most, skipped=skipped)
+        for file, best in texts:
+            if json_lines:
+                yield as_json(best, str(file))
+            else:
+                yield [f"{line}\t{file}" for line in as_lines(best, _n_best(decoding))]
+
+
+def _print_pieces(pieces: Iterator[str]) -> None:
+    """Print the pieces of a text as they come."""
+    for piece in pieces:
+        print(piece, end="", flush=True)
+    print()
 
 
 def _print(
@@ -270,55 +241,68 @@ def _print(
     deep: bool,
 ) -> None:
     """Print the texts for one input, a line each."""
-    from addnorm.cli.generated import as_json, as_lines, depth_of
-    from addnorm.cli.terminal import console
+    if json_lines:
+        messages = () if isinstance(text, str) else text
+        print("\n".join(as_json(best, number, deep=deep, messages=messages)), flush=True)
+        return
+    print("\n".join(as_lines(best, _n_best(decoding))), flush=True)
+    if deep:
+        from addnorm.cli.terminal import console
 
-    messages = () if isinstance(text, str) else text
-    n_best = decoding.n_best if decoding.kind == "beam" else 1
-    lines = (
-        as_json(best, number, deep=deep, messages=messages)
-        if json_lines
-        else as_lines(best, n_best)
-    )
-    print("\n".join(lines), flush=True)
-    if deep and not json_lines:
         console.out(depth_of(best, number), highlight=False)
 
 
-def _opened(run: Path, speed: Speed, asked: Asked) -> "Run":
-    """The run, its weights in few bits where that is asked for; it can chat if it has to."""
-    opened = speed.open(run)
-    from addnorm.quantize import with_weights
-    from addnorm.runs.inference.chat import template_of
-
-    if asked.chat:
-        template_of(opened)
-    if speed.weights is not None:
-        with_weights(opened.model, speed.weights)
-    return opened
-
-
-def _compiled(
-    opened: "Run",
-    decoding: "DecodingConfig",
-    graph: "Compiled | None",
-    *,
-    several: bool,
-    wanted: bool,
-) -> "Compiled | None":
-    """The run's compiled graph where one is wanted, or what runs in its place."""
-    from addnorm.cli.terminal import console
-    from addnorm.runs.inference.text import compiled
-
-    if not wanted:
-        return graph
-    with console.status("compiling, once for this kind of model"):
-        return compiled(opened, decoding, several=several)
-
-
 def _report(early: "EarlyExit | None") -> None:
-    """Say at which layers tokens left, if any could."""
-    from addnorm.cli.terminal import console
-
+    """Print at which layers tokens left, if any could."""
     if early is not None:
+        from addnorm.cli.terminal import console
+
         console.out(f"exits: {early}", highlight=False)
+
+
+def _n_best(decoding: "DecodingConfig") -> int:
+    return decoding.n_best if decoding.kind == "beam" else 1
+
+
+def as_lines(best: "Sequence[Generated]", n_best: int) -> list[str]:
+    """One line for each text, padded with empty lines up to `n_best`."""
+    return [one_line(text.text) for text in best] + [""] * (n_best - len(best))
+
+
+def as_json(
+    best: "Sequence[Generated]",
+    number: int | str,
+    *,
+    deep: bool = False,
+    messages: Sequence[Mapping[str, str]] = (),
+) -> list[str]:
+    """One line of JSON for each text, with the number of its input, or its file.
+
+    `deep` adds the depth, of models whose tokens leave early; `messages` are the conversation that
+    it answers, which is written with the answer at its end.
+    """
+    rows = [
+        {
+            "input": number,
+            **_conversation(messages, text.text),
+            "text": text.text,
+            "score": text.score,
+            "finished": text.finished,
+            **({"depth": text.depth} if deep else {}),
+        }
+        for text in best
+    ]
+    return [json.dumps(row, ensure_ascii=False) for row in rows]
+
+
+def _conversation(messages: Sequence[Mapping[str, str]], answer: str) -> dict[str, object]:
+    if not messages:
+        return {}
+    return {"messages": [*messages, {"role": "assistant", "content": answer}]}
+
+
+def depth_of(best: "Sequence[Generated]", number: int) -> str:
+    """The layers that a token of a text took, in the mean, in words."""
+    depth = best[0].depth
+    mean = "its one token took every layer" if depth is None else f"mean depth {depth:.2f} layers"
+    return f"text {number}: {mean}"

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, check_recipe_file
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
-from addnorm.cli.arguments import UnknownWordError
+from addnorm.cli.fields import UnknownWordError
 from addnorm.errors import InputError, TextError
 from addnorm.files import nearest_encoding
 

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.main import with_options
 from addnorm.cli.plot import check_picture
-from addnorm.cli.where import ANYWHERE, Where
+from addnorm.cli.where import ANYWHERE, Imports, Where, import_named
 from addnorm.errors import InputError
 
 

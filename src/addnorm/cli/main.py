@@ -4,14 +4,16 @@ import io
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
 from errno import ENOSPC
+from math import isfinite
 from pathlib import Path
+from typing import cast
 
 from cyclopts import App, CycloptsError, Parameter
 
 from addnorm import __version__
-from addnorm.cli.arguments import check_number
 from addnorm.cli.messages import in_options, message_of
 from addnorm.errors import (
     IgnoredSettings,
@@ -21,6 +23,44 @@ from addnorm.errors import (
     Shortened,
     choices,
 )
+
+LARGEST = 2**62
+"""No integer of an option reaches it: torch counts up to twice as many."""
+
+
+def check_number(_: object, value: object) -> None:
+    """Raise `ValueError` for NaN, infinity, and integers beyond what a machine counts to.
+
+    Of a group of options, each is checked, and the error is an `InputError` that names it.
+    """
+    for one in cast(tuple[object, ...], value) if isinstance(value, tuple) else (value,):
+        if problem := _problem(one):
+            raise ValueError(problem)
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    for name, given in value.items() if isinstance(value, dict) else ():
+        if problem := _problem(given):
+            raise InputError(f"`{name} = {given}`: {problem}")
+
+
+def _problem(value: object) -> str:
+    if isinstance(value, float) and not isfinite(value):
+        return "must be a finite number"
+    if isinstance(value, int) and abs(value) >= LARGEST:
+        return "must be less than 2⁶²" if value > 0 else "must be more than -2⁶²"
+    return ""
+
+
+def at_least(least: int) -> Callable[[object, object], None]:
+    """A check that a number is at least this."""
+
+    def check(kind: object, value: object) -> None:
+        check_number(kind, value)
+        if isinstance(value, int | float) and value < least:
+            raise ValueError(f"must be at least {least}")
+
+    return check
+
 
 app = App(
     name="addnorm",

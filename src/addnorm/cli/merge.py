@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder
 

@@ -15,8 +15,7 @@ from cyclopts import (
     ValidationError,
 )
 
-from addnorm.cli.arguments import UnknownWordError, options_of, plain, takes_fields
-from addnorm.cli.fields import PARTS, TABLES, unknown_field
+from addnorm.cli.fields import PARTS, TABLES, UnknownWordError, unknown_field
 from addnorm.errors import InputError, choices, nearest
 
 NAME = re.compile(r"`([a-z_][a-z_0-9.]*)(?: = ([^`]*))?`")
@@ -61,6 +60,29 @@ def in_options(message: str, app: App, words: Sequence[str]) -> str:
         return known if value is None else f"{known} {value.strip(chr(39))}"
 
     return NAME.sub(option, message)
+
+
+def options_of(command: App) -> dict[str, str]:
+    """The options of a command by the names of its parameters, which the library uses as well."""
+    return {
+        plain(name): option
+        for argument in command.assemble_argument_collection()
+        if (option := next((name for name in argument.names if name.startswith("--")), None))
+        for name in (argument.field_info.name, option)
+    }
+
+
+def plain(name: str) -> str:
+    """A name without dashes and underscores, which tell an option from a parameter."""
+    return name.replace("_", "").replace("-", "")
+
+
+def takes_fields(command: App) -> bool:
+    """Whether a command takes fields of a recipe, as `--train.lr 3e-4`."""
+    return any(
+        argument.field_info.name == "overrides"
+        for argument in command.assemble_argument_collection()
+    )
 
 
 def _abbreviated(name: str, options: Mapping[str, str], words: Sequence[str]) -> str | None:
@@ -120,7 +142,8 @@ def _not_a_value(error: CoercionError, argument: Any, token: Any) -> str:
 def literals(hint: Any) -> Iterator[str]:
     """The words that an annotation allows, if it allows only words."""
     if get_origin(hint) is Literal:
-        yield from map(str, get_args(hint))
+        for word in get_args(hint):
+            yield str(word).lower() if isinstance(word, bool) else str(word)
     else:
         for one in get_args(hint):
             yield from literals(one)

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.checking import check_family_name
-from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.where import Imports, import_named
 
 
 def parts(

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_to_keep_model
-from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.main import with_options
+from addnorm.cli.where import Imports, import_named
 from addnorm.files import check_model_folder
 from addnorm.runs.options import PruneOptions
 

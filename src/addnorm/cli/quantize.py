@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.imports import Imports, import_named
 from addnorm.cli.main import with_options
 from addnorm.cli.plot import check_picture
+from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder
 from addnorm.runs.options import QuantizeOptions

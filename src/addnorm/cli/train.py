@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.imports import Imports, import_named
+from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError, Interrupted, nearest
 from addnorm.files import check_recipe_file
 

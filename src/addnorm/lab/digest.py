@@ -22,7 +22,7 @@ from addnorm.data.readers.text_files import ROOT, given
 from addnorm.nn.choices import CHOICES, KernelChoices
 from addnorm.processor import processor
 from addnorm.runs.files.digests import digest
-from addnorm.runs.files.layout import BASE, OF_TRAINING
+from addnorm.runs.files.folder import BASE, OF_TRAINING
 
 
 def cell_digest(

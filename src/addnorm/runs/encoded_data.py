@@ -24,8 +24,7 @@ from addnorm.models import EncoderConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
-from addnorm.runs.files.folder import Saved, read_settings
-from addnorm.runs.files.reading import as_trained
+from addnorm.runs.files.folder import Saved, as_trained, read_settings
 from addnorm.runs.recipes.recipe import Recipe, task_of
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.of_model import check_batching, check_corpus

@@ -19,13 +19,13 @@ from addnorm.data.ids.forecast_windows import ForecastWindows
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import InputError
+from addnorm.errors import InputError, check_choice
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.files.folder import Saved
 from addnorm.runs.inference.media import check_read_alike
-from addnorm.runs.inference.results import check_choice, corpus_of
+from addnorm.runs.inference.results import corpus_of
 from addnorm.runs.measured_with import lines_of
 from addnorm.runs.options import Split
 from addnorm.runs.trained_model import TrainedModel

@@ -17,11 +17,16 @@ from addnorm.runs.files.adapter_files import (
     start_of,
     without_adapter,
 )
-from addnorm.runs.files.folder import Saved, read_settings, settings_of, stored_recipe
+from addnorm.runs.files.folder import (
+    Saved,
+    read_scaling,
+    read_settings,
+    read_variables,
+    settings_of,
+    stored_recipe,
+)
 from addnorm.runs.files.quantization_file import check_float, read_quantization
 from addnorm.runs.files.resuming import resume_command
-from addnorm.runs.files.scaling import read_scaling
-from addnorm.runs.files.variables import read_variables
 from addnorm.runs.files.weights import build_model, load_model
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.trained_model import TrainedModel

@@ -1,10 +1,12 @@
-"""The options of exporting and rewriting a run, shared by Python and the command line.
+"""The options of using, exporting and rewriting a model, declared once for Python and commands.
 
-The command line reads them before anything heavy is imported, so this file imports nothing of it.
+A command shows its options without torch, so this file imports nothing that needs it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from pathlib import Path
+from typing import Annotated, Literal, TypedDict
 
 from cyclopts import Parameter
 
@@ -16,8 +18,122 @@ Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 Split = Literal["valid", "test"]
 """A part of the data to measure on."""
 
+Pooling = Literal["mean", "first", "last", "head"]
+"""How hidden states are pooled into a text embedding."""
+
+Weights = Literal["bfloat16", "int8"]
+"""The types with fewer bits that weights can have in memory."""
+
 SEVERAL = Parameter(consume_multiple=True, negative="", show_default=False)
 """An option with several values."""
+
+
+class DecodingOptions(TypedDict, total=False):
+    """How the next token is chosen."""
+
+    beams: int
+    """Beam search with so many beams; 1 is greedy. Where no option of this kind and no recipe says
+    how to write, a language model samples and a translator searches with 5 beams.
+    """
+    n_best: int
+    """How many results of a beam search to write for each input, best first; by default 1."""
+    length_penalty: float
+    """Beam search that divides log p by ((5 + length) / 6) ** this, or in Hugging Face folders by
+    length ** this: larger ones favour longer texts, 0 leaves log p. As in the recipe where it is
+    not given, or else 0.6; in Hugging Face folders 1.
+    """
+    early_stopping: Literal[True, False, "never"]
+    """Beam search that ends as soon as enough texts have ended (true), when no other looks better
+    (false), or when none can get better (never). As in the recipe where it is not given, or else
+    never. A language model then searches with beams instead of drawing.
+    """
+    no_repeat_ngram: int
+    """Write no sequence of so many tokens twice, 0 for any; as in the recipe where it is not given,
+    or else 0.
+    """
+    forced_bos: str | int
+    """Begin a translation with this token, by its id or by its name in the vocabulary, as models of
+    several languages need it. As in the recipe where it is not given, or else none.
+    """
+    temperature: float
+    """Sample, dividing the logits by this: 1 where other options ask for samples."""
+    top_k: int
+    """Sample from the k likeliest tokens; from all where it is not given."""
+    top_p: float
+    """Sample from the likeliest tokens that together have this probability; from all where it is
+    not given.
+    """
+    min_p: float
+    """Sample from the tokens at least this share as likely as the likeliest; from all where it is
+    not given.
+    """
+    seed: int
+    """The seed of the sampling; by default 0."""
+
+
+class StopOptions(TypedDict, total=False):
+    """When a text ends."""
+
+    max_new_tokens: int | None
+    """The most tokens to write: 256, or for a translation 50 more than the source has."""
+    stop: Sequence[str]
+    """End before this string; may be given several times."""
+
+
+class GenerateOptions(DecodingOptions, StopOptions, total=False):
+    """How the next token is chosen, and when a text ends."""
+
+
+class BatchOptions(TypedDict, total=False):
+    """How many inputs are computed at a time."""
+
+    batch_size: int
+    """The inputs of a batch; by default 64."""
+    first: int
+    """The number of inputs before these, for messages about one of them; by default 0."""
+
+
+class LabelOptions(TypedDict, total=False):
+    """Which labels a text has."""
+
+    threshold: float
+    """The probability above which a line has a label, where it may have several; by default 0.5."""
+
+
+class ClassifyOptions(LabelOptions, BatchOptions, total=False):
+    """Which labels a text has, and how many texts are computed at a time."""
+
+
+class PoolingOptions(TypedDict, total=False):
+    """How hidden states become a vector."""
+
+    pooling: Pooling | None
+    """How hidden states become a vector, whatever the folder says."""
+
+
+class EmbedOptions(PoolingOptions, BatchOptions, total=False):
+    """How hidden states become a vector, and how many texts are computed at a time."""
+
+
+class FillOptions(TypedDict, total=False):
+    """What is shown for a mask."""
+
+    top_k: int
+    """How many tokens to name for each mask; by default 5."""
+
+
+class ForecastOptions(TypedDict, total=False):
+    """Which steps are forecast."""
+
+    horizon: int | None
+    """Steps to forecast; by default as many as the model was trained for. Of more, it forecasts the
+    later ones from the earlier.
+    """
+    until: str | None
+    """Forecast from this date on, as if the history ended there; the rows after it are the truth.
+    """
+    truth: Path | None
+    """A table with what really came, for the picture."""
 
 
 @Parameter(name="*")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Literal, Unpack, overload
+from typing import Unpack, overload
 
 import torch
 from jaxtyping import Float
@@ -11,41 +11,37 @@ from rich.console import Console
 from torch import Tensor
 
 from addnorm.data import Corpus, DataConfig
-from addnorm.errors import InputError, known_keywords
+from addnorm.data.readers.chat import Message
+from addnorm.errors import InputError, known_keywords, listed, one_text, path_of, refuse
 from addnorm.generate import DecodingConfig, Generated
-from addnorm.generate.early_exit import EarlyExit
-from addnorm.runs.devices import device_named, dtype_named
-from addnorm.runs.evaluation import Evaluation, Split, evaluate_on, evaluation_of
+from addnorm.generate.early_exit import EarlyExit, exit_rule
+from addnorm.models import DecoderModel
+from addnorm.runs.evaluation import Evaluation, check_early, evaluate_on, evaluation_of
 from addnorm.runs.export import export_run
-from addnorm.runs.inference.chat import Messages, is_conversation
+from addnorm.runs.inference.chat import Messages, conversations, is_conversation, template_of
+from addnorm.runs.inference.decoding import chosen_decoding
 from addnorm.runs.inference.forecast import forecast
 from addnorm.runs.inference.masked_tokens import fill
+from addnorm.runs.inference.media import classify_files, embed_files, transcribe_files
 from addnorm.runs.inference.results import (
-    ChatOptions,
     Classified,
-    ClassifyOptions,
-    DecodingOptions,
     FileName,
     Filled,
     Forecast,
-    ForecastOptions,
-    Pooling,
     Sentence,
     Several,
     Texts,
-    TranslateOptions,
-    listed,
-    one_text,
-    path_of,
     words_of,
 )
+from addnorm.runs.inference.series import SeriesAnswer, answer_series
 from addnorm.runs.inference.text import (
     Compiled,
     answer,
     check_use,
-    chosen_decoding,
     classify,
+    compiled,
     embed,
+    ends_of,
     hidden_states,
     predict,
     tag,
@@ -53,9 +49,21 @@ from addnorm.runs.inference.text import (
     write_as_it_comes,
 )
 from addnorm.runs.opening import open_model
-from addnorm.runs.options import Form
+from addnorm.runs.options import (
+    BatchOptions,
+    ClassifyOptions,
+    DecodingOptions,
+    EmbedOptions,
+    FillOptions,
+    ForecastOptions,
+    Form,
+    GenerateOptions,
+    PoolingOptions,
+    Split,
+    Weights,
+)
 from addnorm.runs.saving import save_run
-from addnorm.runs.trained_model import TrainedModel
+from addnorm.runs.trained_model import TrainedModel, device_named, dtype_named
 
 
 @dataclass(frozen=True, repr=False)
@@ -76,11 +84,13 @@ class Run(TrainedModel):
         *,
         device: str | torch.device = "cpu",
         dtype: str | torch.dtype | None = None,
+        weights: Weights | None = None,
         pickled: bool = False,
     ) -> "Run":
         """Load a finished run, with fields of its recipe replaced by `overrides`.
 
-        By default `dtype` is that of the stored weights. A folder with an adapter, ours or PEFT's,
+        By default `dtype` is that of the stored weights; `weights` keeps them in fewer bits in
+        memory, which is faster and slightly different. A folder with an adapter, ours or PEFT's,
         is opened with its base as one plain model. `pickled` allows a `pytorch_model.bin` in a
         Hugging Face folder. Raises `InputError` if the folder is not a model folder or is
         damaged, or if training is unfinished.
@@ -92,44 +102,38 @@ class Run(TrainedModel):
             dtype=None if dtype is None else dtype_named(dtype),
             pickled=pickled,
         )
-        return cls.of(opened)
+        return cls.of(opened).to(weights=weights)
 
     @classmethod
     def of(cls, model: TrainedModel) -> "Run":
         """The run of a trained model: the same values, with the methods that use it."""
         return cls(**{field.name: getattr(model, field.name) for field in fields(model)})
 
-    # Using the model.
+    # Generating text.
 
     @overload
     def generate(
         self,
         texts: str,
         *,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
         decoding: DecodingConfig | None = None,
-        **options: Unpack[DecodingOptions],
+        **options: Unpack[GenerateOptions],
     ) -> str: ...
     @overload
     def generate(
         self,
         texts: Texts,
         *,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
         decoding: DecodingConfig | None = None,
-        **options: Unpack[DecodingOptions],
+        **options: Unpack[GenerateOptions],
     ) -> list[str]: ...
     @known_keywords
     def generate(
         self,
         texts: str | Texts,
         *,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
         decoding: DecodingConfig | None = None,
-        **options: Unpack[DecodingOptions],
+        **options: Unpack[GenerateOptions],
     ) -> str | list[str]:
         """Continue a text with a language model, or translate it with an encoder–decoder.
 
@@ -143,9 +147,7 @@ class Run(TrainedModel):
         Raises `InputError` if the model does not generate text, a text is too long for it, or an
         option is unknown or out of range.
         """
-        results = self.write(
-            listed(texts), decoding, max_new_tokens=max_new_tokens, stop=stop, **options
-        )
+        results = self.write(listed(texts), decoding, **options)
         written = [best[0].text for best in results]
         return written[0] if isinstance(texts, str) else written
 
@@ -155,78 +157,153 @@ class Run(TrainedModel):
         texts: Sequence[str | Messages],
         decoding: DecodingConfig | None = None,
         *,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
         first: int = 0,
         compiled: Compiled | None = None,
-        **options: Unpack[DecodingOptions],
+        **options: Unpack[GenerateOptions],
     ) -> list[list[Generated]]:
         """As `generate`, with the score of each text, why it ended, and all of the `n_best`.
 
         Conversations are answered. `first` is the number of texts before these, for messages and
-        seeds; `compiled` takes the place of the model. Raises `InputError` as `generate` does.
+        seeds; `compiled` takes the place of the model: `run.compiled()` or `run.early_exit(rule)`.
+        Raises `InputError` as `generate` does.
         """
+        most, stop = ends_of(options)
         chosen = chosen_decoding(self, decoding, options)
         return write(
-            self,
-            texts,
-            chosen,
-            max_new_tokens=max_new_tokens,
-            stop=listed(stop, "stop"),
-            first=first,
-            compiled=compiled,
+            self, texts, chosen, max_new_tokens=most, stop=stop, first=first, compiled=compiled
         )
-
-    def decoding(self, **options: Unpack[DecodingOptions]) -> DecodingConfig:
-        """The decoding that options ask for, or the model's own. Raises `InputError` for others."""
-        return chosen_decoding(self, None, options)
 
     @known_keywords
     def stream(
         self,
         text: str | Messages,
         *,
-        max_new_tokens: int | None = None,
-        stop: str | Sequence[str] = (),
         decoding: DecodingConfig | None = None,
         compiled: Compiled | None = None,
-        **options: Unpack[DecodingOptions],
+        **options: Unpack[GenerateOptions],
     ) -> Iterator[str]:
         """Continue one text, or answer one conversation, in pieces as soon as each is final.
 
         Joined, the pieces are what `generate` returns for the same options. Raises `InputError` as
         `generate` does, at the call, and for beam search or if this is not a language model.
         """
-        stop = listed(stop, "stop")
+        most, stop = ends_of(options)
         chosen = chosen_decoding(self, decoding, options)
-        text = text if is_conversation(text) else one_text(text)
+        text = text if not isinstance(text, str) and is_conversation(text) else one_text(text)
         if chosen.kind == "beam":
             raise InputError("beam search ends with all of a text at once: stream without beams")
         return write_as_it_comes(
-            self, text, chosen, max_new_tokens=max_new_tokens, stop=stop, compiled=compiled
+            self, text, chosen, max_new_tokens=most, stop=stop, compiled=compiled
         )
 
     @known_keywords
-    def chat(self, messages: Sequence[Mapping[str, str]], **options: Unpack[ChatOptions]) -> str:
+    def transcribe(
+        self,
+        files: Sequence[FileName],
+        decoding: DecodingConfig | None = None,
+        *,
+        max_new_tokens: int | None = None,
+        skipped: Callable[[InputError], None] = refuse,
+        **options: Unpack[DecodingOptions],
+    ) -> Iterator[tuple[Path, list[Generated]]]:
+        """The texts of each image or sound file, best first, in the order of the files.
+
+        `skipped` takes the `InputError` of a file that cannot be read, which is then left out; by
+        default it is raised, as for a model of another task.
+        """
+        chosen = chosen_decoding(self, decoding, options)
+        paths = [path_of(file) for file in files]
+        return transcribe_files(self, paths, chosen, max_new_tokens=max_new_tokens, skipped=skipped)
+
+    @known_keywords
+    def decoding(self, **options: Unpack[DecodingOptions]) -> DecodingConfig:
+        """The decoding that options ask for, or the model's own. Raises `InputError` for others."""
+        return chosen_decoding(self, None, options)
+
+    def can_stream(self, decoding: DecodingConfig) -> bool:
+        """Whether `stream` writes with this decoding: a language model does, without beams."""
+        return isinstance(self.model, DecoderModel) and decoding.kind != "beam"
+
+    def compiled(self, decoding: DecodingConfig | None = None, *, several: bool = True) -> Compiled:
+        """The model as a compiled graph, for `write` and `stream`, by default of several texts.
+
+        Its first steps take up to a minute; the graph is then kept on disk. Raises `InputError`
+        for a model that writes no text.
+        """
+        return compiled(self, decoding or self.decoding(), several=several)
+
+    def early_exit(self, rule: str) -> EarlyExit:
+        """Early exits for `write`, `stream` and `evaluation`, which count the layers of each token.
+
+        By `entropy:0.3` a token leaves at the first exit whose entropy is below 0.3 nats, by
+        `confidence:0.9` where its two likeliest tokens are more than 0.9 apart. Raises `InputError`
+        for another rule, and for a model without such exits.
+        """
+        exits = EarlyExit(exit_rule(rule))
+        check_early(self)
+        return exits
+
+    # Chat.
+
+    @known_keywords
+    def chat(
+        self, messages: Sequence[Mapping[str, str]], **options: Unpack[GenerateOptions]
+    ) -> str:
         """The answer to `[{"role": "user", "content": …}, …]`; options are those of `generate`.
 
         Raises `InputError` as it does, and for a model that has no chat template.
         """
         return answer(self, messages, **options)
 
+    def check_chats(self) -> None:
+        """Raise `InputError` for a model that has no chat template."""
+        template_of(self)
+
+    def conversations(
+        self, file: FileName, encoding: str = "utf-8"
+    ) -> Iterator[tuple[str, list[Message] | InputError]]:
+        """The conversations of a file to answer, with their places; see `addnorm generate --chat`.
+
+        In place of one that cannot be read is its `InputError`.
+        """
+        return conversations(self, path_of(file), encoding)
+
     @overload
-    def translate(self, texts: str, **options: Unpack[TranslateOptions]) -> str: ...
+    def translate(
+        self,
+        texts: str,
+        *,
+        decoding: DecodingConfig | None = None,
+        max_new_tokens: int | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> str: ...
     @overload
-    def translate(self, texts: Texts, **options: Unpack[TranslateOptions]) -> list[str]: ...
+    def translate(
+        self,
+        texts: Texts,
+        *,
+        decoding: DecodingConfig | None = None,
+        max_new_tokens: int | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> list[str]: ...
     @known_keywords
-    def translate(self, texts: str | Texts, **options: Unpack[TranslateOptions]) -> str | list[str]:
+    def translate(
+        self,
+        texts: str | Texts,
+        *,
+        decoding: DecodingConfig | None = None,
+        max_new_tokens: int | None = None,
+        **options: Unpack[DecodingOptions],
+    ) -> str | list[str]:
         """Translate a text, or each text of a list, with the recipe's decoding settings.
 
         The default is beam search; `beams=1` is greedy search. The translation of a blank text is
         empty. Raises `InputError` if the model is not an encoder–decoder, and as `generate` does.
         """
         check_use(self, "translation", "does not translate")
-        return self.generate(texts, **options)
+        return self.generate(texts, decoding=decoding, max_new_tokens=max_new_tokens, **options)
+
+    # Predicting.
 
     @overload
     def classify(self, texts: str, **options: Unpack[ClassifyOptions]) -> Classified: ...
@@ -240,37 +317,56 @@ class Run(TrainedModel):
 
         A pair is read as one. Raises `InputError` where it does not classify, or one is too long.
         """
-        found = classify(self, listed(texts, pairs=True), **options)
-        return found[0] if isinstance(texts, str) else found
+        results = classify(self, listed(texts, pairs=True), **options)
+        return results[0] if isinstance(texts, str) else results
+
+    @known_keywords
+    def classify_files(
+        self,
+        files: Sequence[FileName],
+        *,
+        skipped: Callable[[InputError], None] = refuse,
+    ) -> Iterator[tuple[Path, Classified]]:
+        """The class of each image or sound file; `skipped` is that of `transcribe`."""
+        return classify_files(self, [path_of(file) for file in files], skipped=skipped)
+
+    @known_keywords
+    def predict_series(
+        self,
+        files: Sequence[FileName],
+        *,
+        skipped: Callable[[InputError], None] = refuse,
+    ) -> Iterator[SeriesAnswer]:
+        """The class, or the numbers, of each series of each table; see `addnorm classify`.
+
+        `skipped` takes the `InputError` of a table or a series that cannot be read.
+        """
+        return answer_series(self, [path_of(file) for file in files], skipped=skipped)
 
     @known_keywords
     def predict(
-        self, texts: str | Several, *, batch_size: int = 64, first: int = 0
+        self, texts: str | Several, **options: Unpack[BatchOptions]
     ) -> Float[Tensor, "*texts n"]:
         """The numbers of a text, or of each of a list of texts or pairs; `labels` names them.
 
         Raises `InputError` as `classify` does.
         """
-        found = predict(self, listed(texts, pairs=True), batch_size, first)
-        return found[0] if isinstance(texts, str) else found
+        rows = predict(self, listed(texts, pairs=True), **options)
+        return rows[0] if isinstance(texts, str) else rows
 
     @overload
-    def tag(self, sentences: str, *, batch_size: int = 64, first: int = 0) -> list[str]: ...
+    def tag(self, sentences: str, **options: Unpack[BatchOptions]) -> list[str]: ...
     @overload
     def tag(
         self,
         sentences: list[Sentence] | tuple[Sentence, ...],
-        *,
-        batch_size: int = 64,
-        first: int = 0,
+        **options: Unpack[BatchOptions],
     ) -> list[list[str]]: ...
     @known_keywords
     def tag(
         self,
         sentences: str | list[Sentence] | tuple[Sentence, ...],
-        *,
-        batch_size: int = 64,
-        first: int = 0,
+        **options: Unpack[BatchOptions],
     ) -> list[str] | list[list[str]]:
         """Tag each word of a sentence, or of each sentence in a list.
 
@@ -278,17 +374,12 @@ class Run(TrainedModel):
         is several sentences. Raises `InputError` if the model does not tag, or a sentence is too
         long for it.
         """
-        found = tag(self, words_of(sentences), batch_size, first)
-        return found[0] if isinstance(sentences, str) else found
+        tags = tag(self, words_of(sentences), **options)
+        return tags[0] if isinstance(sentences, str) else tags
 
     @known_keywords
     def embed(
-        self,
-        texts: str | Texts,
-        *,
-        pooling: Pooling | None = None,
-        batch_size: int = 64,
-        first: int = 0,
+        self, texts: str | Texts, **options: Unpack[EmbedOptions]
     ) -> Float[Tensor, "*texts width"]:
         """Embed a text as a vector `[d_model]`, or each text of a list, `[texts, d_model]`.
 
@@ -298,25 +389,40 @@ class Run(TrainedModel):
 
         - "mean" of all tokens, without the padding;
         - "first" or "last" token: in a decoder, only the last has seen the whole text;
-        - "head": what a pooler head says (BERT's tanh of the first token).
+        - "head": the vector of a pooler head (BERT's tanh of the first token).
 
         Vectors are float32 (float64 for a float64 model), and normalised if the folder says so.
         Raises `InputError` if there is no such head, or a text is too long.
         """
-        found = embed(self, listed(texts), pooling, batch_size, first)
-        return found[0] if isinstance(texts, str) else found
+        vectors = embed(self, listed(texts), **options)
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    @known_keywords
+    def embed_files(
+        self,
+        files: Sequence[FileName],
+        *,
+        skipped: Callable[[InputError], None] = refuse,
+        **options: Unpack[PoolingOptions],
+    ) -> Iterator[tuple[Path, Float[Tensor, " width"]]]:
+        """The vector of each image or sound file; `skipped` is that of `transcribe`."""
+        return embed_files(self, [path_of(file) for file in files], skipped=skipped, **options)
 
     @overload
-    def fill(self, text: str, *, top_k: int = 5, first: int = 0) -> Filled: ...
+    def fill(self, text: str, *, first: int = 0, **options: Unpack[FillOptions]) -> Filled: ...
     @overload
-    def fill(self, text: Texts, *, top_k: int = 5, first: int = 0) -> list[Filled]: ...
+    def fill(
+        self, text: Texts, *, first: int = 0, **options: Unpack[FillOptions]
+    ) -> list[Filled]: ...
     @known_keywords
-    def fill(self, text: str | Texts, *, top_k: int = 5, first: int = 0) -> Filled | list[Filled]:
+    def fill(
+        self, text: str | Texts, *, first: int = 0, **options: Unpack[FillOptions]
+    ) -> Filled | list[Filled]:
         """Fill the masks of a text such as "To be or [MASK] to be": `.text`, and all `.masks`.
 
         Raises `InputError` if no masked language model can fill it, or it has no mask.
         """
-        results = fill(self, listed(text, "text"), top_k, first=first)
+        results = fill(self, listed(text, "text"), first=first, **options)
         return results[0] if isinstance(text, str) else results
 
     @known_keywords
@@ -333,7 +439,7 @@ class Run(TrainedModel):
         self,
         data: Corpus | DataConfig | None = None,
         *,
-        split: Literal["valid", "test"] | None = None,
+        split: Split | None = None,
     ) -> dict[str, float]:
         """Evaluate the model on a split of the run's own data, or of other `data`.
 
@@ -392,12 +498,14 @@ def load(
     *,
     device: str | torch.device = "cpu",
     dtype: str | torch.dtype | None = None,
+    weights: Weights | None = None,
     pickled: bool = False,
 ) -> Run:
     """Load a trained model from a run folder or a Hugging Face folder, with tokenizer and labels.
 
     `device` is for example "cuda". `dtype`, such as "bfloat16", is by default that of the stored
-    weights. `pickled` allows a `pytorch_model.bin`, read by torch's weights-only loader. Raises
-    `InputError`, a `ValueError`, naming what is missing, damaged or not supported.
+    weights; `weights = "int8"` keeps them in fewer bits in memory. `pickled` allows a
+    `pytorch_model.bin`, read by torch's weights-only loader. Raises `InputError`, a `ValueError`,
+    naming what is missing, damaged or not supported.
     """
-    return Run.open(folder, device=device, dtype=dtype, pickled=pickled)
+    return Run.open(folder, device=device, dtype=dtype, weights=weights, pickled=pickled)

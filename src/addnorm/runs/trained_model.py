@@ -2,23 +2,67 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import torch
 from torch import Tensor
 
 from addnorm.convert.core.modules import inner_places
-from addnorm.data import Corpus, medium_of
+from addnorm.data import ChatConfig, Corpus, medium_of
 from addnorm.data.examples import Medium, Task
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import InputError, known_keywords
+from addnorm.errors import InputError, check_choice, choices, known_keywords, nearest
 from addnorm.models import DecoderConfig, Model
 from addnorm.models.weights import weights_of
-from addnorm.runs.devices import device_named, dtype_named
+from addnorm.quantize import with_weights
 from addnorm.runs.files.quantization_file import Quantization, check_float
+from addnorm.runs.options import Weights
 from addnorm.runs.recipes.consistency import MEDIA
 from addnorm.runs.recipes.recipe import Recipe, task_of
+
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+"""The dtypes that weights may have."""
+
+
+def dtype_named(name: str | torch.dtype) -> torch.dtype:
+    """The dtype of this name. Raises `InputError` for an unknown one."""
+    word = str(name).removeprefix("torch.")
+    if word not in DTYPES:
+        raise InputError(f"dtype = {word!r} is none of weights.{choices(word, DTYPES)}")
+    return DTYPES[word]
+
+
+def device_named(name: str | torch.device) -> torch.device:
+    """The device of this name; "auto" selects a GPU if there is one.
+
+    Raises `InputError` if it is not available.
+    """
+    if name == "auto":
+        name = next((one for one, there in _accelerators().items() if there), "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        here = ["cpu", *(one for one, there in _accelerators().items() if there)]
+        known = ["auto", "cpu", *_accelerators()]
+        word = str(name).partition(":")[0]
+        near = "" if word in known else nearest(word, known)
+        raise InputError(
+            f"`device = {str(name)!r}` is not here.{near} torch sees: {', '.join(here)}."
+        ) from error
+    return device
+
+
+def _accelerators() -> dict[str, bool]:
+    """The accelerators that torch supports, and whether they are available."""
+    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+
 
 T = TypeVar("T", bound="TrainedModel")
 
@@ -95,6 +139,16 @@ class TrainedModel:
         return MEDIA.get(model.input.kind, "text")
 
     @property
+    def reads_files(self) -> bool:
+        """Whether the model reads images or sound, each in a file, and no lines of text."""
+        return self.medium in ("images", "audio")
+
+    @property
+    def chats(self) -> bool:
+        """Whether the model learnt to chat, so that each text is a user's message."""
+        return isinstance(self.recipe.data, ChatConfig)
+
+    @property
     def tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises `InputError` if the model has none, such as an image model."""
         if self.text is None:
@@ -115,16 +169,23 @@ class TrainedModel:
 
     @known_keywords
     def to(
-        self: T, device: str | torch.device | None = None, dtype: str | torch.dtype | None = None
+        self: T,
+        device: str | torch.device | None = None,
+        dtype: str | torch.dtype | None = None,
+        weights: Weights | None = None,
     ) -> T:
         """Move the model to a device, or convert its weights to another dtype; return this run.
 
-        `run.to("cuda")`, `run.to(dtype="bfloat16")`. Raises `InputError` for an unavailable device
-        or an unknown dtype.
+        `run.to("cuda")`, `run.to(dtype="bfloat16")`. With `weights = "int8"` they are kept in fewer
+        bits, and activations stay as they are. Raises `InputError` for an unavailable device, an
+        unknown dtype, or other weights.
         """
         if device is not None:
             self.model.to(device_named(device))
         if dtype is not None:
             check_float(self, "has another dtype")
             self.model.to(dtype_named(dtype))
+        if weights is not None:
+            check_choice("weights", weights, get_args(Weights))
+            with_weights(self.model, weights)
         return self

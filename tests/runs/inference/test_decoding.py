@@ -48,6 +48,7 @@ def test_rules_hold_in_every_decoding(run_of: RunOf) -> None:
     assert decoding_for(play, no_repeat_ngram=2, beams=1) == GreedyConfig(rules=rules)
     assert decoding_for(translator, no_repeat_ngram=2) == BeamConfig(beams=2, rules=rules)
     cat = translator.tokenizers.target.id_of("katze")
+    assert cat is not None
     for token in ("katze", str(cat), cat):
         found = decoding_for(translator, forced_bos=token)
         assert found.rules == RulesConfig(forced_bos_token_id=cat)

@@ -4,7 +4,8 @@ import io
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,8 +15,10 @@ from torch.testing import assert_close
 
 import addnorm
 from addnorm.errors import InputError
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Full
 from addnorm.runs.description import describe_run
-from addnorm.runs.inference.sentence_vectors import FILE, POOLINGS, SentenceVectors
+from addnorm.runs.inference.sentence_vectors import FILE, POOLINGS, SentenceVectors, pooled
 from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 
 ST = "sentence_transformers.models."
@@ -452,3 +455,24 @@ def test_lower_case_is_that_of_the_tokenizers_library(minilm: Path, tmp_path: Pa
     vectors = SentenceVectors.of(folder)
     assert vectors is not None
     assert vectors.texts(["ΟΔΟΣ A"]) == ["οδοσ a"]
+
+
+X = torch.randn(2, 4, 3, dtype=torch.float64)
+VALID = torch.tensor([[True, True, True, False], [True, False, False, False]])
+RUN = cast(Any, SimpleNamespace(model=SimpleNamespace(head=None), name="runs/a"))
+
+
+def vectors(valid: torch.Tensor | None, pooling: Any) -> torch.Tensor:
+    return pooled(RUN, X, Context.over(X[..., 0], Full(), valid=valid), pooling)
+
+
+def test_padding_is_left_out() -> None:
+    assert_close(vectors(VALID, None), torch.stack([X[0, :3].mean(0), X[1, 0]]))
+    assert_close(vectors(VALID, "last"), torch.stack([X[0, 2], X[1, 0]]))
+    assert_close(vectors(VALID, "first"), X[:, 0])
+
+
+@pytest.mark.parametrize("pooling", ["mean", "first", "last"])
+def test_without_a_mask_every_position_counts(pooling: str) -> None:
+    """Images, and clips of one length."""
+    assert_close(vectors(None, pooling), vectors(torch.ones(2, 4, dtype=torch.bool), pooling))

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, check_choice, choices
 from addnorm.lab.executor import cluster, processes, progress_bar, workers
 from addnorm.lab.studies.halving import halve
 from addnorm.lab.studies.matching import flops_per_token
@@ -33,7 +33,6 @@ from addnorm.lab.studies.variants import (
     without_repeats,
 )
 from addnorm.runs.files.weights import count_parameters
-from addnorm.runs.inference.results import check_choice
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.train.cost import estimate

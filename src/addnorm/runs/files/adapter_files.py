@@ -24,7 +24,7 @@ from addnorm.errors import InputError
 from addnorm.files import read_json
 from addnorm.models.weights import Weights, weights_of
 from addnorm.runs.files.digests import check_digest, write_digests
-from addnorm.runs.files.layout import BASE, TEACHER
+from addnorm.runs.files.folder import BASE, TEACHER
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.recipes.starting_model import MatchReport
 from addnorm.training.adapters import Adapted

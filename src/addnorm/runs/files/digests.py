@@ -1,22 +1,31 @@
-"""Checksums of a finished run's files, to detect later changes or damage.
+"""Checksums of a finished run's files and of its data, to detect later changes or damage.
 
 `digests.json` has the XXH3 hash (128 bits) of every file that is read when opening the run. It is
 fast enough to be checked on every load. It is not a signature: anyone who changes a file can also
 change its digest.
+
+`data.json` has, for each split, the number of examples and the XXH3 hash (128 bits) of what the
+model reads and learns from them. The same data in another folder have the same digests.
 """
 
 import json
 import mmap
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import torch
 import xxhash
 from pydantic import TypeAdapter
 
 from addnorm.atomic import atomic_write
+from addnorm.data.ids.compact import Compact, Encoded, Rows
+from addnorm.data.ids.encoding import EncodedCorpus
+from addnorm.data.ids.forecast_windows import ForecastWindows
 from addnorm.errors import InputError
 from addnorm.files import read_json
-from addnorm.runs.files.layout import OPENED
+from addnorm.runs.files.folder import OPENED
 
 DIGESTS = "digests.json"
 
@@ -83,3 +92,107 @@ def digest(file: Path) -> str:
 def _digests(folder: Path) -> dict[str, str]:
     file = folder / DIGESTS
     return read_json(file, TypeAdapter(Listed)).xxh3_128 if file.is_file() else {}
+
+
+DATA = "data.json"
+
+
+@dataclass(frozen=True)
+class SplitDigest:
+    """How many examples a split has, and the digest of their contents."""
+
+    examples: int
+    xxh3_128: str
+
+
+Splits = dict[str, SplitDigest]
+SPLITS = TypeAdapter(Splits)
+
+
+def write_data_digests(folder: Path, encoded: EncodedCorpus) -> None:
+    """Write the digests of the data of a run."""
+    atomic_write(folder / DATA, SPLITS.dump_json(data_digests(encoded), indent=1).decode())
+
+
+def check_same_data(folder: Path, encoded: EncodedCorpus) -> Iterator[str]:
+    """Yield a message for each split that has changed since the run began, except for training.
+
+    Runs of earlier versions have no digests, and a message says so. Raises `InputError` if the
+    training examples have changed.
+    """
+    if not (folder / DATA).is_file():
+        yield f"{folder}: no {DATA}, so nobody knows whether its data are those that it began with"
+        return
+    before, now = read_json(folder / DATA, SPLITS), data_digests(encoded)
+    if change := _change(before, now, "train"):
+        raise InputError(
+            f"{folder}: its training data have changed: {change}. Put back those that the run "
+            f"began with; or begin another run from its weights, `train.start = {folder}`"
+        )
+    for split in ("valid", "test"):
+        if change := _change(before, now, split):
+            yield (
+                f"warning: the {split} data have changed: {change}: figures from here on do not "
+                "compare with those before"
+            )
+
+
+def valid_digest(encoded: EncodedCorpus) -> str:
+    """The digest of the validation examples; empty if there are none."""
+    return _digest(encoded.valid) if len(encoded.valid) else ""
+
+
+def saved_valid_digest(folder: Path) -> str | None:
+    """That of a run when it was last trained; None for one of earlier versions, without digests."""
+    if not (folder / DATA).is_file():
+        return None
+    valid = read_json(folder / DATA, SPLITS).get("valid")
+    return "" if valid is None else valid.xxh3_128
+
+
+def data_digests(encoded: EncodedCorpus) -> Splits:
+    """The digest of each split that has examples."""
+    return {
+        split: SplitDigest(len(examples), _digest(examples))
+        for split, examples in encoded.splits.items()
+        if len(examples)
+    }
+
+
+def _change(before: Splits, now: Splits, split: str) -> str:
+    """How a split differs, in words; an empty string if it does not."""
+    old, new = before.get(split), now.get(split)
+    if old == new:
+        return ""
+    n_old, n_new = (one.examples if one else 0 for one in (old, new))
+    if n_old == n_new:
+        return f"the same number of examples, {n_new:,}, and not the same ones"
+    return f"{n_old:,} examples when the run began, and {n_new:,} now"
+
+
+def _digest(examples: Sequence[Encoded]) -> str:
+    state = xxhash.xxh3_128()
+    if isinstance(examples, Compact):
+        _add_rows(state, examples.tokens)
+        if examples.targets.ids is not examples.tokens.ids:
+            _add_rows(state, examples.targets)
+        if examples.values is not None:
+            state.update(torch.stack(list(examples.values)).numpy().tobytes())
+    elif isinstance(examples, ForecastWindows):
+        state.update(np.array([examples.look_back, examples.horizon], np.int64).tobytes())
+        state.update(examples.starts.tobytes())
+        state.update(examples.values.numpy().tobytes())
+    else:
+        for one in examples:
+            state.update(np.array([len(one.tokens), *one.tokens, *one.targets], np.int64).tobytes())
+            for tensor in (one.signal, one.values):
+                if tensor is not None:
+                    state.update(np.array(tensor.shape, np.int64).tobytes())
+                    state.update(tensor.contiguous().numpy().tobytes())
+    return state.hexdigest()
+
+
+def _add_rows(state: "xxhash.xxh3_128", rows: Rows) -> None:
+    """The ids of all rows, and the lengths that part them."""
+    state.update(rows.ids.data)
+    state.update(rows.lengths.data)

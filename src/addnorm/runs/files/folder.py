@@ -11,14 +11,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from addnorm.atomic import atomic_write
 from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.weights.peft import TENSORS, base_of, is_adapter
-from addnorm.data import medium_of
+from addnorm.data import (
+    ChatConfig,
+    Corpus,
+    LabelledSeries,
+    ScoredSeries,
+    TextConfig,
+    lowercases,
+    medium_of,
+)
+from addnorm.data.batches.buckets import BatchingConfig, PackedConfig, WindowsConfig
 from addnorm.data.examples import Medium
+from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, read_json, read_names
@@ -26,7 +37,6 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.runs.files.generation_config import Writes, decoding_of
 from addnorm.runs.files.lock import in_use
-from addnorm.runs.files.reading import as_trained
 from addnorm.runs.recipes.consistency import MEDIA, Place
 from addnorm.runs.recipes.custom_parts import check_imports, imports_of
 from addnorm.runs.recipes.recipe import (
@@ -37,7 +47,56 @@ from addnorm.runs.recipes.recipe import (
     with_current_names,
 )
 from addnorm.runs.recipes.starting_model import sized, tree_of
-from addnorm.tasks.of_model import has_labels
+from addnorm.tasks.of_model import has_labels, task_of_head
+
+QUANTIZATION, SCALING, VARIABLES = "quantization.json", "scaling.json", "variables.json"
+BASE, TEACHER = "base.json", "teacher.json"
+"""The digests of the weights that an adapter was trained beside, and that a student learns from."""
+
+AROUND = (
+    "config.json",
+    "*tokenizer.json",
+    "*tokenizer.ids.json",
+    "labels.json",
+    QUANTIZATION,
+    SCALING,
+    VARIABLES,
+    "chat_template.jinja",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "tokenizer_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "generation_config.json",
+)
+"""What is around the weights: every copy of a run has all of it."""
+
+MODULES = ("[1-9]*_*/config.json", "[1-9]*_*/*.safetensors")
+"""The modules after the model, in folders that `modules.json` names."""
+
+CODEC = ("*tokenizer/*",)
+"""The folder that a custom tokenizer writes itself."""
+
+WEIGHTS = ("model.safetensors", "adapter_model.safetensors", "adapter_config.json")
+
+OPENED = (*AROUND, *CODEC, *MODULES, *WEIGHTS, BASE)
+"""What is read when a run is opened or used: its digests are kept."""
+
+OF_TRAINING = (
+    BASE,
+    TEACHER,
+    "best.safetensors",
+    "checkpoints/*/*",
+    "data.json",
+    "digests.json",
+    "machine.json",
+    "metrics.jsonl",
+    "tensorboard/*",
+    ".lock",
+)
+"""What stays where a run was trained; each folder has digests of its own."""
+
 
 FORMAT = 1
 """The version of this layout, stored in `config.json`."""
@@ -209,6 +268,88 @@ def _place(file: Path, overrides: Mapping[str, str]) -> Place:
 
 
 def _read_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
-    if not has_labels(recipe.model):
+    if not (isinstance(recipe.model, EncoderConfig) and has_labels(recipe.model)):
         return ()
     return read_names(folder / "labels.json")
+
+
+SCALES = TypeAdapter(Scaling)
+
+
+def write_scaling(folder: Path, scaling: Scaling | None) -> None:
+    """Write the scaling of the series that a run forecasts; nothing for other runs."""
+    if scaling is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(folder / SCALING, SCALES.dump_json(scaling, indent=1).decode())
+
+
+def read_scaling(folder: Path, recipe: Recipe) -> Scaling | None:
+    """Read what `write_scaling` wrote; None for a run that forecasts no series.
+
+    Raises `InputError` where the file is missing or damaged.
+    """
+    if not isinstance(recipe.model, EncoderConfig):
+        return None
+    if task_of_head(recipe.model.head) != "forecasting":
+        return None
+    return read_json(folder / SCALING, SCALES)
+
+
+def variables_of(corpus: Corpus | None) -> tuple[str, ...]:
+    """The names of the variables of whole series; none for other data."""
+    first = corpus.train[0] if corpus is not None else None
+    return first.names if isinstance(first, LabelledSeries | ScoredSeries) else ()
+
+
+def write_variables(folder: Path, names: tuple[str, ...]) -> None:
+    """Write the names; nothing for a run without any."""
+    if names:
+        folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(folder / VARIABLES, json.dumps(names, ensure_ascii=False))
+
+
+def read_variables(folder: Path) -> tuple[str, ...]:
+    """Read what `write_variables` wrote; no names where there is no file.
+
+    Raises `InputError` if it is damaged.
+    """
+    file = folder / VARIABLES
+    return read_names(file) if file.is_file() else ()
+
+
+def as_trained(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
+    """The tokenizers of a run, with what training does to a text that is in no tokenizer's file.
+
+    Texts are put in lower case where the data were, and a prompt begins as training's rows did.
+    """
+    if lowercases(recipe.data):
+        tokenizers = tokenizers.lowercased()
+    if not isinstance(recipe.model, DecoderConfig) or isinstance(recipe.data, ChatConfig):
+        return tokenizers.beginning(None)
+    return tokenizers.beginning(_begins(recipe, tokenizers))
+
+
+def _begins(recipe: Recipe, tokenizers: Tokenizers) -> tuple[int, ...] | None:
+    """What stands before a prompt, where that is other than the tokenizer has it.
+
+    Windows of one text begin anywhere in it, after no start token. Documents each begin with one,
+    also where a tokenizer from elsewhere puts none before a text (GPT-2).
+    """
+    tokenizer = tokenizers.source
+    if reads_one_text(recipe):
+        return ()
+    if recipe.data is not None and tokenizer.before == ():
+        return (tokenizer.bos_id,)
+    return None
+
+
+def reads_one_text(recipe: Recipe) -> bool:
+    """Whether a language model learns from pieces of one text, whose start is never shown or once.
+
+    Its documents are joined, or are one file.
+    """
+    batching: BatchingConfig = recipe.train.batching
+    if isinstance(batching, WindowsConfig) and batching.documents == "joined":
+        return True
+    one_file = isinstance(recipe.data, TextConfig) and recipe.data.unit == "file"
+    return one_file and isinstance(batching, WindowsConfig | PackedConfig)

@@ -12,7 +12,7 @@ from addnorm.files import read_json
 from addnorm.models import Model
 from addnorm.quantize import Int8Config, QuantizationConfig
 from addnorm.quantize.model import laid_out
-from addnorm.runs.files.layout import QUANTIZATION
+from addnorm.runs.files.folder import QUANTIZATION
 
 
 @config

@@ -6,7 +6,6 @@ from typing import TypeGuard
 
 from addnorm.data import ChatConfig
 from addnorm.data.ids.answers import prompt_ids
-from addnorm.data.ids.framing import prompts_as_read
 from addnorm.data.readers.chat import Message, conversations_in, messages_of
 from addnorm.errors import InputError
 from addnorm.runs.recipes.chat_template import chat_template
@@ -19,11 +18,6 @@ Messages = Sequence[Mapping[str, str]]
 def is_conversation(text: object) -> TypeGuard[Messages]:
     """Whether this is a conversation, and no text."""
     return isinstance(text, list | tuple) and all(isinstance(message, Mapping) for message in text)
-
-
-def chats(run: TrainedModel) -> bool:
-    """Whether a run learnt to chat, so that each text is a user's message."""
-    return isinstance(run.recipe.data, ChatConfig)
 
 
 def template_of(run: TrainedModel) -> str | None:
@@ -50,7 +44,7 @@ def chat_prompt(run: TrainedModel, messages: Messages) -> list[int]:
     if checked[-1]["role"] == "assistant":
         raise InputError("messages: the last one is the assistant's: there is nothing to answer")
     source = run.tokenizers.source
-    return prompt_ids(source, checked, template_of(run), dated=not chats(run))
+    return prompt_ids(source, checked, template_of(run), dated=not run.chats)
 
 
 def conversations(
@@ -71,28 +65,3 @@ def conversations(
             asked.pop()
         nothing = InputError(f"{where}: no message to answer: all are the assistant's")
         yield where, asked or nothing
-
-
-def prompts(run: TrainedModel, texts: Sequence[str | Messages]) -> list[list[int]]:
-    """What a language model continues: texts, or conversations to answer.
-
-    Of a model that learnt to chat, a text is a user's message.
-    """
-    return [
-        prompts_as_read(run.tokenizers.source, [one])[0]
-        if isinstance(one, str) and not chats(run)
-        else chat_prompt(run, [{"role": "user", "content": one}] if isinstance(one, str) else one)
-        for one in texts
-    ]
-
-
-def continues(run: TrainedModel, texts: Sequence[str | Messages]) -> bool:
-    """Whether what is written continues the texts, and is no answer to them."""
-    return not chats(run) and all(isinstance(text, str) for text in texts)
-
-
-def drops_space(run: TrainedModel, text: str | Messages, prompt: Sequence[int]) -> bool:
-    """Whether a text to continue ends in white space that its ids do not have, as words' do not."""
-    if not (isinstance(text, str) and text[-1:].isspace() and continues(run, [text])):
-        return False
-    return not run.tokenizers.source.decode(prompt)[-1:].isspace()

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, get_type_hints
+from typing import Any, Unpack, get_type_hints
 
 from pydantic import ValidationError
 
@@ -14,45 +14,44 @@ from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConf
 from addnorm.models import DecoderConfig
 from addnorm.parts import members
 from addnorm.runs.files.generation_config import HUGGING_FACE_SEARCH
+from addnorm.runs.options import DecodingOptions
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
 
 OPTION_OF = {"no_repeat_ngram_size": "no_repeat_ngram"}
 """What options call the rules that have another name here."""
 
+ENDS = ("length_penalty", "early_stopping")
+"""The options of beam search about when it ends, and with what."""
 
-def decoding_for(
-    run: TrainedModel,
-    *,
-    beams: int | None = None,
-    n_best: int = 1,
-    length_penalty: float | None = None,
-    early_stopping: bool | Literal["never"] | None = None,
-    no_repeat_ngram: int | None = None,
-    forced_bos: str | int | None = None,
-    seed: int = 0,
-    **sampling: float | int | None,
-) -> DecodingConfig:
+SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+"""The options that ask for sampling."""
+
+
+def decoding_for(run: TrainedModel, **options: Unpack[DecodingOptions]) -> DecodingConfig:
     """The decoding that a few options ask for; without any, the run's own, or sampling for a
     language model whose recipe names none. What the options leave open is as in the run's own.
 
     `beams`, `n_best`, `length_penalty` and `early_stopping` ask for beam search, those of
-    `sampling` for sampling, the other two for neither. Raises `InputError` for an option out of its
-    range, for a search that samples, and for an option that would do nothing.
+    `SampleConfig` but the seed for sampling, the other two for neither. Raises `InputError` for an
+    option out of its range, for a search that samples, and for an option that would do nothing.
     """
-    sampled = _given(**sampling)
-    search = _given(length_penalty=length_penalty, early_stopping=early_stopping)
-    searched = {**_given(beams=beams, n_best=None if n_best == 1 else n_best), **search}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    n_best, seed = given.pop("n_best", 1), given.pop("seed", 0)
+    sampled = {name: given[name] for name in SAMPLING if name in given}
+    search = {name: given[name] for name in ENDS if name in given}
+    searched = {name: given[name] for name in ("beams",) if name in given}
+    searched |= ({} if n_best == 1 else {"n_best": n_best}) | search
     _check_together(sampled, searched, search)
     own = usual_decoding(run.recipe)
     try:
-        own = replace(own, rules=_rules(run, own.rules, no_repeat_ngram, forced_bos))
-        if beams == 1 == n_best:
+        own = replace(own, rules=_rules(run, own.rules, given))
+        if given.get("beams") == 1 == n_best:
             return GreedyConfig(rules=own.rules)
         if searched:
             named = own != BeamConfig(rules=own.rules)
             usual = own if isinstance(own, BeamConfig) and named else search_of(run)
-            beams = max(n_best, usual.beams) if beams is None else beams
+            beams = given.get("beams", max(n_best, usual.beams))
             return replace(usual, rules=own.rules, beams=beams, n_best=n_best, **search)
         if sampled or isinstance(own, SampleConfig):
             usual = own if isinstance(own, SampleConfig) else SampleConfig(rules=own.rules)
@@ -60,6 +59,20 @@ def decoding_for(
     except ValidationError as error:
         raise _out_of_range(error) from error
     return own
+
+
+def chosen_decoding(
+    run: TrainedModel, decoding: DecodingConfig | None, options: DecodingOptions
+) -> DecodingConfig:
+    """The decoding given by a configuration or by options, or the default one.
+
+    Raises `InputError` if both are given.
+    """
+    if decoding is None:
+        return decoding_for(run, **options)
+    if options:
+        raise InputError(f"give either decoding or {', '.join(options)}, and not both")
+    return decoding
 
 
 def usual_decoding(recipe: Recipe) -> DecodingConfig:
@@ -75,10 +88,6 @@ def search_of(run: TrainedModel) -> BeamConfig:
     return HUGGING_FACE_SEARCH if foreign else BeamConfig()
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def _check_together(
     sampled: Mapping[str, Any], searched: Mapping[str, Any], search: Mapping[str, Any]
 ) -> None:
@@ -91,14 +100,13 @@ def _check_together(
         raise InputError(f"beams = 1 has nothing to choose from: leave out {', '.join(search)}")
 
 
-def _rules(
-    run: TrainedModel, own: RulesConfig, no_repeat_ngram: int | None, forced_bos: str | int | None
-) -> RulesConfig:
+def _rules(run: TrainedModel, own: RulesConfig, given: Mapping[str, Any]) -> RulesConfig:
     """The rules of the run, with those that were given in their place."""
-    if no_repeat_ngram is not None:
-        own = replace(own, no_repeat_ngram_size=no_repeat_ngram)
-    if forced_bos is None:
+    if "no_repeat_ngram" in given:
+        own = replace(own, no_repeat_ngram_size=given["no_repeat_ngram"])
+    if "forced_bos" not in given:
         return own
+    forced_bos = given["forced_bos"]
     if run.task != "translation":
         raise InputError(
             f"forced_bos = {forced_bos}: only a translation has a first token to force, and "

@@ -40,17 +40,13 @@ from addnorm.models.inputs import embedded
 from addnorm.nn.context import Context
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig, check_halves
 from addnorm.nn.patches import PatchEmbeddingConfig
-from addnorm.runs.files.speech_prompt import SpeechPrompt, speech_prompt
+from addnorm.runs.files.generation_config import SpeechPrompt, speech_prompt
 from addnorm.runs.inference.decoding import later
-from addnorm.runs.inference.pooling import pooled
-from addnorm.runs.inference.results import Classified, Pooling
+from addnorm.runs.inference.results import Classified
+from addnorm.runs.inference.sentence_vectors import pooled
+from addnorm.runs.options import Pooling
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import wrong_task
-
-
-def reads_files(run: TrainedModel) -> bool:
-    """Whether the model reads images or sound, each in a file of its own, and no lines of text."""
-    return run.medium in ("images", "audio")
 
 
 @torch.inference_mode()

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,13 @@ from addnorm.convert.core.settings import Settings
 from addnorm.convert.weights.dtypes import check_readable
 from addnorm.convert.weights.files import Weights
 from addnorm.errors import InputError, choices
+from addnorm.models import EncoderModel
+from addnorm.nn.context import Context
+from addnorm.nn.functional import at_least_float32
+from addnorm.nn.heads import ClassificationHead
+from addnorm.nn.similarity import SimilarityHead
+from addnorm.runs.options import Pooling
+from addnorm.runs.trained_model import TrainedModel
 
 Hidden = Float[Tensor, "batch seq d_model"]
 Valid = Bool[Tensor, "batch seq"]
@@ -399,3 +406,25 @@ STEPS: dict[str, Callable[[Path], Callable[[Vectors], Vectors]]] = {
     "Dropout": lambda folder: nn.Identity(),
 }
 """The modules that may follow the pooling."""
+
+
+def pooled(run: TrainedModel, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor:
+    """Pool the hidden states into one vector per input, by default as the model learnt to.
+
+    Raises `InputError` for `pooling = "head"` where the head gives no vector.
+    """
+    if isinstance(run.model.head, SimilarityHead) and pooling in (None, "head"):
+        return at_least_float32(run.model.head.vectors(x, ctx))
+    if pooling == "head":
+        vectors = run.model.head(x, ctx) if isinstance(run.model, EncoderModel) else x
+        if isinstance(run.model.head, ClassificationHead) or vectors.ndim != 2:
+            raise InputError(
+                f"{run.name}: pooling = 'head' needs a head that gives a vector for a text, as "
+                "'pooler' does: use 'mean', 'first' or 'last'"
+            )
+        return at_least_float32(vectors)
+    if ctx.valid is None:  # images, or clips of one length
+        ctx = replace(ctx, kv_valid=torch.ones(x.shape[:2], dtype=torch.bool, device=x.device))
+    assert ctx.valid is not None
+    pool = {"first": first, "last": last}.get(pooling or "mean", mean)
+    return pool(at_least_float32(x), ctx.valid)

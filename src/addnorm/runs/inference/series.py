@@ -13,7 +13,7 @@ from addnorm.data import LabelledSeriesConfig
 from addnorm.data.batches.signals import side_by_side
 from addnorm.data.readers.text_files import find
 from addnorm.errors import InputError, refuse
-from addnorm.runs.files.layout import VARIABLES
+from addnorm.runs.files.folder import VARIABLES
 from addnorm.runs.inference.results import Classified
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import wrong_task

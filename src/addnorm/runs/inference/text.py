@@ -12,7 +12,7 @@ from addnorm.data.examples import Task
 from addnorm.data.ids.framing import apart_as_read, around, as_read, prompts_as_read, words_as_read
 from addnorm.data.ids.sentence_pairs import Read, pairs_as_read
 from addnorm.data.readers.tables import reads_pairs
-from addnorm.errors import InputError
+from addnorm.errors import InputError, check_choice, listed
 from addnorm.generate import (
     CompiledContinuation,
     CompiledTranslation,
@@ -35,41 +35,23 @@ from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import Transform
 from addnorm.nn.masks import Full
 from addnorm.nn.similarity import SimilarityHead
-from addnorm.runs.inference.chat import Messages, chat_prompt, continues, drops_space, prompts
-from addnorm.runs.inference.decoding import decoding_for, later
+from addnorm.runs.inference.chat import Messages, chat_prompt
+from addnorm.runs.inference.decoding import chosen_decoding, later
 from addnorm.runs.inference.denoiser import BLANK, restored
-from addnorm.runs.inference.media import embedded_files, reads_files, transcribed
-from addnorm.runs.inference.pooling import pooled
+from addnorm.runs.inference.media import embedded_files, transcribed
 from addnorm.runs.inference.results import (
     Classified,
-    DecodingOptions,
-    Pooling,
     TextPair,
-    check_choice,
-    listed,
 )
-from addnorm.runs.inference.sentence_vectors import SentenceVectors
+from addnorm.runs.inference.sentence_vectors import SentenceVectors, pooled
 from addnorm.runs.inference.shortening import as_shortened, ids_as_shortened
+from addnorm.runs.options import GenerateOptions, Pooling
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import wrong_task
 from addnorm.tasks.tagging import filled, tags_at
 
 Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
 """What stands in for a model: a compiled graph, or early exits at which tokens leave it."""
-
-
-def chosen_decoding(
-    run: TrainedModel, decoding: DecodingConfig | None, options: DecodingOptions
-) -> DecodingConfig:
-    """The decoding given by a configuration or by options, or the default one.
-
-    Raises `InputError` if both are given.
-    """
-    if decoding is None:
-        return decoding_for(run, **options)  # pyright: ignore[reportArgumentType]
-    if options:
-        raise InputError(f"give either decoding or {', '.join(options)}, and not both")
-    return decoding
 
 
 def write(
@@ -92,7 +74,7 @@ def write(
     """
     told = [text for text in texts if isinstance(text, str)]
     plain = not (stop or compiled)
-    if reads_files(run):
+    if run.reads_files:
         return transcribed(run, told, decoding, max_new_tokens, plain=plain)
     if run.task == "denoising":
         return restored(run, told, decoding, max_new_tokens, plain=plain, first=first)
@@ -163,6 +145,33 @@ def write_as_it_comes(
     return _without_space(pieces) if drops_space(run, text, prompt) else pieces
 
 
+def prompts(run: TrainedModel, texts: Sequence[str | Messages]) -> list[list[int]]:
+    """What a language model continues: texts, or conversations to answer.
+
+    Of a model that learnt to chat, a text is a user's message.
+    """
+    if run.chats:
+        texts = [[{"role": "user", "content": x}] if isinstance(x, str) else x for x in texts]
+    return [
+        prompts_as_read(run.tokenizers.source, [text])[0]
+        if isinstance(text, str)
+        else chat_prompt(run, text)
+        for text in texts
+    ]
+
+
+def continues(run: TrainedModel, texts: Sequence[str | Messages]) -> bool:
+    """Whether what is written continues the texts, and is no answer to them."""
+    return not run.chats and all(isinstance(text, str) for text in texts)
+
+
+def drops_space(run: TrainedModel, text: str | Messages, prompt: Sequence[int]) -> bool:
+    """Whether a text to continue ends in white space that its ids do not have, as words' do not."""
+    if not (isinstance(text, str) and text[-1:].isspace() and continues(run, [text])):
+        return False
+    return not run.tokenizers.source.decode(prompt)[-1:].isspace()
+
+
 def _without_space(pieces: Iterator[str]) -> Iterator[str]:
     """The pieces of a text without a space at its start."""
     for first in pieces:
@@ -170,19 +179,17 @@ def _without_space(pieces: Iterator[str]) -> Iterator[str]:
         yield from pieces
 
 
-def answer(
-    run: TrainedModel,
-    messages: Messages,
-    *,
-    max_new_tokens: int | None = None,
-    stop: str | Sequence[str] = (),
-    **options: Unpack[DecodingOptions],
-) -> str:
+def answer(run: TrainedModel, messages: Messages, **options: Unpack[GenerateOptions]) -> str:
     """The assistant's answer to a conversation. Raises `InputError` as `chat_prompt` does."""
     chat_prompt(run, messages)
-    chosen = chosen_decoding(run, None, options)
-    told = write(run, [messages], chosen, max_new_tokens=max_new_tokens, stop=listed(stop, "stop"))
-    return told[0][0].text
+    most, stop = ends_of(options)
+    decoding = chosen_decoding(run, None, options)
+    return write(run, [messages], decoding, max_new_tokens=most, stop=stop)[0][0].text
+
+
+def ends_of(options: GenerateOptions) -> tuple[int | None, list[str]]:
+    """The most tokens of a text and the strings that end it; removed from the options."""
+    return options.pop("max_new_tokens", None), listed(options.pop("stop", ()), "stop")
 
 
 def compiled(run: TrainedModel, decoding: DecodingConfig, *, several: bool) -> Compiled:
@@ -340,7 +347,7 @@ def embed(
     Where the model reads images or sound, the texts are the names of files.
     """
     check_choice("pooling", pooling or "mean", get_args(Pooling))
-    if reads_files(run):
+    if run.reads_files:
         return embedded_files(run, texts, pooling, batch_size)
     learnt = isinstance(run.model.head, SimilarityHead)
     folder = None if learnt or pooling is not None else SentenceVectors.of(*run.places)

@@ -19,12 +19,12 @@ from addnorm.data.batches.buckets import (
 )
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig
-from addnorm.errors import InputError, Interrupted, known_keywords
+from addnorm.errors import InputError, Interrupted, known_keywords, path_of
 from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.runs.files.folder import Saved, is_run
 from addnorm.runs.files.lock import locked
-from addnorm.runs.inference.results import check_data, corpus_of, path_of
+from addnorm.runs.inference.results import check_data, corpus_of
 from addnorm.runs.recipes.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import TrainingSetup, fit

@@ -26,26 +26,28 @@ from addnorm.runs.files.adapter_files import (
     weights_digest,
     write_beside,
 )
-from addnorm.runs.files.data_digests import (
+from addnorm.runs.files.digests import (
+    DIGESTS,
     check_same_data,
     saved_valid_digest,
     valid_digest,
     write_data_digests,
 )
-from addnorm.runs.files.digests import DIGESTS
 from addnorm.runs.files.folder import (
+    BASE,
+    QUANTIZATION,
+    TEACHER,
     Saved,
     is_finished,
     is_run,
     read_settings,
+    variables_of,
     write_recipe,
 )
-from addnorm.runs.files.layout import BASE, QUANTIZATION, TEACHER
 from addnorm.runs.files.lock import locked
 from addnorm.runs.files.quantization_file import check_float
 from addnorm.runs.files.resuming import check_same_run
 from addnorm.runs.files.training_machine import kernels_of
-from addnorm.runs.files.variables import variables_of
 from addnorm.runs.files.weights import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.measured_with import main_metric, measure_of, measured_with
 from addnorm.runs.named_rows import take_weights
