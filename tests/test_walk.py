@@ -10,6 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from tests.runs.tiny import write_recipe
 
 import addnorm
 from addnorm.cli.main import status
@@ -102,3 +103,11 @@ def test_generate_passes_few_files_before_the_model(run_of: Callable[[str], Path
     assert len(before_it_is_built) <= 23, sorted(before_it_is_built)
     before_it_computes = files_passed(words, "decoder_step")
     assert len(before_it_computes) <= 36, sorted(before_it_computes)
+
+
+def test_train_passes_few_files_before_the_first_step_of_the_optimiser(tmp_path: Path) -> None:
+    """The bound is that of today: it may fall, and a change that raises it says why."""
+    recipe = write_recipe(tmp_path, "language")
+    words = ["train", str(recipe), "--out", str(tmp_path / "run"), "--train.steps", "1"]
+    before_the_step = files_passed(words, "Adam.step")
+    assert len(before_the_step) <= 65, sorted(before_the_step)

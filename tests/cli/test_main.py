@@ -231,7 +231,7 @@ def test_an_interrupted_training_says_how_to_go_on(
     assert code == 130
     assert err == (
         "addnorm: stopped after step 2, which is saved; "
-        f"go on with `addnorm train --resume {tmp_path / 'r'}`\n"
+        f"resume with `addnorm train --resume {tmp_path / 'r'}`\n"
     )
     assert train.Interrupted is Interrupted
 

@@ -67,7 +67,7 @@ def test_the_hint_after_ctrl_c_goes_on_with_overrides_and_all(
     _, said = process.communicate()
     assert process.returncode == 130
     step = len(journal.read_text().splitlines())
-    hint = said.rpartition("go on with `")[2].partition("`")[0]
+    hint = said.rpartition("resume with `")[2].partition("`")[0]
     assert shlex.split(hint) == ["addnorm", "train", "--resume", str(folder)]
     code, _, err = addnorm(*shlex.split(hint)[1:], "--train.steps", step + 2)
     assert code == 0, err

@@ -264,7 +264,7 @@ def test_what_is_no_file(tmp_path: Path, addnorm: Command) -> None:
     for words, said in (
         (["train", tmp_path / "langauge.toml"], "no such recipe. Did you mean 'language.toml'?"),
         (["train", tmp_path / "no" / "r.toml"], "no such recipe"),
-        (["train", folder], "a folder: a run goes on with `--resume"),
+        (["train", folder], "a folder: resume its run with `--resume"),
         (["train", tmp_path / "loop.toml"], "loop.toml: no recipe can be read there"),
         (["train", "/dev/null"], "/dev/null"),
         (["train", recipe, "--out", recipe], "is a file"),

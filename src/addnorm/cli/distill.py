@@ -1,4 +1,4 @@
-"""`addnorm distill`: train a student on what a teacher says."""
+"""`addnorm distill`: train a student on the outputs of a teacher."""
 
 import json
 from pathlib import Path
@@ -22,12 +22,12 @@ def distill(
     out: Path | None = None,
     imports: Imports = (),
 ) -> None:
-    """Train the recipe of a student on what a teacher says, beside the labels.
+    """Train the recipe of a student on the outputs of a teacher, and on the labels.
 
     The student is of any architecture; its tokens are the teacher's, so its recipe may leave
-    [tokenizer] out. It is a run like any other, with `train.distillation` in its recipe: what was
-    stopped goes on with `addnorm train --resume`. A student with some of the teacher's layers
-    begins with `addnorm swap TEACHER --set n_layers=3`, and that folder as `train.start`.
+    [tokenizer] out. It is a run like any other, with `train.distillation` in its recipe: one that
+    was stopped is resumed with `addnorm train --resume`. For a student with some of the teacher's
+    layers, `addnorm swap TEACHER --set n_layers=3` writes the folder to give as `train.start`.
     Example: `addnorm distill runs/large small.toml --temperature 2 --out runs/small`.
 
     Parameters
@@ -39,11 +39,11 @@ def distill(
     overrides
         Fields of the recipe to replace, as `--table.field value`.
     temperature
-        By what the logits of both are divided: above 1, unlikely tokens count for more. Without
-        it, that of the recipe, which is 1 where it says nothing.
+        The logits of both models are divided by it: above 1, unlikely tokens count for more. By
+        default that of the recipe, or else 1.
     weight
-        The share of the teacher's probabilities in the loss; the rest is that of the labels.
-        Without it, that of the recipe, which is 0.5 where it says nothing.
+        The share of the teacher's probabilities in the loss; the rest is that of the labels. By
+        default that of the recipe, or else 0.5.
     sequences
         First have the teacher translate every training source, once, and learn its translations in
         place of the data's (sequence-level distillation).

@@ -8,10 +8,10 @@ from addnorm.files import check_model_folder
 
 
 def merge(run: Path, *, out: Path, imports: Imports = ()) -> None:
-    """Add a low-rank adapter to the weights that it was trained beside: one plain model.
+    """Add a low-rank adapter to the weights of its base: one plain model.
 
-    Every command opens an adapter's folder as it is, as long as its base is there; what is written
-    here needs no base.
+    Every command opens an adapter's folder as it is, as long as its base is there; the folder that
+    is written needs no base.
     Example: `addnorm merge runs/tuned --out runs/whole`.
 
     Parameters

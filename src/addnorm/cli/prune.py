@@ -54,17 +54,12 @@ def prune(
 
 def _print(report: "PruneReport", split: str) -> None:
     """Print parameters, operations, scores and time a token, before and after."""
-    from rich.table import Table
-
-    from addnorm.cli.terminal import output
+    from addnorm.cli.terminal import figures_table, output
     from addnorm.inspect.flops import forward_flops
     from addnorm.runs.train.train_run import count
 
     names = [*report.models, *(name for name in report.scores if name not in report.models)]
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name in names:
-        table.add_column(name, justify="right")
+    table = figures_table(names)
 
     def row(title: str, cells: dict[str, str]) -> None:
         table.add_row(title, *(cells.get(name, "") for name in names))

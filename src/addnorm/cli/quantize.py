@@ -122,7 +122,7 @@ def quantize(
     plot: Path | None = None,
     imports: Imports = (),
 ) -> None:
-    """Keep the weights of a model in 8 or 4 bits, and print size, speed and scores beside before.
+    """Keep the weights of a model in 8 or 4 bits, and compare size, speed and scores.
 
     The folder that it writes opens in every command that uses a model. Any field of the recipe can
     be given after the run, as `--data.kind text --data.train FILE`.

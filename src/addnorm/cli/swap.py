@@ -27,7 +27,7 @@ def swap(
 ) -> None:
     """Change parts of a trained model, keep what can be kept, and measure before and after.
 
-    Every weight is said to be exact, folded into others, derived from the old ones, or new. Any
+    Every weight is listed as exact, folded into others, derived from the old ones, or new. Any
     field of the recipe can be given after the run: `--data.kind text`, `--train.lr 3e-4`.
     Example: `addnorm swap runs/gpt --set norm=rmsnorm --out runs/rms`.
 
@@ -56,7 +56,7 @@ def _print(swapped: "SwapReport", split: str) -> None:
     """Print the weights by part, what was lost, and the scores."""
     from rich.table import Table
 
-    from addnorm.cli.terminal import output
+    from addnorm.cli.terminal import figures_table, output
 
     console = output(markup=False)
     table = Table(box=None, pad_edge=False)
@@ -79,16 +79,7 @@ def _print(swapped: "SwapReport", split: str) -> None:
         )
     else:
         console.print(f"scores of the {split} split:")
-        console.print(_figures(swapped))
-
-
-def _figures(swapped: "SwapReport") -> object:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("")
-    for name in swapped.figures:
-        table.add_column(name, justify="right")
-    for score in next(iter(swapped.figures.values())):
-        table.add_row(score, *(f"{scores[score]:.4f}" for scores in swapped.figures.values()))
-    return table
+        figures = figures_table(swapped.figures)
+        for score in next(iter(swapped.figures.values())):
+            figures.add_row(score, *(f"{by[score]:.4f}" for by in swapped.figures.values()))
+        console.print(figures)

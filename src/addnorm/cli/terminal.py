@@ -1,13 +1,23 @@
 """The consoles of a command: messages go to standard error, answers to standard output."""
 
 import os
+from collections.abc import Iterable
 
 from rich.console import Console
+from rich.table import Table
 
 console = Console(stderr=True, highlight=False)
 
 UNFOLDED = 10_000
 """The width of what no terminal shows: tables then take as many columns as they need."""
+
+
+def figures_table(columns: Iterable[str]) -> Table:
+    """A table of figures: a column of names, and these after it."""
+    table = Table("", box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right")
+    return table
 
 
 def output(*, markup: bool = True) -> Console:

@@ -41,8 +41,8 @@ def train(
     out
         The run folder; by default `runs/` and the recipe's name.
     resume
-        Go on from the newest checkpoint in the run folder: `addnorm train --resume runs/my`. What
-        may change on the way: steps, epochs, how often it validates and saves, patience, device.
+        Resume from the newest checkpoint in the run folder: `addnorm train --resume runs/my`. These
+        may change then: steps, epochs, how often it validates and saves, patience, device.
     dry_run
         Only print the model, its parameters, tokens a step, memory at the peak and the time to
         expect. The largest batches are counted first without memory for them, and a warning says
@@ -68,9 +68,9 @@ def train(
 
     if recipe.is_dir():
         if not resume:
-            raise InputError(f"{recipe}: a folder: a run goes on with `--resume {recipe}`")
+            raise InputError(f"{recipe}: a folder: resume its run with `--resume {recipe}`")
         if out not in (None, recipe):
-            raise InputError(f"--out {out}: a run goes on where it is, in {recipe}")
+            raise InputError(f"--out {out}: a run is resumed where it is, in {recipe}")
         parsed, folder = resumed_recipe(recipe, fields), recipe
     else:
         parsed = read_recipe(recipe, fields, import_parts=True)
@@ -81,7 +81,7 @@ def train(
     try:
         train_run(parsed, folder, resume=resume, console=console)
     except (Interrupted, ExhaustedError) as stopped:
-        stopped.add_note(f"go on with `{resume_command(folder, parsed)}`")
+        stopped.add_note(f"resume with `{resume_command(folder, parsed)}`")
         raise
     console.out(f"Trained. Next: addnorm info {folder}")
 

@@ -26,7 +26,7 @@ ACCOUNT = "export_account.json"
 """The file in an exported folder, or after the name of an exported file, that holds the rest."""
 
 OF_DATA = "preprocessing of the data"
-"""How a run's own data are read; of Hugging Face's folders some, which then name what is left."""
+"""How a run's own data are read. A Hugging Face folder holds a part of it, the account the rest."""
 
 TOKEN_IDS = {
     "bos_token_id": "start token",

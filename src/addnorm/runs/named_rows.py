@@ -161,11 +161,11 @@ def take_weights(
     *,
     by_name: bool = True,
 ) -> MatchReport:
-    """Copy the weights of a run that have a place in `model`, which was built of `config`.
+    """Copy the weights of a run that have a place in `model`, which was built from `config`.
 
     Rows that stand for names are copied by them: those of the model are its tokens, labels and
-    variables. Without `by_name` they are copied in their order, which is said where it is another.
-    Raises `InputError` if no weight has a place.
+    variables. Without `by_name` they are copied in their order, and the report notes where it
+    differs. Raises `InputError` if no weight has a place.
     """
     tokenizers, labels, _ = saved
     ours, theirs = Names.of(config, *saved), Names.of_run(begun)

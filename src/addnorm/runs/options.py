@@ -141,7 +141,7 @@ class ForecastOptions(TypedDict, total=False):
 class PruneOptions:
     """What to remove from a run, and how to recover from it.
 
-    Raises `InputError` where nothing is removed, and for a number out of range.
+    Raises `InputError` for a number out of range.
     """
 
     heads: float | None = None
@@ -160,11 +160,6 @@ class PruneOptions:
     def __post_init__(self) -> None:
         _check_at_least("recover", self.recover, 0)
         _check_at_least("calibrate", self.calibrate, 1)
-
-    def check_removes(self) -> None:
-        """Raise `InputError` where nothing is to be removed."""
-        if self.heads is None and self.feedforward is None and not self.layers:
-            raise InputError("nothing to remove: give `heads`, `feedforward` or `layers`")
 
 
 @Parameter(name="*")
@@ -210,7 +205,7 @@ class SwapOptions:
     recover: int = 0
     """Train so many steps afterwards."""
     distill: Annotated[bool, Parameter(negative="", show_default=False)] = False
-    """Recover from what the old model says, in place of the labels."""
+    """Recover on the outputs of the old model, in place of the labels."""
     split: Split = "valid"
     """Which part of the data to measure on."""
 
@@ -219,13 +214,6 @@ class SwapOptions:
         if self.distill and not self.recover:
             raise InputError(
                 "`distill` says what to learn from: give `recover`, the number of steps"
-            )
-
-    def check_changes(self) -> None:
-        """Raise `InputError` where nothing is to be changed."""
-        if not (self.sets or self.layers):
-            raise InputError(
-                "nothing to change: give `sets`, such as `sets = norm=rmsnorm`, or `layers`"
             )
 
 

@@ -22,14 +22,14 @@ from addnorm.training.schedule import LinearConfig, ScheduleConfig
 
 @config
 class TrainConfig:
-    """How long to train, in what batches, by which optimiser, and what is kept."""
+    """How long to train, in which batches, by which optimiser, and which weights stay."""
 
     start: Path | None = None
     """A run folder or a Hugging Face folder whose weights training begins with."""
     adapter: AdapterConfig | None = None
     """Learn a low-rank change of the matrices of `start` alone: `lora` or `dora`."""
     distillation: DistillationConfig | None = None
-    """Learn what a teacher says, beside the labels."""
+    """Learn the outputs of a teacher, and the labels."""
     steps: PositiveInt | None = None
     """Updates of the weights to make; give either this or `epochs`."""
     epochs: PositiveInt | None = None
@@ -47,7 +47,7 @@ class TrainConfig:
     that is made longer keeps the end of its schedule by the number of steps that it had.
     """
     loss: LossConfig = CrossEntropyConfig()
-    """What training lowers; validation reports the cross-entropy whatever this is."""
+    """The objective of training; validation reports the cross-entropy whatever this is."""
     label_smoothing: Probability = 0.0
     """The probability mass taken from the right token and spread over all (Szegedy et al. 2016,
     §7).
@@ -113,16 +113,16 @@ class TrainConfig:
         return self.steps or (self.epochs or 0) * self.steps_per_epoch(n_batches)
 
     def __post_init__(self) -> None:
-        both = ", and not both" if self.steps else ": there is neither"
+        which = ", and not both" if self.steps else ": there is neither"
         other = None if isinstance(self.loss, CrossEntropyConfig) else kind_of(self.loss)
         rules = (
             (
                 (self.steps is None) == (self.epochs is None),
-                f"give either steps or epochs{both}",
+                f"give either steps or epochs{which}",
             ),
             (
                 other and self.distillation is not None,
-                f"distillation is beside cross_entropy: leave it out with {other}",
+                f"distillation goes with cross_entropy: leave it out with {other}",
             ),
             (
                 self.adapter is not None and self.start is None,
@@ -143,7 +143,7 @@ class TrainConfig:
             ),
             (
                 self.r_drop and (other or self.distillation is not None),
-                f"r_drop is beside cross_entropy: leave it out with {other or 'distillation'}",
+                f"r_drop goes with cross_entropy: leave it out with {other or 'distillation'}",
             ),
             (
                 other

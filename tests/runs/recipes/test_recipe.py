@@ -210,7 +210,7 @@ def test_rare_tokens_are_not_adjusted(tmp_path: Path) -> None:
 
 def test_r_drop_is_beside_cross_entropy(tmp_path: Path) -> None:
     teacher = {"train.r_drop": "2", "train.distillation": '{teacher = "runs/big"}'}
-    with pytest.raises(InputError, match="r_drop is beside cross_entropy: leave it out with dist"):
+    with pytest.raises(InputError, match="r_drop goes with cross_entropy: leave it out with dist"):
         read_recipe(write_recipe(tmp_path, "classification"), teacher)
 
 

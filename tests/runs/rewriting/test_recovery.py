@@ -104,7 +104,7 @@ def test_recovery_by_the_old_model_is_the_same_whatever_the_run_learnt_before(
 RULES: dict[str, tuple[str, dict[str, str], str]] = {
     "crf": ("crf", {}, "train.distillation is for labels that stand each for itself"),
     "exits": ("exits", {}, "leave model.exits out"),
-    "r_drop": ("plain", {"train__r_drop": "1.0"}, "^recovery: train: r_drop is beside cross"),
+    "r_drop": ("plain", {"train__r_drop": "1.0"}, "^recovery: train: r_drop goes with cross"),
     "adjustment": (
         "plain",
         {"train__logit_adjustment": "1.0"},

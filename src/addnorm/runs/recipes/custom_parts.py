@@ -29,8 +29,8 @@ def imports_of(settings: Any) -> dict[str, str]:
 
 def _modules(settings: Any) -> Iterator[str]:
     if isinstance(settings, tuple | list):
-        for one in settings:
-            yield from _modules(one)
+        for item in settings:
+            yield from _modules(item)
         return
     if is_dataclass(settings):
         inner = [getattr(settings, field.name) for field in fields(settings)]
@@ -41,8 +41,8 @@ def _modules(settings: Any) -> Iterator[str]:
     module = type(settings).__module__
     if module.partition(".")[0] != "addnorm":
         yield module
-    for one in inner:
-        yield from _modules(one)
+    for value in inner:
+        yield from _modules(value)
 
 
 def _as_named(module: str) -> str:
@@ -119,8 +119,8 @@ def import_parts(names: Sequence[str], folder: Path | None = None) -> None:
     """Import the files (`my_parts.py`, relative to `folder`) and modules that a person named.
 
     A file becomes the module of its stem. Raises `InputError` for one that is missing, or that
-    would take the place of a module that is imported already; what goes wrong inside of it is the
-    person's own and keeps its traceback.
+    would take the place of a module that is imported already; an error in its
+    own code keeps its traceback.
     """
     for name in names:
         if name.endswith(".py"):
@@ -135,22 +135,22 @@ def import_parts(names: Sequence[str], folder: Path | None = None) -> None:
 
 
 def needed_imports(tree: Any) -> list[str]:
-    """The modules that `module:Class` kinds anywhere in a recipe's tree speak of."""
-    found: list[str] = []
+    """The modules of all `module:Class` kinds in a recipe's tree."""
+    modules: list[str] = []
     if isinstance(tree, Mapping):
         kind = tree.get("kind")
         if isinstance(kind, str) and ":" in kind:
-            found.append(kind.partition(":")[0])
-        found += [one for value in tree.values() for one in needed_imports(value)]
+            modules.append(kind.partition(":")[0])
+        modules += [name for value in tree.values() for name in needed_imports(value)]
     elif isinstance(tree, list | tuple):
-        found += [one for value in tree for one in needed_imports(value)]
-    return sorted(set(found))
+        modules += [name for value in tree for name in needed_imports(value)]
+    return sorted(set(modules))
 
 
 def _import_file(file: Path) -> ModuleType:
     name, path = file.stem, file.resolve()
     if not path.is_file():
-        near = nearest(file.name, [one.name for one in file.parent.glob("*.py")])
+        near = nearest(file.name, [path.name for path in file.parent.glob("*.py")])
         raise InputError(f"`imports` {file}: no such file.{near}")
     if (there := sys.modules.get(name)) is not None:
         if Path(getattr(there, "__file__", None) or "").resolve() == path:
@@ -159,7 +159,7 @@ def _import_file(file: Path) -> ModuleType:
             f"`imports` {file}: a module {name!r} is imported already: rename the file"
         )
     if not name.isidentifier():
-        raise InputError(f"`imports` {file}: {name!r} is no name of a module: rename the file")
+        raise InputError(f"`imports` {file}: {name!r} is not the name of a module: rename the file")
     if (other := find_spec(name)) is not None and other.origin != str(path):
         raise InputError(
             f"`imports` {file}: {name!r} is the name of another module, {other.origin}: "

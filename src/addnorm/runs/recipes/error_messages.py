@@ -110,8 +110,8 @@ def _field_meant(configuration: Config, name: str) -> str:
         (
             f"{part}.{name}"
             for part, annotation in hints_of(configuration).items()
-            for one in classes_in(annotation)
-            if name in {field.name for field in fields(one)}
+            for config in classes_in(annotation)
+            if name in {field.name for field in fields(config)}
         ),
         None,
     )

@@ -47,7 +47,7 @@ class Recipe:
     model: ModelConfig
     """The architecture: the kind of model, its sizes and its parts."""
     train: TrainConfig
-    """How long to train, in what batches, by which optimiser, and what is kept."""
+    """How long to train, in which batches, by which optimiser, and which weights stay."""
     eval: EvalConfig = EvalConfig()
     """How the model is measured, and how it decodes."""
 

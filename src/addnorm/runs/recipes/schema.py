@@ -38,7 +38,7 @@ def recipe_schema() -> dict[str, Any]:
 def _with_words(node: Any, definitions: dict[str, Any]) -> Any:
     """Allow a bare word for parts whose fields all have defaults; tables must name their kind."""
     if isinstance(node, list):
-        return [_with_words(one, definitions) for one in node]
+        return [_with_words(item, definitions) for item in node]
     if not isinstance(node, dict):
         return node
     made = {key: _with_words(value, definitions) for key, value in node.items()}
@@ -46,7 +46,7 @@ def _with_words(node: Any, definitions: dict[str, Any]) -> Any:
         kinds: dict[str, str] = made.pop("discriminator")["mapping"]
         table = {"type": "object", "required": ["kind"], "anyOf": made.pop("oneOf")}
         named = {kind: definitions[ref.rpartition("/")[2]] for kind, ref in kinds.items()}
-        words = [kind for kind, one in named.items() if "required" not in one]
+        words = [kind for kind, schema in named.items() if "required" not in schema]
         made["anyOf"] = [table, {"enum": words}]
     return made
 

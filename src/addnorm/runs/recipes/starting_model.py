@@ -57,13 +57,13 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     """Merge `new` into `old`: tables of the same kind are merged, others replaced."""
     if "kind" in new and new["kind"] != old.get("kind"):
         return new
-    both = dict(old)
+    result = dict(old)
     for key, value in new.items():
         before = old.get(key)
         if isinstance(value, dict) and isinstance(before, dict):
             value = merged(before, value)
-        both[key] = value
-    return both
+        result[key] = value
+    return result
 
 
 @dataclass(frozen=True)

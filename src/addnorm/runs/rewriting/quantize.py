@@ -154,7 +154,7 @@ def quantize_run(
     return QuantizationReport(
         models=figures,
         kept=layers.kept,
-        left=left_as_they_were(model),
+        left=unquantized_weights(model),
         includable=tuple(includable(model)),
         sensitivity=sensitivity,
         unmeasured=unmeasured,
@@ -287,7 +287,7 @@ def measure(
     }
 
 
-def left_as_they_were(model: Model) -> dict[str, int]:
+def unquantized_weights(model: Model) -> dict[str, int]:
     """The number of weights that are not quantised by part, the largest first."""
     sizes = Counter[str]()
     for name, weight in model.named_parameters():

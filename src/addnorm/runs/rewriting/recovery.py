@@ -28,7 +28,7 @@ OF_LABELS: Mapping[str, Any] = {
     "logit_adjustment": 0.0,
     "r_drop": 0.0,
 }
-"""Settings about learning labels, with the values that do nothing where a teacher replaces them."""
+"""Settings for learning labels, with the values by which a teacher alone is learnt from."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _objective(train: TrainConfig, given: set[str], teacher: Path | None) -> dic
 
 
 def left_out(before: TrainConfig, after: TrainConfig) -> Iterator[str]:
-    """The settings about what is learnt that recovery leaves out."""
+    """The settings of the objective that recovery leaves out."""
     for name in OF_LABELS:
         if getattr(before, name) != getattr(after, name):
             yield f"train.{name}"

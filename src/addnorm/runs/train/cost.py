@@ -208,7 +208,7 @@ def _count(
     batches: Sequence[Batch],
     as_tensor: Callable[[Tensor], Tensor],
 ) -> _Counted:
-    """Make a step of each batch, twice, and count what is allocated."""
+    """Make a step of each batch, twice, and count the allocated bytes."""
     # A teacher is not counted: the steps that are made measure what it takes.
     config = replace(_plain(setup.recipe.train), compile=False, distillation=None)
     blocks = checkpointed_activations(model, config.activation_checkpointing)
