@@ -1,10 +1,10 @@
-"""CoNLL-U as its specification says, and files that only look like it left as they are."""
+"""CoNLL columns; CoNLL-U by its specification, and files that only look like it unchanged."""
 
 from pathlib import Path
 
 import pytest
 
-from addnorm.data import ConllConfig, Tagged
+from addnorm.data import ConllConfig, Labelled, LinesConfig, Tagged
 from addnorm.data.readers.conll import conllu_columns
 from addnorm.errors import InputError
 
@@ -25,14 +25,14 @@ UNIVERSAL = """# newdoc id = a
 """
 
 
-def put(folder: Path, text: str) -> Path:
+def write(folder: Path, text: str) -> Path:
     file = folder / "a.conllu"
     file.write_text(text, encoding="utf-8")
     return file
 
 
 def test_words_alone_are_read_and_others_counted(tmp_path: Path) -> None:
-    file = put(tmp_path, UNIVERSAL)
+    file = write(tmp_path, UNIVERSAL)
     corpus = ConllConfig(train=file, token_column=1, tag_column=3).load()
     assert corpus.train == [
         Tagged(("#", "vamos", "nos", "5"), ("SYM", "VERB", "PRON", "NUM")),
@@ -52,12 +52,12 @@ def test_word_numbers_are_refused_as_words(column: int, tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="CoNLL-U, whose first column numbers the words: give data"
     ):
-        ConllConfig(train=put(tmp_path, UNIVERSAL), token_column=column).load()
+        ConllConfig(train=write(tmp_path, UNIVERSAL), token_column=column).load()
 
 
 def test_a_damaged_line_is_reported(tmp_path: Path) -> None:
     good = "".join(f"{n}\tw\tw\tX\t_\t_\t0\troot\t_\t_\n" for n in range(1, 20))
-    file = put(tmp_path, f"{good}\n# c\n1 w w X\n")
+    file = write(tmp_path, f"{good}\n# c\n1 w w X\n")
     report = ConllConfig(train=file, token_column=1, tag_column=3).load().reports["train"]
     assert report.used == 1
     assert report.read == 2
@@ -75,7 +75,7 @@ PLAIN = {
 def test_files_of_other_kinds_keep_every_line(name: str, tmp_path: Path) -> None:
     text = PLAIN[name]
     assert conllu_columns(text.split("\n")) is None
-    corpus = ConllConfig(train=put(tmp_path, text)).load()
+    corpus = ConllConfig(train=write(tmp_path, text)).load()
     words = [word for one in corpus.train for word in one.tokens]  # pyright: ignore[reportAttributeAccessIssue]
     lines = [line for line in text.split("\n") if line and not line.startswith("-DOCSTART-")]
     cut = "\t" if "\t" in text else " "
@@ -106,14 +106,14 @@ KIN = {
 def test_kin_of_conllu_have_the_same_words(tmp_path: Path, kind: str) -> None:
     """More columns or fewer, in another order that the first line names."""
     text, token, tag = KIN[kind]
-    read = ConllConfig(train=put(tmp_path, text), token_column=token, tag_column=tag)
+    read = ConllConfig(train=write(tmp_path, text), token_column=token, tag_column=tag)
     assert [one.tokens for one in read.load().train if isinstance(one, Tagged)] == [
         ("#", "vamos", "nos", "5"),
         ("New York",),
     ]
     assert read.load().reports["train"].skipped["ranges of words"] == 1
     at = 2 if kind.endswith("last") else 0
-    wrong = ConllConfig(train=put(tmp_path, text), token_column=at, tag_column=tag)
+    wrong = ConllConfig(train=write(tmp_path, text), token_column=at, tag_column=tag)
     with pytest.raises(InputError, match="column numbers the words: give data"):
         wrong.load()
 
@@ -124,13 +124,60 @@ def test_columns_without_an_id_have_comments(tmp_path: Path) -> None:
     words = "\n".join(line for line in words.splitlines() if not line.startswith("3.1"))
     lines = [line.split("\t") for line in words.splitlines()]
     text = "\n".join("\t".join([c[1], c[3]] if c[1:] else c) for c in lines)
-    file = put(tmp_path, f"# global.columns = FORM UPOS\n{text}\n")
+    file = write(tmp_path, f"# global.columns = FORM UPOS\n{text}\n")
     corpus = ConllConfig(train=file, token_column=0, tag_column=1).load()
     assert corpus.train[0] == Tagged(("#", "vamos", "nos", "5"), ("SYM", "VERB", "PRON", "NUM"))
     assert corpus.reports["train"].skipped == {"comments": 6}
 
 
 def test_numbers_that_count_nothing_are_words(tmp_path: Path) -> None:
-    file = put(tmp_path, "7\tx\tNUM\n4-5\tx\tNUM\n5\tx\tNUM\n")
+    file = write(tmp_path, "7\tx\tNUM\n4-5\tx\tNUM\n5\tx\tNUM\n")
     [one] = ConllConfig(train=file, token_column=0, tag_column=2).load().train
     assert one == Tagged(("7", "4-5", "5"), ("NUM", "NUM", "NUM"))
+
+
+def test_sentences_end_at_blank_lines(put) -> None:
+    path = put("a", "-DOCSTART- -X- O\n\nAnn NN B-per\nruns VB O\n\n\t\nHi UH O")
+    corpus = ConllConfig(train=path).load()
+    assert corpus.train == [Tagged(("Ann", "runs"), ("B-per", "O")), Tagged(("Hi",), ("O",))]
+    assert corpus.labels == ("B-per", "O")
+    assert corpus.reports["train"].left_out == {"document mark": [f"{path}:1"]}
+    columns = ConllConfig(train=path, token_column=1, tag_column=0).load()
+    assert columns.train[0] == Tagged(("NN", "VB"), ("Ann", "runs"))
+
+
+def test_several_files_are_learnt_from_one_after_another(put) -> None:
+    first, second = put("a", "Ann B-per"), put("b", "runs O\n\nin O\nx")
+    corpus = ConllConfig(train=(first, second), valid=first).load()
+    assert corpus.train == [Tagged(("Ann",), ("B-per",)), Tagged(("runs",), ("O",))]
+    assert corpus.valid == [Tagged(("Ann",), ("B-per",))]
+    assert corpus.reports["train"].left_out == {"a line without word and tag": [f"{second}:4"]}
+    first, second = put("c", "0 bad"), put("d", "1 good\n1")
+    with pytest.raises(ValidationError, match="names no file: name one at least"):
+        LinesConfig(train=())
+    lines = LinesConfig(train=(first, second), test=first).load()
+    assert lines.train == [Labelled("bad", "0"), Labelled("good", "1")]
+    assert lines.test == [Labelled("bad", "0")]
+    assert lines.reports["train"].left_out == {"a line without the separator": [f"{second}:2"]}
+
+
+def test_tabs_separate_where_there_are_any(put) -> None:
+    corpus = ConllConfig(train=put("a", "New York\tB\nx\u2028y\tO\n\na\u0085b O\n")).load()
+    assert corpus.train == [
+        Tagged(("New York", "x\u2028y"), ("B", "O")),
+        Tagged(("a\u0085b",), ("O",)),
+    ]
+
+
+@pytest.mark.parametrize("line", ["b", "\tO", "b\t", "\u2028"])
+def test_a_sentence_with_a_broken_line_is_left_out_whole(put, line) -> None:
+    path = put("x", f"a O\n{line}\nc O\n\nd O\n")
+    corpus = ConllConfig(train=path).load()
+    assert corpus.train == [Tagged(("d",), ("O",))]
+    assert corpus.reports["train"].left_out == {"a line without word and tag": [f"{path}:2"]}
+
+
+def test_a_tag_that_training_lacks_is_refused_at_its_sentence(put) -> None:
+    train, test = put("a", "a O\nb B-x\n"), put("b", "a O\n\nb O\nc I-x\n")
+    with pytest.raises(InputError, match=r"b:3: the label 'I-x'"):
+        ConllConfig(train=train, test=test).load()

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from addnorm.data import (
     ConllConfig,
@@ -20,16 +19,6 @@ from addnorm.data import (
 )
 from addnorm.data.readers.rows import Row, assemble
 from addnorm.errors import InputError
-
-
-@pytest.fixture
-def put(tmp_path: Path):
-    def put(name: str, text: str) -> Path:
-        path = tmp_path / name
-        path.write_bytes(text.encode())
-        return path
-
-    return put
 
 
 def texts(examples) -> list[str]:
@@ -202,56 +191,6 @@ def test_a_random_share_is_held_out_by_seed(put) -> None:
 def test_a_label_of_which_all_examples_were_held_out_is_still_a_label() -> None:
     rows = [Row(str(i), Labelled("x", str(i))) for i in range(10)]
     assert len(assemble({"train": rows}, valid_fraction=0.5).labels) == 10
-
-
-# CoNLL
-
-
-def test_sentences_end_at_blank_lines(put) -> None:
-    path = put("a", "-DOCSTART- -X- O\n\nAnn NN B-per\nruns VB O\n\n\t\nHi UH O")
-    corpus = ConllConfig(train=path).load()
-    assert corpus.train == [Tagged(("Ann", "runs"), ("B-per", "O")), Tagged(("Hi",), ("O",))]
-    assert corpus.labels == ("B-per", "O")
-    assert corpus.reports["train"].left_out == {"document mark": [f"{path}:1"]}
-    columns = ConllConfig(train=path, token_column=1, tag_column=0).load()
-    assert columns.train[0] == Tagged(("NN", "VB"), ("Ann", "runs"))
-
-
-def test_several_files_are_learnt_from_one_after_another(put) -> None:
-    first, second = put("a", "Ann B-per"), put("b", "runs O\n\nin O\nx")
-    corpus = ConllConfig(train=(first, second), valid=first).load()
-    assert corpus.train == [Tagged(("Ann",), ("B-per",)), Tagged(("runs",), ("O",))]
-    assert corpus.valid == [Tagged(("Ann",), ("B-per",))]
-    assert corpus.reports["train"].left_out == {"a line without word and tag": [f"{second}:4"]}
-    first, second = put("c", "0 bad"), put("d", "1 good\n1")
-    with pytest.raises(ValidationError, match="names no file: name one at least"):
-        LinesConfig(train=())
-    lines = LinesConfig(train=(first, second), test=first).load()
-    assert lines.train == [Labelled("bad", "0"), Labelled("good", "1")]
-    assert lines.test == [Labelled("bad", "0")]
-    assert lines.reports["train"].left_out == {"a line without the separator": [f"{second}:2"]}
-
-
-def test_tabs_separate_where_there_are_any(put) -> None:
-    corpus = ConllConfig(train=put("a", "New York\tB\nx\u2028y\tO\n\na\u0085b O\n")).load()
-    assert corpus.train == [
-        Tagged(("New York", "x\u2028y"), ("B", "O")),
-        Tagged(("a\u0085b",), ("O",)),
-    ]
-
-
-@pytest.mark.parametrize("line", ["b", "\tO", "b\t", "\u2028"])
-def test_a_sentence_with_a_broken_line_is_left_out_whole(put, line) -> None:
-    path = put("x", f"a O\n{line}\nc O\n\nd O\n")
-    corpus = ConllConfig(train=path).load()
-    assert corpus.train == [Tagged(("d",), ("O",))]
-    assert corpus.reports["train"].left_out == {"a line without word and tag": [f"{path}:2"]}
-
-
-def test_a_tag_that_training_lacks_is_refused_at_its_sentence(put) -> None:
-    train, test = put("a", "a O\nb B-x\n"), put("b", "a O\n\nb O\nc I-x\n")
-    with pytest.raises(InputError, match=r"b:3: the label 'I-x'"):
-        ConllConfig(train=train, test=test).load()
 
 
 # All of them

@@ -1,7 +1,6 @@
 """Tables: columns by name, one kind of example each, every row used or reported."""
 
 import csv
-import gzip
 import io
 import json
 from pathlib import Path
@@ -22,17 +21,6 @@ from addnorm.data import (
 )
 from addnorm.data.readers.constructors import table
 from addnorm.errors import InputError
-
-
-@pytest.fixture
-def put(tmp_path: Path):
-    def put(name: str, text: str) -> Path:
-        path = tmp_path / name
-        data = text.encode()
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-        return path
-
-    return put
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from addnorm.data.examples import Medium, Report
-from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
+from addnorm.data.ids.encoding import IGNORE, Encoded, EncodedCorpus
 from addnorm.errors import InputError
 
 Item = TypeVar("Item")
@@ -103,6 +103,21 @@ class Loaders:
     valid: Loader[Any] | None
     test: Loader[Any] | None
     reports: Mapping[str, Report]
+
+    @classmethod
+    def of(
+        cls,
+        corpus: EncodedCorpus,
+        seed: int,
+        loader: Callable[[Sequence[Encoded], int | None], Loader[Any]],
+    ) -> "Loaders":
+        """Build a loader for each split with examples; only that of train gets the seed."""
+        return cls(
+            loader(corpus.train, seed),
+            loader(corpus.valid, None) if len(corpus.valid) else None,
+            loader(corpus.test, None) if len(corpus.test) else None,
+            corpus.reports,
+        )
 
 
 BATCHING: dict[Medium, str] = {

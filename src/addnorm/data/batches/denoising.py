@@ -260,11 +260,8 @@ class DenoisingConfig:
         return self.noise.special_tokens
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of plain texts. Raises `InputError` for others, or without the tokens."""
+        """Build the loaders of plain texts. Raises `InputError` for other data, missing tokens."""
         tokenizer = tokenizer_of(corpus, self.kind)
-        return Loaders(
-            Denoising(corpus.train, self, tokenizer, seed=seed),
-            Denoising(corpus.valid, self, tokenizer) if corpus.valid else None,
-            Denoising(corpus.test, self, tokenizer) if corpus.test else None,
-            corpus.reports,
+        return Loaders.of(
+            corpus, seed, lambda examples, seed: Denoising(examples, self, tokenizer, seed=seed)
         )

@@ -122,11 +122,10 @@ class FramesConfig:
     """Random masks over training clips; by default none."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of a corpus of sound; raise `InputError` for another medium."""
+        """Build the loaders of a corpus of sound; raise `InputError` for another medium."""
         check_medium(corpus, "frames", "audio")
-        return Loaders(
-            Frames(corpus, corpus.train, self.frames, seed=seed, augment=self.augment),
-            Frames(corpus, corpus.valid, self.frames) if corpus.valid else None,
-            Frames(corpus, corpus.test, self.frames) if corpus.test else None,
-            corpus.reports,
-        )
+
+        def frames(examples: Sequence[Encoded], seed: int | None) -> Frames:
+            return Frames(corpus, examples, self.frames, seed=seed, augment=self.augment)
+
+        return Loaders.of(corpus, seed, frames)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, UInt8
@@ -174,17 +174,9 @@ class ExamplesConfig:
                 "train.batching.augment: mixup and cutmix mix the classes of images, and these "
                 "have texts: leave them out"
             )
-        return Loaders(
-            Images(
-                corpus,
-                corpus.train,
-                self.size,
-                seed=seed,
-                shift=self.shift,
-                augment=self.augment,
-                pixels=self.pixels,
-            ),
-            Images(corpus, corpus.valid, self.size, pixels=self.pixels) if corpus.valid else None,
-            Images(corpus, corpus.test, self.size, pixels=self.pixels) if corpus.test else None,
-            corpus.reports,
-        )
+        options: Any = {"shift": self.shift, "augment": self.augment, "pixels": self.pixels}
+
+        def images(examples: Sequence[Encoded], seed: int | None) -> Images:
+            return Images(corpus, examples, self.size, seed=seed, **options)
+
+        return Loaders.of(corpus, seed, images)

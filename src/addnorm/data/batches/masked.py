@@ -287,7 +287,7 @@ class MaskedConfig:
         return (MASK,)
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of plain texts, without those of special tokens alone, which are counted.
+        """Build the loaders of plain texts; texts of special tokens alone are left out and counted.
 
         Raises `InputError` for other data, without a mask token, and where no text is left.
         """
@@ -295,9 +295,6 @@ class MaskedConfig:
         fits = {k: can_be_masked(v, tokenizer) for k, v in corpus.splits.items()}
         what = "nothing but special tokens, none of which is predicted"
         corpus = corpus.keeping(fits, what, f"has {what}")
-        return Loaders(
-            Masked(corpus.train, self, tokenizer, seed=seed),
-            Masked(corpus.valid, self, tokenizer) if corpus.valid else None,
-            Masked(corpus.test, self, tokenizer) if corpus.test else None,
-            corpus.reports,
+        return Loaders.of(
+            corpus, seed, lambda examples, seed: Masked(examples, self, tokenizer, seed=seed)
         )

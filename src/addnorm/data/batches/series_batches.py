@@ -48,11 +48,8 @@ class SeriesBatchesConfig:
     """Series, or windows of a series to forecast, in a batch."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of a corpus of series; raise `InputError` for another medium."""
+        """Build the loaders of a corpus of series; raise `InputError` for another medium."""
         check_medium(corpus, "series", "series")
-        return Loaders(
-            SeriesBatches(corpus.train, self.size, seed=seed),
-            SeriesBatches(corpus.valid, self.size) if len(corpus.valid) else None,
-            SeriesBatches(corpus.test, self.size) if len(corpus.test) else None,
-            corpus.reports,
+        return Loaders.of(
+            corpus, seed, lambda examples, seed: SeriesBatches(examples, self.size, seed=seed)
         )

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -145,19 +146,14 @@ class WindowsConfig:
     """How documents follow one another: each between bos and eos, or joined as one text."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of a language corpus; raise `InputError` for another."""
+        """Build the loaders of a language corpus; raise `InputError` for another."""
         only_language(corpus, self.kind)
-        return Loaders(
-            self.windows(corpus, corpus.train, seed),
-            self.windows(corpus, corpus.valid) if corpus.valid else None,
-            self.windows(corpus, corpus.test) if corpus.test else None,
-            corpus.reports,
-        )
+        return Loaders.of(corpus, seed, partial(self.windows, corpus))
 
     def windows(
         self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
     ) -> Windows:
-        """The windows of some documents; in one order and from the start without a seed."""
+        """Build the windows of some documents; in one order and from the start without a seed."""
         _check_learnt_whole(examples)
         texts = Compact.as_documents(examples)
         ids, starts = texts.tokens.ids, texts.tokens.starts
@@ -254,20 +250,13 @@ class PackedConfig:
     """Tokens in a row, which holds as many whole documents as fit."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of a language corpus; raise `InputError` for another."""
+        """Build the loaders of a language corpus; raise `InputError` for another."""
         only_language(corpus, self.kind)
-        return Loaders(
-            self.packed(corpus, corpus.train, seed),
-            self.packed(corpus, corpus.valid) if corpus.valid else None,
-            self.packed(corpus, corpus.test) if corpus.test else None,
-            corpus.reports,
-        )
 
-    def packed(
-        self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
-    ) -> Packed:
-        """The rows of some documents; in one order without a seed."""
-        return Packed(examples, self.batch_size, self.seq_len, seed=seed, pad_id=corpus.pad_id)
+        def packed(examples: Sequence[Encoded], seed: int | None) -> Packed:
+            return Packed(examples, self.batch_size, self.seq_len, seed=seed, pad_id=corpus.pad_id)
+
+        return Loaders.of(corpus, seed, packed)
 
 
 def _check_learnt_whole(examples: Sequence[Encoded]) -> None:

@@ -175,6 +175,8 @@ class Tokenizer:
         """Whether an id is a piece of text: in the vocabulary, and not special."""
         return i not in self.special_ids and self.codec.name(i) is not None
 
+    says = is_text  # the former name
+
     def id_of(self, token: str) -> int | None:
         """Return the id of a token of the vocabulary; None if it is not there."""
         return self.codec.id_of(token)
