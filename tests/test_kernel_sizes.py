@@ -29,10 +29,9 @@ from addnorm.nn.masks import Causal, Dense, Full
 from addnorm.nn.moe import MixtureOfExperts, can_group, grouped_feedforward
 from addnorm.nn.norms import rms_norm
 from addnorm.nn.recurrent import Recurrent
-from addnorm.quantize.int4 import Int4Matrix
+from addnorm.quantize.int4 import Int4Matrix, round_gptq, round_hqq, round_nearest
 from addnorm.quantize.int8 import LARGEST, Int8Matrix, int8_matmul, int8_product, rounded
 from addnorm.quantize.layers import RoundedByRange, RoundedByRow
-from addnorm.quantize.rounding import round_gptq, round_hqq, round_nearest
 from addnorm.training.loss import loss_and_gradient
 from addnorm.training.muon import orthogonal
 from addnorm.tuning import row_products

@@ -139,6 +139,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.prune.smaller": "addnorm.prune.pruned_model",
     "addnorm.quantize.activations": "addnorm.quantize.layers",
     "addnorm.quantize.places": "addnorm.quantize.quantizable_layers",
+    "addnorm.quantize.rounding": "addnorm.quantize.int4",
     "addnorm.runs.adapted": "addnorm.runs.files.adapter_files",
     "addnorm.runs.bi_encoder": "addnorm.runs.inference.bi_encoder",
     "addnorm.runs.build": "addnorm.runs.files.weights",

@@ -49,7 +49,7 @@ def plain_beam_search(
             Hypothesis(ids[:-1], score(total, n), "eos") for total, ids in best if ids[-1] in ends
         ]
         if config.unfinished == "ranked" and n == limit:
-            unended = [one for one in best if one[1][-1] not in ends]
+            unended = [hypothesis for hypothesis in best if hypothesis[1][-1] not in ends]
             ended += [Hypothesis(ids, score(total, n), "length") for total, ids in unended]
         survivors = every if config.width == "constant" else best
         open_ = [(total, ids) for total, ids in survivors if ids[-1] not in ends][: config.beams]
@@ -60,7 +60,7 @@ def plain_beam_search(
         still = [score(total, n) for total, _ in open_[:1]]
         if config.early_stopping is False and full and still <= worst:
             break
-    ended.sort(key=lambda found: found.score, reverse=True)
+    ended.sort(key=lambda h: h.score, reverse=True)
     cut = [Hypothesis(ids, score(total, n), "length") for total, ids in open_]
     if config.unfinished == "ranked":
         cut = []

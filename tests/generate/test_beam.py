@@ -76,13 +76,13 @@ def search(
     limit=st.integers(1, 4),
     penalty=st.sampled_from([0.0, 0.6, 1.0, 3.0]),
 )
-def test_enough_beams_find_the_true_best(seed: int, vocab: int, limit: int, penalty: float) -> None:
+def test_enough_beams_find_the_best_text(seed: int, vocab: int, limit: int, penalty: float) -> None:
     tree, prompt = Tree(vocab, seed), (1, 2)
     config = BeamConfig(beams=vocab**limit, n_best=2, length_penalty=penalty)
     scores = every_score(tree, prompt, limit, config)
     ranked = sorted(scores, key=scores.__getitem__, reverse=True)[:2]
-    [found] = search(tree, [prompt], config, [limit])
-    complete = [g for g in found if g.finished == "eos"]
+    [best] = search(tree, [prompt], config, [limit])
+    complete = [g for g in best if g.finished == "eos"]
     assert [g.ids for g in complete] == ranked[: len(complete)]
     assert len(complete) == min(2, len(scores))
     expected = [scores[g.ids] for g in complete]
@@ -92,7 +92,7 @@ def test_enough_beams_find_the_true_best(seed: int, vocab: int, limit: int, pena
 @pytest.mark.parametrize("width", ["shrinking", "constant"])
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, 2.0, 5.0])
 @pytest.mark.parametrize("seed", range(12))
-def test_a_batch_finds_what_the_definition_finds(seed: int, penalty: float, width: str) -> None:
+def test_a_batch_equals_the_definition(seed: int, penalty: float, width: str) -> None:
     draw = random.Random(f"{seed} {penalty} {width}")
     beams = draw.randint(1, 5)
     others: Any = {
@@ -110,8 +110,8 @@ def test_a_batch_finds_what_the_definition_finds(seed: int, penalty: float, widt
     table, ends = Table(draw.randint(2, 6), seed), draw.choice([(EOS,), (EOS,), (1, EOS), ()])
     limits = [draw.randint(1, 9) for _ in range(6)]
     prompts = [(i,) * (1 + i % 2) for i in range(6)]
-    found = beam_search(table, prompts, config, limits, ends)
-    for prompt, limit, best in zip(prompts, limits, found, strict=True):
+    results = beam_search(table, prompts, config, limits, ends)
+    for prompt, limit, best in zip(prompts, limits, results, strict=True):
         expected = plain_beam_search(
             lambda ids, prompt=prompt: table.log_p((*prompt, *ids)), config, limit, ends
         )
@@ -121,25 +121,25 @@ def test_a_batch_finds_what_the_definition_finds(seed: int, penalty: float, widt
 
 def test_a_constant_width_stays_constant_where_several_tokens_end() -> None:
     class Ends(Table):
-        """Both ends are likelier than the one token that goes on."""
+        """Both end tokens are likelier than the only other token."""
 
         def logits(self, history: tuple[int, ...]) -> list[float]:
             return [2.0, 1.0, 0.0]
 
     config = BeamConfig(beams=1, length_penalty=10.0, width="constant")
-    [[found]] = beam_search(Ends(3, 0), [(2,)], config, [4], (0, 1))
-    assert (found.ids, found.finished) == ((2, 2, 2), "eos")
+    [[result]] = beam_search(Ends(3, 0), [(2,)], config, [4], (0, 1))
+    assert (result.ids, result.finished) == ((2, 2, 2), "eos")
 
 
 @given(seed=st.integers(0, 10**6), limit=st.integers(1, 12))
 def test_one_beam_is_greedy(seed: int, limit: int) -> None:
     prompts = [(1,), (2, 3), (3,)]
-    one = decode(Tree(4, seed), prompts, BeamConfig(beams=1), [limit] * 3, eos_id=EOS)
+    beam = decode(Tree(4, seed), prompts, BeamConfig(beams=1), [limit] * 3, eos_id=EOS)
     greedy = decode(Tree(4, seed), prompts, GreedyConfig(), [limit] * 3, eos_id=EOS)
-    assert [(b.ids, b.finished) for [b] in one] == [(g.ids, g.finished) for [g] in greedy]
+    assert [(b.ids, b.finished) for [b] in beam] == [(g.ids, g.finished) for [g] in greedy]
 
 
-def test_closed_sentences_cost_nothing() -> None:
+def test_closed_sentences_are_not_computed() -> None:
     class Ends(Tree):
         """Prompt (1,) ends at once, prompt (2,) never."""
 
@@ -154,14 +154,14 @@ def test_closed_sentences_cost_nothing() -> None:
     assert tree.rows_read == 2 + 9 * 2
 
 
-def test_more_beams_than_tokens_and_no_end_token() -> None:
-    [[*found]] = beam_search(Tree(2), [(1,)], BeamConfig(beams=7, n_best=7), [2], ())
-    assert sorted(g.ids for g in found) == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    assert [g.score for g in found] == sorted((g.score for g in found), reverse=True)
-    assert {g.finished for g in found} == {"length"}
+def test_more_beams_than_tokens_find_every_text_without_an_end_token() -> None:
+    [[*hypotheses]] = beam_search(Tree(2), [(1,)], BeamConfig(beams=7, n_best=7), [2], ())
+    assert sorted(g.ids for g in hypotheses) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [g.score for g in hypotheses] == sorted((g.score for g in hypotheses), reverse=True)
+    assert {g.finished for g in hypotheses} == {"length"}
 
 
-def test_impossible_settings_are_refused() -> None:
+def test_invalid_settings_are_rejected() -> None:
     for bad in ({"beams": 0}, {"n_best": 0}, {"beams": 2, "n_best": 3}, {"length_penalty": -11.0}):
         with pytest.raises(ValidationError):
             BeamConfig(**bad)

@@ -35,7 +35,7 @@ def read(back: float, n: int, rows: int = 2) -> tuple[KVCache, torch.Tensor]:
 
 
 @pytest.mark.parametrize("back", [inf, 3])
-def test_what_is_in_reach_of_the_next_token_stands_at_its_place(back: float) -> None:
+def test_tokens_within_reach_of_the_next_one_keep_their_slots(back: float) -> None:
     cache, keys = read(back, 300)
     fixed = in_buffers(cache)
     assert is_in_buffers(fixed)
@@ -50,22 +50,22 @@ def test_what_is_in_reach_of_the_next_token_stands_at_its_place(back: float) -> 
     assert len(memories) == 4
 
 
-def test_tokens_beyond_the_room_find_more_and_lose_nothing() -> None:
+def test_buffers_grow_without_losing_tokens() -> None:
     cache, keys = read(inf, 30)
-    fixed, held = in_buffers(cache), keys
+    fixed, expected = in_buffers(cache), keys
     n_room = room(fixed)
     for n in range(31, n_room + 4):
         new = torch.randn(2, 3, 1, 4)
-        held = torch.cat([held, new], dim=2)
+        expected = torch.cat([expected, new], dim=2)
         assert len(extend(fixed, n)) == n
         for layer in fixed:
             k, v = layer.self_cache.append(new, new + 1)
-            assert torch.equal(k, held)
+            assert torch.equal(k, expected)
             assert torch.equal(v[:, :, -1:], new + 1)
     assert room(fixed) == 2 * n_room
 
 
-def test_places_and_rows_that_are_taken() -> None:
+def test_take_and_select_keep_the_given_slots_and_rows() -> None:
     cache, keys = read(inf, 6)
     fixed, places = in_buffers(cache), torch.tensor([[0, 3], [5, 1]])
     take(fixed, places, 40)
@@ -76,7 +76,7 @@ def test_places_and_rows_that_are_taken() -> None:
         assert torch.equal(part[:, :, :2], want)
 
 
-def test_no_graph_can_fill_what_another_mixer_keeps() -> None:
+def test_the_state_of_another_mixer_is_not_in_buffers() -> None:
     assert not is_in_buffers(KVCache([SelfCache(), StateCache(1, 4)]))
 
 
@@ -98,7 +98,7 @@ def begun(rows: int, branches: int, prefix: int) -> TranslationState:
     seed=st.integers(0, 10**6),
 )
 @pytest.mark.long
-def test_each_branch_sees_its_ancestors_alone(
+def test_each_branch_sees_only_its_ancestors(
     rows: int, branches: int, prefix: int, steps: int, seed: int
 ) -> None:
     draw = torch.Generator().manual_seed(seed)
@@ -138,7 +138,7 @@ def test_each_branch_sees_its_ancestors_alone(
             assert state.memory.shape == (len(stories), 2, 0)
 
 
-def test_what_no_branch_descends_from_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_without_descendants_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(caches, "capacity", lambda n, rows: n)
     state = begun(2, 4, 1)
     for _ in range(2, 30):  # all descend from the first branch, so one slot a step stays

@@ -82,8 +82,8 @@ def decoder(**fields) -> DecoderModel:
 
 
 def written(next_token, prompt: list[int], n: int) -> tuple[tuple[int, ...], float]:
-    [[found]] = decode(next_token, [prompt], GreedyConfig(), [n], eos_id=None)
-    return found.ids, found.score
+    [[result]] = decode(next_token, [prompt], GreedyConfig(), [n], eos_id=None)
+    return result.ids, result.score
 
 
 def assert_the_same(model: DecoderModel, tolerance: float = 1e-4) -> None:
@@ -96,7 +96,9 @@ def assert_the_same(model: DecoderModel, tolerance: float = 1e-4) -> None:
 
 
 @pytest.mark.long
-def test_it_writes_what_the_plain_step_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_model_generates_the_same_as_the_plain_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     model = decoder(**LLAMA, n_layers=1)
     assert_the_same(model)
     # Past the first buffers, too.
@@ -111,7 +113,7 @@ def test_it_writes_what_the_plain_step_writes(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
-def test_a_damaged_graph_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_graph_is_rebuilt(tmp_path: Path) -> None:
     model = decoder()
     ids = written(CompiledContinuation(model), [3], 9)[0]
     [file] = tmp_path.glob("*.pt2")
@@ -124,12 +126,12 @@ def test_a_damaged_graph_is_made_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
-def test_every_kind_of_part_writes_the_same(name: str) -> None:
+def test_every_kind_of_part_generates_the_same(name: str) -> None:
     assert_the_same(decoder(**OTHERS[name]))
 
 
 @pytest.mark.slow
-def test_bfloat16_is_as_near_as_bfloat16_is() -> None:
+def test_bfloat16_is_within_its_precision() -> None:
     model = decoder(**LLAMA)
     plain, compiled = Continuation(model), CompiledContinuation(model.bfloat16())
     want = torch.stack([plain.start([[3, 1]]), plain.step(torch.tensor([4]))])
@@ -138,7 +140,7 @@ def test_bfloat16_is_as_near_as_bfloat16_is() -> None:
 
 
 @pytest.mark.slow
-def test_int8_in_a_graph_is_the_definition() -> None:
+def test_int8_in_a_graph_equals_its_definition() -> None:
     model = quantize_int8(decoder(**LLAMA))
     compiled = CompiledContinuation(model)
     compiled.start([[3, 1]])
@@ -149,14 +151,14 @@ def test_int8_in_a_graph_is_the_definition() -> None:
 
 def dequantized(model: DecoderModel) -> DecoderModel:
     plain = decoder(**LLAMA)
-    held = model.state_dict()
+    state = model.state_dict()
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             matrix = f"{name.removesuffix('.weight')}.matrix"
-            if name.endswith(".weight") and f"{matrix}.values" in held:
-                parameter.copy_(held[f"{matrix}.values"] * held[f"{matrix}.scale"][:, None])
+            if name.endswith(".weight") and f"{matrix}.values" in state:
+                parameter.copy_(state[f"{matrix}.values"] * state[f"{matrix}.scale"][:, None])
             else:
-                parameter.copy_(held[name])
+                parameter.copy_(state[name])
     return plain
 
 
@@ -170,17 +172,17 @@ def assert_several_are_the_same(plain: NextToken, compiled: NextToken, prompts: 
             limits = [20] * len(rows)
             want = decode(plain, rows, config, limits, eos_id=7)
             got = decode(compiled, rows, config, limits, eos_id=7)
-            assert [[one.ids for one in best] for best in got] == [
-                [one.ids for one in best] for best in want
+            assert [[g.ids for g in best] for best in got] == [
+                [g.ids for g in best] for best in want
             ]
-            scores = torch.tensor([[one.score for one in best] for best in got])
+            scores = torch.tensor([[g.score for g in best] for best in got])
             torch.testing.assert_close(
-                scores, torch.tensor([[one.score for one in best] for best in want])
+                scores, torch.tensor([[g.score for g in best] for best in want])
             )
 
 
 @pytest.mark.long
-def test_several_texts_and_beams_are_what_the_plain_step_writes() -> None:
+def test_several_texts_and_beams_equal_the_plain_step() -> None:
     model = decoder(**LLAMA, n_layers=1)
     compiled = CompiledContinuation(model, several=True)
     assert_several_are_the_same(Continuation(model), compiled, PROMPTS)
@@ -193,7 +195,7 @@ def test_several_texts_and_beams_are_what_the_plain_step_writes() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OTHERS)
-def test_several_texts_in_every_kind_of_part(name: str) -> None:
+def test_several_texts_equal_the_plain_step_for_every_kind_of_part(name: str) -> None:
     model = decoder(**OTHERS[name])
     compiled = CompiledContinuation(model, several=True)
     assert_several_are_the_same(Continuation(model), compiled, PROMPTS)
@@ -201,7 +203,7 @@ def test_several_texts_in_every_kind_of_part(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bfloat16", "int8"])
-def test_several_texts_in_fewer_bits(kind: Weights) -> None:
+def test_several_texts_in_fewer_bits_are_within_their_precision(kind: Weights) -> None:
     model, plain = with_weights(decoder(**LLAMA), kind), decoder(**LLAMA)
     if kind == "bfloat16":
         plain.load_state_dict(model.state_dict())
@@ -238,24 +240,24 @@ def assert_it_translates_the_same(model: EncoderDecoderModel, beams: int) -> Non
         want = decode(plain, sources, config, [40] * len(sources), eos_id=7)
         got = decode(compiled, sources, config, [40] * len(sources), eos_id=7)
         for ours, theirs in zip(got, want, strict=True):
-            assert [one.ids for one in ours] == [one.ids for one in theirs]
-            assert [one.score for one in ours] == pytest.approx([one.score for one in theirs])
+            assert [g.ids for g in ours] == [g.ids for g in theirs]
+            assert [g.score for g in ours] == pytest.approx([g.score for g in theirs])
 
 
 @pytest.mark.long
-def test_beams_are_translated_as_the_plain_step_does() -> None:
+def test_beams_of_a_translation_equal_the_plain_step() -> None:
     assert_it_translates_the_same(translator(n_layers=1), 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("beams", [1, 2, 9])
 @pytest.mark.parametrize("name", TRANSLATORS)
-def test_every_kind_of_translator(name: str, beams: int) -> None:
+def test_every_kind_of_translator_equals_the_plain_step(name: str, beams: int) -> None:
     assert_it_translates_the_same(translator(**TRANSLATORS[name]), beams)
 
 
 @pytest.mark.slow
-def test_one_source_and_one_translation() -> None:
+def test_a_translation_for_one_text_equals_the_plain_step_and_rejects_two() -> None:
     model = translator()
     compiled = CompiledTranslation(model, 1)
     for source in PROMPTS:
@@ -266,29 +268,29 @@ def test_one_source_and_one_translation() -> None:
         compiled.start(PROMPTS[:2])
 
 
-def test_another_number_of_beams_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_number_of_beams_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
     compiled = CompiledTranslation(translator(), 1, beams=3)
     with pytest.raises(InputError, match="compiled for 3 beams a source"):
         translate(compiled, PROMPTS, BeamConfig(beams=4), bos_id=1)
 
 
-def test_parts_that_know_no_branches_are_refused() -> None:
+def test_parts_that_cannot_branch_are_rejected() -> None:
     window = AttentionConfig(n_heads=2, pattern=WindowPatternConfig(size=3))
-    with pytest.raises(InputError, match="sees all earlier tokens"):
+    with pytest.raises(InputError, match="only if each layer sees all earlier tokens"):
         CompiledTranslation(translator(attention=window), 1)
     dynamic = RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=4))
     with pytest.raises(InputError, match="dynamic rotary"):
         CompiledTranslation(translator(position=dynamic), 1)
 
 
-def test_one_text_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_for_one_text_rejects_two(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
     with pytest.raises(InputError, match="one text at a time, not 2"):
         CompiledContinuation(decoder()).start([[1], [2]])
 
 
-def test_beams_are_refused_not_searched_wrongly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_for_one_text_rejects_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda *_: None)
     compiled = CompiledContinuation(decoder())
     with pytest.raises(InputError, match="one text at a time, not 3"):
@@ -296,17 +298,17 @@ def test_beams_are_refused_not_searched_wrongly(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("part", "said"),
+    ("part", "message"),
     [
         ({"attention": RecurrentConfig()}, "only attention"),
     ],
 )
-def test_parts_that_do_not_compile_are_named(part: dict, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_parts_that_do_not_compile_are_rejected_by_name(part: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         CompiledContinuation(decoder(**part))
 
 
-def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(InputError, match="needs a C\\+\\+ compiler"):
         CompiledContinuation(decoder())

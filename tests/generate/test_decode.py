@@ -45,9 +45,9 @@ def test_each_score_is_the_log_probability_of_its_tokens(
 ) -> None:
     """So each result stands at the place of its prompt, and nothing is lost."""
     decoding = SampleConfig(temperature=2.0, seed=1) if sampled else GreedyConfig()
-    found = generate(decoder, prompts, decoding, max_new_tokens=5, batch_size=batch_size)
-    assert len(found) == len(prompts)
-    for prompt, [g] in zip(prompts, found, strict=True):
+    results = generate(decoder, prompts, decoding, max_new_tokens=5, batch_size=batch_size)
+    assert len(results) == len(prompts)
+    for prompt, [g] in zip(prompts, results, strict=True):
         written = [*g.ids, EOS] if g.finished == "eos" else [*g.ids]
         assert EOS not in g.ids
         assert len(written) <= 5
@@ -61,8 +61,8 @@ def test_each_score_is_the_log_probability_of_its_tokens(
 
 def test_beam_scores_are_normalised_by_the_length_with_its_end(translator) -> None:
     sources, config = [[5, 6, 7], [8, 9]], BeamConfig(beams=6, n_best=4, length_penalty=0.9)
-    found = translate(translator, sources, config, max_new_tokens=4)
-    for source, best in zip(sources, found, strict=True):
+    results = translate(translator, sources, config, max_new_tokens=4)
+    for source, best in zip(sources, results, strict=True):
         assert 1 <= len(best) <= 4
         for g in best:
             row = [2, *g.ids, EOS] if g.finished == "eos" else [2, *g.ids]
@@ -73,12 +73,12 @@ def test_beam_scores_are_normalised_by_the_length_with_its_end(translator) -> No
             assert g.score == pytest.approx(expected, abs=1e-4)
 
 
-def test_nothing_to_do_is_done_at_once(decoder, translator) -> None:
+def test_no_prompts_give_no_results(decoder, translator) -> None:
     assert generate(decoder, [], GreedyConfig(), max_new_tokens=3) == []
     assert translate(translator, [], BeamConfig()) == []
 
 
-def test_an_empty_prompt_begins_like_a_document(decoder) -> None:
+def test_an_empty_prompt_begins_with_the_start_token(decoder) -> None:
     empty, begun = generate(decoder, [[], [EOS]], GreedyConfig(), max_new_tokens=6)
     assert empty == begun
     [other] = generate(decoder, [[]], GreedyConfig(), max_new_tokens=6, start_id=7)
@@ -92,11 +92,11 @@ def test_an_empty_prompt_begins_like_a_document(decoder) -> None:
 def test_any_of_several_tokens_ends_a_text(decoder, translator, ends: tuple[int, ...]) -> None:
     def written(eos_id) -> list[tuple[int, ...]]:
         how = {"decoding": SampleConfig(temperature=3.0), "max_new_tokens": 12, "eos_id": eos_id}
-        [[one]], [[other]] = (
+        [[continuation]], [[other]] = (
             generate(decoder, [[5, 6]], **how),
             translate(translator, [[5, 6]], **how),
         )
-        return [one.ids, other.ids]
+        return [continuation.ids, other.ids]
 
     whole = written(None)
     cut = [tuple(takewhile(lambda token: token not in ends, ids)) for ids in whole]
@@ -104,33 +104,33 @@ def test_any_of_several_tokens_ends_a_text(decoder, translator, ends: tuple[int,
     assert written(ends) == cut
 
 
-def test_an_empty_source_is_refused(translator) -> None:
+def test_an_empty_source_is_rejected(translator) -> None:
     with pytest.raises(InputError, match="prompt 1 has 0 tokens: this model reads at least 1"):
         translate(translator, [[5], []], GreedyConfig())
 
 
 @pytest.mark.parametrize("n", [0, -5])
-def test_a_limit_below_one_is_refused(decoder, n: int) -> None:
+def test_a_limit_below_one_is_rejected(decoder, n: int) -> None:
     with pytest.raises(InputError, match=f"max_new_tokens = {n}`: must be at least 1"):
         generate(decoder, [[5]], GreedyConfig(), max_new_tokens=n)
 
 
-def test_a_batch_of_none_is_refused(decoder) -> None:
+def test_a_batch_size_of_zero_is_rejected(decoder) -> None:
     with pytest.raises(InputError, match="batch_size must be at least 1, got 0"):
         generate(decoder, [[5]], GreedyConfig(), max_new_tokens=1, batch_size=0)
 
 
 def test_a_translation_may_be_50_longer_than_its_source(translator) -> None:
     with torch.no_grad():
-        found = translate(translator, [[5] * 4, [6]], GreedyConfig(), eos_id=None)
-    assert [(len(g.ids), g.finished) for [g] in found] == [(54, "length"), (51, "length")]
+        results = translate(translator, [[5] * 4, [6]], GreedyConfig(), eos_id=None)
+    assert [(len(g.ids), g.finished) for [g] in results] == [(54, "length"), (51, "length")]
 
 
-def test_a_seed_repeats_and_another_differs(decoder) -> None:
+def test_a_seed_repeats_its_texts_and_another_seed_differs(decoder) -> None:
     def sample(seed: int, prompts: list[list[int]]) -> list[tuple[int, ...]]:
         config = SampleConfig(temperature=3.0, seed=seed)
-        found = generate(decoder, prompts, config, max_new_tokens=30, eos_id=None, start_id=1)
-        return [g.ids for [g] in found]
+        results = generate(decoder, prompts, config, max_new_tokens=30, eos_id=None, start_id=1)
+        return [g.ids for [g] in results]
 
     state = torch.get_rng_state()
     assert sample(1, [[5], [5]]) == sample(1, [[5], [5]])
@@ -149,7 +149,7 @@ def test_a_cold_sample_is_greedy(decoder) -> None:
         assert generate(decoder, prompts, cold, max_new_tokens=9) == greedy
 
 
-def test_filters_do_not_touch_the_score(decoder) -> None:
+def test_filters_do_not_change_the_score(decoder) -> None:
     [[g]] = generate(decoder, [[5]], SampleConfig(top_k=2, seed=4), max_new_tokens=9)
     assert -inf < g.score < 0
     assert g.text == ""
@@ -157,7 +157,7 @@ def test_filters_do_not_touch_the_score(decoder) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("decoding", [GreedyConfig(), SampleConfig(seed=2), BeamConfig(n_best=2)])
-def test_a_gpu_writes_what_the_cpu_writes(decoder, translator, decoding) -> None:
+def test_a_gpu_generates_the_same_as_the_cpu(decoder, translator, decoding) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     rows = [[5, 6, 7], [8], [9, 10]]
@@ -167,8 +167,8 @@ def test_a_gpu_writes_what_the_cpu_writes(decoder, translator, decoding) -> None
         assert [[g.ids for g in best] for best in gpu] == [[g.ids for g in best] for best in cpu]
 
 
-def test_every_prompt_has_a_limit_of_its_own() -> None:
+def test_every_prompt_needs_a_limit() -> None:
     model = DecoderConfig(d_model=8, n_layers=1, attention=AttentionConfig(n_heads=1)).build(5)
-    for wanted in ([1], [1, 1, 1]):
+    for limits in ([1], [1, 1, 1]):
         with pytest.raises(ValueError, match="zip"):
-            decode(Continuation(model), [[1], [2]], GreedyConfig(), wanted, eos_id=None)
+            decode(Continuation(model), [[1], [2]], GreedyConfig(), limits, eos_id=None)

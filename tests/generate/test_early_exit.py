@@ -100,7 +100,9 @@ def leaves(rule: ExitRule, logits: Tensor) -> bool:
 
 @pytest.mark.parametrize("rule", [EntropyRule(0.0), ConfidenceRule(1.0)])
 @pytest.mark.parametrize("head", [ClassificationHeadConfig(), TaggingHeadConfig()])
-def test_the_strictest_threshold_is_the_whole_model_to_the_bit(rule: ExitRule, head: Any) -> None:
+def test_the_strictest_threshold_equals_the_whole_model_to_the_bit(
+    rule: ExitRule, head: Any
+) -> None:
     model, (tokens, valid) = classifier(head).float(), texts()
     early = EarlyExit(rule)
     with torch.inference_mode():
@@ -112,21 +114,21 @@ def test_the_strictest_threshold_is_the_whole_model_to_the_bit(rule: ExitRule, h
 
 
 @pytest.mark.parametrize("threshold", [0.3, 0.6, 0.8, 1.0, 1.05, 2.0])
-def test_each_text_is_answered_by_its_first_sure_exit(threshold: float) -> None:
+def test_each_text_leaves_at_its_first_certain_exit(threshold: float) -> None:
     model, (tokens, valid) = classifier(), texts()
     rule = EntropyRule(threshold)
     early = EarlyExit(rule)
-    found = early.logits(model, batch_of(inputs=tokens, valid=valid))
+    logits = early.logits(model, batch_of(inputs=tokens, valid=valid))
     for i in range(len(tokens)):
         row = tokens[i : i + 1, : int(valid[i].sum())]  # alone and without padding
         exits = list(model.exit_logits(row))
         depth = next((k for k, y in enumerate(exits[:-1], 1) if leaves(rule, y[0])), 4)
         assert early.depth_of[10 + i] == depth
-        assert_close(found[i], exits[depth - 1][0])
+        assert_close(logits[i], exits[depth - 1][0])
     assert early.depths.total() == 9
 
 
-def test_a_text_that_left_is_computed_no_more() -> None:
+def test_a_text_that_left_is_not_computed_further() -> None:
     model, (tokens, valid) = classifier(), texts()
     sizes: list[int] = []
     for block in model.stack.blocks:
@@ -138,18 +140,18 @@ def test_a_text_that_left_is_computed_no_more() -> None:
     assert len({*early.depths}) > 1
 
 
-def test_tags_leave_when_all_real_tokens_are_sure() -> None:
+def test_tags_leave_when_all_real_tokens_would() -> None:
     model, (tokens, valid) = classifier(TaggingHeadConfig()), texts()
     rule = EntropyRule(1.0)
     early = EarlyExit(rule)
-    found = early.logits(model, batch_of(inputs=tokens, valid=valid))
+    logits = early.logits(model, batch_of(inputs=tokens, valid=valid))
     for i in range(len(tokens)):
         n = int(valid[i].sum())
         exits = list(model.exit_logits(tokens[i : i + 1, :n]))
         sure = [all(leaves(rule, y[0, t]) for t in range(n)) for y in exits[:-1]]
         depth = sure.index(True) + 1 if any(sure) else 4
         assert early.depth_of[10 + i] == depth
-        assert_close(found[i, :n], exits[depth - 1][0])
+        assert_close(logits[i, :n], exits[depth - 1][0])
 
 
 # Language models.
@@ -168,22 +170,22 @@ def by_hand(
     inputs += [torch.zeros_like(inputs[0]) for _ in range(n_layers)]
     answers, depths = [], []
     for t in range(tokens.shape[1]):
-        some = Context.over(tokens[:, : t + 1], Causal())
+        so_far = Context.over(tokens[:, : t + 1], Causal())
         answer, depth = None, n_layers
         for i, block in enumerate(model.stack.blocks):
             if answer is None:
                 past = inputs[i][:, : t + 1]
-                inputs[i + 1][:, t] = block(past, some.restrict(model.stack.patterns[i]))[:, t]
+                inputs[i + 1][:, t] = block(past, so_far.restrict(model.stack.patterns[i]))[:, t]
                 y = inputs[i + 1][:, t : t + 1]
                 if str(i + 1) in model.exits and t >= free:
-                    logits = model.exits[str(i + 1)](y, some)[0, 0]
+                    logits = model.exits[str(i + 1)](y, so_far)[0, 0]
                     if leaves(rule, logits):
                         answer, depth = logits, i + 1
             else:
                 inputs[i + 1][:, t] = inputs[i][:, t]
         if answer is None:
             last = inputs[n_layers][:, t : t + 1]
-            answer = model.head(model.stack.norm(last, None), some)[0, 0]
+            answer = model.head(model.stack.norm(last, None), so_far)[0, 0]
         answers.append(answer)
         depths.append(depth)
     return torch.stack(answers), depths
@@ -192,15 +194,15 @@ def by_hand(
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
-def test_a_text_read_at_once_is_the_loop_over_its_tokens(name: str, rule: str) -> None:
+def test_a_whole_text_equals_the_loop_over_its_tokens(name: str, rule: str) -> None:
     model, (tokens, valid) = decoder(name), texts(4)
     early = EarlyExit(RULES[rule])
-    found = early.logits(model, batch_of(tokens=tokens, valid=valid))
+    logits = early.logits(model, batch_of(tokens=tokens, valid=valid))
     depths: list[int] = []
     for i in range(len(tokens)):
         n = int(valid[i].sum())
         expected, taken = by_hand(model, tokens[i : i + 1, :n], RULES[rule])
-        assert_close(found[i, :n], expected)
+        assert_close(logits[i, :n], expected)
         depths += taken
     assert sorted(early.depths.elements()) == sorted(depths)
 
@@ -208,19 +210,19 @@ def test_a_text_read_at_once_is_the_loop_over_its_tokens(name: str, rule: str) -
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
-def test_writing_with_a_cache_is_the_loop_with_propagated_states(name: str, rule: str) -> None:
+def test_cached_generation_equals_the_loop_with_propagated_states(name: str, rule: str) -> None:
     """Ragged prompts, padded on the left; a row leaves the batch on the way."""
     model, early = decoder(name), EarlyExit(RULES[rule])
     prompts = [[3, 1, 4, 1, 5], [9, 2], [6]]
     following = torch.tensor([[2, 7, 1, 8], [2, 8, 1, 8], [2, 8, 4, 5]])
     writer = Continuation(model, early=early)
-    found = [writer.start(prompts)]
+    logits = [writer.start(prompts)]
     rows = torch.arange(3)
     for t in range(4):
         if t == 2:
             rows = torch.tensor([0, 2])
             writer.select(rows)
-        found.append(writer.step(following[rows, t]))
+        logits.append(writer.step(following[rows, t]))
     depths: list[int] = []
     means: list[float] = []
     for i, prompt in enumerate(prompts):
@@ -231,8 +233,8 @@ def test_writing_with_a_cache_is_the_loop_with_propagated_states(name: str, rule
         means.append(sum(taken[len(prompt) :]) / steps)
         for t in range(steps + 1):
             place = i if t < 3 else {0: 0, 2: 1}[i]
-            wanted = expected[len(prompt) - 1 + t]
-            assert_close(found[t][place].double(), wanted, rtol=1e-5, atol=1e-5)
+            of_token = expected[len(prompt) - 1 + t]
+            assert_close(logits[t][place].double(), of_token, rtol=1e-5, atol=1e-5)
     assert early.text_depths == means
     assert sorted(early.depths.elements()) == sorted(depths)
     if rule != "all_leave" and name != "parallel":
@@ -242,7 +244,7 @@ def test_writing_with_a_cache_is_the_loop_with_propagated_states(name: str, rule
 @pytest.mark.parametrize("rule", [EntropyRule(0.0), ConfidenceRule(1.0)])
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
-def test_writing_at_the_strictest_threshold_is_the_whole_model_to_the_bit(
+def test_generation_at_the_strictest_threshold_equals_the_whole_model_to_the_bit(
     name: str, rule: ExitRule
 ) -> None:
     model = decoder(name).float()
@@ -254,7 +256,7 @@ def test_writing_at_the_strictest_threshold_is_the_whole_model_to_the_bit(
         assert torch.equal(whole.step(tokens), early.step(tokens))
 
 
-def test_layers_above_the_last_row_that_left_attend_to_nothing() -> None:
+def test_layers_above_the_exit_of_all_rows_do_not_run() -> None:
     model, ran = decoder(), []
     early = EarlyExit(EntropyRule(1e9))
     writer = Continuation(model, early=early)
@@ -272,7 +274,7 @@ def test_layers_above_the_last_row_that_left_attend_to_nothing() -> None:
 @pytest.mark.parametrize(
     "written", ["entropy", "entropy:x", "sure:0.3", "confidence:1.5", "entropy:-1", "entropy:nan"]
 )
-def test_other_rules_are_refused(written: str) -> None:
+def test_invalid_rules_are_rejected(written: str) -> None:
     with pytest.raises(
         InputError, match=f"`exit = {written}`: write entropy:0.3 or confidence:0.9"
     ):
@@ -281,7 +283,7 @@ def test_other_rules_are_refused(written: str) -> None:
     assert exit_rule("confidence:0.9") == ConfidenceRule(0.9)
 
 
-def test_models_that_cannot_leave_early_are_refused() -> None:
+def test_models_that_cannot_exit_early_are_rejected() -> None:
     with pytest.raises(InputError, match=r"no early exits: train one with model.exits"):
         check_exits_early(DecoderConfig(**{**SIZES, "exits": ()}).build(11))
     config = DecoderConfig(**{**SIZES, "attention": RecurrentConfig()})

@@ -28,7 +28,7 @@ def fingerprint_of(model: DecoderModel) -> str:
     return graphs.fingerprint(model, (torch.zeros(1, 1),), ())
 
 
-def test_the_name_of_a_graph_is_that_of_everything_but_the_weights() -> None:
+def test_a_fingerprint_depends_on_everything_but_the_weights() -> None:
     plain = fingerprint_of(decoder())
     assert fingerprint_of(decoder()) == plain
     assert fingerprint_of(decoder().train()) == plain  # decoding puts it in order
@@ -49,7 +49,7 @@ def test_the_name_of_a_graph_is_that_of_everything_but_the_weights() -> None:
     assert len(set(names)) == len(names)
 
 
-def test_activations_and_ties_are_part_of_the_name() -> None:
+def test_a_fingerprint_depends_on_activations_and_ties() -> None:
     models = [decoder(feedforward=FeedForwardConfig(activation=a)) for a in ("relu", "gelu")]
     models += [decoder(feedforward=FeedForwardConfig(activation="gelu_tanh"))]
     models += [
@@ -60,7 +60,7 @@ def test_activations_and_ties_are_part_of_the_name() -> None:
 
 
 @pytest.mark.long
-def test_a_name_is_the_same_in_another_process() -> None:
+def test_a_fingerprint_is_the_same_in_another_process() -> None:
     code = """
 from tests.generate.test_graphs import decoder, fingerprint_of, FeedForwardConfig
 for activation in ("relu", "gelu", "gelu_tanh"):
@@ -72,7 +72,7 @@ for activation in ("relu", "gelu", "gelu_tanh"):
     assert len(set(done[0].stdout.split())) == 3
 
 
-def test_what_a_graph_is_asked_is_part_of_its_name() -> None:
+def test_a_fingerprint_depends_on_the_inputs_and_their_axes() -> None:
     model, rows = decoder(), {0: torch.export.Dim.DYNAMIC}
     names = {
         graphs.fingerprint(model, (torch.zeros(2, beams),), (lengths,))
@@ -82,20 +82,20 @@ def test_what_a_graph_is_asked_is_part_of_its_name() -> None:
     assert len(names) == 4
 
 
-def test_classes_typed_in_by_hand_have_a_name_too() -> None:
-    made = []
+def test_classes_without_a_source_file_have_a_fingerprint() -> None:
+    names = []
     for k in (1, 2, 2):
         scope: dict = {"nn": torch.nn}
         code = (
             f"class Mine(nn.Module):\n    def forward(self, x):\n        return (lambda: x * {k})()"
         )
         exec(code, scope)
-        made.append(graphs.fingerprint(scope["Mine"](), (), ()))
-    assert made[0] != made[1] == made[2]
+        names.append(graphs.fingerprint(scope["Mine"](), (), ()))
+    assert names[0] != names[1] == names[2]
 
 
 @pytest.mark.parametrize("shape", [(1, 7), (1, 1, 7), (3, 7), (3, 1, 7), (2, 5, 7)])
-def test_a_product_is_the_linear_map(shape: tuple[int, ...]) -> None:
+def test_a_product_equals_the_linear_layer(shape: tuple[int, ...]) -> None:
     x, w, b = torch.randn(shape), torch.randn(5, 7), torch.randn(5)
     want = F.linear(x, w, b)
     torch.testing.assert_close(graphs.product(x, w, b), want)
@@ -103,7 +103,7 @@ def test_a_product_is_the_linear_map(shape: tuple[int, ...]) -> None:
 
 
 class Grown(nn.Module):
-    """A part of someone's own whose numbers come from elsewhere: a function, a closure, a field."""
+    """A custom part that depends on a function, a closure and a private field."""
 
     def __init__(self, grow: Callable[[Tensor], Tensor], private: float) -> None:
         super().__init__()
@@ -115,8 +115,8 @@ class Grown(nn.Module):
 
 
 @pytest.mark.long
-def test_other_peoples_parts_are_named_by_what_they_compute() -> None:
-    """Not by the text of their class, which says nothing of what it calls."""
+def test_custom_parts_are_identified_by_their_traced_graph() -> None:
+    """The text of their class does not contain what it calls."""
 
     def name(times: float, private: float) -> str:
         module, example = Grown(lambda x: x.relu() * times, private), (torch.ones(2, 3),)
@@ -128,7 +128,7 @@ def test_other_peoples_parts_are_named_by_what_they_compute() -> None:
     assert not graphs.has_other_parts(decoder())
 
 
-def test_a_disk_that_refuses_is_one_message(
+def test_a_cache_that_cannot_be_written_is_an_input_error(
     disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     linear, example = nn.Linear(3, 4), (torch.ones(1, 3),)
@@ -145,7 +145,7 @@ def test_a_disk_that_refuses_is_one_message(
 
 
 @pytest.mark.long
-def test_the_weights_of_products_alone_are_packed() -> None:
+def test_only_weights_of_products_are_packed() -> None:
     """Not those that one row is multiplied with, nor a table that is also looked up in."""
 
     class Rows(nn.Module):
@@ -157,9 +157,9 @@ def test_the_weights_of_products_alone_are_packed() -> None:
         def forward(self, ids: Tensor) -> Tensor:
             return F.linear(self.map(self.table(ids)), self.table.weight)
 
-    several, one = torch.zeros(2, 3, dtype=torch.long), torch.zeros(1, 1, dtype=torch.long)
+    several, single = torch.zeros(2, 3, dtype=torch.long), torch.zeros(1, 1, dtype=torch.long)
     with warnings.catch_warnings(action="ignore"):
-        of_several, of_one = (graphs._traced(Rows(), (ids,), ({},)) for ids in (several, one))
+        of_several, of_one = (graphs._traced(Rows(), (ids,), ({},)) for ids in (several, single))
     assert graphs._factors(of_several) == ["map.weight"]
     assert graphs._factors(of_one) == []
 
@@ -170,7 +170,7 @@ def test_the_weights_of_products_alone_are_packed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["loop", "torch", "onednn"])
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_graph_of_each_writes_the_same(
+def test_a_graph_of_each_kind_of_product_generates_the_same(
     kind: str, tied: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
@@ -184,8 +184,8 @@ def test_a_graph_of_each_writes_the_same(
     model = config.build(vocab_size=60).eval()
     plain = generate(model, [[1, 2, 3]], GreedyConfig(), max_new_tokens=12, eos_id=None)
     compiled = CompiledContinuation(model)
-    found = generate(compiled, [[1, 2, 3]], GreedyConfig(), max_new_tokens=12, eos_id=None)
-    assert found[0][0].ids == plain[0][0].ids
+    compiled_texts = generate(compiled, [[1, 2, 3]], GreedyConfig(), max_new_tokens=12, eos_id=None)
+    assert compiled_texts[0][0].ids == plain[0][0].ids
     table = [name for name in packed if "embed" in name]
     assert bool(packed) == (kind == "onednn")
     assert not table, "the table is read by the embedding too"

@@ -18,9 +18,9 @@ ENDS = (0,)
 
 
 def applied(before: list[int], written: list[int], limit: int = 9, **rules: Any) -> Tensor:
-    found = Rules.over(RulesConfig(**rules), [before], [limit], ENDS)
-    assert found is not None
-    return found.apply(SCORES, torch.tensor([written], dtype=torch.long))[0]
+    of_text = Rules.over(RulesConfig(**rules), [before], [limit], ENDS)
+    assert of_text is not None
+    return of_text.apply(SCORES, torch.tensor([written], dtype=torch.long))[0]
 
 
 def without(*tokens: int) -> list[float]:
@@ -49,35 +49,35 @@ def without(*tokens: int) -> list[float]:
         ({"repetition_penalty": 0.5}, [3], [], [2.0, -1.0, 0.5, -1.5]),
     ],
 )
-def test_each_rule(
+def test_each_rule_changes_the_scores_as_defined(
     rules: dict[str, Any], before: list[int], written: list[int], expected: list[float]
 ) -> None:
     assert applied(before, written, **rules).tolist() == expected
 
 
-def test_normalised_again() -> None:
-    found = applied([1], [], suppress_tokens=(0,), renormalize_logits=True)
-    assert found[0] == -inf
-    assert float(found.exp().sum()) == pytest.approx(1.0)
+def test_renormalised_scores_are_probabilities() -> None:
+    scores = applied([1], [], suppress_tokens=(0,), renormalize_logits=True)
+    assert scores[0] == -inf
+    assert float(scores.exp().sum()) == pytest.approx(1.0)
 
 
-def test_a_shorter_text_beside_a_longer_one_is_judged_alone() -> None:
+def test_rules_apply_to_each_text_separately() -> None:
     rules = Rules.over(
         RulesConfig(min_length=3, no_repeat_ngram_size=1), [[1, 2], [3]], [9, 9], ENDS
     )
     assert rules is not None
-    both = rules.apply(SCORES.expand(4, -1), torch.tensor([[2], [0], [2], [1]]))
-    assert both.tolist() == [without(1, 2), without(0, 1, 2), without(0, 2, 3), without(0, 1, 3)]
+    scores = rules.apply(SCORES.expand(4, -1), torch.tensor([[2], [0], [2], [1]]))
+    assert scores.tolist() == [without(1, 2), without(0, 1, 2), without(0, 2, 3), without(0, 1, 3)]
     assert rules.keep(torch.tensor([1])).apply(SCORES, torch.tensor([[2]])).tolist() == [
         without(0, 2, 3)
     ]
 
 
-def test_ngrams_by_hand() -> None:
+def test_repeated_ngrams_equal_a_plain_search() -> None:
     history = [[-1, 1, 2, 1, 2], [3, 1, 2, 0, 1], [-1, -1, -1, -1, 1]]
     for n in (1, 2, 3, 6):
-        found = ngrams_repeated(torch.tensor(history), n, 4).tolist()
-        for row, banned in zip(history, found, strict=True):
+        repeated = ngrams_repeated(torch.tensor(history), n, 4).tolist()
+        for row, banned in zip(history, repeated, strict=True):
             ids = [i for i in row if i >= 0]
             there = {tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)}
             tail = ids[len(ids) - n + 1 :] if n > 1 else []
@@ -85,12 +85,12 @@ def test_ngrams_by_hand() -> None:
             assert banned == [full and (*tail, token) in there for token in range(4)]
 
 
-def test_no_penalty_is_the_same_tensor() -> None:
+def test_no_penalty_returns_the_same_tensor() -> None:
     assert repetition_penalised(SCORES, torch.tensor([[1]]), 1.0) is SCORES
     assert Rules.over(RulesConfig(max_new_tokens=3, max_length=9), [[1]], [9], ENDS) is None
 
 
-def test_lengths() -> None:
+def test_limits_follow_the_rules() -> None:
     assert RulesConfig().limit(None, 3, 7) == 7
     assert RulesConfig(max_length=5).limit(None, 3, 7) == 2
     assert RulesConfig(max_length=5, max_new_tokens=4).limit(None, 3, 7) == 4
@@ -100,7 +100,7 @@ def test_lengths() -> None:
 
 
 @pytest.mark.parametrize("decoding", [GreedyConfig, SampleConfig, BeamConfig])
-def test_every_kind_of_decoding_obeys(decoding: Any) -> None:
+def test_every_kind_of_decoding_obeys_the_rules(decoding: Any) -> None:
     rules = RulesConfig(suppress_tokens=(3,), min_new_tokens=4, no_repeat_ngram_size=2)
     prompts = [(1,), (2, 1)]
     for [best] in decode(Table(5, 0), prompts, decoding(rules=rules), [12, 12], eos_id=0):

@@ -27,13 +27,13 @@ def softmax(row: list[float]) -> list[float]:
 
 
 @given(WITH_A_TOKEN, st.integers(1, 12))
-def test_top_k_keeps_what_fewer_than_k_exceed(row: list[float], k: int) -> None:
+def test_top_k_keeps_tokens_that_fewer_than_k_exceed(row: list[float], k: int) -> None:
     expected = {i for i, z in enumerate(row) if z > -inf and sum(y > z for y in row) < k}
     assert kept(top_k(torch.tensor([row]), k)) == expected
 
 
 @given(WITH_A_TOKEN, st.floats(0.01, 0.99))
-def test_top_p_keeps_what_less_than_p_outweighs(row: list[float], p: float) -> None:
+def test_top_p_keeps_tokens_that_less_than_p_outweighs(row: list[float], p: float) -> None:
     probabilities = softmax(row)
     above = [sum(q for q, y in zip(probabilities, row, strict=True) if y > z) for z in row]
     sure = {i for i, z in enumerate(row) if z > -inf and above[i] < p - 1e-9}
@@ -42,7 +42,7 @@ def test_top_p_keeps_what_less_than_p_outweighs(row: list[float], p: float) -> N
 
 
 @given(WITH_A_TOKEN, st.floats(0.01, 1.0))
-def test_min_p_keeps_what_is_p_times_as_probable_as_the_best(row: list[float], p: float) -> None:
+def test_min_p_keeps_tokens_p_times_as_probable_as_the_best(row: list[float], p: float) -> None:
     ratios = [exp(z - max(row)) for z in row]
     sure = {i for i, ratio in enumerate(ratios) if ratio >= p * (1 + 1e-5)}
     perhaps = {i for i, ratio in enumerate(ratios) if ratio >= p * (1 - 1e-5) and ratio > 0}
@@ -70,7 +70,7 @@ def test_filters_never_remove_the_best_nor_add_or_break_anything(keep, row: list
     assert (after[logits == logits.amax(-1, keepdim=True)] > -inf).all() or max(row) == -inf
 
 
-def test_filters_that_keep_everything_return_the_very_same_numbers() -> None:
+def test_filters_that_keep_everything_return_equal_logits() -> None:
     logits = torch.randn(3, 1000) * 20
     for same in (top_k(logits, 1000), top_k(logits, 9999), top_p(logits, 1.0), min_p(logits, 0.0)):
         assert torch.equal(same, logits)
@@ -88,7 +88,7 @@ def test_all_top_k_ties_stay() -> None:
 
 
 @given(WITH_A_TOKEN, st.sampled_from([0.0, 0.25, 0.5, 1 - 2**-53]) | st.floats(0, 1 - 2**-53))
-def test_draw_never_draws_the_impossible(row: list[float], number: float) -> None:
+def test_draw_never_returns_a_token_of_probability_zero(row: list[float], number: float) -> None:
     token = draw(torch.tensor([row]), torch.tensor([number], dtype=torch.float64))
     assert row[int(token)] > -inf
 
@@ -99,7 +99,7 @@ def test_draw_inverts_the_distribution_function() -> None:
     assert draw(logits, numbers).tolist() == [0, 0, 1, 1, 3]
 
 
-def test_draws_have_the_model_s_frequencies() -> None:
+def test_draws_have_the_frequencies_of_the_model() -> None:
     n = 20_000
     logits = torch.tensor([[0.5, -1.0, 2.0, 0.0]])
     tokens = draw(logits.expand(n, 4), uniforms([generator_of(0, 5)] * n))
@@ -109,12 +109,12 @@ def test_draws_have_the_model_s_frequencies() -> None:
 
 
 @pytest.mark.parametrize("row", [[-inf, -inf], [float("nan"), 0.0]])
-def test_draw_refuses_logits_that_are_no_distribution(row: list[float]) -> None:
+def test_draw_rejects_logits_without_a_distribution(row: list[float]) -> None:
     with pytest.raises(InputError, match=r"NaN or are all -inf"):
         draw(torch.tensor([[0.0, 0.0], row]), torch.zeros(2, dtype=torch.float64))
 
 
-def test_each_row_has_a_stream_of_its_own() -> None:
+def test_each_row_has_its_own_random_stream() -> None:
     def numbers(seed: int, rows: list[int], n: int) -> torch.Tensor:
         generators = [generator_of(seed, row) for row in rows]
         return torch.stack([uniforms(generators) for _ in range(n)])
@@ -142,7 +142,7 @@ def test_each_row_has_a_stream_of_its_own() -> None:
         {"top_q": 0.5},
     ],
 )
-def test_impossible_settings_are_refused(bad: dict[str, float]) -> None:
+def test_invalid_settings_are_rejected(bad: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         SampleConfig(**bad)
 
@@ -150,6 +150,6 @@ def test_impossible_settings_are_refused(bad: dict[str, float]) -> None:
 @pytest.mark.parametrize(
     "config", [GreedyConfig(), SampleConfig(top_k=3, seed=5), BeamConfig(n_best=2)]
 )
-def test_settings_survive_the_round_trip_through_plain_data(config) -> None:
+def test_settings_round_trip_through_plain_data(config) -> None:
     adapter = TypeAdapter(DecodingConfig)
     assert adapter.validate_python(adapter.dump_python(config)) == config

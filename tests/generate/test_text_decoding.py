@@ -60,7 +60,7 @@ def test_pieces_join_to_the_text_before_the_stop_string(tokenizer, text, stop) -
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-def test_text_is_shown_as_soon_as_it_is_settled(tokenizer) -> None:
+def test_text_is_returned_as_soon_as_it_is_final(tokenizer) -> None:
     row = TextDecoder(tokenizer, ["aab"]).open()
     shown = [row.push(token) for c in "xaaac€" for token in tokenizer.encode(c)]
     assert shown == ["x", "", "", "a", "aac", "", "", "€"]
@@ -68,7 +68,7 @@ def test_text_is_shown_as_soon_as_it_is_settled(tokenizer) -> None:
     assert not row.stopped
 
 
-def test_what_was_held_back_is_shown_in_the_end(tokenizer) -> None:
+def test_text_that_was_held_back_is_returned_at_the_end(tokenizer) -> None:
     row = TextDecoder(tokenizer, ["stop"]).open()
     assert "".join(row.push(token) for token in tokenizer.encode("xsto")) == "x"
     assert row.finish() == "sto"
@@ -94,7 +94,7 @@ def test_a_character_that_never_completes_is_one_replacement(tokenizer) -> None:
     stop=st.lists(st.sampled_from(["a", "b", "ab", " ", "e", "\n"]), max_size=2),
 )
 @pytest.mark.long
-def test_the_stream_is_the_text_of_generate_is_the_decoding(
+def test_streamed_and_generated_text_equal_the_decoding(
     model, tokenizer, prompt, seed, stop
 ) -> None:
     text_decoder, decoding = TextDecoder(tokenizer, stop), SampleConfig(seed=seed)
@@ -108,7 +108,7 @@ def test_the_stream_is_the_text_of_generate_is_the_decoding(
         assert not any(s in tokenizer.decode(list(g.ids[:-1])) for s in stop)
 
 
-def test_a_row_that_stops_leaves_the_others_alone(model, tokenizer) -> None:
+def test_a_row_that_stops_does_not_change_the_others(model, tokenizer) -> None:
     prompts, decoding = [[70], [80, 81], [90]], SampleConfig(seed=1, temperature=2.0)
     free = generate(
         model, prompts, decoding, max_new_tokens=30, text_decoder=TextDecoder(tokenizer)
@@ -122,7 +122,7 @@ def test_a_row_that_stops_leaves_the_others_alone(model, tokenizer) -> None:
         assert before.ids[: len(after.ids)] == after.ids
 
 
-def test_a_stream_may_be_left_and_the_model_keeps_its_mode(model, tokenizer) -> None:
+def test_an_abandoned_stream_leaves_the_mode_of_the_model(model, tokenizer) -> None:
     model.train()
     try:
         text_decoder = TextDecoder(tokenizer)
@@ -137,7 +137,7 @@ def test_a_stream_may_be_left_and_the_model_keeps_its_mode(model, tokenizer) -> 
         model.eval()
 
 
-def test_what_is_wrong_is_said_at_the_call(model, tokenizer) -> None:
+def test_invalid_arguments_are_rejected_at_the_call(model, tokenizer) -> None:
     with pytest.raises(InputError, match="prompt 0 has 0 tokens"):
         stream(
             Continuation(model),
@@ -155,7 +155,7 @@ def test_what_is_wrong_is_said_at_the_call(model, tokenizer) -> None:
         generate(model, [[70]], BeamConfig(), max_new_tokens=3, text_decoder=text_decoder)
 
 
-def test_beams_have_text_too(model, tokenizer) -> None:
+def test_beams_have_text(model, tokenizer) -> None:
     config, text_decoder = BeamConfig(beams=3, n_best=3), TextDecoder(tokenizer)
     [best] = generate(model, [[70]], config, max_new_tokens=6, text_decoder=text_decoder)
     assert [g.text for g in best] == [tokenizer.decode(list(g.ids)) for g in best]
@@ -195,8 +195,12 @@ SPACING = {
 def test_a_continuation_keeps_its_first_space(name: str, prompt: str, text: str) -> None:
     """It is what the whole has beyond the prompt; an answer begins on its own."""
     tokenizer = SPACING[name]
-    before, both = tokenizer.encode(prompt), tokenizer.encode(prompt + text)
-    new = both[len(before) :] if both[: len(before)] == before else tokenizer.encode(text)
+    before, prompt_and_text = tokenizer.encode(prompt), tokenizer.encode(prompt + text)
+    new = (
+        prompt_and_text[len(before) :]
+        if prompt_and_text[: len(before)] == before
+        else tokenizer.encode(text)
+    )
     ids = [*(tokenizer.before or ()), *before]
     whole = tokenizer.decode([*before, *new])
     continued = TextDecoder(tokenizer, continues=True).write(new, ids)
@@ -217,7 +221,7 @@ def test_generated_and_streamed_text_keeps_its_first_space(name: str, decoding) 
         model.head.bias[word] = 50.0
     prompt = [1, *tokenizer.encode("ab")]
     options = {"max_new_tokens": 2, "text_decoder": TextDecoder(tokenizer, continues=True)}
-    [[found, *_]] = generate(model, [prompt], decoding, **options)
-    assert found.text == " ab ab"
+    [[generated, *_]] = generate(model, [prompt], decoding, **options)
+    assert generated.text == " ab ab"
     if not isinstance(decoding, BeamConfig):
         assert [*stream(Continuation(model), prompt, decoding, **options)] == [" ab", " ab"]

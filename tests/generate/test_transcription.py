@@ -45,8 +45,8 @@ def texts(
 ) -> list[list[tuple[tuple[int, ...], float]]]:
     writer = Translation(built(medium), BOS, **options)
     transcription = Transcription(writer, signals, medium)
-    found = transcribe(transcription, decoding, max_new_tokens=8, batch_size=3)
-    return [[(g.ids, pytest.approx(g.score, abs=1e-5)) for g in best] for best in found]
+    results = transcribe(transcription, decoding, max_new_tokens=8, batch_size=3)
+    return [[(g.ids, pytest.approx(g.score, abs=1e-5)) for g in best] for best in results]
 
 
 @pytest.mark.parametrize("decoding", DECODINGS)
@@ -59,18 +59,22 @@ def test_the_cache_changes_nothing(medium: Medium, decoding: GreedyConfig | Beam
 
 @pytest.mark.long
 @pytest.mark.parametrize("decoding", DECODINGS)
-def test_clips_of_several_lengths_are_each_as_alone(decoding: GreedyConfig | BeamConfig) -> None:
+def test_a_clip_does_not_depend_on_others_of_other_lengths(
+    decoding: GreedyConfig | BeamConfig,
+) -> None:
     signals = signals_of("audio")
-    alone = [best for one in signals for best in texts("audio", [one], decoding)]
+    alone = [best for signal in signals for best in texts("audio", [signal], decoding)]
     assert texts("audio", signals, decoding) == alone
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("decoding", DECODINGS)
-def test_images_of_several_sizes_are_each_as_alone(decoding: GreedyConfig | BeamConfig) -> None:
+def test_an_image_does_not_depend_on_others_of_other_sizes(
+    decoding: GreedyConfig | BeamConfig,
+) -> None:
     sizes = [(4, 8), (6, 8), (4, 8), (8, 6), (4, 10), (6, 8)]
     images = [torch.randint(0, 256, (1, *size), dtype=torch.uint8) for size in sizes]
-    alone = [best for one in images for best in texts("images", [one], decoding)]
+    alone = [best for image in images for best in texts("images", [image], decoding)]
     assert texts("images", images, decoding) == alone
 
 
@@ -82,17 +86,17 @@ def test_padding_changes_no_logits() -> None:
         torch.testing.assert_close(together.start([[i]])[0], row)
 
 
-def test_a_text_ends_with_its_clip() -> None:
+def test_the_default_limit_follows_the_length_of_a_clip() -> None:
     signals = signals_of("audio")
     transcription = Transcription(Translation(built("audio"), BOS), signals, "audio")
-    found = transcribe(transcription, GreedyConfig(), eos_id=None)
-    assert [len(best.ids) for [best] in found] == [n // 4 + 50 for n in transcription.lengths]
+    results = transcribe(transcription, GreedyConfig(), eos_id=None)
+    assert [len(best.ids) for [best] in results] == [n // 4 + 50 for n in transcription.lengths]
     rules = RulesConfig(max_new_tokens=3)
-    found = transcribe(transcription, GreedyConfig(rules=rules), eos_id=None)
-    assert {len(best.ids) for [best] in found} == {3}
+    results = transcribe(transcription, GreedyConfig(rules=rules), eos_id=None)
+    assert {len(best.ids) for [best] in results} == {3}
 
 
-def test_no_token_at_all_is_refused() -> None:
+def test_a_limit_of_zero_tokens_is_rejected() -> None:
     transcription = Transcription(Translation(built("audio"), BOS), signals_of("audio"), "audio")
     with pytest.raises(InputError, match=r"`max_new_tokens = .*must be at least 1"):
         transcribe(transcription, GreedyConfig(), max_new_tokens=0)

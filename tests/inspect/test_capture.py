@@ -49,10 +49,10 @@ def test_weights_of_a_decoder_are_causal_and_sum_to_one(
     model = DecoderConfig(d_model=16, n_layers=2, attention=attention).build(11).eval()
     tokens = torch.randint(0, 11, (3, 6))
     plain = model(tokens)
-    with attention_weights(model) as caught:
+    with attention_weights(model) as by_module:
         assert torch.equal(model(tokens), plain)
-    assert list(caught) == [f"stack.blocks.{i}.attention" for i in range(2)]
-    for weights in caught.values():
+    assert list(by_module) == [f"stack.blocks.{i}.attention" for i in range(2)]
+    for weights in by_module.values():
         assert weights.shape == (3, 4, 6, 6)
         assert torch.equal(weights.triu(1), torch.zeros_like(weights))
         assert torch.allclose(weights.sum(-1), torch.ones(3, 4, 6))
@@ -62,26 +62,26 @@ def test_cross_attention_never_looks_at_padding() -> None:
     model = EncoderDecoderConfig(d_model=16, n_layers=1).build(11).eval()
     valid = torch.tensor([[True, True, False], [True, True, True]])
     source = torch.randint(0, 11, (2, 3))
-    with attention_weights(model) as caught:
+    with attention_weights(model) as by_module:
         model(source, torch.randint(0, 11, (2, 4)), source_valid=valid)
-    weights = caught["decoder.blocks.0.cross_attention"]
+    weights = by_module["decoder.blocks.0.cross_attention"]
     assert weights.shape == (2, 8, 4, 3)
     assert (weights[0, :, :, 2] == 0).all()
     assert torch.allclose(weights.sum(-1), torch.ones(2, 8, 4))
 
 
-def test_hooks_are_gone_afterwards_even_after_an_error() -> None:
+def test_hooks_are_removed_even_after_an_error() -> None:
     model = DecoderConfig(d_model=16, n_layers=1).build(5).eval()
     with pytest.raises(RuntimeError, match="stop"), attention_weights(model):
         raise RuntimeError("stop")
-    with attention_weights(model) as caught:
+    with attention_weights(model) as by_module:
         pass
     model(torch.tensor([[1, 2]]))
-    assert caught == {}
+    assert by_module == {}
 
 
 class Negated(nn.Module):
-    """A score of someone's own: the negative square of the distance."""
+    """A custom score: the negative square of the distance."""
 
     def forward(self, q: Tensor, k: Tensor) -> Tensor:
         return -(q[:, :, :, None] - k[:, :, None]).square().sum(-1)
@@ -121,24 +121,24 @@ def _values(attention: MultiHead, x: Tensor) -> Tensor:
 
 def _output_of(model: DecoderModel, tokens: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Of every layer: the output by its shown weights, and the output that it had."""
-    found: dict[str, Tensor] = {}
+    by_weights: dict[str, Tensor] = {}
     had: dict[str, Tensor] = {}
 
     def keep(name: str, attention: Any) -> Any:
         def hook(_: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
             had[name] = out
             x = args[0]
-            heads = caught[name] @ _values(attention, x)
-            found[name] = attention.merge(attention.output(heads, x))
+            heads = shown[name] @ _values(attention, x)
+            by_weights[name] = attention.merge(attention.output(heads, x))
 
         return attention.register_forward_hook(hook)
 
-    with attention_weights(model) as caught:
+    with attention_weights(model) as shown:
         hooks = [keep(n, m) for n, m in model.named_modules() if isinstance(m, MultiHead)]
         model(tokens)
     for hook in hooks:
         hook.remove()
-    return found, had
+    return by_weights, had
 
 
 def _check_reproduced(**attention: Any) -> None:
@@ -153,10 +153,10 @@ def _check_reproduced(**attention: Any) -> None:
     model = config.build(11).double().eval()
     for parameter in model.parameters():
         parameter.data += 0.5 * torch.randn_like(parameter)
-    found, had = _output_of(model, torch.randint(0, 11, (2, 9)))
+    by_weights, had = _output_of(model, torch.randint(0, 11, (2, 9)))
     assert len(had) == 2
     for name, output in had.items():
-        torch.testing.assert_close(found[name], output, rtol=1e-9, atol=1e-11)
+        torch.testing.assert_close(by_weights[name], output, rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.parametrize("score", SCORES)
@@ -185,7 +185,9 @@ def test_weights_times_values_are_the_output_for_every_core_and_gate(parts: Any)
 
 
 @pytest.mark.parametrize("score", ["scaled dot", "bilinear", "additive", "softcap"])
-def test_weights_are_those_of_the_tiles_too(score: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_equal_those_of_tiled_attention(
+    score: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tiles, "DENSE_LIMIT", 64)
     _check_reproduced(score=SCORES[score], position=ALiBiConfig())
 
@@ -195,23 +197,23 @@ def test_differential_attention_shows_both_maps_of_every_pair() -> None:
     config = DecoderConfig(d_model=16, n_layers=1, attention=attention)
     model = config.build(11).double().eval()
     [block] = model.stack.blocks
-    seen: list[Tensor] = []
-    block.attention.core.register_forward_hook(lambda _, args, out: seen.extend([args[2], out]))
-    with attention_weights(model) as caught:
+    recorded: list[Tensor] = []
+    block.attention.core.register_forward_hook(lambda _, args, out: recorded.extend([args[2], out]))
+    with attention_weights(model) as by_module:
         model(torch.randint(0, 11, (2, 5)))
-    [weights] = caught.values()
+    [weights] = by_module.values()
     assert torch.allclose(weights.sum(-1), weights.new_ones(2, 4, 5))
-    v, out = seen
+    v, out = recorded
     core = block.attention.core
-    both = torch.cat([v[:, ::2], v[:, 1::2]], dim=-1)
-    mixed = (weights[:, ::2] - core.strength.double() * weights[:, 1::2]) @ both
+    pairs = torch.cat([v[:, ::2], v[:, 1::2]], dim=-1)
+    mixed = (weights[:, ::2] - core.strength.double() * weights[:, 1::2]) @ pairs
     mixed = core.norm(mixed) * (1 - core.lambda_init)
     first, second = mixed.chunk(2, dim=-1)
     expected = torch.stack([first, second], dim=2).flatten(1, 2)
     torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-7)
 
 
-def test_rows_that_share_a_memory_have_weights_of_their_own() -> None:
+def test_rows_that_share_a_memory_have_their_own_weights() -> None:
     model = EncoderDecoderConfig(d_model=16, n_layers=1).build(11).double().eval()
     source, target = torch.randint(0, 11, (2, 6)), torch.randint(0, 11, (6, 4))
     memory = model.encode(source)
@@ -225,7 +227,7 @@ def test_rows_that_share_a_memory_have_weights_of_their_own() -> None:
 
 
 class Silent(nn.Module):
-    """A core of someone's own that does not show its weights."""
+    """A custom core that does not show its weights."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any = None) -> Tensor:
         return v
@@ -237,7 +239,7 @@ class SilentConfig:
         return Silent()
 
 
-def test_a_core_that_cannot_show_its_weights_is_refused_by_name() -> None:
+def test_a_core_that_cannot_show_its_weights_is_rejected_by_name() -> None:
     attention = AttentionConfig(n_heads=2, core=SilentConfig())
     model = DecoderConfig(d_model=8, n_layers=1, attention=attention).build(5)
     with (
@@ -247,17 +249,17 @@ def test_a_core_that_cannot_show_its_weights_is_refused_by_name() -> None:
         pass
 
 
-def test_gates_of_experts_are_those_that_were_used() -> None:
+def test_recorded_gates_reproduce_the_output_of_the_experts() -> None:
     moe = MixtureOfExpertsConfig(n_experts=3, top_k=2)
     model = DecoderConfig(d_model=8, n_layers=1, feedforward=moe).build(5).double().eval()
     mixture = model.stack.blocks[0].feedforward
-    seen: list[Tensor] = []
-    mixture.register_forward_hook(lambda _, args, out: seen.extend([args[0], out]))
-    with expert_gates(model) as caught:
+    recorded: list[Tensor] = []
+    mixture.register_forward_hook(lambda _, args, out: recorded.extend([args[0], out]))
+    with expert_gates(model) as by_module:
         model(torch.tensor([[1, 2, 3]]))
-    gates, chosen = caught["stack.blocks.0.feedforward"]
+    gates, chosen = by_module["stack.blocks.0.feedforward"]
     assert gates.shape == chosen.shape == (1, 3, 2)
-    x, out = seen
+    x, out = recorded
     outputs = torch.stack([expert(x) for expert in mixture.experts], dim=2)
     taken = outputs.gather(2, chosen[..., None].expand(*chosen.shape, 8))
     torch.testing.assert_close(
@@ -266,21 +268,21 @@ def test_gates_of_experts_are_those_that_were_used() -> None:
 
 
 class DoubledCore(SDPACore):
-    """A forward of its own, and the weights of another."""
+    """A core with its own forward and inherited weights."""
 
     def forward(self, *inputs: Any) -> Tensor:
         return 2.0 * super().forward(*inputs)
 
 
-def test_what_may_not_be_what_was_used_is_refused() -> None:
+def test_weights_that_may_differ_from_the_used_ones_are_rejected() -> None:
     config = DecoderConfig(d_model=8, n_layers=1, attention=AttentionConfig(n_heads=2, dropout=0.5))
     model, tokens = config.build(7), torch.tensor([[1, 2, 3]])
     with pytest.raises(InputError, match=r"model\.eval"), attention_weights(model.train()):
         pass
     core = model.eval().stack.blocks[0].attention.core
-    with attention_weights(model) as caught:
+    with attention_weights(model) as by_module:
         model(tokens)
-    assert len(caught) == 1
+    assert len(by_module) == 1
     core.__class__ = DoubledCore
     with pytest.raises(InputError, match="DoubledCore"), attention_weights(model):
         pass
@@ -306,7 +308,7 @@ def _hooked(attention: Any) -> DecoderModel:
 
 @pytest.mark.parametrize("before", [True, False], ids=["pre-hook", "hook"])
 @pytest.mark.parametrize("name", HOOKED)
-def test_a_hook_that_may_part_the_shown_from_the_used_is_refused(name: str, before: bool) -> None:
+def test_a_hook_inside_a_core_or_its_positions_is_rejected(name: str, before: bool) -> None:
     attention, path = HOOKED[name]
     model = _hooked(attention)
     module = model.stack.blocks[1].attention.get_submodule(path)
@@ -322,12 +324,12 @@ def test_a_hook_that_may_part_the_shown_from_the_used_is_refused(name: str, befo
     with pytest.raises(InputError, match=refused), attention_weights(model):
         pass
     handle.remove()
-    with attention_weights(model) as caught:
+    with attention_weights(model) as by_module:
         model(torch.tensor([[1, 2, 3]]))
-    assert len(caught) == 2
+    assert len(by_module) == 2
 
 
-def test_weights_of_a_fused_core_pass_by_hooks_on_its_score_as_its_forward_does() -> None:
+def test_a_fused_core_skips_hooks_on_its_score_in_weights_and_forward() -> None:
     core = SDPACore(DotProduct(0.5)).double()
     assert core.score is not None
     q, k = torch.randn(2, 1, 2, 5, 4).double()
@@ -338,10 +340,10 @@ def test_weights_of_a_fused_core_pass_by_hooks_on_its_score_as_its_forward_does(
 
 
 @pytest.mark.parametrize("place", ["q_proj", "k_norm", "core", "output", ""])
-def test_weights_are_those_that_hooks_around_the_core_lead_to(place: str) -> None:
+def test_weights_include_the_effect_of_hooks_around_the_core(place: str) -> None:
     model = _hooked({})
     attention = model.stack.blocks[0].attention
-    core, seen = attention.core, list[Tensor]()
+    core, recorded = attention.core, list[Tensor]()
 
     def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return (0.3 * args[0], *args[1:])
@@ -349,50 +351,52 @@ def test_weights_are_those_that_hooks_around_the_core_lead_to(place: str) -> Non
     def after(_: nn.Module, _args: tuple[Any, ...], out: Tensor) -> Tensor:
         return 3 * out
 
-    with attention_weights(model) as caught:  # hooks that came later act too
-        for one in {place, "core"} - {""}:
-            attention.get_submodule(one).register_forward_pre_hook(before)
+    with attention_weights(model) as by_module:  # hooks that came later act too
+        for path in {place, "core"} - {""}:
+            attention.get_submodule(path).register_forward_pre_hook(before)
         attention.get_submodule(place).register_forward_hook(after)
-        core.register_forward_hook(lambda _, args, out: seen.extend([args[2], out]), prepend=True)
+        core.register_forward_hook(
+            lambda _, args, out: recorded.extend([args[2], out]), prepend=True
+        )
         model(torch.tensor([[1, 2, 3, 4]]))
-    v, out = seen
-    torch.testing.assert_close(caught["stack.blocks.0.attention"] @ v, out)
+    v, out = recorded
+    torch.testing.assert_close(by_module["stack.blocks.0.attention"] @ v, out)
 
 
 class ByName(MultiHead):
-    """Attention of someone's own, which calls its core by names."""
+    """A custom attention that calls its core with keyword arguments."""
 
     def forward(self, x: Tensor, mask: Any, bias: Any) -> Tensor:
         k, v = self.keys_values(x)
         return self.merge(self.core(self.queries(x), k, v=v, mask=mask, bias=bias))
 
 
-def test_weights_of_attentions_that_share_a_core_are_kept_apart_and_have_their_bias() -> None:
+def test_attentions_that_share_a_core_have_their_own_weights_and_biases() -> None:
     core = EagerCore()
-    one, two = (ByName(8, HeadShape(2, 2, 4), core=core).double() for _ in range(2))
-    x, seen = torch.randn(1, 5, 8).double(), list[Tensor]()
+    first, second = (ByName(8, HeadShape(2, 2, 4), core=core).double() for _ in range(2))
+    x, recorded = torch.randn(1, 5, 8).double(), list[Tensor]()
     core.register_forward_hook(
-        lambda _, args, given, out: seen.extend([given["v"], out]), with_kwargs=True
+        lambda _, args, keywords, out: recorded.extend([keywords["v"], out]), with_kwargs=True
     )
 
     def bias(rows: slice, keys: slice) -> Tensor:
         return torch.arange(25.0, dtype=torch.float64).view(1, 1, 5, 5)[:, :, rows, keys]
 
-    with attention_weights(nn.ModuleList([one, two])) as caught:
-        for attention in (one, two):
+    with attention_weights(nn.ModuleList([first, second])) as by_module:
+        for attention in (first, second):
             attention(x, Full(), bias)
-    for name, v, out in (("0", *seen[:2]), ("1", *seen[2:])):
-        torch.testing.assert_close(caught[name] @ v, out)
+    for name, v, out in (("0", *recorded[:2]), ("1", *recorded[2:])):
+        torch.testing.assert_close(by_module[name] @ v, out)
 
 
 class Sharp(EagerCore):
     """A core that computes otherwise, in a method that `weights` does not ask."""
 
-    def attend(self, *given: Any, **named: Any) -> Any:
-        return super().attend(*given, **named) ** 2
+    def attend(self, *args: Any, **named: Any) -> Any:
+        return super().attend(*args, **named) ** 2
 
 
-def test_a_core_that_overrides_what_it_inherits_is_refused() -> None:
+def test_a_core_that_overrides_an_inherited_method_is_rejected() -> None:
     model = DecoderConfig(d_model=8, n_layers=1, attention=AttentionConfig(n_heads=2)).build(11)
     plain = model.eval().stack.blocks[0].attention.core
     model.stack.blocks[0].attention.core = Sharp(plain.score)
@@ -402,6 +406,6 @@ def test_a_core_that_overrides_what_it_inherits_is_refused() -> None:
     ):
         pass
     model.stack.blocks[0].attention.core = plain
-    plain.forward = lambda q, *given: type(plain).forward(plain, 5 * q, *given)
+    plain.forward = lambda q, *args: type(plain).forward(plain, 5 * q, *args)
     with pytest.raises(InputError, match="does not show its weights"), attention_weights(model):
         pass

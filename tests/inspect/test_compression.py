@@ -17,7 +17,7 @@ class One:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
-def test_a_point_for_each(suffix: str, tmp_path: Path) -> None:
+def test_each_model_has_a_point(suffix: str, tmp_path: Path) -> None:
     models = {
         "float32": One(400, {"loss": 1.5}, {1: 10.0, 16: 100.0}),
         "int8 dynamic": One(100, {"loss": 1.51}, {1: 20.0, 16: 130.0}),
@@ -31,7 +31,7 @@ def test_a_point_for_each(suffix: str, tmp_path: Path) -> None:
             assert f"<!-- {label} -->" in drawn
 
 
-def test_without_scores_or_speeds(tmp_path: Path) -> None:
+def test_models_without_scores_or_speeds_are_drawn(tmp_path: Path) -> None:
     compression_picture({"float32": One(4, {}, {1: 2.0})}, tmp_path / "speed.png")
     compression_picture({"float32": One(4, {"loss": 2.0})}, tmp_path / "loss.png")
     assert (tmp_path / "loss.png").stat().st_size > 1000

@@ -23,7 +23,7 @@ def steps(n: int, start: int = 1) -> list[dict[str, float]]:
     ]
 
 
-def test_the_figures_of_a_journal_each_step_once(tmp_path: Path) -> None:
+def test_curves_have_each_step_once(tmp_path: Path) -> None:
     lines = [*steps(4), {"step": 4, "valid_loss": 2.0}, {"step": 3, "loss": 5.0}]
     curves = Curves.of(journal(tmp_path / "r", lines))
     assert curves.name == "r"
@@ -34,16 +34,16 @@ def test_the_figures_of_a_journal_each_step_once(tmp_path: Path) -> None:
         Curves.of(tmp_path)
 
 
-def test_a_mean_of_the_last_values() -> None:
+def test_smoothed_is_a_mean_of_the_last_values() -> None:
     assert smoothed([4.0, 2.0, 6.0], 10) == [4.0, 3.0, 4.0]
     assert smoothed([4.0, 2.0, 6.0], 1) == [4.0, 2.0, 6.0]
     assert smoothed([0.0] * 50 + [1.0] * 500, 10)[-1] == pytest.approx(1.0)
 
 
 def test_a_picture_has_every_run_and_its_points(tmp_path: Path) -> None:
-    one = journal(tmp_path / "one", [*steps(200), {"step": 100, "valid_loss": 2.0}])
+    folder = journal(tmp_path / "one", [*steps(200), {"step": 100, "valid_loss": 2.0}])
     two = journal(tmp_path / "二", steps(5))
-    figure = training_picture([Curves.of(one), Curves.of(two)], title="Two runs")
+    figure = training_picture([Curves.of(folder), Curves.of(two)], title="Two runs")
     assert isinstance(figure, Figure)
     loss, rate, norm = figure.axes
     assert [ax.get_ylabel() for ax in figure.axes] == ["loss", "learning rate", "gradient norm"]
@@ -60,14 +60,14 @@ def test_a_picture_has_every_run_and_its_points(tmp_path: Path) -> None:
     assert len(norm.lines) == 3
 
 
-def test_runs_of_one_name_are_told_apart_by_their_folders() -> None:
+def test_runs_of_one_name_are_distinguished_by_their_folders() -> None:
     paths = [Path("/a/small/run"), Path("/a/large/run"), Path("/b/large/run"), Path("/a/other")]
     assert distinct_names(paths) == ["small/run", "a/large/run", "b/large/run", "other"]
     assert distinct_names([Path("/run"), Path("/a/run")])[1] == "a/run"
 
 
 @pytest.mark.parametrize("name", ["x$frac$", "_net", "lr$1e-3$_2"])
-def test_any_name_of_a_run_is_drawn_as_it_is(
+def test_every_name_of_a_run_is_drawn_literally(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = journal(tmp_path / name, steps(3))

@@ -14,13 +14,13 @@ from addnorm.nn.residuals import ParallelConfig, PreNormConfig
 SMALL: dict[str, Any] = {"d_model": 16, "n_layers": 3, "attention": AttentionConfig(n_heads=2)}
 
 
-def test_sizes_are_those_of_the_stream_and_add_up() -> None:
+def test_the_stream_is_the_sum_of_sublayer_outputs() -> None:
     """Before the first layer stands the embedding; a pre-norm layer adds what its parts put out."""
     model = DecoderConfig(**SMALL, residual=PreNormConfig()).build(11).double().eval()
     tokens = torch.randint(11, (1, 6))
-    with torch.no_grad(), layer_states(model) as caught:
+    with torch.no_grad(), layer_states(model) as by_stack:
         hidden, _ = model.hidden(tokens)
-    states = caught["stack"]
+    states = by_stack["stack"]
     assert len(states.stream) == 4
     for i in range(3):
         added = states.outputs["attention"][i] + states.outputs["feedforward"][i]
@@ -40,29 +40,29 @@ def test_sizes_are_those_of_the_stream_and_add_up() -> None:
 @pytest.mark.parametrize(
     "parts", [{}, {"residual": ParallelConfig()}, {"attention": RecurrentConfig(cell="gru")}]
 )
-def test_gradients_are_those_of_backward(parts: dict[str, Any]) -> None:
+def test_gradient_norms_equal_those_of_backward(parts: dict[str, Any]) -> None:
     model = EncoderDecoderConfig(**{**SMALL, **parts}).build(11).double().eval()
-    with layer_states(model) as caught:
+    with layer_states(model) as by_stack:
         logits = model(torch.randint(11, (1, 6)), torch.randint(11, (1, 4)))
     loss = logits.logsumexp(-1).mean()
-    for states in caught.values():
+    for states in by_stack.values():
         for x in states.stream:
             x.retain_grad()
     loss.backward(retain_graph=True)
     streams = {
-        name: [float(x.grad.norm()) for x in one.stream if x.grad is not None]
-        for name, one in caught.items()
+        name: [float(x.grad.norm()) for x in module.stream if x.grad is not None]
+        for name, module in by_stack.items()
     }
-    found = gradient_norms(model, caught, loss)
+    norms = gradient_norms(model, by_stack, loss)
     for name, tower in towers_of(model).items():
-        assert found[name]["stream"] == pytest.approx(streams[name], rel=1e-9)
+        assert norms[name]["stream"] == pytest.approx(streams[name], rel=1e-9)
         names = ["attention", "feedforward"] + ["cross_attention"] * (name == "decoder")
-        assert {*found[name]} == {"stream", *names}
+        assert {*norms[name]} == {"stream", *names}
         for sublayer in names:
             modules = [block.get_submodule(sublayer) for block in tower.stack.blocks]
-            norms = [
-                float(torch.cat([w.grad.flatten() for w in one.parameters()]).norm())
-                for one in modules
+            expected = [
+                float(torch.cat([w.grad.flatten() for w in module.parameters()]).norm())
+                for module in modules
             ]
-            assert found[name][sublayer] == pytest.approx(norms, rel=1e-9)
-            assert min(norms) > 0
+            assert norms[name][sublayer] == pytest.approx(expected, rel=1e-9)
+            assert min(expected) > 0

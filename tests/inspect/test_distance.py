@@ -25,8 +25,8 @@ N = 7
 
 
 def curves_of(position: Any, layer: int = 0, **parts: Any) -> list[ByOffset]:
-    made = {"attention": AttentionConfig(n_heads=2), **parts}
-    model = DecoderConfig(d_model=16, n_layers=2, position=position, **made).build(11).double()
+    fields = {"attention": AttentionConfig(n_heads=2), **parts}
+    model = DecoderConfig(d_model=16, n_layers=2, position=position, **fields).build(11).double()
     with position_curves(model.eval(), {"stack": layer}) as curves:
         model(torch.randint(11, (1, N)))
     return curves
@@ -34,8 +34,8 @@ def curves_of(position: Any, layer: int = 0, **parts: Any) -> list[ByOffset]:
 
 def test_the_mean_over_pairs_of_one_offset() -> None:
     matrix = torch.tensor([[1.0, 9.0], [2.0, 3.0]])
-    both = ByOffset.of({"a": matrix}, causal=False, what="w", stack="stack")
-    assert (both.offsets, both.lines) == ([-1, 0, 1], {"a": [2.0, 2.0, 9.0]})
+    both_directions = ByOffset.of({"a": matrix}, causal=False, what="w", stack="stack")
+    assert (both_directions.offsets, both_directions.lines) == ([-1, 0, 1], {"a": [2.0, 2.0, 9.0]})
     back = ByOffset.of({"a": matrix}, causal=True, what="w", stack="stack")
     assert (back.offsets, back.lines) == ([-1, 0], {"a": [2.0, 2.0]})
     assert torch.equal(cosines(torch.zeros(1, 2), torch.ones(1, 2)), torch.zeros(1, 1))
@@ -48,8 +48,10 @@ def test_the_mean_over_pairs_of_one_offset() -> None:
         (RotaryConfig(), 8, "equal vectors, rotated (cosine)"),
     ],
 )
-def test_waves_are_as_alike_as_their_frequencies_say(position: Any, width: int, what: str) -> None:
-    """The mean of `cos(d ω)`, whichever two positions stand `d` apart."""
+def test_the_similarity_of_waves_follows_their_frequencies(
+    position: Any, width: int, what: str
+) -> None:
+    """The mean of `cos(d ω)` for every two positions at a distance of `d`."""
     [curve] = curves_of(position)
     assert curve.what == what
     [line] = curve.lines.values()
@@ -57,7 +59,7 @@ def test_waves_are_as_alike_as_their_frequencies_say(position: Any, width: int, 
     assert line == pytest.approx(expected, rel=1e-9)
 
 
-def test_biases_are_what_is_added_to_the_scores() -> None:
+def test_bias_curves_equal_the_biases_of_the_scores() -> None:
     [alibi] = curves_of(ALiBiConfig(), layer=1)
     assert alibi.what == "added to the score"
     assert alibi.offsets == [*range(1 - N, 1)]
@@ -68,17 +70,17 @@ def test_biases_are_what_is_added_to_the_scores() -> None:
     assert len(curves_of(TransformerXLConfig())) == 1
 
 
-def test_what_does_nothing_has_no_curve() -> None:
+def test_positions_without_effect_have_no_curve() -> None:
     assert curves_of(NoPositionConfig()) == []
     assert len(curves_of(LearnedConfig(), attention=RecurrentConfig())) == 1
 
 
-def test_both_stacks_and_both_directions() -> None:
+def test_curves_cover_both_stacks_and_both_directions() -> None:
     parts: dict[str, Any] = {"d_model": 16, "n_layers": 1, "attention": AttentionConfig(n_heads=2)}
     model = EncoderDecoderConfig(**parts).build(11).eval()
     with position_curves(model, {"encoder": 0, "decoder": 0}) as curves:
         model(torch.randint(11, (1, N)), torch.randint(11, (1, 3)))
-    assert {one.stack: one.offsets for one in curves} == {
+    assert {curve.stack: curve.offsets for curve in curves} == {
         "encoder": [*range(1 - N, N)],
         "decoder": [-2, -1, 0],
     }

@@ -14,21 +14,21 @@ def batch_of(**inputs: torch.Tensor) -> Batch:
 
 
 @pytest.mark.parametrize("product", ["torch", "onednn"])
-def test_a_decoder_by_hand(product) -> None:
+def test_flops_of_a_decoder_equal_a_count_by_hand(product) -> None:
     model = DecoderConfig(d_model=64, n_layers=2).build(100).train()
     with use_choices(KernelChoices(product=product)):
-        found = forward_flops(model, batch_of(tokens=torch.randint(0, 100, (3, 16))))
+        flops = forward_flops(model, batch_of(tokens=torch.randint(0, 100, (3, 16))))
     layer = 2 * (4 * 64 * 64 + 2 * 64 * 256) + 4 * 16 * 64
-    assert found == 3 * 16 * (2 * layer + 2 * 64 * 100)
+    assert flops == 3 * 16 * (2 * layer + 2 * 64 * 100)
     assert model.training
 
 
 def test_an_encoder_decoder_reads_its_source_once() -> None:
     model = EncoderDecoderConfig(d_model=32, n_layers=1).build(50, 50)
     source, target = torch.randint(4, 50, (3, 8)), torch.randint(4, 50, (3, 16))
-    found = forward_flops(model, batch_of(source=source, target=target))
+    flops = forward_flops(model, batch_of(source=source, target=target))
     ff, own = 2 * 2 * 32 * 128, 2 * 4 * 32 * 32
     encoder = 8 * (own + ff + 4 * 8 * 32)
     cross = 16 * (2 * 2 * 32 * 32 + 4 * 8 * 32) + 8 * (2 * 2 * 32 * 32)
     decoder = 16 * (own + ff + 4 * 16 * 32) + cross
-    assert found == 3 * (encoder + decoder + 16 * 2 * 32 * 50)
+    assert flops == 3 * (encoder + decoder + 16 * 2 * 32 * 50)

@@ -17,47 +17,45 @@ pytestmark = pytest.mark.usefixtures("types_unchecked")
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_a_view_alone_is_that_of_all(view: str, run_of: RunOf) -> None:
+def test_a_single_view_equals_that_of_all_views(view: str, run_of: RunOf) -> None:
     run = Run.open(run_of("language"), dtype="float64")
-    every, one = look(run, "To be").numbers(), look(run, "To be", views=[view]).numbers()
-    kept = {"positions": ["positions", "attention_by_distance"], "gradients": ["gradients"]}
-    shown = kept.get(view, [view])
+    every, single = look(run, "To be").numbers(), look(run, "To be", views=[view]).numbers()
+    fields = {"positions": ["positions", "attention_by_distance"], "gradients": ["gradients"]}
+    shown = fields.get(view, [view])
     for name in ("attention", "attention_by_distance", "positions", "depth", "gradients"):
         assert every[name]
-        assert one[name] == (every[name] if name in shown else type(one[name])())
+        assert single[name] == (every[name] if name in shown else type(single[name])())
     assert json.loads(json.dumps(every))["tokens"]["stack"] == ["T", "o", " ", "b", "e"]
 
 
 def test_the_mean_attention_by_distance(run_of: RunOf) -> None:
     run = Run.open(run_of("language"), dtype="float64")
-    seen = look(run, "To be", views=["attention", "positions"])
-    [shown], [line] = seen.attention, [*seen.by_distance[0].lines.values()]
+    result = look(run, "To be", views=["attention", "positions"])
+    [shown], [line] = result.attention, [*result.by_distance[0].lines.values()]
     here = float(shown.weights.mean(0).diagonal().mean())
     assert line[-1] == pytest.approx(here)
-    assert seen.by_distance[0].offsets[-1] == 0
+    assert result.by_distance[0].offsets[-1] == 0
 
 
 @pytest.mark.parametrize("bits", ["int8", "int4"])
-def test_a_quantised_model_is_seen_without_gradients(
-    bits: str, run_of: RunOf, tmp_path: Path
-) -> None:
+def test_a_quantised_model_has_no_gradients(bits: str, run_of: RunOf, tmp_path: Path) -> None:
     assert (
         status(["quantize", str(run_of("language")), "--to", bits, "--out", f"{tmp_path}/q"]) == 0
     )
-    seen = look(Run.open(tmp_path / "q"), "To be")
+    result = look(Run.open(tmp_path / "q"), "To be")
     plain = look(Run.open(run_of("language")), "To be")
-    assert seen.attention[0].weights.shape == plain.attention[0].weights.shape
-    assert [one.what for one in seen.positions] == [one.what for one in plain.positions]
-    assert not seen.gradients
-    assert any("no gradients of a quantised model" in note for note in seen.notes)
+    assert result.attention[0].weights.shape == plain.attention[0].weights.shape
+    assert [curve.what for curve in result.positions] == [curve.what for curve in plain.positions]
+    assert not result.gradients
+    assert any("no gradients of a quantised model" in note for note in result.notes)
 
 
-def test_some_layers_and_heads(run_of: RunOf) -> None:
+def test_layers_and_heads_can_be_selected(run_of: RunOf) -> None:
     run = Run.open(run_of("translation"), dtype="float64")
-    every, one = (look(run, "a red cat", target="eine", heads=heads) for heads in ([], [1]))
+    every, single = (look(run, "a red cat", target="eine", heads=heads) for heads in ([], [1]))
     names = ["encoder.blocks.0.attention", "decoder.blocks.0.attention"]
     assert [a.module for a in every.attention] == [*names, "decoder.blocks.0.cross_attention"]
-    for a, b in zip(every.attention, one.attention, strict=True):
+    for a, b in zip(every.attention, single.attention, strict=True):
         assert (a.heads, b.heads) == ((0, 1), (1,))
         assert torch.equal(a.weights[1:], b.weights)
         assert (a.rows, a.columns) == (b.rows, b.columns)
@@ -75,7 +73,7 @@ def test_some_layers_and_heads(run_of: RunOf) -> None:
             look(run, "a red cat", target="eine", **what)
 
 
-def test_a_long_text_is_refused_with_what_can_be_seen(run_of: RunOf) -> None:
+def test_a_long_text_is_rejected_with_the_views_that_fit(run_of: RunOf) -> None:
     run = Run.open(run_of("language"))
     text = "be " * 40
     with pytest.raises(InputError, match=r"120 tokens .* up to 100.* positions, depth, gradients$"):

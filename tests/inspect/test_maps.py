@@ -46,7 +46,7 @@ def test_many_heads_are_small_and_their_mean_is_large() -> None:
     assert image[3].isnan().all()
     assert [label.get_text() for label in table.get_yticklabels()] == [*map(str, range(12))]
     [mean] = drawn(large)
-    expected = torch.stack([one.weights for one in shown]).mean((0, 1))
+    expected = torch.stack([layer.weights for layer in shown]).mean((0, 1))
     torch.testing.assert_close(torch.tensor(mean.images[0].get_array().data), expected)
     assert small.width + large.width < 17
     assert omitted(shown) == ""
@@ -64,7 +64,7 @@ def test_few_heads_are_large(layers: int, heads: int) -> None:
     assert torch.equal(last, shown[-1].weights[-1])
 
 
-def test_of_too_many_some_are_chosen_evenly_and_it_is_said() -> None:
+def test_too_many_maps_are_chosen_evenly_with_a_note() -> None:
     assert evenly(MOST) == [*range(MOST)]
     chosen = evenly(48)
     assert len(chosen) == MOST
@@ -80,12 +80,12 @@ def test_of_too_many_some_are_chosen_evenly_and_it_is_said() -> None:
     assert torch.equal(tiled(shown[47:], [1]), shown[47].weights[1])
 
 
-def test_a_long_text_has_cells_that_can_be_read() -> None:
+def test_a_long_text_has_readable_cells() -> None:
     long = tuple("abcdefghij" * 10)
-    one = AttentionMap(
+    shown = AttentionMap(
         module="m", stack="stack", cross=False, layer=0, heads=(0, 1), rows=long, columns=long,
         weights=torch.rand(2, 100, 100).softmax(-1),
     )  # fmt: skip
-    [box] = boxes_of([one], Lettering.of(long), 1.0)
+    [box] = boxes_of([shown], Lettering.of(long), 1.0)
     assert (box.width > 11, box.height > 22) == (True, True)
     assert box.width < 17

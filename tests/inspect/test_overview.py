@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
+from tests.inspect.test_capture import Silent
 from tests.runs.tiny import train_tiny
-from torch import Tensor, nn
+from torch import Tensor
 
 from addnorm.errors import InputError
 from addnorm.inspect.look import Look, look
@@ -39,7 +39,7 @@ def titles(figure: FigureBase) -> Iterator[str]:
 
 def in_float64(run: Run, text: str) -> tuple[Tensor, Tensor]:
     """The weights of the first layer's attention, and the size of what it puts out, by hand."""
-    weights = {name: one.double() for name, one in run.model.state_dict().items()}
+    weights = {name: weight.double() for name, weight in run.model.state_dict().items()}
     [ids] = run.tokenizers.source.encode_batch([text])
     d, n = run.recipe.model.d_model, len(ids)
     angles = torch.arange(n)[:, None] / 10000.0 ** (torch.arange(0, d, 2).double() / d)
@@ -47,19 +47,19 @@ def in_float64(run: Run, text: str) -> tuple[Tensor, Tensor]:
     x = weights["embed.tokens.weight"][ids] * d**0.5 + waves
 
     def heads(name: str) -> Tensor:
-        made = f"stack.blocks.0.attention.{name}_proj"
-        y = x @ weights[f"{made}.weight"].T + weights[f"{made}.bias"]
+        path = f"stack.blocks.0.attention.{name}_proj"
+        y = x @ weights[f"{path}.weight"].T + weights[f"{path}.bias"]
         return y.unflatten(1, (2, d // 2)).transpose(0, 1)
 
     scores = heads("q") @ heads("k").mT / (d // 2) ** 0.5
     scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
     mixed = (scores.softmax(-1) @ heads("v")).transpose(0, 1).flatten(1)
-    made = "stack.blocks.0.attention.out_proj"
-    out = mixed @ weights[f"{made}.weight"].T + weights[f"{made}.bias"]
+    path = "stack.blocks.0.attention.out_proj"
+    out = mixed @ weights[f"{path}.weight"].T + weights[f"{path}.bias"]
     return scores.softmax(-1), out.square().mean().sqrt()
 
 
-def test_what_is_drawn_is_what_the_model_computes(run_of: RunOf) -> None:
+def test_the_picture_shows_the_weights_of_the_model(run_of: RunOf) -> None:
     run = Run.open(run_of("language"))
     figure = overview(look(run, "To be, or"))
     weights, size = in_float64(run, "To be, or")
@@ -81,16 +81,16 @@ def test_what_is_drawn_is_what_the_model_computes(run_of: RunOf) -> None:
 
 @pytest.mark.long
 def test_a_translator_has_three_kinds_of_attention(run_of: RunOf, tmp_path: Path) -> None:
-    seen = look(Run.open(run_of("translation")), "a red cat", target="eine katze")
-    figure = overview(seen, tmp_path / "a.svg")
+    result = look(Run.open(run_of("translation")), "a red cat", target="eine katze")
+    figure = overview(result, tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
     shown = [image.shape for image in images(figure)]
     assert shown == [(4, 4)] * 2 + [(3, 3)] * 2 + [(3, 4)] * 2
-    expected = [weights for one in seen.attention for weights in one.weights]
+    expected = [weights for attention in result.attention for weights in attention.weights]
     for image, weights in zip(images(figure), expected, strict=True):
         np.testing.assert_allclose(image, weights, atol=1e-6)
-    said = [title for title in titles(figure) if title]
-    assert said == [
+    headings = [title for title in titles(figure) if title]
+    assert headings == [
         "encoder: self-attention",
         "decoder: self-attention",
         "cross-attention of each produced piece",
@@ -99,21 +99,14 @@ def test_a_translator_has_three_kinds_of_attention(run_of: RunOf, tmp_path: Path
 
 
 @pytest.mark.parametrize("view", ["attention", "positions", "depth", "gradients"])
-def test_one_part_of_the_picture(view: str, run_of: RunOf) -> None:
+def test_each_view_can_be_drawn_separately(view: str, run_of: RunOf) -> None:
     figure = overview(look(Run.open(run_of("tagging")), "Anna lives in Bonn", views=[view]))
     assert bool(images(figure)) == (view == "attention")
     n_plots = {"attention": 0, "positions": 2, "depth": 1, "gradients": 1}[view]
     assert sum(bool(ax.get_title(loc="left")) and not ax.images for ax in figure.axes) == n_plots
 
 
-class Silent(nn.Module):
-    """A core of someone's own that does not show its weights."""
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, mask: Any, bias: Any = None) -> Tensor:
-        return v
-
-
-def test_what_a_model_does_not_have_is_said(run_of: RunOf, tmp_path: Path) -> None:
+def test_missing_views_are_explained_in_notes(run_of: RunOf, tmp_path: Path) -> None:
     """Layers without attention, a core that hides its weights: the rest is drawn, with a note."""
     cell = {"model.attention": '{ kind = "recurrent", cell = "gru" }', "model.position": "none"}
     without = Run.open(train_tiny(tmp_path, "language", **cell))
@@ -127,12 +120,12 @@ def test_what_a_model_does_not_have_is_said(run_of: RunOf, tmp_path: Path) -> No
     assert lines == ["residual stream", "recurrent", "feed-forward"]
     with pytest.raises(InputError, match=f"{why}: look at depth or gradients"):
         look(without, "To be", views=["attention"])
-    silent = Run.open(run_of("language"))
-    silent.model.stack.blocks[0].attention.core = Silent()
-    seen = look(silent, "To be")
-    assert "no attention is drawn: stack.blocks.0.attention.core (Silent)" in seen.notes[0]
-    assert "Silent" in overview(seen).get_supxlabel()
+    hiding = Run.open(run_of("language"))
+    hiding.model.stack.blocks[0].attention.core = Silent()
+    result = look(hiding, "To be")
+    assert "no attention is drawn: stack.blocks.0.attention.core (Silent)" in result.notes[0]
+    assert "Silent" in overview(result).get_supxlabel()
     with pytest.raises(InputError, match=r"attention.core \(Silent\) does not show its weights"):
-        look(silent, "To be", views=["attention"])
+        look(hiding, "To be", views=["attention"])
     with pytest.raises(InputError, match="run: nothing to draw; why"):
-        overview(Look(run="run", text="a", prepared=seen.prepared, notes=("why",)))
+        overview(Look(run="run", text="a", prepared=result.prepared, notes=("why",)))

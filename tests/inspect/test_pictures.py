@@ -38,7 +38,7 @@ def fonts_of_matplotlib_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fontManager, "ttflist", own)
 
 
-def test_rows_are_what_was_produced_and_columns_what_was_read(tmp_path: Path) -> None:
+def test_rows_are_produced_pieces_and_columns_are_read_ones(tmp_path: Path) -> None:
     shown = panel(["the", " 5", "th", "\n"], ["5", "."])
     figure = attention_picture([shown], tmp_path / "new" / "a.png", "Where each word looked")
     assert labels(figure) == (["the", "␣5", "th", "⏎"], ["5", "."])
@@ -65,7 +65,7 @@ def test_panels_share_one_scale_and_one_size_of_cell(n_panels: int, tmp_path: Pa
         assert across == pytest.approx(cells[0][0], rel=0.02)
 
 
-def test_a_dollar_sign_is_a_dollar_sign(tmp_path: Path) -> None:
+def test_dollar_signs_are_drawn_literally(tmp_path: Path) -> None:
     figure = attention_picture(
         [panel(["$x", "^$"], ["\\frac$"])], tmp_path / "a.svg", "$\\nonsense$"
     )
@@ -73,7 +73,7 @@ def test_a_dollar_sign_is_a_dollar_sign(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("fonts_of_matplotlib_alone")
-def test_what_no_font_draws_becomes_a_code_point_and_is_said(tmp_path: Path) -> None:
+def test_characters_without_a_font_become_code_points_with_a_note(tmp_path: Path) -> None:
     figure = attention_picture(
         [panel(["March", "日"], ["月 ", "\u200f", "3"], "三月")], tmp_path / "a.png", "三"
     )
@@ -83,7 +83,7 @@ def test_what_no_font_draws_becomes_a_code_point_and_is_said(tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("fonts_of_matplotlib_alone")
-def test_an_installed_font_that_has_the_characters_is_found(tmp_path: Path) -> None:
+def test_an_installed_font_with_the_characters_is_used(tmp_path: Path) -> None:
     fontManager.ttflist.append(_font_with("月日", tmp_path / "moon.ttf"))
     lettering = Lettering.of(["März", "3月5日", "星"])
     assert lettering.families == ("DejaVu Sans", "Moon Sans")
@@ -95,7 +95,7 @@ def test_latin_needs_no_other_font() -> None:
     assert Lettering.of(["März ␣ 5"]) == Lettering(("DejaVu Sans",), frozenset())
 
 
-def test_positions_and_their_products(tmp_path: Path) -> None:
+def test_a_position_picture_shows_encodings_and_their_products(tmp_path: Path) -> None:
     table = torch.randn(7, 4)
     figure = position_picture(table, tmp_path / "p.pdf", "Learned")
     encoding, products = (ax.images[0].get_array() for ax in figure.axes[:2])
@@ -122,7 +122,7 @@ def test_pieces_must_fit_the_weights() -> None:
         attention_picture([])
 
 
-def test_an_unknown_kind_of_file_is_named(tmp_path: Path) -> None:
+def test_an_unknown_suffix_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.txt: end the name in \.png"):
         attention_picture([panel(["a"], ["b"])], tmp_path / "a.txt")
 

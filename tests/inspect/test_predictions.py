@@ -16,16 +16,16 @@ PAIRS = [("a", "a"), ("a", "b"), ("b", "b"), ("b", "b"), ("$x", "a")]
 
 
 def drawn(monkeypatch: pytest.MonkeyPatch, labels: list[str], file: Path) -> Figure:
-    kept: list[Figure] = []
+    figures: list[Figure] = []
     whole = predictions.finished
 
     def finished(figure: Figure, *rest: object) -> Figure:
-        kept.append(whole(figure, *rest))
-        return kept[0]
+        figures.append(whole(figure, *rest))
+        return figures[0]
 
     monkeypatch.setattr(predictions, "finished", finished)
     confusion_picture(PAIRS, labels, file)
-    return kept[0]
+    return figures[0]
 
 
 def test_cells_are_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -38,29 +38,33 @@ def test_cells_are_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_many_classes_have_no_numbers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cells_of_many_classes_have_no_numbers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     labels = ["$x", "a", "b", *(f"class {i}" for i in range(30))]
     figure = drawn(monkeypatch, labels, tmp_path / "a.svg")
     assert not figure.axes[0].texts
 
 
-def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_suffix_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="end the name in"):
         confusion_picture(PAIRS, ["$x", "a", "b"], tmp_path / "a.doc")
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_each_variable_has_its_lines(known: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_truth", [True, False])
+def test_each_variable_has_its_lines(with_truth: bool, tmp_path: Path) -> None:
     times = [datetime(2020, 1, 1) + timedelta(hours=i) for i in range(206)]
-    said = torch.randn(2, 6).double()
-    truth = said + 1 if known else None
+    values = torch.randn(2, 6).double()
+    truth = values + 1 if with_truth else None
     past = torch.randn(2, 200).double()
-    one = Forecast(("low", "$high"), tuple(times[:200]), tuple(times[200:]), past, said, truth)
-    figure = forecast_picture(one, tmp_path / "f.svg", "a title")
+    forecast = Forecast(
+        ("low", "$high"), tuple(times[:200]), tuple(times[200:]), past, values, truth
+    )
+    figure = forecast_picture(forecast, tmp_path / "f.svg", "a title")
     assert (tmp_path / "f.svg").stat().st_size > 1000
     assert len(figure.axes) == 2
     for i, ax in enumerate(figure.axes):
         lines = {str(line.get_label()): line.get_ydata() for line in ax.lines}
-        assert [*lines] == (["past", "truth", "forecast"] if known else ["past", "forecast"])
+        assert [*lines] == (["past", "truth", "forecast"] if with_truth else ["past", "forecast"])
         assert [*lines["past"]] == past[i, -100:].tolist()
-        assert [*lines["forecast"]][1:] == said[i].tolist()
+        assert [*lines["forecast"]][1:] == values[i].tolist()

@@ -76,8 +76,8 @@ def built(config: ModelConfig, dtype: torch.dtype = torch.float64) -> Model:
     n: dict[str, Any] = {"n_labels": 3} if isinstance(config, EncoderConfig) else {}
     model = config.build(11, **n).to(dtype).eval()
     with torch.no_grad():
-        for one in model.parameters():  # biases and norms away from where they start
-            one.add_(0.1 * torch.randn_like(one))
+        for parameter in model.parameters():  # biases and norms away from where they start
+            parameter.add_(0.1 * torch.randn_like(parameter))
     return model
 
 
@@ -100,16 +100,16 @@ def pruning_of(
     units = {"heads": head_groups(model) if heads else [], "feedforward": []}
     units["feedforward"] = feedforward_rows(model) if rows else []
     every = units["heads"] + units["feedforward"]
-    found = {one.path: torch.rand(one.n) for one in every}
+    scores = {units_of.path: torch.rand(units_of.n) for units_of in every}
     kept: dict[str, tuple[int, ...]] = {}
     for option, share in (("heads", heads), ("feedforward", rows)):
-        kept |= kept_units(units[option], found, share or 0.0, option)
+        kept |= kept_units(units[option], scores, share or 0.0, option)
     depths = {name: len(stack.blocks) for name, stack in stacks_of(model).items()}
     pruning = Pruning(
         heads=heads,
         feedforward=rows,
         units=kept,
-        of={one.path: one.n for one in every},
+        of={units_of.path: units_of.n for units_of in every},
         layers=kept_layers(layers, depths) if layers else {},
     )
     return pruning, every
@@ -123,16 +123,16 @@ def pruned(config: ModelConfig, model: Model, pruning: Pruning) -> Model:
 
 
 def masks_of(pruning: Pruning, units: list[Units], dtype: torch.dtype) -> Mapping[str, Tensor]:
-    found: dict[str, Tensor] = {}
-    for one in units:
-        found[one.path] = torch.zeros(1, one.n, dtype=dtype)
-        found[one.path][:, list(pruning.units[one.path])] = 1.0
-    return found
+    masks: dict[str, Tensor] = {}
+    for sublayer in units:
+        masks[sublayer.path] = torch.zeros(1, sublayer.n, dtype=dtype)
+        masks[sublayer.path][:, list(pruning.units[sublayer.path])] = 1.0
+    return masks
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_pruned_model_is_the_masked_one(name: str, dtype: torch.dtype) -> None:
+def test_the_pruned_model_equals_the_masked_one(name: str, dtype: torch.dtype) -> None:
     config = CONFIGS[name]
     model, inputs = built(config, dtype), inputs_of(config)
     whole = model(**inputs)
@@ -142,13 +142,13 @@ def test_the_pruned_model_is_the_masked_one(name: str, dtype: torch.dtype) -> No
     new = pruned(config, model, pruning)
     assert_close(new(**inputs), masked, rtol=0, atol=1e-6)
     assert not torch.allclose(masked, whole, atol=1e-3)
-    count, before = (sum(p.numel() for p in one.parameters()) for one in (new, model))
+    count, before = (sum(p.numel() for p in either.parameters()) for either in (new, model))
     assert count < before
     assert_close(model(**inputs), whole, rtol=0, atol=0)  # the hooks are gone
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_without_layers_is_the_model_that_skips_them(name: str) -> None:
+def test_a_model_without_layers_equals_one_that_skips_them(name: str) -> None:
     config = CONFIGS[name]
     model, inputs = built(config), inputs_of(config)
     pruning, _ = pruning_of(model, layers=("every:2",))
@@ -158,7 +158,7 @@ def test_without_layers_is_the_model_that_skips_them(name: str) -> None:
     assert torch.equal(new(**inputs), model(**inputs))
 
 
-def test_all_three_at_once() -> None:
+def test_heads_rows_and_layers_can_be_pruned_together() -> None:
     config = CONFIGS["translator"]
     model, inputs = built(config), inputs_of(config)
     pruning, units = pruning_of(model, heads=0.25, rows=0.5, layers=("0", "2"))
@@ -170,7 +170,7 @@ def test_all_three_at_once() -> None:
     assert_close(new(**inputs), masked, rtol=0, atol=1e-6)
 
 
-def test_exits_go_with_their_layers() -> None:
+def test_exits_move_with_their_layers() -> None:
     config = DecoderConfig(**{**SIZES, "n_layers": 4}, attention=MHA, exits=(3,))
     model, tokens = built(config), inputs_of(config)["tokens"]
     pruning, _ = pruning_of(model, layers=("0", "2", "3"))
@@ -194,17 +194,17 @@ def test_exits_go_with_their_layers() -> None:
         ((1, 2, 3), "0 1 2", None),
     ],
 )
-def test_exits_on_layers_that_leave_name_a_choice_that_keeps_them(
+def test_removing_a_layer_with_an_exit_is_rejected_with_a_valid_choice(
     exits: tuple[int, ...], layers: str, mended: str | None
 ) -> None:
     config = DecoderConfig(**{**SIZES, "n_layers": 4}, attention=MHA, exits=exits)
     model = built(config)
-    with pytest.raises(InputError, match=r"early exits? stands? on layers? \d") as caught:
+    with pytest.raises(InputError, match=r"early exits? stands? on layers? \d") as raised:
         smaller_config(config, pruning_of(model, layers=tuple(layers.split()))[0])
     if mended is None:
-        assert str(caught.value).endswith("none of these 4 layers can be removed")
+        assert str(raised.value).endswith("none of these 4 layers can be removed")
         return
-    assert str(caught.value).endswith(f"give `layers = {mended}`")
+    assert str(raised.value).endswith(f"give `layers = {mended}`")
     smaller_config(config, pruning_of(model, layers=tuple(mended.split()))[0])
 
 
@@ -259,7 +259,7 @@ def test_a_layer_keeps_its_own_window() -> None:
         ({}, {"layers": ("some",)}, "write numbers of layers"),
     ],
 )
-def test_what_cannot_be_pruned_is_refused_by_name(
+def test_parts_that_cannot_be_pruned_are_rejected_by_name(
     changes: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
     config = DecoderConfig(**{**SIZES, "attention": MHA, **changes})
@@ -271,7 +271,7 @@ def test_what_cannot_be_pruned_is_refused_by_name(
 @pytest.mark.parametrize(
     "position", [T5BiasConfig(), ALiBiConfig(), KERPLEConfig(), TransformerXLConfig()]
 )
-def test_positions_by_head_that_every_layer_replaces_are_named(position: Any) -> None:
+def test_positions_by_head_that_every_layer_replaces_are_rejected(position: Any) -> None:
     """What their heads are is not to be seen in any layer: no shapes are spoken of."""
     config = DecoderConfig(
         **SIZES,
@@ -279,9 +279,11 @@ def test_positions_by_head_that_every_layer_replaces_are_named(position: Any) ->
         position=position,
         layer_pattern=(LayerConfig(position=RotaryConfig()),),
     )
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as raised:
         head_groups(config.build(11))
-    said = str(caught.value)
-    assert said.startswith(f"`heads`: model.position is {type(position).__name__[:-6]}, which has")
-    assert "model.layer_pattern" in said
-    assert "shape" not in said
+    message = str(raised.value)
+    assert message.startswith(
+        f"`heads`: model.position is {type(position).__name__[:-6]}, which has"
+    )
+    assert "model.layer_pattern" in message
+    assert "shape" not in message

@@ -26,7 +26,7 @@ def test_rounding_is_off_by_half_a_step_at_most(d_out: int, d_in: int, size: flo
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_every_row_has_a_scale_of_its_own(transposed: bool) -> None:
+def test_every_row_has_its_own_scale(transposed: bool) -> None:
     """A row a million times smaller than another keeps as many digits."""
     sizes = 10.0 ** torch.arange(-3.0, 4.0)
     weight = torch.randn(7, 40) * sizes[:, None]
@@ -39,19 +39,19 @@ def test_every_row_has_a_scale_of_its_own(transposed: bool) -> None:
     assert (errors <= 0.5001 / 127 * largest).all()
 
 
-def test_rows_of_all_sizes_survive_in_products() -> None:
+def test_products_keep_the_precision_of_rows_of_all_sizes() -> None:
     """Of the input and of the matrix: each entry is off by its own two rows' rounding alone."""
     d_in = 64
     x = torch.randn(5, d_in) * 10.0 ** torch.arange(-2.0, 3.0)[:, None]
     weight = torch.randn(7, d_in) * 10.0 ** torch.arange(-3.0, 4.0)[:, None]
-    found, want = RoundedByRow()(x, Int8Matrix(weight)), x @ weight.t()
+    product, want = RoundedByRow()(x, Int8Matrix(weight)), x @ weight.t()
     off = x.norm(dim=1)[:, None] * weight.norm(dim=1)
-    assert ((found - want).abs() <= 0.02 * off).all()
+    assert ((product - want).abs() <= 0.02 * off).all()
 
 
 @pytest.mark.parametrize("instructions", [False, True])
 @pytest.mark.parametrize("shape", [(1, 64, 8), (5, 64, 8), (33, 1040, 16), (9, 3000, 24)])
-def test_products_of_whole_numbers_are_exact(
+def test_products_of_integers_are_exact(
     shape: tuple[int, int, int], instructions: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of numbers of the largest size, whose sums pass 2²⁴ where rows are long."""
@@ -60,12 +60,12 @@ def test_products_of_whole_numbers_are_exact(
     x = torch.randint(-127, 128, (rows, d_in), dtype=torch.int8)
     values = torch.randint(-127, 128, (d_out, d_in), dtype=torch.int8)
     x[0], values[0], values[1] = 127, 127, -127
-    found = int8.int8_matmul(x, values)
-    assert found.dtype == torch.int32
-    assert torch.equal(found.long(), x.long() @ values.long().t())
+    product = int8.int8_matmul(x, values)
+    assert product.dtype == torch.int32
+    assert torch.equal(product.long(), x.long() @ values.long().t())
 
 
-def test_values_stand_row_by_row_whatever_the_weight_is_a_view_of() -> None:
+def test_values_are_contiguous_for_every_view() -> None:
     assert rounded(torch.randn(5, 7).t())[0].is_contiguous()
     assert rounded(torch.randn(5, 7)[:, 1:4])[0].is_contiguous()
 
@@ -86,7 +86,7 @@ def test_products_are_exact_but_for_rounding_both_sides(rows: int, d_out: int, d
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_decoder_says_nearly_the_same(tied: bool) -> None:
+def test_a_quantised_decoder_is_near_the_plain_one(tied: bool) -> None:
     config = DecoderConfig(
         d_model=64,
         n_layers=2,
@@ -96,13 +96,13 @@ def test_a_decoder_says_nearly_the_same(tied: bool) -> None:
     )
     model, tokens = config.build(50).eval(), torch.randint(50, (3, 9))
     want, before = model(tokens), sum(p.nbytes for p in model.parameters())
-    found = quantize_int8(model)
-    assert found is model
-    difference = (found(tokens) - want).norm() / want.norm()
+    quantized = quantize_int8(model)
+    assert quantized is model
+    difference = (quantized(tokens) - want).norm() / want.norm()
     assert 0 < difference < 0.05
-    held = {t.data_ptr(): t.nbytes for t in (*found.parameters(), *found.buffers())}
-    assert sum(held.values()) < 0.35 * before
-    assert not any(isinstance(m, nn.Linear | nn.Embedding) for m in found.modules())
+    sizes = {t.data_ptr(): t.nbytes for t in (*quantized.parameters(), *quantized.buffers())}
+    assert sum(sizes.values()) < 0.35 * before
+    assert not any(isinstance(m, nn.Linear | nn.Embedding) for m in quantized.modules())
 
 
 def test_translators_share_one_table_in_three_places() -> None:
@@ -116,7 +116,7 @@ def test_translators_share_one_table_in_three_places() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "message"),
     [
         ("stack.blocks.1.attention.q_proj", r"attention.q_proj.extra \(2.0\) of layer 1"),
         ("stack.blocks.0.feedforward.up_proj", r"feedforward.up_proj.extra \(2.0\) of layer 0"),
@@ -124,22 +124,22 @@ def test_translators_share_one_table_in_three_places() -> None:
         ("head", r"head.extra \(2.0\)"),
     ],
 )
-def test_a_replaced_module_must_be_known_whole(path: str, says: str) -> None:
+def test_a_module_with_an_unknown_attribute_is_rejected(path: str, message: str) -> None:
     model = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2)).build(9)
     model.get_submodule(path).extra = 2.0  # pyright: ignore[reportArgumentType]
     before = [type(module) for module in model.modules()]
-    with pytest.raises(InputError, match=f"quantisation cannot hold {says}"):
+    with pytest.raises(InputError, match=f"quantisation cannot hold {message}"):
         quantize_int8(model)
     assert [type(module) for module in model.modules()] == before
 
 
-def test_what_is_not_replaced_may_be_anything() -> None:
+def test_modules_that_are_not_replaced_may_have_any_attribute() -> None:
     model = DecoderConfig(d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2)).build(9)
     model.stack.blocks[0].feedforward_residual.norm.extra = 2.0
     assert quantize_int8(model) is model
 
 
-def test_one_row_of_a_graph_keeps_its_own_type() -> None:
+def test_a_single_row_in_a_graph_is_not_rounded() -> None:
     """Traced, a single row is multiplied as it is: exact in the rounded weights."""
 
     class Times(nn.Module):

@@ -10,7 +10,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.masks import Full
-from addnorm.quantize.int4 import Int4Matrix
+from addnorm.quantize.int4 import Int4Matrix, round_nearest
 from addnorm.quantize.int8 import Int8Matrix
 from addnorm.quantize.layers import (
     DynamicConfig,
@@ -24,7 +24,6 @@ from addnorm.quantize.layers import (
     Unrounded,
     WeightsOnlyConfig,
 )
-from addnorm.quantize.rounding import round_nearest
 
 
 def test_inputs_are_divided_by_the_smoothing() -> None:
@@ -40,9 +39,9 @@ def test_a_head_scales_and_caps() -> None:
     torch.nn.init.normal_(head.weight)
     x = torch.randn(2, 3, 6)
     ctx = Context.over(x, Full())
-    found = QuantizedTokenHead(Int8Matrix(head.weight), Unrounded(), head)(x, ctx)
-    torch.testing.assert_close(found, head(x, ctx), rtol=0, atol=0.05)
-    assert found.abs().max() <= 2.0
+    logits = QuantizedTokenHead(Int8Matrix(head.weight), Unrounded(), head)(x, ctx)
+    torch.testing.assert_close(logits, head(x, ctx), rtol=0, atol=0.05)
+    assert logits.abs().max() <= 2.0
 
 
 def test_an_embedding_looks_rows_up() -> None:
@@ -57,7 +56,9 @@ def test_an_embedding_looks_rows_up() -> None:
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
-def test_a_recurrence_is_that_of_its_numbers(kind: type[nn.RNNBase], bias: bool, bits: int) -> None:
+def test_a_quantised_recurrence_equals_the_plain_one_with_its_weights(
+    kind: type[nn.RNNBase], bias: bool, bits: int
+) -> None:
     """In rows, in packed sequences of several lengths, and from a state."""
     kernel = kind(5, 6, bias=bias, batch_first=True).requires_grad_(False)
     matrices = {
@@ -75,11 +76,11 @@ def test_a_recurrence_is_that_of_its_numbers(kind: type[nn.RNNBase], bias: bool,
     packed = pack_padded_sequence(x, [2, 7, 4], batch_first=True, enforce_sorted=False)
     state = torch.randn(1, 3, 6)
     begin = (state, state) if kind is nn.LSTM else state
-    for given in ((x,), (packed,), (x, begin), (packed, begin)):
-        (found, _), (want, _) = layer(*given), plain(*given)
-        if not isinstance(found, torch.Tensor):
-            found, want = found.data, want.data
-        torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-6)
+    for args in ((x,), (packed,), (x, begin), (packed, begin)):
+        (output, _), (want, _) = layer(*args), plain(*args)
+        if not isinstance(output, torch.Tensor):
+            output, want = output.data, want.data
+        torch.testing.assert_close(output, want, rtol=1e-5, atol=1e-6)
     assert {k: list(w.shape) for k, w in layer.with_weights(_parameter).named_parameters()} == {
         k: list(w.shape) for k, w in kernel.named_parameters()
     }
@@ -94,16 +95,16 @@ def _parameter(matrix: Int8Matrix | Int4Matrix) -> nn.Parameter:
 
 
 @pytest.mark.parametrize("shape", [(5,), (1, 5), (3, 4, 5), (0, 5)])
-def test_one_scale_for_all_inputs(shape: tuple[int, ...]) -> None:
+def test_inputs_are_rounded_by_one_scale(shape: tuple[int, ...]) -> None:
     x, matrix = torch.randn(shape), Int8Matrix(torch.randn(7, 5))
-    found = RoundedByRange(1.5)(x, matrix)
+    product = RoundedByRange(1.5)(x, matrix)
     scale = torch.tensor(1.5 / 127, dtype=torch.float32).double()
     whole = (x.double() / scale).round().clamp(-127, 127)
     want = whole @ matrix.values.double().T * scale * matrix.scale.double()
-    torch.testing.assert_close(found.double(), want, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(product.double(), want, rtol=1e-5, atol=1e-5)
 
 
-def test_what_is_larger_than_the_range_is_cut() -> None:
+def test_inputs_beyond_the_range_are_clipped() -> None:
     matrix = Int8Matrix(torch.eye(3))
     x = torch.tensor([[5.0, -9.0, 0.5]])
     torch.testing.assert_close(
@@ -119,7 +120,7 @@ def test_weights_only_rounds_no_input() -> None:
 
 
 @pytest.mark.parametrize("inputs", [Unrounded(), RoundedByRow(), RoundedByRange()])
-def test_the_type_of_the_input_is_kept(inputs: torch.nn.Module) -> None:
+def test_the_dtype_of_the_input_is_kept(inputs: torch.nn.Module) -> None:
     x, matrix = torch.randn(3, 5).bfloat16(), Int8Matrix(torch.randn(7, 5))
     assert inputs(x, matrix).dtype == torch.bfloat16
 

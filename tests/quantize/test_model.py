@@ -81,40 +81,40 @@ def inputs(kind: str) -> list[dict[str, torch.Tensor]]:
 
 @pytest.mark.parametrize("scheme", SCHEMES.values(), ids=SCHEMES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_near_the_model_and_the_same_when_loaded(kind: str, scheme: Any) -> None:
-    model, [given] = built(kind), inputs(kind)
-    want = model(**given)
-    found = quantize(copy.deepcopy(model), scheme, inputs(kind))
-    assert is_quantized(found)
-    y = found(**given)
+def test_a_quantised_model_is_near_the_plain_one_and_round_trips(kind: str, scheme: Any) -> None:
+    model, [batch] = built(kind), inputs(kind)
+    want = model(**batch)
+    quantized = quantize(copy.deepcopy(model), scheme, inputs(kind))
+    assert is_quantized(quantized)
+    y = quantized(**batch)
     assert 0 < (y - want).norm() / want.norm() < (0.3 if isinstance(scheme, Int4Config) else 0.1)
     again = laid_out(built(kind), scheme, ()).eval()
-    again.load_state_dict(found.state_dict())
-    assert torch.equal(again(**given), y)
+    again.load_state_dict(quantized.state_dict())
+    assert torch.equal(again(**batch), y)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_plain_again_with_the_same_numbers(kind: str) -> None:
+def test_dequantize_keeps_the_quantised_weights(kind: str) -> None:
     """Weights only in float64: the plain model is the quantised one, tied where it was tied."""
-    [given] = inputs(kind)
+    [batch] = inputs(kind)
     model = quantize(built(kind), Int8Config(activations=WeightsOnlyConfig()))
-    want = model(**given)
+    want = model(**batch)
     plain = dequantize(copy.deepcopy(model))
     assert not is_quantized(plain)
-    torch.testing.assert_close(plain(**given), want, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(plain(**batch), want, rtol=1e-4, atol=1e-5)
     ours = dict(built(kind).named_parameters())
     assert dict(plain.named_parameters()).keys() == ours.keys()
 
 
-def test_smoothing_is_undone_in_the_plain_model() -> None:
+def test_dequantize_undoes_smoothing() -> None:
     model = built("decoder")
     plain = dequantize(quantize(copy.deepcopy(model), Int8Config(smoothing=0.5), inputs("decoder")))
     for name, weight in model.named_parameters():
-        found = plain.get_parameter(name)
-        assert (found - weight).norm() <= 0.03 * weight.norm(), name
+        restored = plain.get_parameter(name)
+        assert (restored - weight).norm() <= 0.03 * weight.norm(), name
 
 
-def test_scales_divide_to_whole_numbers() -> None:
+def test_weights_divided_by_their_scales_are_integers() -> None:
     model = quantize(built("decoder"), Int4Config())
     plain, scales = dequantize(copy.deepcopy(model)), scales_of(copy.deepcopy(model))
     for name, weight in plain.named_parameters():
@@ -125,27 +125,27 @@ def test_scales_divide_to_whole_numbers() -> None:
             assert whole.abs().max() <= 8
 
 
-def test_what_is_kept_is_as_before() -> None:
+def test_kept_layers_are_unchanged() -> None:
     model = built("decoder")
-    found = quantize(copy.deepcopy(model), Int8Config(), keep=["*.down_proj", "head"])
-    kept = [name for name, one in products_of(model).items() if name.endswith("down_proj")]
-    for name in [*kept, "head"]:
+    quantized = quantize(copy.deepcopy(model), Int8Config(), keep=["*.down_proj", "head"])
+    names = [name for name, layer in products_of(model).items() if name.endswith("down_proj")]
+    for name in [*names, "head"]:
         assert torch.equal(
-            found.get_parameter(f"{name}.weight"), model.get_parameter(f"{name}.weight")
+            quantized.get_parameter(f"{name}.weight"), model.get_parameter(f"{name}.weight")
         )
-    assert not isinstance(found.get_submodule("stack.blocks.0.feedforward.up_proj"), nn.Linear)
+    assert not isinstance(quantized.get_submodule("stack.blocks.0.feedforward.up_proj"), nn.Linear)
 
 
-def test_what_is_tied_is_kept_together() -> None:
+def test_tied_layers_are_kept_together() -> None:
     model = built("decoder")
-    found = quantize(copy.deepcopy(model), Int8Config(), keep=["head"])
-    assert found.get_parameter("head.weight") is found.get_parameter("embed.tokens.weight")
+    quantized = quantize(copy.deepcopy(model), Int8Config(), keep=["head"])
+    assert quantized.get_parameter("head.weight") is quantized.get_parameter("embed.tokens.weight")
     assert names_matching(model, ["embed.tokens"]) == {"embed.tokens", "head"}
     with pytest.raises(InputError, match=r"all \d+ layers are to be kept"):
         check_some_left(model, names_matching(model, ["*"]))
 
 
-def test_wrong_input_is_one_sentence_and_changes_nothing() -> None:
+def test_invalid_input_is_rejected_and_changes_nothing() -> None:
     model = built("decoder")
     before = [type(module) for module in model.modules()]
     with pytest.raises(InputError, match=r"keep 'stack.blocks.0.attention.q_prj' matches no layer"):
@@ -162,7 +162,7 @@ def test_wrong_input_is_one_sentence_and_changes_nothing() -> None:
         with_weights(model, "bfloat16")
 
 
-def test_a_layer_that_nothing_reached_is_named() -> None:
+def test_a_layer_without_inputs_is_rejected_by_name() -> None:
     """An expert that no token of the calibration chose has no range."""
     config = MixtureOfExpertsConfig(n_experts=4, top_k=1)
     model = DecoderConfig(d_model=64, n_layers=1, attention=ATTENTION, feedforward=config).build(20)
@@ -170,16 +170,16 @@ def test_a_layer_that_nothing_reached_is_named() -> None:
         quantize(model.eval(), Int8Config(activations=StaticConfig()), [{"tokens": IDS[:, :1]}])
 
 
-def test_which_schemes_are_calibrated() -> None:
-    found = {name for name, scheme in SCHEMES.items() if is_calibrated(scheme)}
-    assert found == {"dynamic, smoothed", "minmax", "percentile", "mse, smoothed", "gptq"}
+def test_schemes_that_depend_on_inputs_are_calibrated() -> None:
+    calibrated = {name for name, scheme in SCHEMES.items() if is_calibrated(scheme)}
+    assert calibrated == {"dynamic, smoothed", "minmax", "percentile", "mse, smoothed", "gptq"}
 
 
 @pytest.mark.parametrize(
-    ("d_in", "wanted", "size"), [(128, 32, 32), (384, 256, 128), (100, 128, 32), (512, 256, 256)]
+    ("d_in", "largest", "size"), [(128, 32, 32), (384, 256, 128), (100, 128, 32), (512, 256, 256)]
 )
-def test_groups_fill_rows(d_in: int, wanted: int, size: int) -> None:
-    assert group_size_for(d_in, wanted) == size
+def test_groups_fill_rows_exactly(d_in: int, largest: int, size: int) -> None:
+    assert group_size_for(d_in, largest) == size
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])

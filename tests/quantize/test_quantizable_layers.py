@@ -27,7 +27,7 @@ TOKENS = torch.arange(12)[None]
 
 
 class Own(nn.Module):
-    """A feed-forward of someone's own."""
+    """A custom feed-forward."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def size(model: nn.Module) -> int:
     return sum(weight.nbytes for weight in weights_of(model).values())
 
 
-def test_recurrences_and_forecasts_come_to_a_third() -> None:
+def test_recurrences_and_forecasts_take_a_third_of_the_memory() -> None:
     lstm = DecoderConfig(d_model=64, n_layers=2, attention=RecurrentConfig())
     series = EncoderConfig(
         d_model=32,
@@ -64,7 +64,7 @@ def test_recurrences_and_forecasts_come_to_a_third() -> None:
         assert size(quantize(model, Int8Config())) <= 0.35 * before
 
 
-def test_what_is_in_own_modules_stays_unless_it_is_named() -> None:
+def test_layers_of_custom_modules_are_kept_unless_included() -> None:
     model = with_own()
     names = [f"stack.blocks.{i}.feedforward.{name}" for i in (0, 1) for name in ("wide", "memory")]
     assert includable(model) == names
@@ -72,31 +72,31 @@ def test_what_is_in_own_modules_stays_unless_it_is_named() -> None:
     assert torch.equal(
         plain.get_parameter(f"{names[0]}.weight"), model.get_parameter(f"{names[0]}.weight")
     )
-    found = quantize(copy.deepcopy(model), Int8Config(), include=["*.wide", "*.1.*.memory"])
-    assert includable(found) == [names[1]]
-    want = dequantize(copy.deepcopy(found))
-    torch.testing.assert_close(found(TOKENS), want(TOKENS), rtol=0.1, atol=0.05)
-    assert size(found) < size(plain) < size(model)
+    quantized = quantize(copy.deepcopy(model), Int8Config(), include=["*.wide", "*.1.*.memory"])
+    assert includable(quantized) == [names[1]]
+    want = dequantize(copy.deepcopy(quantized))
+    torch.testing.assert_close(quantized(TOKENS), want(TOKENS), rtol=0.1, atol=0.05)
+    assert size(quantized) < size(plain) < size(model)
 
 
 @pytest.mark.parametrize("static", [False, True])
-def test_named_layers_are_loaded_again_to_the_bit(static: bool) -> None:
+def test_included_layers_round_trip_to_the_bit(static: bool) -> None:
     scheme = Int8Config(activations=StaticConfig()) if static else Int8Config()
     model, kept = with_own(), "stack.blocks.1.feedforward.wide"
-    found = quantize(
+    quantized = quantize(
         copy.deepcopy(model),
         scheme,
         [{"tokens": TOKENS}],
         include=["*.wide", "*.memory"],
         keep=[kept],
     )
-    assert isinstance(found.get_submodule(kept), nn.Linear)
+    assert isinstance(quantized.get_submodule(kept), nn.Linear)
     again = laid_out(with_own(), scheme, [kept], includable(model)).eval()
-    again.load_state_dict(found.state_dict())
-    assert torch.equal(again(TOKENS), found(TOKENS))
+    again.load_state_dict(quantized.state_dict())
+    assert torch.equal(again(TOKENS), quantized(TOKENS))
 
 
-def test_mistakes_name_what_is_there() -> None:
+def test_invalid_names_are_rejected_with_valid_ones() -> None:
     model = with_own()
     with pytest.raises(
         InputError, match=r"include '.*feedforward.wid' matches no .*Did you mean '.*wide'"
@@ -117,7 +117,7 @@ def test_mistakes_name_what_is_there() -> None:
     }
 
 
-def test_a_changed_recurrence_is_refused_by_name() -> None:
+def test_a_changed_recurrence_is_rejected_by_name() -> None:
     class Other(nn.LSTM):
         pass
 

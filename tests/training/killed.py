@@ -39,24 +39,24 @@ def start(work: Callable[[int], None]) -> tuple[int, int]:
 
 
 def kill_after(child: int, reader: int, steps: int, wait: float) -> list[int]:
-    """Kill the child so many seconds after it said so many steps; return all that it said.
+    """Kill the child some seconds after it reported some steps; return all that it reported.
 
     Steps, because on a busy machine time alone would kill it before it has begun.
     """
-    said = b""
-    while said.count(b" ") < steps and (more := os.read(reader, 4096)):
-        said += more
+    output = b""
+    while output.count(b" ") < steps and (more := os.read(reader, 4096)):
+        output += more
     sleep(wait)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     while more := os.read(reader, 4096):
-        said += more
+        output += more
     os.close(reader)
-    return [int(step) for step in said.split()]
+    return [int(step) for step in output.split()]
 
 
 def save_forever(folder: Path) -> Callable[[int], None]:
-    """Checkpoints one after the other, each step said when it is saved."""
+    """Save checkpoints one after the other, and report each step when it is saved."""
 
     def work(writer: int) -> None:
         newest, _ = latest_checkpoint(folder)
@@ -72,7 +72,7 @@ def save_forever(folder: Path) -> Callable[[int], None]:
 
 
 def saves(folder: Path, kills: int, rng: Random) -> None:
-    """Whatever the moment, the last checkpoint said to be done loads, or a later one."""
+    """After a kill at any moment, the last reported checkpoint loads, or a later one."""
     for _ in range(kills):
         done = kill_after(*start(save_forever(folder)), rng.randrange(1, 4), rng.uniform(0, 0.03))
         newest, problems = latest_checkpoint(folder)
@@ -98,7 +98,7 @@ class Says:
 
 
 def resumed(folder: Path) -> Trainer:
-    """A trainer that goes on; what it was before does not matter, where there is a checkpoint."""
+    """A resumed trainer; its first weights do not matter if there is a checkpoint."""
     begun = checkpoints_in(folder / "checkpoints")
     trainer = tiny.trainer(folder, seed=os.getpid() if begun else 0, **TRAIN)
     assert trainer.resume() == []

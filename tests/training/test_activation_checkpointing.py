@@ -36,7 +36,7 @@ PARTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("parts", PARTS.values(), ids=PARTS)
 @pytest.mark.parametrize("model", ["translator", "decoder"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_it_trains_the_same_to_the_bit(
+def test_training_is_the_same_to_the_bit(
     model: str, precision: str, parts: dict[str, Any], tmp_path: Path
 ) -> None:
     """With dropout, whose random numbers are drawn again; accumulation and a balance loss."""
@@ -59,15 +59,15 @@ def test_it_trains_the_same_to_the_bit(
     assert not any("forward" in vars(module) for module in checkpointed.model.modules())
 
 
-def test_less_is_kept_for_the_backward_pass() -> None:
+def test_less_memory_is_kept_for_the_backward_pass() -> None:
     config = DecoderConfig(d_model=32, n_layers=6, attention=AttentionConfig(n_heads=4))
     model, tokens = config.build(20), torch.randint(20, (2, 40))
     sizes = {}
     for kind in ("none", "block"):
-        held: dict[int, int] = {}
+        bytes_of: dict[int, int] = {}
 
-        def pack(tensor: torch.Tensor, held: dict[int, int] = held) -> torch.Tensor:
-            held[tensor.data_ptr()] = tensor.nbytes
+        def pack(tensor: torch.Tensor, bytes_of: dict[int, int] = bytes_of) -> torch.Tensor:
+            bytes_of[tensor.data_ptr()] = tensor.nbytes
             return tensor
 
         with (
@@ -75,7 +75,7 @@ def test_less_is_kept_for_the_backward_pass() -> None:
             torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         ):
             x, _ = model.hidden(tokens)
-            sizes[kind] = sum(held.values())
+            sizes[kind] = sum(bytes_of.values())
             x.sum().backward()
     assert sizes["block"] < 0.4 * sizes["none"]
 
@@ -117,8 +117,8 @@ assert sizes["block"] < 0.6 * sizes["none"], sizes
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_compiled_it_is_one_graph_that_keeps_less() -> None:
-    """With dropout; in a process of its own, since run-time checks of types are no graph."""
+def test_a_compiled_step_is_one_graph_that_keeps_less() -> None:
+    """With dropout; in another process, since run-time checks of types would break the graph."""
     done = in_a_process(ONE_GRAPH)
     assert done.returncode == 0, done.stderr
 
@@ -138,15 +138,15 @@ for compile, kind in ((False, "none"), (True, "block")):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("parts", ["plain", "experts"])
-def test_compiled_it_trains_as_without_either(tmp_path: Path, parts: str) -> None:
+def test_compiled_training_equals_plain_training(tmp_path: Path, parts: str) -> None:
     done = in_a_process(COMPILED, tmp_path, parts)
     assert done.returncode == 0, done.stderr
-    plain, both = (journal(tmp_path / kind) for kind in ("none", "block"))
-    for one, other in zip(plain, both, strict=True):
-        assert other == pytest.approx(one, rel=1e-4)
+    plain, compiled = (journal(tmp_path / kind) for kind in ("none", "block"))
+    for line, other in zip(plain, compiled, strict=True):
+        assert other == pytest.approx(line, rel=1e-4)
 
 
-def test_a_model_is_left_as_it_was_even_by_an_error() -> None:
+def test_a_model_is_restored_even_after_an_error() -> None:
     config = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2))
     model = config.build(9)
     with suppress(KeyError), checkpointed_activations(model, "block"):
@@ -155,7 +155,7 @@ def test_a_model_is_left_as_it_was_even_by_an_error() -> None:
     assert not any("forward" in vars(module) for module in model.modules())
 
 
-def test_without_gradients_a_block_is_just_run() -> None:
+def test_without_gradients_blocks_run_unchanged() -> None:
     config = DecoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2))
     model, tokens = config.build(9).eval(), torch.arange(6)[None]
     with torch.inference_mode():
@@ -164,7 +164,7 @@ def test_without_gradients_a_block_is_just_run() -> None:
             assert torch.equal(model(tokens), want)
 
 
-def test_batch_norm_would_count_twice(tmp_path: Path) -> None:
+def test_batch_norm_is_rejected(tmp_path: Path) -> None:
     trainer = tiny.trainer(
         tmp_path, parts={"norm": BatchNormConfig()}, activation_checkpointing="block"
     )
@@ -174,7 +174,7 @@ def test_batch_norm_would_count_twice(tmp_path: Path) -> None:
     assert isinstance(trainer.model, nn.Module)
 
 
-def test_a_mistake_names_the_nearest() -> None:
+def test_an_invalid_value_names_the_nearest() -> None:
     from addnorm.training.settings import TrainConfig
 
     with pytest.raises(InputError, match="Did you mean 'block'"):

@@ -54,37 +54,37 @@ def built(name: str) -> nn.Module:
     return config.build(11).double().eval()
 
 
-def said(model: nn.Module) -> torch.Tensor:
+def outputs_of(model: nn.Module) -> torch.Tensor:
     return model(TOKENS, TOKENS) if hasattr(model, "decoder") else model(TOKENS)
 
 
 def learn(model: nn.Module, steps: int = 3) -> None:
     [optimizer] = build_optimizers(AdamWConfig(), model, lr=1e-2)
     for _ in range(steps):
-        said(model).square().mean().backward()
+        outputs_of(model).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
 @pytest.mark.parametrize("kind", ADAPTERS)
 @pytest.mark.parametrize("name", MODELS)
-def test_it_begins_as_it_was_and_merges_exactly(name: str, kind: str) -> None:
+def test_an_adapted_model_starts_unchanged_and_merges_exactly(name: str, kind: str) -> None:
     model = built(name)
-    names, before = set(weights_of(model)), said(model)
-    frozen = {name: w.clone() for name, w in weights_of(model).items()}
+    names, before = set(weights_of(model)), outputs_of(model)
+    frozen = {key: w.clone() for key, w in weights_of(model).items()}
     adapted = adapt(model, ADAPTERS[kind])
-    assert_close(said(model), before, rtol=0, atol=1e-12)
-    assert all(".lora_" in one or one.endswith(".magnitude") for one in weights_of(model))
+    assert_close(outputs_of(model), before, rtol=0, atol=1e-12)
+    assert all(".lora_" in key or key.endswith(".magnitude") for key in weights_of(model))
     learn(model)
-    after = said(model)
+    after = outputs_of(model)
     assert float((after - before).detach().abs().max()) > 1e-4
-    changed = {f"{one}.weight" for one in adapted.layers()}
+    changed = {f"{key}.weight" for key in adapted.layers()}
     adapted.merge()
     assert set(weights_of(model)) == names
     assert not [m for m in model.modules() if isinstance(m, LoRALinear)]
-    assert_close(said(model), after, rtol=0, atol=1e-12)
-    for one, weight in weights_of(model).items():
-        assert torch.equal(weight, frozen[one]) == (one not in changed), one
+    assert_close(outputs_of(model), after, rtol=0, atol=1e-12)
+    for key, weight in weights_of(model).items():
+        assert torch.equal(weight, frozen[key]) == (key not in changed), key
 
 
 def test_a_row_of_zeros_stays_finite_under_dora() -> None:
@@ -93,23 +93,23 @@ def test_a_row_of_zeros_stays_finite_under_dora() -> None:
     weight = next(w for name, w in weights_of(model).items() if name.endswith("up_proj.weight"))
     with torch.no_grad():
         weight[0] = 0.0
-    before = said(model)
+    before = outputs_of(model)
     adapted = adapt(model, DoRAConfig())
-    assert_close(said(model), before, rtol=0, atol=1e-12)
+    assert_close(outputs_of(model), before, rtol=0, atol=1e-12)
     learn(model)
-    after = said(model)
+    after = outputs_of(model)
     assert bool(after.isfinite().all())
     adapted.merge()
-    assert_close(said(model), after, rtol=0, atol=1e-12)
+    assert_close(outputs_of(model), after, rtol=0, atol=1e-12)
 
 
-def test_merged_in_float32_is_as_near() -> None:
+def test_a_merge_in_float32_is_exact_within_rounding() -> None:
     model = built("decoder").float()
     adapted = adapt(model, LoRAConfig())
     learn(model)
-    after = said(model)
+    after = outputs_of(model)
     adapted.merge()
-    assert_close(said(model), after, rtol=0, atol=1e-6 * float(after.detach().abs().max()))
+    assert_close(outputs_of(model), after, rtol=0, atol=1e-6 * float(after.detach().abs().max()))
 
 
 def test_tied_weights_stay_tied() -> None:
@@ -135,7 +135,7 @@ def test_new_weights_are_learned_whole() -> None:
     assert torch.equal(after["embed.tokens.weight"], before["embed.tokens.weight"])
 
 
-def test_the_numbers_are_those_of_the_papers() -> None:
+def test_adapted_layers_equal_the_formulas_of_the_papers() -> None:
     torch.manual_seed(1)
     layer = nn.Linear(5, 4).double()
     for config in (LoRAConfig(rank=2, alpha=3.0), DoRAConfig(rank=2, alpha=3.0)):
@@ -145,16 +145,16 @@ def test_the_numbers_are_those_of_the_papers() -> None:
             if config.kind == "dora":
                 adapted.magnitude.mul_(1.5)
         a, b = adapted.lora_A.detach(), adapted.lora_B.detach()
-        wanted = layer.weight.detach() + 1.5 * b @ a
+        expected = layer.weight.detach() + 1.5 * b @ a
         if config.kind == "dora":
-            wanted = 1.5 * layer.weight.norm(dim=1, keepdim=True).detach() * wanted
-            wanted = wanted / (layer.weight.detach() + 1.5 * b @ a).norm(dim=1, keepdim=True)
+            expected = 1.5 * layer.weight.norm(dim=1, keepdim=True).detach() * expected
+            expected = expected / (layer.weight.detach() + 1.5 * b @ a).norm(dim=1, keepdim=True)
         x = torch.randn(3, 5, dtype=torch.float64)
-        assert_close(adapted(x), x @ wanted.T + layer.bias)
-        assert_close(adapted.low_rank().changed(layer.weight.detach()), wanted)
+        assert_close(adapted(x), x @ expected.T + layer.bias)
+        assert_close(adapted.low_rank().changed(layer.weight.detach()), expected)
 
 
-def test_the_norm_is_a_constant_to_the_gradient() -> None:
+def test_the_norm_is_a_constant_in_the_gradient() -> None:
     """Liu et al. 2024, eq. 11: `∇_V = m / ‖V‖ ∇_W'`."""
     torch.manual_seed(2)
     layer = DoRAConfig(rank=2).build(nn.Linear(5, 4, bias=False).double())
@@ -169,7 +169,7 @@ def test_the_norm_is_a_constant_to_the_gradient() -> None:
     assert_close(layer.lora_B.grad, layer.scale * of_v @ layer.lora_A.detach().T)
 
 
-def test_dropout_is_of_the_change_alone() -> None:
+def test_dropout_acts_only_on_the_change() -> None:
     layer = LoRAConfig(dropout=0.5).build(nn.Linear(6, 6))
     x = torch.randn(4, 6)
     plain = layer.eval()(x)
@@ -179,7 +179,7 @@ def test_dropout_is_of_the_change_alone() -> None:
     assert not torch.equal(layer(x), layer(x))
 
 
-def test_a_target_that_is_not_there_is_named() -> None:
+def test_a_missing_target_is_rejected_by_name() -> None:
     with pytest.raises(InputError, match=r"no layer 'q_porj'.*Did you mean 'q_proj'"):
         adapt(built("decoder"), LoRAConfig(targets=("q_porj",)))
     with pytest.raises(InputError, match="no attention or feed-forward"):
@@ -188,15 +188,15 @@ def test_a_target_that_is_not_there_is_named() -> None:
 
 def test_a_change_keeps_the_dtype_of_the_matrix() -> None:
     change = LowRank(torch.ones(1, 3), torch.full((2, 1), 2.0**-12), 1.0)
-    found = change.changed(torch.ones(2, 3, dtype=torch.bfloat16))
-    assert found.dtype == torch.bfloat16
+    changed = change.changed(torch.ones(2, 3, dtype=torch.bfloat16))
+    assert changed.dtype == torch.bfloat16
 
 
 def configs() -> list[AdapterConfig]:
     return [*ADAPTERS.values()]
 
 
-def test_little_is_learned() -> None:
+def test_only_a_small_share_is_learned() -> None:
     for config in configs():
         model = built("decoder")
         whole = sum(p.numel() for p in model.parameters())

@@ -21,7 +21,7 @@ def test_storages_are_counted_until_they_are_freed() -> None:
     assert (counted.live, counted.peak) == (0, 800)
 
 
-def test_what_the_backward_pass_needs_stays() -> None:
+def test_tensors_of_the_backward_pass_are_live() -> None:
     weight = torch.zeros(50, requires_grad=True)
     counted = Allocations()
     counted.add([weight, weight.view(5, 10)])

@@ -17,7 +17,7 @@ def random_walk(model: torch.nn.Module) -> None:
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.999])
-def test_the_moving_average_by_its_formula(decay: float) -> None:
+def test_the_moving_average_equals_its_formula(decay: float) -> None:
     model = tiny.build().double()
     average = MovingAverage(model, decay)
     expected = {name: w.clone() for name, w in weights_of(model).items()}
@@ -30,7 +30,7 @@ def test_the_moving_average_by_its_formula(decay: float) -> None:
     torch.testing.assert_close(average.weights, expected, rtol=0, atol=1e-12)
 
 
-def test_an_average_leaves_the_model_alone() -> None:
+def test_an_average_does_not_change_the_model() -> None:
     model = tiny.build()
     average = MovingAverage(model, 0.9)
     before = {name: w.clone() for name, w in weights_of(model).items()}
@@ -46,17 +46,17 @@ def test_the_mean_is_summed_in_float64() -> None:
     assert mean(iter(sets))["w"].dtype == torch.float32
 
 
-def test_the_mean_of_equal_weights_is_themselves() -> None:
+def test_the_mean_of_equal_weights_is_equal() -> None:
     weights = weights_of(tiny.build())
     tiny.same(mean([weights] * 3), weights)
 
 
-def test_the_mean_of_nothing_is_refused() -> None:
+def test_the_mean_of_nothing_is_rejected() -> None:
     with pytest.raises(ValueError, match="no checkpoints"):
         mean([])
 
 
-def test_swapped_weights_come_back() -> None:
+def test_swapped_weights_are_restored() -> None:
     model = tiny.build()
     own = {name: w.clone() for name, w in weights_of(model).items()}
     other = {name: torch.randn_like(w) for name, w in own.items()}
@@ -67,7 +67,7 @@ def test_swapped_weights_come_back() -> None:
         tiny.same(weights_of(model), own)
 
 
-def test_they_come_back_after_an_error_inside() -> None:
+def test_swapped_weights_are_restored_after_an_error() -> None:
     model = tiny.build()
     own = {name: w.clone() for name, w in weights_of(model).items()}
     with (
@@ -78,7 +78,7 @@ def test_they_come_back_after_an_error_inside() -> None:
     tiny.same(weights_of(model), own)
 
 
-def test_they_come_back_when_the_others_do_not_fit() -> None:
+def test_swapped_weights_are_restored_if_the_others_do_not_fit() -> None:
     model = tiny.build()
     own = {name: w.clone() for name, w in weights_of(model).items()}
     *most, last = own

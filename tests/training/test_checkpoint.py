@@ -2,8 +2,6 @@
 
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 from random import Random
 
@@ -27,8 +25,6 @@ from addnorm.training.checkpoint import (
     save_weights,
 )
 
-ROOT = Path(__file__).parents[2]
-
 
 def tensors(step: int) -> dict[str, dict[str, Tensor]]:
     return {
@@ -48,22 +44,22 @@ def flip(file: Path, place: int, bit: int) -> None:
     file.write_bytes(data)
 
 
-def test_round_trip(tmp_path: Path) -> None:
+def test_a_checkpoint_round_trips(tmp_path: Path) -> None:
     groups = tensors(3)
     groups["model"]["turned"] = torch.randn(4, 6).T  # not contiguous
     groups["model"]["half"] = torch.randn(3).bfloat16()
     facts = {"standing": {"best": 0.1 + 0.2, "step": 3}, "text": "naïve ☂", "none": None}
     path = save_checkpoint(tmp_path / "new", 3, groups, facts)
     assert path.name == "step-00000003"
-    found, found_facts = load_checkpoint(path)
+    loaded, found_facts = load_checkpoint(path)
     assert found_facts == facts
-    assert found.keys() == groups.keys()
+    assert loaded.keys() == groups.keys()
     for name, group in groups.items():
-        tiny.same(found[name], group)
+        tiny.same(loaded[name], group)
     assert [p.name for p in path.parent.iterdir()] == [path.name], "nothing is left over"
 
 
-def test_the_same_things_give_the_same_bytes(tmp_path: Path) -> None:
+def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
     save(tmp_path / "a", 1)
     save(tmp_path / "b", 1)
     assert tiny.contents(tmp_path / "a") == tiny.contents(tmp_path / "b")
@@ -75,21 +71,21 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert load_checkpoint(tmp_path / "step-00000004")[0]["model"]["b"] == 9
 
 
-def test_a_step_that_is_saved_again_is_there_all_the_time(tmp_path, monkeypatch) -> None:
-    """Were it killed at any moment, there would be a whole one to go on with."""
+def test_saving_a_step_again_always_leaves_an_intact_checkpoint(tmp_path, monkeypatch) -> None:
+    """A kill at any moment leaves an intact checkpoint to resume from."""
     save(tmp_path, 4)
-    found: list[Path | None] = []
+    latest: list[Path | None] = []
     rename = Path.rename
 
     def looked_at(path: Path, target: Path) -> Path:
         moved = rename(path, target)
-        found.append(latest_checkpoint(tmp_path)[0])
+        latest.append(latest_checkpoint(tmp_path)[0])
         return moved
 
     monkeypatch.setattr(Path, "rename", looked_at)
     [last] = save(tmp_path, 4)
-    assert len(found) == 2
-    assert None not in found
+    assert len(latest) == 2
+    assert None not in latest
     assert checkpoints_in(tmp_path) == [last]
 
 
@@ -114,14 +110,14 @@ def check_damage(folder: Path, n: int) -> None:
                 (newer / name).write_bytes(data[:place])
             else:
                 flip(newer / name, place, bit)
-            with pytest.raises(InputError) as caught:
+            with pytest.raises(InputError) as raised:
                 load_checkpoint(newer)
             # Where the manifest itself is wrong, it may blame a file that is in order.
-            assert str(newer / name) in str(caught.value) or name == "manifest.json"
-            assert str(newer) in str(caught.value)
-            found, problems = latest_checkpoint(folder)
-            assert found == older
-            assert problems == [str(caught.value)]
+            assert str(newer / name) in str(raised.value) or name == "manifest.json"
+            assert str(newer) in str(raised.value)
+            intact, problems = latest_checkpoint(folder)
+            assert intact == older
+            assert problems == [str(raised.value)]
             (newer / name).write_bytes(data)
     assert latest_checkpoint(folder) == (newer, [])
     assert tiny.contents(newer) == whole
@@ -161,20 +157,20 @@ def test_a_file_that_the_manifest_does_not_list_is_not_loaded(tmp_path: Path) ->
     assert "stranger" not in load_checkpoint(path)[0]
 
 
-def test_no_checkpoint_is_no_problem(tmp_path: Path) -> None:
+def test_a_missing_folder_has_no_checkpoints(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path / "none") == (None, [])
     assert checkpoints_in(tmp_path / "none") == []
 
 
-def test_all_damaged(tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_all_reported(tmp_path: Path) -> None:
     for path in save(tmp_path, 1, 2):
         (path / "facts.json").write_text("{}")
-    found, problems = latest_checkpoint(tmp_path)
-    assert found is None
+    intact, problems = latest_checkpoint(tmp_path)
+    assert intact is None
     assert ["step-00000002" in problems[0], "step-00000001" in problems[1]] == [True, True]
 
 
-def test_keeps_the_newest(tmp_path: Path) -> None:
+def test_keep_latest_keeps_the_newest(tmp_path: Path) -> None:
     paths = save(tmp_path, 9, 10, 100, 1000)
     keep_latest(paths[-1], 2)
     assert checkpoints_in(tmp_path) == paths[2:]
@@ -182,7 +178,7 @@ def test_keeps_the_newest(tmp_path: Path) -> None:
     assert checkpoints_in(tmp_path) == paths[2:]
 
 
-def test_damaged_later_ones_do_not_push_out_whole_ones(tmp_path: Path) -> None:
+def test_keep_latest_removes_later_damaged_checkpoints(tmp_path: Path) -> None:
     """A run that went back behind them has just saved step 3."""
     paths = save(tmp_path, 1, 2, 3, 8, 9)
     keep_latest(paths[2], 2)
@@ -218,7 +214,7 @@ CALLS = {"save_file": 3, "fsync": 7, "write_text": 2, "rename": 1}
 
 
 @pytest.mark.parametrize(("where", "at"), [(w, at) for w, n in CALLS.items() for at in range(n)])
-def test_a_full_or_failing_disk_is_said_and_harms_nothing(
+def test_a_full_or_failing_disk_raises_and_harms_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, at: int
 ) -> None:
     save(tmp_path, 1)
@@ -251,9 +247,7 @@ def test_every_file_and_folder_is_synced_before_the_rename(
     assert after == [tmp_path.name]
 
 
-def test_weights_replace_older_ones_in_one_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_are_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "best.safetensors"
     save_weights(file, {"w": torch.ones(3)})
     monkeypatch.setattr(os, "fsync", Fails(os.fsync, 0, OSError(errno.EIO, "broken")))
@@ -277,20 +271,9 @@ def test_damaged_weights_are_named(tmp_path: Path, size: int) -> None:
         load_weights(file)
 
 
-def killed(what: str, folder: Path, kills: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.killed", what, folder, str(kills), "1"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
-    assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("kills", [10, pytest.param(100, marks=pytest.mark.slow)])
-def test_killed_at_any_moment_of_saving(tmp_path: Path, kills: int) -> None:
-    killed("save", tmp_path, kills)
+def test_an_intact_checkpoint_survives_a_kill_at_any_moment(tmp_path: Path, kills: int) -> None:
+    tiny.kill_repeatedly("save", tmp_path, kills)
     assert latest_checkpoint(tmp_path)[0] is not None

@@ -27,7 +27,7 @@ def classifier() -> nn.Module:
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (4, 3, 2)])
-def test_each_row_by_its_formula(shape: tuple[int, ...]) -> None:
+def test_each_row_equals_its_formula(shape: tuple[int, ...]) -> None:
     """Short rows stay bit for bit, long ones keep their direction; a filter is one row."""
     torch.manual_seed(0)
     weight = nn.Parameter(torch.randn(shape, dtype=torch.float64))
@@ -42,7 +42,7 @@ def test_each_row_by_its_formula(shape: tuple[int, ...]) -> None:
             torch.testing.assert_close(new, old * bound / norm, rtol=1e-6, atol=1e-9)
 
 
-def test_by_default_it_is_the_last_map_of_a_classifier() -> None:
+def test_by_default_the_last_matrix_of_a_classifier_is_bounded() -> None:
     model = classifier()
     [weight] = MaxNormConfig().build(model).weights
     assert weight is dict(model.named_parameters())["head.proj.weight"]
@@ -91,17 +91,17 @@ def test_adadelta_under_a_bound_resumes_bit_for_bit(tmp_path: Path) -> None:
     same(everything(second), everything(straight))
 
 
-def test_a_name_that_fits_nothing_is_refused_with_the_nearest() -> None:
+def test_a_name_without_a_match_is_rejected_with_the_nearest() -> None:
     with pytest.raises(InputError, match=r"'head.project.weight': .* is 'head.proj.weight'"):
         MaxNormConfig(parameters="head.project.weight").build(classifier())
 
 
-def test_a_vector_has_no_rows() -> None:
+def test_a_vector_is_rejected() -> None:
     with pytest.raises(InputError, match=r"head.proj.bias has one axis and so no rows"):
         MaxNormConfig(parameters="head.proj.*").build(classifier())
 
 
 @pytest.mark.parametrize("bound", [0.0, -1.0, "three"])
-def test_a_bound_is_positive(bound: object) -> None:
+def test_a_bound_must_be_positive(bound: object) -> None:
     with pytest.raises(ValueError, match="bound"):
         TypeAdapter(MaxNormConfig).validate_python({"bound": bound})

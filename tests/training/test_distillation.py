@@ -53,20 +53,20 @@ def written_out(student: Tensor, teacher: Tensor, targets: Tensor, temperature: 
     temperature=st.sampled_from([0.5, 1.0, 3.0]),
     seed=st.integers(0, 1000),
 )
-def test_the_formula(n: int, vocab: int, temperature: float, seed: int) -> None:
+def test_the_loss_equals_its_formula(n: int, vocab: int, temperature: float, seed: int) -> None:
     torch.manual_seed(seed)
     student, teacher = (torch.randn(n, vocab, dtype=torch.float64) * 3 for _ in range(2))
     targets = torch.randint(-1, vocab, (n,))
     targets[targets < 0] = -100
-    found = imitation_sum(student, teacher, targets, temperature)
-    assert found.item() == pytest.approx(
+    loss = imitation_sum(student, teacher, targets, temperature)
+    assert loss.item() == pytest.approx(
         written_out(student, teacher, targets, temperature), abs=1e-9
     )
-    assert found.item() >= -1e-9
+    assert loss.item() >= -1e-9
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_the_gradient(temperature: float) -> None:
+def test_the_gradient_equals_its_formula(temperature: float) -> None:
     """`T (q - p)` at each target that counts, zero elsewhere; none for the teacher."""
     student = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
     teacher = torch.randn(2, 3, 5, dtype=torch.float64, requires_grad=True)
@@ -80,7 +80,7 @@ def test_the_gradient(temperature: float) -> None:
     )
 
 
-def test_a_certain_teacher_is_its_labels() -> None:
+def test_a_certain_teacher_equals_its_labels() -> None:
     """A distribution of one class: the divergence is the cross-entropy."""
     student, targets = torch.randn(7, 5), torch.randint(0, 5, (7,))
     teacher = torch.zeros(7, 5).scatter_(1, targets[:, None], 200.0)
@@ -88,7 +88,7 @@ def test_a_certain_teacher_is_its_labels() -> None:
     assert_close(imitation_sum(student, teacher, targets), expected)
 
 
-def test_narrow_types_and_what_a_token_says_do_not_matter() -> None:
+def test_the_loss_is_float32_and_independent_of_target_values() -> None:
     student, teacher = torch.randn(2, 4, 9), torch.randn(2, 4, 9)
     targets = torch.randint(0, 9, (2, 4))
     narrow = imitation_sum(student.bfloat16(), teacher.bfloat16(), targets)
@@ -103,16 +103,16 @@ def test_narrow_types_and_what_a_token_says_do_not_matter() -> None:
 
 
 @pytest.mark.long
-def test_a_student_comes_nearer(tmp_path: Path) -> None:
+def test_training_brings_the_student_nearer_to_its_teacher(tmp_path: Path) -> None:
     teacher, student = build(seed=1), build(dropout=0.0, seed=2)
-    before = {name: one.clone() for name, one in weights_of(teacher).items()}
+    before = {name: weight.clone() for name, weight in weights_of(teacher).items()}
     config = TrainConfig(steps=30, lr=0.01, device="cpu", label_smoothing=0.1)
     trainer = Trainer(student, batches(), config, tmp_path, teacher=teacher)
     trainer.fit()
     losses = [line["loss"] for line in journal(tmp_path)]
     assert sum(losses[-7:]) < 0.5 * sum(losses[:7])
-    for name, one in weights_of(teacher).items():
-        assert one.equal(before[name])
+    for name, weight in weights_of(teacher).items():
+        assert weight.equal(before[name])
     assert all(parameter.grad is None for parameter in teacher.parameters())
     assert not any(module.training for module in teacher.modules())
 
@@ -128,7 +128,7 @@ def test_the_teacher_itself_has_nothing_to_learn(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_does_not_hold_the_teacher(tmp_path: Path) -> None:
-    """What began with a teacher goes on without one, from the weights that it had."""
+    """A run that began with a teacher can resume without one, with the same weights."""
     settings = {"steps": 4, "save_every": 2, "device": "cpu"}
     student = build("decoder", seed=2)
     first = Trainer(
@@ -142,8 +142,8 @@ def test_a_checkpoint_does_not_hold_the_teacher(tmp_path: Path) -> None:
         tmp_path,
     )
     assert again.resume() == []
-    for name, one in weights_of(again.model).items():
-        assert one.equal(weights_of(student)[name])
+    for name, weight in weights_of(again.model).items():
+        assert weight.equal(weights_of(student)[name])
     again.fit()
     assert again.state.step == 5
 
@@ -193,16 +193,16 @@ def watched(
 
 @pytest.mark.parametrize("wide", [8, 12])
 @pytest.mark.parametrize("layers", ["uniform", "last"])
-def test_hidden_states_by_plain_loops(layers: str, wide: int) -> None:
+def test_the_loss_of_hidden_states_equals_plain_loops(layers: str, wide: int) -> None:
     torch.manual_seed(0)
     student, teacher, inputs = encoder(), encoder(wide, n_layers=5), ragged()
     hidden = HiddenStatesConfig(weight=3.0, layers=layers)  # pyright: ignore[reportArgumentType]
     with learned_maps(student, hidden, (8, wide)):
         student.double()
-        found = watched(LayerLoss(student, teacher, hidden=hidden), student, teacher, inputs)
+        loss = watched(LayerLoss(student, teacher, hidden=hidden), student, teacher, inputs)
         maps = {n: p for n, p in student.named_parameters() if n.startswith(MAPS)}
         assert [*maps] == ([f"{MAPS}.stack.weight"] if wide != 8 else [])
-        (found * 2).backward()
+        (loss * 2).backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in maps.values())
     ours, theirs = layer_outputs(student, inputs), layer_outputs(teacher, inputs)
     pairs = {"uniform": [(0, 1), (1, 4)], "last": [(1, 4)]}[layers]  # round(2.5) is 2
@@ -213,7 +213,7 @@ def test_hidden_states_by_plain_loops(layers: str, wide: int) -> None:
             for row, t in inputs["valid"].nonzero().tolist()
         ]
         total += 3.0 * sum(values) / len(values) / len(pairs)
-    assert float(found.detach()) == pytest.approx(total, rel=1e-9)
+    assert float(loss.detach()) == pytest.approx(total, rel=1e-9)
     assert not any(name.startswith(MAPS) for name in weights_of(student))
 
 
@@ -221,11 +221,11 @@ def wide_of(maps: dict[str, nn.Parameter], x: Tensor) -> Tensor:
     return x if not maps else next(iter(maps.values())).detach() @ x
 
 
-def test_attention_weights_by_plain_loops() -> None:
+def test_the_loss_of_attention_weights_equals_plain_loops() -> None:
     torch.manual_seed(1)
     student, teacher, inputs = encoder(), encoder(12, n_layers=4), ragged()
-    told = AttentionWeightsConfig(weight=0.5)
-    found = watched(LayerLoss(student, teacher, attention=told), student, teacher, inputs)
+    config = AttentionWeightsConfig(weight=0.5)
+    loss = watched(LayerLoss(student, teacher, attention=config), student, teacher, inputs)
     sides = [attention_of(model, inputs) for model in (student, teacher)]
     total, n = 0.0, 0
     for i, k in ((0, 1), (1, 3)):
@@ -237,39 +237,39 @@ def test_attention_weights_by_plain_loops() -> None:
                 )
                 total += float((theirs * (theirs.log() - ours.log())).sum().detach())
                 n += 1
-    assert float(found.detach()) == pytest.approx(0.5 * total / n, rel=1e-6)
-    found.backward()
+    assert float(loss.detach()) == pytest.approx(0.5 * total / n, rel=1e-6)
+    loss.backward()
     assert student.get_parameter("stack.blocks.0.attention.q_proj.weight").grad is not None
 
 
 def attention_of(model: nn.Module, inputs: dict[str, Tensor]) -> list[Tensor]:
     from addnorm.inspect.capture import attention_weights
 
-    with attention_weights(model) as caught, torch.no_grad():
+    with attention_weights(model) as weights, torch.no_grad():
         model(**inputs)
-    return [*caught.values()]
+    return [*weights.values()]
 
 
-def test_relations_of_other_heads_and_widths_by_plain_loops() -> None:
+def test_relations_of_other_heads_and_widths_equal_plain_loops() -> None:
     torch.manual_seed(2)
     heads = torch.randn(2, 4, 5, 3, dtype=torch.float64)
     valid = torch.tensor([[True] * 5, [True, True, True, False, False]])
-    found = relations(heads, 6, valid)
+    related = relations(heads, 6, valid)
     flat = torch.cat([heads[:, h] for h in range(4)], -1)
     for row in range(2):
         n = int(valid[row].sum())
         for r in range(6):
             a = flat[row, :n, 2 * r : 2 * r + 2]
             expected = (a @ a.T / 2**0.5).softmax(-1)
-            assert torch.allclose(found[row, r, :n, :n], expected)
-    assert not found[1, :, :, 3:].any()
+            assert torch.allclose(related[row, r, :n, :n], expected)
+    assert not related[1, :, :, 3:].any()
     student, teacher, inputs = encoder(8, n_heads=4), encoder(12, n_layers=3, n_heads=3), ragged()
-    told = AttentionRelationsConfig(n_heads=2)
-    loss = watched(LayerLoss(student, teacher, attention=told), student, teacher, inputs)
-    seen: dict[nn.Module, list[Tensor]] = {}
+    config = AttentionRelationsConfig(n_heads=2)
+    loss = watched(LayerLoss(student, teacher, attention=config), student, teacher, inputs)
+    core_inputs: dict[nn.Module, list[Tensor]] = {}
     for model in (student, teacher):
         core = last_attention(model).core
-        hook = core.register_forward_pre_hook(lambda m, args: seen.update({m: [*args[:3]]}))
+        hook = core.register_forward_pre_hook(lambda m, args: core_inputs.update({m: [*args[:3]]}))
         with torch.no_grad():
             model(**inputs)
         hook.remove()
@@ -277,7 +277,7 @@ def test_relations_of_other_heads_and_widths_by_plain_loops() -> None:
         mean_divergence(
             relations(t, 2, inputs["valid"]), relations(s, 2, inputs["valid"]), inputs["valid"]
         )
-        for s, t in zip(*seen.values(), strict=True)
+        for s, t in zip(*core_inputs.values(), strict=True)
     )
     assert float(loss.detach()) == pytest.approx(
         float(torch.as_tensor(expected).detach()), rel=1e-6
@@ -285,7 +285,7 @@ def test_relations_of_other_heads_and_widths_by_plain_loops() -> None:
 
 
 def last_attention(model: nn.Module) -> SelfAttention:
-    return [one for one in model.modules() if isinstance(one, SelfAttention)][-1]
+    return [module for module in model.modules() if isinstance(module, SelfAttention)][-1]
 
 
 def test_a_student_that_is_its_teacher_has_nothing_to_learn() -> None:
@@ -297,15 +297,15 @@ def test_a_student_that_is_its_teacher_has_nothing_to_learn() -> None:
     ):
         loss = LayerLoss(model, model, hidden=HiddenStatesConfig(), attention=attention)
         assert float(watched(loss, model, model, inputs).detach()) == pytest.approx(0, abs=1e-12)
-    assert not any(one._forward_hooks or one._forward_pre_hooks for one in model.modules())  # pyright: ignore[reportPrivateUsage]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())  # pyright: ignore[reportPrivateUsage]
 
 
-def test_queries_that_attend_to_nothing_count_as_none() -> None:
+def test_fully_masked_queries_have_a_finite_gradient() -> None:
     theirs = torch.tensor([[[[0.0, 0.0], [0.5, 0.5]]]])
     ours = torch.tensor([[[[0.0, 0.0], [1.0, 0.0]]]], requires_grad=True)
-    found = mean_divergence(theirs, ours, None)
-    assert torch.isfinite(found)
-    found.backward()
+    loss = mean_divergence(theirs, ours, None)
+    assert torch.isfinite(loss)
+    loss.backward()
     assert ours.grad is not None
     assert torch.isfinite(ours.grad).all()
 
@@ -313,19 +313,19 @@ def test_queries_that_attend_to_nothing_count_as_none() -> None:
 @pytest.mark.parametrize(
     ("n", "of", "expected"), [(3, 6, [1, 3, 5]), (2, 5, [1, 4]), (4, 4, [0, 1, 2, 3]), (1, 7, [6])]
 )
-def test_evenly_spaced_layers_teach(n: int, of: int, expected: list[int]) -> None:
+def test_teacher_layers_are_evenly_spaced(n: int, of: int, expected: list[int]) -> None:
     assert [teacher_layer(i, n, of) for i in range(n)] == expected
 
 
-def test_weights_of_evenly_spaced_layers() -> None:
+def test_a_student_starts_from_evenly_spaced_layers() -> None:
     student, teacher = encoder(n_layers=2), encoder(n_layers=4)
-    found = from_teacher(weights_of(teacher), student, teacher)
-    assert found.keys() == weights_of(student).keys()
+    renamed = from_teacher(weights_of(teacher), student, teacher)
+    assert renamed.keys() == weights_of(student).keys()
     theirs = weights_of(teacher)
     for i, k in ((0, 1), (1, 3)):
         name = "attention.q_proj.weight"
-        assert torch.equal(found[f"stack.blocks.{i}.{name}"], theirs[f"stack.blocks.{k}.{name}"])
-    assert torch.equal(found["embed.tokens.weight"], theirs["embed.tokens.weight"])
+        assert torch.equal(renamed[f"stack.blocks.{i}.{name}"], theirs[f"stack.blocks.{k}.{name}"])
+    assert torch.equal(renamed["embed.tokens.weight"], theirs["embed.tokens.weight"])
 
 
 def test_both_stacks_of_a_translator_learn() -> None:
@@ -334,7 +334,7 @@ def test_both_stacks_of_a_translator_learn() -> None:
         EncoderDecoderConfig(d_model=8, n_layers=n, attention=AttentionConfig(n_heads=2))
         for n in (1, 2)
     ]
-    student, teacher = (one.build(VOCAB, VOCAB).eval() for one in sizes)
+    student, teacher = (config.build(VOCAB, VOCAB).eval() for config in sizes)
     inputs = {"source": torch.randint(VOCAB, (2, 5)), "target": torch.randint(VOCAB, (2, 3))}
     loss = LayerLoss(
         student, teacher, hidden=HiddenStatesConfig(), attention=AttentionWeightsConfig()
@@ -346,27 +346,29 @@ def test_both_stacks_of_a_translator_learn() -> None:
         assert grad.abs().sum() > 0
 
 
-def test_the_objective_adds_it_once_for_each_target() -> None:
+def test_the_objective_adds_the_layer_loss_once_for_each_target() -> None:
     torch.manual_seed(5)
     student, teacher, inputs = encoder(), encoder(), ragged()
     targets = torch.tensor([0, 2, 1])
-    told = [
+    configs = [
         DistillationConfig(teacher=Path("t"), hidden_states=hidden)
         for hidden in (None, HiddenStatesConfig())
     ]
-    plain, both = (
-        Objective(CrossEntropyConfig(), teacher=teacher, distillation=one, student=student)(
+    plain, with_hidden = (
+        Objective(CrossEntropyConfig(), teacher=teacher, distillation=config, student=student)(
             student, inputs, targets
         )
-        for one in told
+        for config in configs
     )
     alone = watched(
         LayerLoss(student, teacher, hidden=HiddenStatesConfig()), student, teacher, inputs
     )
-    assert float((both - plain).detach()) == pytest.approx(3 * float(alone.detach()), rel=1e-5)
+    assert float((with_hidden - plain).detach()) == pytest.approx(
+        3 * float(alone.detach()), rel=1e-5
+    )
 
 
-def test_what_cannot_be_compared_is_named() -> None:
+def test_layers_that_cannot_be_compared_are_rejected_by_name() -> None:
     with pytest.raises(InputError, match=r"student's stack has 3 layers, and the teacher's 2"):
         LayerLoss(encoder(n_layers=3), encoder(), hidden=HiddenStatesConfig())
     with pytest.raises(InputError, match=r'4 heads, and the teacher 2: take .*kind = "relations"'):
@@ -391,7 +393,7 @@ def test_what_cannot_be_compared_is_named() -> None:
         LayerLoss(decoder, decoder, attention=AttentionWeightsConfig())
 
 
-def test_sequences_of_other_lengths_are_refused() -> None:
+def test_sequences_of_different_lengths_are_rejected() -> None:
     student, teacher, inputs = encoder(), encoder(), ragged()
     loss = LayerLoss(student, teacher, hidden=HiddenStatesConfig())
     with loss.recording() as layer_loss, torch.no_grad():

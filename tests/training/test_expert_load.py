@@ -30,7 +30,7 @@ def load(capacity_factor: float | None = None) -> ExpertLoad:
     return ExpertLoad({"stack.0": mixture})
 
 
-def test_the_largest_load_over_the_mean_without_padding() -> None:
+def test_the_load_ratio_is_the_largest_load_over_the_mean_without_padding() -> None:
     counted = load()
     counted.count({"stack.0": logits(0, 0, 1, 2, 0, 0, 2, 2)}, {"valid": VALID})  # 4, 1, 1
     assert counted.figures() == {"load_ratio": pytest.approx(2.0)}
@@ -45,7 +45,7 @@ def test_micro_batches_add_up() -> None:
     assert counted.figures() == {"load_ratio": pytest.approx(1.0)}
 
 
-def test_the_share_dropped_of_the_real_tokens() -> None:
+def test_the_dropped_share_counts_real_tokens() -> None:
     counted = load(0.75)  # two places
     counted.count({"stack.0": logits(0, 0, 0, 0, 0, 1, 2, 2)}, {"valid": VALID})
     assert counted.figures() == {"load_ratio": pytest.approx(2.0), "dropped": pytest.approx(2 / 6)}
@@ -71,13 +71,13 @@ def test_every_line_of_a_run_has_the_load_and_what_was_dropped(tmp_path: Path) -
     text = LANGUAGE.replace('feedforward = { kind = "mlp", d_ff = 32 }', moe)
     train_text(tmp_path, "run", text)
     curve = (tmp_path / "run" / "metrics.jsonl").read_text()
-    lines = [json.loads(one) for one in curve.splitlines()]
-    steps = [one for one in lines if "loss" in one]
+    lines = [json.loads(line) for line in curve.splitlines()]
+    steps = [line for line in lines if "loss" in line]
     assert len(steps) == 4
-    for one in steps:
-        assert 1.0 <= one["load_ratio"] <= 2.0  # of 4 experts, a token takes 2
-        assert 0.25 <= one["dropped"] < 1.0  # there are places for three of four choices
-    assert any("valid_loss" in one for one in lines)
+    for line in steps:
+        assert 1.0 <= line["load_ratio"] <= 2.0  # of 4 experts, a token takes 2
+        assert 0.25 <= line["dropped"] < 1.0  # there are places for three of four choices
+    assert any("valid_loss" in line for line in lines)
 
 
 # The loss that balances the experts.
@@ -99,20 +99,20 @@ class Two(nn.Module):
 
 @pytest.mark.parametrize("masked", [True, False])
 def test_the_load_of_each_stack_has_its_own_mask(masked: bool) -> None:
-    """Source and target of one shape: only the names of the stacks tell their masks apart."""
+    """Source and target of one shape: only the names of the stacks distinguish their masks."""
     model, inputs = Two(), {"source": torch.randn(2, 3, 4), "target": torch.randn(2, 3, 4)}
     valid = {f"{side}_valid": torch.rand(2, 3) > 0.4 for side in inputs} if masked else {}
     mixtures = mixtures_of(model)
     assert list(mixtures) == ["encoder.0", "decoder.0", "extra.0"]
     with record_router_logits(mixtures) as router_logits:
         model(**inputs)
-    found = balance_loss(mixtures, router_logits, inputs | valid)
+    loss = balance_loss(mixtures, router_logits, inputs | valid)
     source = load_balance(model.encoder[0].router(inputs["source"]), 1, valid.get("source_valid"))
     target = load_balance(model.decoder[0].router(inputs["target"]), 2, valid.get("target_valid"))
-    torch.testing.assert_close(found, 0.5 * source + 0.01 * target)
+    torch.testing.assert_close(loss, 0.5 * source + 0.01 * target)
 
 
-def test_nobody_listens_afterwards() -> None:
+def test_recording_ends_with_its_context() -> None:
     model = Two()
     with record_router_logits(mixtures_of(model)) as router_logits:
         model(torch.randn(2, 3, 4), torch.randn(2, 3, 4))
@@ -125,10 +125,10 @@ def test_nobody_listens_afterwards() -> None:
 def test_a_model_of_one_stack_has_one_mask_where_it_fits() -> None:
     mixture = MixtureOfExperts(4, [nn.Linear(4, 4) for _ in range(3)], top_k=1, balance=1.0)
     logits, valid = torch.randn(2, 3, 3), torch.tensor([[True, False, True], [True, True, False]])
-    found = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid})
-    assert torch.equal(found, load_balance(logits, 1, valid))
-    found = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid[:, :2]})
-    assert torch.equal(found, load_balance(logits, 1))
+    loss = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid})
+    assert torch.equal(loss, load_balance(logits, 1, valid))
+    loss = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid[:, :2]})
+    assert torch.equal(loss, load_balance(logits, 1))
 
 
 def test_without_mixtures_there_is_nothing_to_balance() -> None:

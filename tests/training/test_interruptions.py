@@ -57,16 +57,16 @@ def trainer_on(disk: Path, folder: Path, case: str) -> Trainer:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_full_disk_ends_a_run_with_all_it_had(disk: Path, case: str) -> None:
-    said: list[str] = []
+def test_a_full_disk_ends_a_run_without_losing_what_is_saved(disk: Path, case: str) -> None:
+    messages: list[str] = []
     trainer = trainer_on(disk, disk / "r", case)
-    trainer.say = said.append
-    with pytest.raises(ExhaustedError, match=f"^{case} cannot be written: No space left") as caught:
+    trainer.say = messages.append
+    with pytest.raises(ExhaustedError, match=f"^{case} cannot be written: No space left") as raised:
         trainer.fit()
     last = 5 if case == "step 10" else 0
-    assert caught.value.__notes__ == [f"saved is everything up to step {last}"]
-    assert len(said) == 1
-    assert "Waiting" in said[0]
+    assert raised.value.__notes__ == [f"saved is everything up to step {last}"]
+    assert len(messages) == 1
+    assert "Waiting" in messages[0]
     assert steps_of(disk / "r") == ([last] if last else [])
     assert not [path for path in (disk / "r").rglob("*") if "partial" in path.name]
     (disk / "ballast").unlink()
@@ -79,41 +79,43 @@ def test_a_full_disk_ends_a_run_with_all_it_had(disk: Path, case: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
-def test_space_that_comes_back_changes_nothing(disk: Path, tmp_path: Path, case: str) -> None:
+def test_a_run_continues_bit_for_bit_once_there_is_space(
+    disk: Path, tmp_path: Path, case: str
+) -> None:
     """Equal to the bit to a run that had space all the time, journal included."""
     _, settings = CASES[case]
     validation = better_and_better() if "validate_every" in settings else None
     straight = tiny.trainer(tmp_path / "straight", validation=validation, **settings)
     straight.fit()
-    said: list[str] = []
+    messages: list[str] = []
 
     def mend(line: str) -> None:
-        said.append(line)
+        messages.append(line)
         (disk / "ballast").unlink(missing_ok=True)
 
     trainer = trainer_on(disk, disk / "r", case)
     trainer.say = mend
     trainer.fit()
-    assert len(said) == 2
-    assert said[1] == f"{case} is written: training continues"
+    assert len(messages) == 2
+    assert messages[1] == f"{case} is written: training continues"
     same(everything(trainer), everything(straight))
     assert contents(disk / "r") == contents(tmp_path / "straight")
 
 
-def test_a_disk_that_is_read_only_for_a_while(disk: Path) -> None:
+def test_a_disk_that_is_temporarily_read_only_is_waited_for(disk: Path) -> None:
     def mount(how: str) -> None:
         subprocess.run(["mount", "-o", f"remount,{how}", str(disk)], check=True)
 
-    said: list[str] = []
+    messages: list[str] = []
 
     def mend(line: str) -> None:
-        said.append(line)
+        messages.append(line)
         mount("rw")
 
     trainer = tiny.trainer(disk / "r", listener=tiny.At(7, lambda: mount("ro")))
     trainer.say = mend
     trainer.fit()
-    assert "Read-only file system" in said[0]
+    assert "Read-only file system" in messages[0]
     assert len(journal(disk / "r")) == 12
 
 
@@ -122,10 +124,10 @@ def test_other_errors_are_not_waited_for() -> None:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "f")
 
     with pytest.raises(FileNotFoundError):
-        patiently(missing, "it", lambda _: pytest.fail("nobody can mend that"))
+        patiently(missing, "it", lambda _: pytest.fail("waiting cannot fix that"))
 
 
-def test_memory_that_is_full_is_one_message(
+def test_full_memory_is_reported_with_the_saved_step(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = tiny.trainer(tmp_path)
@@ -137,9 +139,9 @@ def test_memory_that_is_full_is_one_message(
         update(group)  # type: ignore[arg-type]
 
     monkeypatch.setattr(trainer, "update", full)
-    with pytest.raises(ExhaustedError, match=r"^step 8: out of memory\. Smaller batches") as caught:
+    with pytest.raises(ExhaustedError, match=r"^step 8: out of memory\. Smaller batches") as raised:
         trainer.fit()
-    assert caught.value.__notes__ == ["saved is everything up to step 5"]
+    assert raised.value.__notes__ == ["saved is everything up to step 5"]
     assert out_of_memory(RuntimeError("sizes differ")) is None
     assert out_of_memory(torch.OutOfMemoryError("CUDA out of memory")) is not None
 
@@ -153,28 +155,28 @@ def _ctrl_c_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def test_the_first_is_told_once_and_the_second_interrupts() -> None:
-    told: list[int] = []
-    with stop_requests(lambda: told.append(1)) as stop:
+def test_the_first_signal_is_reported_once_and_later_ones_interrupt() -> None:
+    calls: list[int] = []
+    with stop_requests(lambda: calls.append(1)) as stop:
         assert stop == []
         interrupt(signal.SIGTERM)
-        assert (stop, told) == ([signal.SIGTERM], [1])
+        assert (stop, calls) == ([signal.SIGTERM], [1])
         interrupt()
-        assert (len(stop), told) == (2, [1])
+        assert (len(stop), calls) == (2, [1])
         with pytest.raises(KeyboardInterrupt):
             interrupt()
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_in_another_thread_nothing_is_watched() -> None:
+def test_signals_are_not_handled_in_another_thread() -> None:
     before = signal.getsignal(signal.SIGINT)
-    seen: list[object] = []
+    observed: list[object] = []
 
     def watch() -> None:
         with stop_requests() as stop:
-            seen.append((stop, signal.getsignal(signal.SIGINT)))
+            observed.append((stop, signal.getsignal(signal.SIGINT)))
 
     thread = threading.Thread(target=watch)
     thread.start()
     thread.join()
-    assert seen == [([], before)]
+    assert observed == [([], before)]

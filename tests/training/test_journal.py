@@ -10,7 +10,7 @@ from addnorm.errors import InputError
 from addnorm.training.journal import Journal
 
 
-def test_lines_are_there_at_once(tmp_path: Path) -> None:
+def test_lines_are_written_immediately(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "new" / "folder")
     journal.write(1, {"loss": 0.1 + 0.2})
     journal.write(2, {"valid_bleu": 3})
@@ -22,21 +22,21 @@ def test_lines_are_there_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_flush_tells_the_length_and_cut_goes_back_to_it(tmp_path: Path) -> None:
+def test_cut_restores_the_length_of_flush(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     assert journal.flush() == 0
     journal.write(1, {"loss": 1.0})
     length = journal.flush()
     assert length == journal.file.stat().st_size
-    kept = journal.file.read_bytes()
+    before = journal.file.read_bytes()
     journal.write(2, {"loss": 2.0})
     journal.cut(length)
-    assert journal.file.read_bytes() == kept
+    assert journal.file.read_bytes() == before
     journal.write(3, {"loss": 3.0})
-    assert journal.file.read_bytes() == kept + b'{"step": 3, "loss": 3.0}\n'
+    assert journal.file.read_bytes() == before + b'{"step": 3, "loss": 3.0}\n'
 
 
-def test_another_journal_goes_on_where_the_first_stopped(tmp_path: Path) -> None:
+def test_another_journal_appends_to_the_first(tmp_path: Path) -> None:
     Journal(tmp_path).write(1, {})
     second = Journal(tmp_path)
     second.write(2, {})
@@ -44,7 +44,7 @@ def test_another_journal_goes_on_where_the_first_stopped(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("before", [b"", b'{"step": 1}\n'])
-def test_cutting_never_adds(tmp_path: Path, before: bytes) -> None:
+def test_cut_never_extends_the_file(tmp_path: Path, before: bytes) -> None:
     """Where someone removed the journal, no zeros fill the gap."""
     journal = Journal(tmp_path)
     journal.file.write_bytes(before)
@@ -63,7 +63,9 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
     assert journal.file.resolve() not in targets
 
 
-def test_tensorboard_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tensorboard_names_its_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(InputError, match=r"pip install 'addnorm\[tensorboard\]'"):
         Journal(tmp_path, tensorboard=True)

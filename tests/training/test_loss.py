@@ -56,15 +56,15 @@ def check(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> None:
     """Loss and gradient against torch in float64 on the same logits."""
     ours = logits.clone().requires_grad_()
     theirs = logits.double().requires_grad_()
-    found = cross_entropy_sum(ours, targets, smoothing)
+    loss = cross_entropy_sum(ours, targets, smoothing)
     expected = F.cross_entropy(
         theirs.flatten(0, -2), targets.flatten(), reduction="sum", label_smoothing=smoothing
     )
     # The loss is kept in float32 at least, so only the gradient is as coarse as the logits.
     wide = logits.dtype if logits.element_size() >= 4 else torch.float32
-    assert found.dtype == wide
-    torch.testing.assert_close(found.double(), expected, **TOLERANCE[wide])
-    (0.37 * found).backward()
+    assert loss.dtype == wide
+    torch.testing.assert_close(loss.double(), expected, **TOLERANCE[wide])
+    (0.37 * loss).backward()
     (0.37 * expected).backward()
     assert ours.grad is not None
     assert ours.grad.dtype == logits.dtype
@@ -73,7 +73,7 @@ def check(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
-def test_as_torch(dtype: torch.dtype, smoothing: float) -> None:
+def test_loss_and_gradient_equal_torchs(dtype: torch.dtype, smoothing: float) -> None:
     check(*some(17, 11, dtype), smoothing)
 
 
@@ -83,14 +83,18 @@ def test_as_torch(dtype: torch.dtype, smoothing: float) -> None:
     vocab=st.integers(1, 9),
     smoothing=st.sampled_from([0.0, 0.3]),
 )
-def test_any_shape_even_an_empty_one(shape: list[int], vocab: int, smoothing: float) -> None:
+def test_every_shape_is_accepted_even_an_empty_one(
+    shape: list[int], vocab: int, smoothing: float
+) -> None:
     logits = torch.randn(*shape, vocab, dtype=torch.float64)
     targets = torch.randint(-1, vocab, shape)
     check(logits, targets.where(targets >= 0, IGNORE), smoothing)
 
 
 @pytest.mark.parametrize("rows", [1, 6, 7, 8, 14, 15])
-def test_at_the_edges_ofchunks(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_and_gradient_hold_at_the_edges_of_chunks(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Groups of seven rows; the real size is tested below."""
 
     def sevens(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
@@ -101,7 +105,7 @@ def test_at_the_edges_ofchunks(rows: int, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("extra", [-1, 0, 1])
-def test_at_the_edge_of_a_real_chunk(extra: int) -> None:
+def test_loss_and_gradient_hold_at_the_edge_of_a_real_chunk(extra: int) -> None:
     vocab = 2**14
     rows = 2**20 // vocab + extra
     logits = torch.empty(rows, vocab)
@@ -109,7 +113,7 @@ def test_at_the_edge_of_a_real_chunk(extra: int) -> None:
     check(*some(rows, vocab, torch.float32), 0.1)
 
 
-def test_a_vocabulary_wider_than_a_chunk() -> None:
+def test_a_vocabulary_may_be_wider_than_a_chunk() -> None:
     check(*some(2, 2**20 + 1, torch.float32, ignored=0.0))
 
 
@@ -129,7 +133,7 @@ def test_huge_logits_do_not_overflow(size: float) -> None:
     check((logits * 1e3).to(torch.bfloat16), targets)
 
 
-def test_what_stands_at_an_ignored_target_does_not_matter() -> None:
+def test_logits_at_an_ignored_target_do_not_matter() -> None:
     logits, targets = some(6, 5, torch.float32)
     targets[2] = IGNORE
     wild = logits.clone()
@@ -138,7 +142,7 @@ def test_what_stands_at_an_ignored_target_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_gradcheck(smoothing: float) -> None:
+def test_the_gradient_passes_gradcheck(smoothing: float) -> None:
     logits, targets = some(6, 5, torch.float64)
     logits.requires_grad_()
     assert torch.autograd.gradcheck(
@@ -146,7 +150,7 @@ def test_gradcheck(smoothing: float) -> None:
     )
 
 
-def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+def test_a_second_derivative_is_rejected() -> None:
     logits, targets = some(6, 5, torch.float64)
     logits.requires_grad_()
     loss = cross_entropy_sum(logits, targets)
@@ -156,21 +160,21 @@ def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_probabilities_of_classes(smoothing: float) -> None:
+def test_soft_targets_equal_the_definition(smoothing: float) -> None:
     """`-Σ y log softmax`, `y` mixed with even probabilities, in float64."""
     logits = torch.randn(6, 4, dtype=torch.float64, requires_grad=True)
     y = torch.rand(6, 4).double().softmax(-1)
-    found = loss_sum(logits, torch.zeros(6, dtype=torch.long), smoothing, y)
+    loss = loss_sum(logits, torch.zeros(6, dtype=torch.long), smoothing, y)
     mixed = (1 - smoothing) * y + smoothing / 4
-    assert_close(found, -(mixed * logits.log_softmax(-1)).sum())
-    (grad,) = torch.autograd.grad(found, logits)
+    assert_close(loss, -(mixed * logits.log_softmax(-1)).sum())
+    (grad,) = torch.autograd.grad(loss, logits)
     assert_close(grad, logits.softmax(-1) - mixed)
     one_hot, classes = torch.eye(4)[[0, 3, 1, 1, 2, 0]], torch.tensor([0, 3, 1, 1, 2, 0])
     assert_close(
         loss_sum(logits, classes, smoothing, one_hot), cross_entropy_sum(logits, classes, smoothing)
     )
     twice = exits_cross_entropy_sum([logits, logits], classes, smoothing, y)
-    assert_close(twice, found)
+    assert_close(twice, loss)
 
 
 def test_micro_batches_add_up() -> None:
@@ -179,7 +183,7 @@ def test_micro_batches_add_up() -> None:
     torch.testing.assert_close(sum(parts), cross_entropy_sum(logits, targets), rtol=0, atol=1e-12)
 
 
-def test_the_targets_say_which_loss() -> None:
+def test_the_dtype_of_the_targets_determines_the_loss() -> None:
     """Sums as torch has them; -100 is a number where the targets are numbers."""
     outputs = torch.randn(5, 3)
     classes, has = torch.tensor([0, 1, 2, 1, -100]), torch.rand(5, 3) > 0.5
@@ -197,7 +201,7 @@ def test_the_targets_say_which_loss() -> None:
 
 
 @pytest.mark.parametrize("wrong", [7, 100])
-def test_a_target_outside_the_vocabulary_is_refused(wrong: int) -> None:
+def test_a_target_outside_the_vocabulary_is_rejected(wrong: int) -> None:
     with pytest.raises((IndexError, RuntimeError)):
         cross_entropy_sum(torch.randn(2, 7), torch.tensor([0, wrong]))
 
@@ -206,7 +210,7 @@ def test_a_target_outside_the_vocabulary_is_refused(wrong: int) -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_exits_count_alike(smoothing: float) -> None:
+def test_exits_have_equal_weights(smoothing: float) -> None:
     exits = [some(6, 5, torch.float64)[0].requires_grad_() for _ in range(3)]
     _, targets = some(6, 5, torch.float64)
     loss = exits_cross_entropy_sum(iter(exits), targets, smoothing)
@@ -218,14 +222,14 @@ def test_exits_count_alike(smoothing: float) -> None:
         torch.testing.assert_close(logits.grad, expected, rtol=0, atol=1e-12)
 
 
-def test_one_exit_is_the_plain_loss() -> None:
+def test_the_loss_of_one_exit_is_the_plain_loss() -> None:
     logits, targets = some(6, 5, torch.float32)
     assert torch.equal(
         exits_cross_entropy_sum([logits], targets), cross_entropy_sum(logits, targets)
     )
 
 
-def test_no_exits_are_refused() -> None:
+def test_no_exits_are_rejected() -> None:
     with pytest.raises(ValueError, match="no exits"):
         exits_cross_entropy_sum([], torch.zeros(2, dtype=torch.long))
 
@@ -240,11 +244,11 @@ HEADS = [
 
 @pytest.mark.parametrize("config", HEADS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-@pytest.mark.parametrize("held", [1, 5 * 11, 14 * 11, 15 * 11])
-def test_the_head_in_parts_is_the_head(
-    config: TokenHeadConfig, smoothing: float, held: int
+@pytest.mark.parametrize("logits_at_once", [1, 5 * 11, 14 * 11, 15 * 11])
+def test_chunked_logits_give_the_same_loss_and_gradient(
+    config: TokenHeadConfig, smoothing: float, logits_at_once: int
 ) -> None:
-    few_at_once = use_choices(KernelChoices(logits_at_once=held))
+    few_at_once = use_choices(KernelChoices(logits_at_once=logits_at_once))
     head = config.build(6, 11).double()
     for parameter in head.parameters():
         nn.init.normal_(parameter)
@@ -262,7 +266,7 @@ def test_the_head_in_parts_is_the_head(
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
-def test_the_head_in_parts_without_gradients(mode: Callable[[], Any]) -> None:
+def test_chunked_logits_work_without_gradients(mode: Callable[[], Any]) -> None:
     head = TokenHeadConfig(tied=False).build(6, 11).double()
     nn.init.normal_(head.weight)
     targets = some(14, 11, torch.float64)[1].view(2, 7)
@@ -280,7 +284,7 @@ def test_the_head_in_parts_without_gradients(mode: Callable[[], Any]) -> None:
     torch.testing.assert_close(parts.clone(), plain.detach(), rtol=1e-12, atol=1e-12)
 
 
-def test_what_is_frozen_gets_no_gradient() -> None:
+def test_frozen_weights_get_no_gradient() -> None:
     head = TokenHeadConfig(tied=False).build(3, 4).requires_grad_(False)
     nn.init.normal_(head.weight)
     x = torch.randn(1, 5, 3, requires_grad=True)
@@ -300,12 +304,12 @@ class OfAWidth:
     def build(self, d_model: int) -> nn.Module: ...
 
 
-def test_what_is_no_loss_is_told_so() -> None:
+def test_a_part_of_another_family_is_rejected_as_a_loss() -> None:
     with pytest.raises(InputError, match=r"OfAWidth does not fit as loss: AddNorm calls build\(\)"):
         TrainConfig(steps=1, loss=OfAWidth())  # type: ignore[arg-type]
 
 
-def test_a_target_outside_the_vocabulary_is_refused_in_groups_too() -> None:
+def test_a_target_outside_the_vocabulary_is_rejected_in_groups() -> None:
     from addnorm.training.loss import loss_and_gradient
 
     logits = torch.zeros(2, 5)
@@ -322,13 +326,13 @@ def batch_of(targets: torch.Tensor) -> Batch:
     return Batch.of({"inputs": torch.arange(8).view(2, 4)}, targets, [0, 1])
 
 
-def test_the_prior_is_that_of_the_targets() -> None:
+def test_the_prior_of_the_adjustment_is_that_of_the_targets() -> None:
     """Of four classes the counts are 5, 1, 1 and 0; each gets one more."""
-    found = LogitAdjustment.of(0.5, [batch_of(TAGS[:1]), batch_of(TAGS[1:])])
-    assert found is not None
+    adjustment = LogitAdjustment.of(0.5, [batch_of(TAGS[:1]), batch_of(TAGS[1:])])
+    assert adjustment is not None
     expected = torch.tensor([0.5 * math.log((n + 1) / 11) for n in (5, 1, 1, 0)])
-    assert_close(found(torch.zeros(2, 3, 4)), expected.expand(2, 3, 4))
-    assert found(torch.zeros(2, 4, dtype=torch.float64)).dtype == torch.float64
+    assert_close(adjustment(torch.zeros(2, 3, 4)), expected.expand(2, 3, 4))
+    assert adjustment(torch.zeros(2, 4, dtype=torch.float64)).dtype == torch.float64
     assert LogitAdjustment.of(0.0, []) is None
 
 
@@ -354,14 +358,14 @@ def test_every_exit_is_adjusted() -> None:
     config = EncoderConfig(head=ClassificationHeadConfig(), **SMALL | {"n_layers": 2}, exits=(1,))
     model, targets = config.build(8, 3).double(), torch.tensor([0, 0])
     batch = batch_of(targets)
-    found = Objective.of(TrainConfig(steps=1, logit_adjustment=1.0), model, [batch])
+    objective = Objective.of(TrainConfig(steps=1, logit_adjustment=1.0), model, [batch])
     prior = torch.tensor([3 / 5, 1 / 5, 1 / 5], dtype=torch.float64).log()
     losses = [-(z + prior).log_softmax(-1)[:, 0].sum() for z in model.exit_logits(**batch.inputs)]
-    assert_close(found(model, batch.inputs, targets), torch.stack(losses).mean())
+    assert_close(objective(model, batch.inputs, targets), torch.stack(losses).mean())
 
 
 @pytest.mark.parametrize("targets", [torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)])
-def test_numbers_and_several_labels_have_none(targets: torch.Tensor) -> None:
+def test_adjustment_of_numbers_and_several_labels_is_rejected(targets: torch.Tensor) -> None:
     with pytest.raises(InputError, match=r"logit_adjustment = 0\.3 is for classes and tags"):
         LogitAdjustment.of(0.3, [batch_of(targets)])
 
@@ -377,16 +381,18 @@ def squares(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_of_any_size_it_is_that_of_all_rows(size: int, frozen: bool) -> None:
+def test_groups_of_any_size_equal_all_rows_at_once(size: int, frozen: bool) -> None:
     head = nn.Linear(4, 5).double()
     head.bias.requires_grad_(not frozen)
     rows = torch.randn(7, 4, dtype=torch.float64, requires_grad=True)
     targets = torch.arange(7.0, dtype=torch.float64)
     learnt = [rows, *(p for p in head.parameters() if p.requires_grad)]
     expected = squares(head(rows), targets)[0]
-    found = in_groups(head, rows, targets, squares, size, head)
-    assert_close(found, expected)
-    assert_close(torch.autograd.grad(3 * found, learnt), torch.autograd.grad(3 * expected, learnt))
+    grouped = in_groups(head, rows, targets, squares, size, head)
+    assert_close(grouped, expected)
+    assert_close(
+        torch.autograd.grad(3 * grouped, learnt), torch.autograd.grad(3 * expected, learnt)
+    )
     with torch.no_grad():
         alone = in_groups(head, rows, targets, squares, size, head)
     assert_close(alone, expected)

@@ -27,7 +27,7 @@ def parameters(dtype: torch.dtype = torch.float64) -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in SHAPES]
 
 
-def test_muon_by_its_formula() -> None:
+def test_muon_equals_its_formula() -> None:
     """Several steps of all shapes, those of one shape together, in float64."""
     weights = parameters()
     lr, mu, decay = 0.3, 0.9, 0.1
@@ -46,7 +46,7 @@ def test_muon_by_its_formula() -> None:
         torch.testing.assert_close([w.detach() for w in weights], expected, rtol=1e-9, atol=1e-9)
 
 
-def test_it_goes_on_with_the_state_of_torchs_muon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_of_torchs_muon_can_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rule, and in bfloat16 the same rounding but for the order of sums."""
     monkeypatch.setattr(muon, "multiplies_natively", lambda *_: True)
     settings = {"lr": 0.1, "momentum": 0.95, "weight_decay": 0.1}
@@ -72,9 +72,9 @@ def test_it_goes_on_with_the_state_of_torchs_muon(monkeypatch: pytest.MonkeyPatc
 
 def test_a_full_matrix_has_singular_values_near_one() -> None:
     torch.manual_seed(2)
-    found = torch.linalg.svdvals(orthogonal(torch.randn(3, 20, 50, dtype=torch.float64)))
-    assert found.min() > 0.65
-    assert found.max() < 1.25
+    singular_values = torch.linalg.svdvals(orthogonal(torch.randn(3, 20, 50, dtype=torch.float64)))
+    assert singular_values.min() > 0.65
+    assert singular_values.max() < 1.25
 
 
 def test_groups_are_of_one_shape_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,14 +88,14 @@ def test_groups_are_of_one_shape_and_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_iterations_are_in_bfloat16_only_where_it_is_multiplied(monkeypatch, native: bool) -> None:
+def test_iterations_are_in_bfloat16_only_if_it_is_native(monkeypatch, native: bool) -> None:
     monkeypatch.setattr(muon, "multiplies_natively", lambda *_: native)
-    found = orthogonal(torch.randn(1, 4, 4)).dtype
-    assert found is (torch.bfloat16 if native else torch.float32)
+    dtype = orthogonal(torch.randn(1, 4, 4)).dtype
+    assert dtype is (torch.bfloat16 if native else torch.float32)
     assert orthogonal(torch.randn(1, 4, 4, dtype=torch.float64)).dtype is torch.float64
 
 
-def test_what_has_no_gradient_stays() -> None:
+def test_parameters_without_a_gradient_do_not_change() -> None:
     weights = parameters()
     before = weights[0].detach().clone()
     ours = Muon(weights, lr=0.1, weight_decay=0.5)
@@ -106,7 +106,7 @@ def test_what_has_no_gradient_stays() -> None:
     assert all(torch.isfinite(w).all() for w in weights)
 
 
-def test_a_vector_is_refused() -> None:
+def test_a_vector_is_rejected() -> None:
     with pytest.raises(
         ValueError, match=r"Muon changes matrices, and one parameter has shape \[3\]"
     ):

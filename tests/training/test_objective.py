@@ -58,7 +58,7 @@ class LearnedConfig:
 
 
 @pytest.mark.parametrize("exits", [(), (1,)])
-def test_an_own_loss_that_is_cross_entropy_is_cross_entropy(exits: tuple[int, ...]) -> None:
+def test_a_custom_cross_entropy_equals_the_built_in_one(exits: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     model = MODEL.__class__(**{**vars(MODEL), "exits": exits}).build(9).double()
     inputs = {"tokens": TOKENS, "valid": TOKENS > 0}
@@ -79,7 +79,7 @@ def test_micro_batches_add_up() -> None:
     torch.testing.assert_close(sum(parts), whole)
 
 
-def test_what_is_no_loss_is_refused() -> None:
+def test_invalid_losses_are_rejected() -> None:
     model = MODEL.build(9)
     with pytest.raises(InputError, match=r"MeanConfig returns \[2, 4\]: a loss is a scalar"):
         Objective(MeanConfig())(model, {"tokens": TOKENS}, TARGETS)
@@ -87,13 +87,13 @@ def test_what_is_no_loss_is_refused() -> None:
         Objective(LearnedConfig())
 
 
-def test_smoothing_belongs_to_cross_entropy() -> None:
+def test_smoothing_is_rejected_for_a_custom_loss() -> None:
     assert TrainConfig(steps=1, loss=CrossEntropyConfig(), label_smoothing=0.1).label_smoothing
     with pytest.raises(ValidationError, match="label_smoothing is that of cross_entropy"):
         TrainConfig(steps=1, loss=OwnLossConfig(), label_smoothing=0.1)
 
 
-def test_mixed_images_belong_to_cross_entropy() -> None:
+def test_mixed_images_are_rejected_for_a_custom_loss() -> None:
     mixed = ExamplesConfig(augment=(FlipConfig(), MixupConfig()))
     assert TrainConfig(steps=1, batching=mixed).batching == mixed
     TrainConfig(steps=1, loss=OwnLossConfig(), batching=ExamplesConfig(augment=(FlipConfig(),)))
@@ -101,7 +101,7 @@ def test_mixed_images_belong_to_cross_entropy() -> None:
         TrainConfig(steps=1, loss=OwnLossConfig(), batching=mixed)
 
 
-def test_the_module_of_cross_entropy_is_its_sum() -> None:
+def test_the_module_of_cross_entropy_returns_the_sum() -> None:
     logits = torch.randn(2, 4, 9, dtype=torch.float64)
     built = TypeAdapter(LossConfig).validate_python("cross_entropy").build()
     torch.testing.assert_close(built(logits, TARGETS), cross_entropy_sum(logits, TARGETS))

@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     ("precision", "dtype"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)]
 )
-def test_products_run_in_it_and_weights_stay(precision, dtype) -> None:
+def test_products_run_in_the_precision_and_weights_keep_theirs(precision, dtype) -> None:
     linear = torch.nn.Linear(3, 4)
     with autocast(precision, CPU):
         out = linear(torch.randn(2, 3))
@@ -23,7 +23,7 @@ def test_products_run_in_it_and_weights_stay(precision, dtype) -> None:
     assert linear(torch.randn(2, 3)).dtype == torch.float32, "outside the context nothing changes"
 
 
-def test_float16_is_refused_on_a_cpu() -> None:
+def test_float16_is_rejected_on_a_cpu() -> None:
     with pytest.raises(InputError, match=r"float16.*needs a GPU.*'bfloat16' or 'float32'"):
         autocast("float16", CPU)
 
@@ -44,10 +44,10 @@ def test_float16_scales_the_loss_on_a_gpu() -> None:
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_auto_is_bfloat16_where_it_is_multiplied(monkeypatch, native: bool) -> None:
+def test_auto_is_bfloat16_if_it_is_native(monkeypatch, native: bool) -> None:
     monkeypatch.setattr(precisions, "multiplies_natively", lambda *_: native)
     assert resolve_precision("auto", CPU) == ("bfloat16" if native else "float32")
     assert resolve_precision("bfloat16", CPU) == "bfloat16"
     with autocast("auto", CPU):
-        found = torch.ones(2, 2) @ torch.ones(2, 2)
-    assert found.dtype is (torch.bfloat16 if native else torch.float32)
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+    assert product.dtype is (torch.bfloat16 if native else torch.float32)

@@ -26,13 +26,13 @@ def test_shows_step_loss_and_scores(console: Console) -> None:
     assert "step      3 · valid loss 2 · bleu 31.42" in shown
 
 
-def test_counts_from_where_a_run_goes_on(console: Console) -> None:
+def test_counts_from_the_step_at_which_a_run_resumes(console: Console) -> None:
     with ProgressBar(console) as bar:
         bar.stepped(9001, 10_000, 1.0, 1)
     assert "9001/10000" in console.file.getvalue()
 
 
-def test_speed_is_that_of_the_last_steps_and_leaves_validation_out(
+def test_speed_is_that_of_the_last_steps_without_validation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
@@ -70,7 +70,7 @@ def test_without_a_terminal_lines_at_steps_that_grow_and_every_minute(
     assert "something" in console.file.getvalue()
 
 
-def test_without_a_terminal_a_log_has_lines_alone_and_ends_with_the_last_step() -> None:
+def test_without_a_terminal_a_log_has_only_lines_and_ends_with_the_last_step() -> None:
     console = Console(file=io.StringIO(), width=120)
     with ProgressBar(console) as bar:
         for step in range(1, 8):
@@ -80,7 +80,7 @@ def test_without_a_terminal_a_log_has_lines_alone_and_ends_with_the_last_step() 
     assert "━" not in console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_the_speed_is_of_what_is_target_unit() -> None:
+def test_the_speed_is_in_the_unit_of_the_targets() -> None:
     console = Console(file=io.StringIO(), width=120)
     with ProgressBar(console, "examples") as bar:
         bar.stepped(1, 7, 1.0, 100)
@@ -90,7 +90,7 @@ def test_the_speed_is_of_what_is_target_unit() -> None:
     assert TASKS["tagging"].target_unit == TASKS["translation"].target_unit == "tokens"
 
 
-def test_a_long_text_is_told_of_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_text_is_reported_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
     console = Console(file=io.StringIO(), width=120)

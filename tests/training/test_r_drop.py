@@ -33,15 +33,15 @@ def by_definition(logits: torch.Tensor, targets: torch.Tensor, weight: float, sm
             if at < 0:
                 continue
             a, b = a.log_softmax(-1), b.log_softmax(-1)
-            for one in (a, b):
-                total = total - (1 - smoothing) * one[at] / 2 - smoothing * one.mean() / 2
+            for log_p in (a, b):
+                total = total - (1 - smoothing) * log_p[at] / 2 - smoothing * log_p.mean() / 2
             total = total + weight / 4 * ((a.exp() * (a - b)).sum() + (b.exp() * (b - a)).sum())
     return total
 
 
 @pytest.mark.parametrize("logits_at_once", [1, 30, 2**22])
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
-def test_of_tokens_by_definition(
+def test_the_loss_of_tokens_equals_its_definition(
     monkeypatch: pytest.MonkeyPatch, logits_at_once: int, smoothing: float
 ) -> None:
     monkeypatch.setattr(
@@ -54,46 +54,46 @@ def test_of_tokens_by_definition(
     config = TrainConfig(steps=1, r_drop=3.0, label_smoothing=smoothing)
     objective = Objective.of(config, model, [])
     torch.manual_seed(3)
-    found = objective(model, batch.inputs, batch.targets)
-    got = torch.autograd.grad(found, list(model.parameters()))
+    loss = objective(model, batch.inputs, batch.targets)
+    got = torch.autograd.grad(loss, list(model.parameters()))
     torch.manual_seed(3)
     expected = by_definition(model(**batch.inputs), batch.targets, 3.0, smoothing)
-    assert_close(found, expected)
+    assert_close(loss, expected)
     assert_close(got, torch.autograd.grad(expected, list(model.parameters())))
 
 
 @pytest.mark.parametrize("head", [ClassificationHeadConfig(), TaggingHeadConfig()])
-def test_of_classes_by_definition(head: Any) -> None:
+def test_the_loss_of_classes_equals_its_definition(head: Any) -> None:
     model = EncoderConfig(head=head, **SMALL).build(8, 3).double()
     tagging = isinstance(head, TaggingHeadConfig)
     targets = torch.tensor([[0, 2, -100], [1, 0, 0]]) if tagging else torch.tensor([2, 0])
     batch = Batch.of({"inputs": torch.randint(8, (2, 3))}, targets, [0, 1]).twice()
     objective = Objective.of(TrainConfig(steps=1, r_drop=1.5), model, [])
     torch.manual_seed(5)
-    found = objective(model, batch.inputs, batch.targets)
+    loss = objective(model, batch.inputs, batch.targets)
     torch.manual_seed(5)
     logits = model(**batch.inputs)
     assert not torch.equal(*logits.chunk(2)), "the two passes have the same dropout"
-    assert_close(found, by_definition(logits, batch.targets, 1.5, 0.0))
+    assert_close(loss, by_definition(logits, batch.targets, 1.5, 0.0))
 
 
-def test_of_exits_it_is_their_mean() -> None:
+def test_the_loss_of_exits_is_their_mean() -> None:
     model = DecoderConfig(**dict(SMALL, n_layers=2), exits=(1,)).build(11).double()
     tokens = torch.randint(11, (2, 5))
     batch = Batch.of({"tokens": tokens}, tokens, [0, 1]).twice()
     objective = Objective.of(TrainConfig(steps=1, r_drop=2.0), model, [])
     torch.manual_seed(5)
-    found = objective(model, batch.inputs, batch.targets)
+    loss = objective(model, batch.inputs, batch.targets)
     torch.manual_seed(5)
     exits = [
         by_definition(out, batch.targets, 2.0, 0.0)
         for out in model.exit_logits(tokens=batch.inputs["tokens"])
     ]
     assert len(exits) == 2
-    assert_close(found, torch.stack(exits).mean())
+    assert_close(loss, torch.stack(exits).mean())
 
 
-def test_of_pairs_of_texts_each_keeps_its_own() -> None:
+def test_pairs_of_texts_stay_together() -> None:
     head = SimilarityHeadConfig(problem="single_label")
     model = EncoderConfig(head=head, **dict(SMALL, dropout=0.0)).build(8, 3).double()
     batch = Batch.of({"inputs": torch.randint(8, (6, 3))}, torch.tensor([2, 0, 1]), [0, 1, 2])
@@ -113,7 +113,7 @@ def test_without_dropout_it_is_cross_entropy() -> None:
     assert_close(objective(model, twice.inputs, twice.targets), plain)
 
 
-def test_twice_puts_the_batch_after_itself() -> None:
+def test_a_doubled_batch_repeats_all_examples() -> None:
     soft = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
     batch = Batch({"inputs": torch.tensor([[1], [2]])}, torch.tensor([0, 1]), 2, [7, 9], soft)
     twice = batch.twice()
@@ -125,7 +125,7 @@ def test_twice_puts_the_batch_after_itself() -> None:
 
 
 @pytest.mark.parametrize("targets", [torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)])
-def test_numbers_and_several_labels_have_none(targets: torch.Tensor) -> None:
+def test_numbers_and_several_labels_are_rejected(targets: torch.Tensor) -> None:
     model = EncoderConfig(head=ClassificationHeadConfig(), **SMALL).build(8, 3)
     batch = Batch.of({"inputs": torch.zeros(2, 4, dtype=torch.long)}, targets, [0, 1]).twice()
     objective = Objective.of(TrainConfig(steps=1, r_drop=1.0), model, [])
@@ -133,7 +133,7 @@ def test_numbers_and_several_labels_have_none(targets: torch.Tensor) -> None:
         objective(model, batch.inputs, batch.targets)
 
 
-def test_experts_with_a_capacity_are_refused(tmp_path: Path) -> None:
+def test_experts_with_a_capacity_are_rejected(tmp_path: Path) -> None:
     """The second pass stands behind the first, so full experts would leave out more of it."""
     for capacity in (None, 1.0):
         experts = MixtureOfExpertsConfig(expert=FeedForwardConfig(d_ff=5), capacity_factor=capacity)

@@ -3,8 +3,6 @@
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -43,9 +41,6 @@ from addnorm.training.trainer import (
 
 pytestmark = pytest.mark.usefixtures("types_unchecked")
 
-ROOT = Path(__file__).parents[2]
-
-
 RUNS = {
     "adamw": {},
     "muon": {"optimizer": MuonConfig()},
@@ -60,8 +55,8 @@ RUNS = {
 
 
 @pytest.mark.parametrize(("model", "name"), combined(["translator", "decoder"], RUNS))
-def test_resumed_is_uninterrupted_bit_for_bit(tmp_path: Path, model, name) -> None:
-    """One run straight through; one crashes, is stopped by Ctrl-C, and goes on with new objects."""
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(tmp_path: Path, model, name) -> None:
+    """One run is never interrupted; the other crashes, is stopped by Ctrl-C, and resumes twice."""
     settings = RUNS[name]
     straight = tiny.trainer(tmp_path / "straight", model, **settings)
     assert straight.resume() == []
@@ -96,7 +91,7 @@ def test_resumed_is_uninterrupted_bit_for_bit(tmp_path: Path, model, name) -> No
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the compiler's own
-def test_states_of_8_bits_resume_bit_for_bit(tmp_path: Path) -> None:
+def test_8_bit_states_resume_bit_for_bit(tmp_path: Path) -> None:
     pytest.importorskip("torchao", exc_type=ImportError)
     feedforward = FeedForwardConfig(d_ff=256)  # 16 × 256 values are enough for 8 bits
     settings = {"optimizer": AdamW8bitConfig(), "ema": 0.5, "parts": {"feedforward": feedforward}}
@@ -121,7 +116,7 @@ def test_the_stops_above_are_in_the_middle_of_an_epoch() -> None:
         assert {5 % n, 6 % n, 8 % n}.isdisjoint({0})
 
 
-def test_the_same_object_goes_on_too(tmp_path: Path) -> None:
+def test_the_same_trainer_can_resume(tmp_path: Path) -> None:
     """Nothing of the stream of batches is left from before."""
     straight = tiny.trainer(tmp_path / "straight")
     straight.fit()
@@ -146,7 +141,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path: Path) -> None:
     same(everything(first), everything(again))
 
 
-def test_a_finished_run_goes_on_when_asked_for_more_steps(tmp_path: Path) -> None:
+def test_a_finished_run_can_be_given_more_steps(tmp_path: Path) -> None:
     tiny.trainer(tmp_path, steps=4, schedule={"kind": "constant"}).fit()
     more = tiny.trainer(tmp_path, steps=9, schedule={"kind": "constant"}, seed=5)
     more.resume()
@@ -156,7 +151,7 @@ def test_a_finished_run_goes_on_when_asked_for_more_steps(tmp_path: Path) -> Non
     same(everything(more), everything(straight))
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_replaced(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_replaced(tmp_path: Path) -> None:
     straight = tiny.trainer(tmp_path / "straight", save_every=4, keep=1)
     straight.fit()
     folder = tmp_path / "run"
@@ -179,7 +174,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_replaced(tmp_path: Path) -> Non
     same(everything(last), everything(straight))
 
 
-def test_without_a_checkpoint_the_journal_starts_anew(tmp_path: Path) -> None:
+def test_without_a_checkpoint_the_journal_starts_empty(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         tiny.trainer(tmp_path, listener=At(3, crash)).fit()
     assert len(journal(tmp_path)) == 3
@@ -192,15 +187,10 @@ def test_without_a_checkpoint_the_journal_starts_anew(tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("kills", [4, pytest.param(30, marks=pytest.mark.slow)])
-def test_killed_again_and_again_ends_bit_for_bit_the_same(tmp_path: Path, kills: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.killed", "train", tmp_path, str(kills), "1"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
-    )
-    assert done.returncode == 0, done.stderr
+def test_a_run_that_is_killed_repeatedly_ends_bit_for_bit_the_same(
+    tmp_path: Path, kills: int
+) -> None:
+    tiny.kill_repeatedly("train", tmp_path, kills)
 
 
 # Signals.
@@ -210,9 +200,9 @@ def test_killed_again_and_again_ends_bit_for_bit_the_same(tmp_path: Path, kills:
 def test_a_signal_finishes_the_step_and_saves_it(tmp_path: Path, number: signal.Signals) -> None:
     handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
     trainer = tiny.trainer(tmp_path, listener=At(7, lambda: interrupt(number)), save_every=100)
-    with pytest.raises(Interrupted, match="stopped after step 7, which is saved") as caught:
+    with pytest.raises(Interrupted, match="stopped after step 7, which is saved") as raised:
         trainer.fit()
-    assert caught.value.step == 7
+    assert raised.value.step == 7
     assert steps_of(tmp_path) == [7]
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == handlers
 
@@ -227,19 +217,19 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     # What a shell starts in the background ignores Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     trainer = tiny.trainer(tmp_path, listener=At(7, lambda: (interrupt(), interrupt())))
-    said: list[str] = []
-    trainer.say = said.append
+    messages: list[str] = []
+    trainer.say = messages.append
     lost = "stopped at once: steps 6 to 7 are lost, saved is everything up to step 5"
     with pytest.raises(Interrupted, match=lost):
         trainer.fit()
-    [line] = said
-    assert line.endswith("loses what came after step 5")
+    [line] = messages
+    assert line.endswith("loses the steps after step 5")
     assert steps_of(tmp_path) == [5]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_signal_between_saving_and_asking_loses_no_step(tmp_path, monkeypatch) -> None:
-    """`Interrupted` says that its step is saved: it must be."""
+def test_a_signal_between_saving_and_stopping_loses_no_step(tmp_path, monkeypatch) -> None:
+    """The step of `Interrupted` must be saved."""
     trainer = tiny.trainer(tmp_path, save_every=100)
     due = trainer.due
 
@@ -249,12 +239,12 @@ def test_a_signal_between_saving_and_asking_loses_no_step(tmp_path, monkeypatch)
         return due(every)
 
     monkeypatch.setattr(trainer, "due", signalled)
-    with pytest.raises(Interrupted) as caught:
+    with pytest.raises(Interrupted) as raised:
         trainer.fit()
-    assert steps_of(tmp_path) == [caught.value.step]
+    assert steps_of(tmp_path) == [raised.value.step]
 
 
-def test_trains_outside_the_main_thread_where_no_signal_can_be_watched(tmp_path: Path) -> None:
+def test_trains_outside_the_main_thread_without_signals(tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path)
     thread = threading.Thread(target=trainer.fit)
     thread.start()
@@ -291,7 +281,7 @@ SCHEDULES: dict[str, ScheduleConfig] = {
 
 
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_a_longer_run_says_the_rate_that_follows_or_keeps_the_end_of_its_schedule(
+def test_a_longer_run_reports_its_next_rate_or_keeps_its_schedule(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     schedule = SCHEDULES[name]
@@ -302,19 +292,19 @@ def test_a_longer_run_says_the_rate_that_follows_or_keeps_the_end_of_its_schedul
     assert not capsys.readouterr().err
     longer = tiny.trainer(tmp_path, schedule=schedule, steps=16)
     longer.resume()
-    told, then = capsys.readouterr().err, 0.01 * schedule.factor(9, 16)
-    assert f"learning rate: {last:.3g} at step 8, {then:.3g} from here on" in told
-    assert ("train.schedule_steps = 8" in told) == (name != "constant")
-    kept = tiny.trainer(tmp_path, schedule=schedule, steps=16, schedule_steps=8)
-    kept.resume()
-    told = capsys.readouterr().err
-    assert f"{last:.3g} from here on" in told
-    assert "schedule_steps" not in told
-    kept.fit()
+    message, then = capsys.readouterr().err, 0.01 * schedule.factor(9, 16)
+    assert f"learning rate: {last:.3g} at step 8, {then:.3g} from here on" in message
+    assert ("train.schedule_steps = 8" in message) == (name != "constant")
+    unchanged = tiny.trainer(tmp_path, schedule=schedule, steps=16, schedule_steps=8)
+    unchanged.resume()
+    message = capsys.readouterr().err
+    assert f"{last:.3g} from here on" in message
+    assert "schedule_steps" not in message
+    unchanged.fit()
     assert [line["lr"] for line in journal(tmp_path)[8:]] == [last] * 8
 
 
-def test_the_schedule_of_a_checkpoint_of_an_earlier_version_is_that_of_its_settings(
+def test_an_earlier_checkpoint_takes_the_schedule_of_its_settings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = tiny.trainer(tmp_path, schedule=CosineConfig(), steps=8)
@@ -325,13 +315,13 @@ def test_the_schedule_of_a_checkpoint_of_an_earlier_version_is_that_of_its_setti
     shutil.rmtree(newest)
     save_checkpoint(newest.parent, 8, tensors, facts)
     tiny.trainer(tmp_path, schedule=CosineConfig(), steps=16).resume(first.config)
-    told = capsys.readouterr().err
-    assert f"{0.01 * CosineConfig().factor(8, 8):.3g} at step 8" in told
-    assert "train.schedule_steps = 8" in told
+    message = capsys.readouterr().err
+    assert f"{0.01 * CosineConfig().factor(8, 8):.3g} at step 8" in message
+    assert "train.schedule_steps = 8" in message
     assert load_checkpoint(newest)[1]["schedule_steps"] == 16
 
 
-def test_the_rest_of_a_run_has_the_rates_that_it_would_have_had(
+def test_a_paused_run_continues_with_the_same_rates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny.trainer(tmp_path / "whole", schedule=CosineConfig()).fit()

@@ -60,7 +60,7 @@ def test_the_last_step_still_moves_and_the_next_would_be_at_the_floor(
     floor=st.floats(0, 1),
     step=st.integers(1, 120),
 )
-def test_is_a_share_of_the_peak_whatever_the_settings(
+def test_factors_are_between_0_and_1_for_all_settings(
     total: int, warmup: int, decay: float, floor: float, step: int
 ) -> None:
     """Also where the warm-up is longer than the run: a negative rate would climb the loss."""
@@ -82,20 +82,20 @@ def test_a_warm_up_longer_than_the_run_only_rises(kind: type) -> None:
     assert factors == pytest.approx([step / 20 for step in range(1, 11)])
 
 
-def test_linear() -> None:
+def test_linear_equals_its_formula() -> None:
     assert curve(LinearConfig(), 4) == pytest.approx([1, 0.75, 0.5, 0.25])
     assert curve(LinearConfig(decay=0.5), 4) == pytest.approx([1, 1, 1, 0.5])
     assert curve(LinearConfig(decay=0.0), 4) == [1.0] * 4
     assert curve(LinearConfig(warmup=2, floor=0.5), 4) == pytest.approx([0.5, 1, 1, 0.75])
 
 
-def test_cosine() -> None:
+def test_cosine_equals_its_formula() -> None:
     expected = [(1 + math.cos(math.pi * n / 8)) / 2 for n in range(8)]
     assert curve(CosineConfig(), 8) == pytest.approx(expected)
     assert CosineConfig(warmup=10, floor=0.2).factor(56, 100) == pytest.approx(0.6)  # half way
 
 
-def test_inverse_square_root_as_in_the_paper() -> None:
+def test_inverse_square_root_equals_the_formula_of_the_paper() -> None:
     """`d^-½ min(step^-½, step warmup^-1.5)`, over its peak."""
     schedule, d_model, warmup = InverseSquareRootConfig(warmup=4000), 512, 4000
     for step in (1, 10, 3999, 4000, 4001, 100_000):
@@ -104,7 +104,7 @@ def test_inverse_square_root_as_in_the_paper() -> None:
     assert curve(InverseSquareRootConfig(warmup=0), 4) == pytest.approx([1, 0.5**0.5, 3**-0.5, 0.5])
 
 
-def test_warmup_stable_decay() -> None:
+def test_warmup_stable_decay_equals_its_formula() -> None:
     factors = curve(WarmupStableDecayConfig(warmup=10, decay=0.2))
     assert factors[9:81] == [1.0] * 72
     assert factors[90] == pytest.approx(1 - math.sqrt(0.5))  # half of the decay gone
@@ -112,6 +112,6 @@ def test_warmup_stable_decay() -> None:
 
 
 @pytest.mark.parametrize("bad", [{"warmup": -1}, {"decay": 1.5}, {"floor": -0.1}, {"floor": 2}])
-def test_impossible_settings_are_refused(bad: dict[str, float]) -> None:
+def test_invalid_settings_are_rejected(bad: dict[str, float]) -> None:
     with pytest.raises(ValidationError):
         LinearConfig(**bad)

@@ -46,7 +46,7 @@ def gradients(trainer: Trainer) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("model", ["translator", "decoder"])
-def test_micro_batches_give_the_loss_and_gradient_of_the_big_batch(tmp_path: Path, model) -> None:
+def test_micro_batches_equal_the_large_batch(tmp_path: Path, model) -> None:
     small = tiny.trainer(tmp_path / "small", model, dropout=0.0, label_smoothing=0.1)
     big = tiny.trainer(tmp_path / "big", model, dropout=0.0, label_smoothing=0.1)
     group = list(small.batches.batches(0))
@@ -59,7 +59,9 @@ def test_micro_batches_give_the_loss_and_gradient_of_the_big_batch(tmp_path: Pat
 
 @pytest.mark.long
 @pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig()], ids=["adamw", "muon"])
-def test_twenty_steps_of_micro_batches_are_those_of_big_batches(tmp_path: Path, optimizer) -> None:
+def test_twenty_steps_of_micro_batches_equal_those_of_large_batches(
+    tmp_path: Path, optimizer
+) -> None:
     settings = {"steps": 20, "save_every": 100, "optimizer": optimizer, "lr": 1e-3, "dropout": 0.0}
     small = tiny.trainer(tmp_path / "small", accumulate=3, **settings)
     big = tiny.trainer(tmp_path / "big", **settings)
@@ -75,7 +77,7 @@ def test_twenty_steps_of_micro_batches_are_those_of_big_batches(tmp_path: Path, 
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=1e-5)
 
 
-def test_a_batch_with_nothing_to_predict_is_no_disaster(tmp_path: Path) -> None:
+def test_a_batch_without_targets_is_accepted(tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, dropout=0.0)
     first, second = list(trainer.batches.batches(0))[:2]
     trainer.update([tiny.all_ignored(first)])
@@ -101,7 +103,7 @@ class Ignored:
 
 
 @pytest.mark.parametrize("steps", [1, 3, 12])
-def test_training_without_any_target_is_refused(tmp_path: Path, steps: int) -> None:
+def test_training_without_any_target_is_rejected(tmp_path: Path, steps: int) -> None:
     """After an epoch, or where training is shorter, and nothing is saved as trained."""
     trainer = tiny.trainer(tmp_path, steps=steps, save_every=100)
     trainer.batches = Ignored(trainer.batches)
@@ -117,7 +119,7 @@ def test_one_batch_with_targets_is_enough(tmp_path: Path) -> None:
     assert trainer.state.step == trainer.total_steps == 7
 
 
-def test_statistics_of_micro_batches_are_refused(tmp_path: Path) -> None:
+def test_statistics_of_micro_batches_are_rejected(tmp_path: Path) -> None:
     parts = {"norm": BatchNormConfig()}
     with pytest.raises(InputError, match=r"train\.accumulate = 2 with batchnorm .* accumulate = 1"):
         tiny.trainer(tmp_path, accumulate=2, parts=parts)
@@ -133,7 +135,7 @@ def experts(balance: float) -> dict[str, MixtureOfExpertsConfig]:
 
 
 def balances(trainer: Trainer, batch) -> dict[str, Tensor]:
-    """The load-balance loss of each mixture, the padding of its own side left out."""
+    """The load-balance loss of each mixture, without the padding of its side."""
     modules = trainer.model.named_modules()
     mixtures = {name: m for name, m in modules if isinstance(m, MixtureOfExperts)}
     with record_router_logits(mixtures) as router_logits:
@@ -145,10 +147,10 @@ def balances(trainer: Trainer, batch) -> dict[str, Tensor]:
     }
 
 
-def test_the_loss_has_the_load_of_every_mixture(tmp_path: Path) -> None:
+def test_the_loss_includes_the_balance_of_every_mixture(tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, parts=experts(0.3), dropout=0.0)
     batch = next(b for b in trainer.batches.batches(0) if len(b.inputs) == 4)
-    found = trainer.backward(batch, batch.n_tokens).item()
+    loss_of_step = trainer.backward(batch, batch.n_tokens).item()
     ours = gradients(trainer)
     trainer.model.zero_grad()
     parts = balances(trainer, batch)
@@ -156,17 +158,19 @@ def test_the_loss_has_the_load_of_every_mixture(tmp_path: Path) -> None:
     loss = cross_entropy_sum(trainer.model(**batch.inputs), batch.targets) / batch.n_tokens
     expected = loss + 0.3 * sum(parts.values())
     expected.backward()
-    assert found == pytest.approx(expected.item(), rel=1e-6)
+    assert loss_of_step == pytest.approx(expected.item(), rel=1e-6)
     torch.testing.assert_close(gradients(trainer), ours, rtol=1e-5, atol=1e-6)
 
 
-def test_micro_batches_weigh_their_loads_by_their_tokens(tmp_path: Path) -> None:
+def test_micro_batches_weight_their_balance_by_tokens(tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, parts=experts(0.3), dropout=0.0)
     a, b, *_ = trainer.batches.batches(0)
     n_tokens = a.n_tokens + b.n_tokens
-    found = sum(trainer.backward(batch, n_tokens).item() for batch in (a, b))
-    alone = [trainer.backward(one, one.n_tokens).item() * one.n_tokens for one in (a, b)]
-    assert found == pytest.approx(sum(alone) / n_tokens, rel=1e-6)
+    loss = sum(trainer.backward(batch, n_tokens).item() for batch in (a, b))
+    alone = [
+        trainer.backward(single, single.n_tokens).item() * single.n_tokens for single in (a, b)
+    ]
+    assert loss == pytest.approx(sum(alone) / n_tokens, rel=1e-6)
 
 
 @pytest.mark.long
@@ -177,8 +181,8 @@ def test_training_with_balance_spreads_the_load(tmp_path: Path) -> None:
         trainer = tiny.trainer(tmp_path / str(balance), parts=experts(balance), **settings)
         trainer.fit()
         with torch.no_grad():
-            seen = [balances(trainer, batch).values() for batch in trainer.batches.batches(0)]
-        left[balance] = torch.tensor([list(values) for values in seen]).mean().item()
+            loads = [balances(trainer, batch).values() for batch in trainer.batches.batches(0)]
+        left[balance] = torch.tensor([list(values) for values in loads]).mean().item()
     assert left[0.3] < 1.1
     assert left[0.0] > 1.2
 
@@ -205,17 +209,17 @@ class Seen:
 @pytest.mark.parametrize("accumulate", [1, 2, 3, 100])
 def test_epochs_use_every_example_once_each(tmp_path: Path, accumulate: int) -> None:
     trainer = tiny.trainer(tmp_path, epochs=3, accumulate=accumulate)
-    trainer.batches = seen = Seen()
+    trainer.batches = recorded = Seen()
     trainer.fit()
-    assert trainer.state.step == trainer.total_steps == 3 * math.ceil(len(seen) / accumulate)
+    assert trainer.state.step == trainer.total_steps == 3 * math.ceil(len(recorded) / accumulate)
     assert (trainer.state.epoch, trainer.state.position) == (3, 0)
     for epoch in range(3):
-        assert sorted(seen.epochs[epoch]) == list(range(23))
-    assert seen.epochs[0] != seen.epochs[1]
+        assert sorted(recorded.epochs[epoch]) == list(range(23))
+    assert recorded.epochs[0] != recorded.epochs[1]
 
 
 @pytest.mark.parametrize("steps", [1, 12])
-def test_steps_are_steps(tmp_path: Path, steps: int) -> None:
+def test_a_run_ends_after_its_steps(tmp_path: Path, steps: int) -> None:
     trainer = tiny.trainer(tmp_path, steps=steps)
     trainer.fit()
     lines = journal(tmp_path)
@@ -240,7 +244,7 @@ def test_rates_follow_the_schedule_each_from_its_own_peak(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_it_learns(tmp_path: Path) -> None:
+def test_the_loss_falls(tmp_path: Path) -> None:
     """The same 23 pairs again and again."""
     tiny.trainer(tmp_path, steps=120, save_every=1000, dropout=0.0).fit()
     losses = [line["loss"] for line in journal(tmp_path)]
@@ -248,7 +252,7 @@ def test_it_learns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("clip", [0.5, None])
-def test_the_gradient_is_clipped_and_reported_as_it_was(tmp_path: Path, clip) -> None:
+def test_the_gradient_is_clipped_and_its_norm_before_is_logged(tmp_path: Path, clip) -> None:
     trainer = tiny.trainer(tmp_path, clip=clip, dropout=0.0)
     [batch, *_] = trainer.batches.batches(0)
     trainer.backward(batch, batch.n_tokens)
@@ -293,7 +297,9 @@ def test_a_norm_that_overflows_names_the_largest_gradient(tmp_path) -> None:
 
 @pytest.mark.parametrize("where", ["gradient", "loss"])
 @pytest.mark.parametrize("optimizer", [AdamWConfig(), MuonConfig()], ids=["adamw", "muon"])
-def test_what_is_not_finite_stops_the_run_before_the_update(tmp_path, where, optimizer) -> None:
+def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_update(
+    tmp_path, where, optimizer
+) -> None:
     settings = {"ema": 0.9, "optimizer": optimizer, "accumulate": 2}
     trainer = tiny.trainer(tmp_path, keep=1, save_every=3, **settings)
     before: dict[str, Tensor] = {}
@@ -302,13 +308,13 @@ def test_what_is_not_finite_stops_the_run_before_the_update(tmp_path, where, opt
         poison_gradient(trainer, 8, TENSOR)
     else:
         poison_loss(trainer, 8, float("nan"))
-    with pytest.raises(NonFiniteError, match=r"step 8: ") as caught:
+    with pytest.raises(NonFiniteError, match=r"step 8: ") as raised:
         trainer.fit()
     if where == "gradient":
-        assert f"that of {TENSOR}." in str(caught.value)
+        assert f"that of {TENSOR}." in str(raised.value)
     else:
-        assert "the loss is nan" in str(caught.value)
-        assert "that of source_embed.tokens.weight." in str(caught.value)
+        assert "the loss is nan" in str(raised.value)
+        assert "that of source_embed.tokens.weight." in str(raised.value)
     after = everything(trainer)
     del before["cpu"], after["cpu"]  # the forward pass has drawn its dropout
     same(after, before)
@@ -323,7 +329,7 @@ def test_what_is_not_finite_stops_the_run_before_the_update(tmp_path, where, opt
 # Precision and devices.
 
 
-def test_float16_is_refused_on_a_cpu_before_anything_is_saved(tmp_path: Path) -> None:
+def test_float16_is_rejected_on_a_cpu_before_anything_is_saved(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="float16"):
         tiny.trainer(tmp_path, precision="float16").fit()
     assert checkpoints_in(tmp_path / "checkpoints") == []
@@ -341,7 +347,7 @@ def test_bfloat16_keeps_weights_and_state_in_float32(tmp_path: Path) -> None:
     assert ours[-1]["loss"] == pytest.approx(theirs[-1]["loss"], rel=0.1)
 
 
-def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_gpu_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device("auto") == torch.device("cpu")
     with pytest.raises(InputError, match="no GPU here: use 'cpu' or 'auto'"):
@@ -391,8 +397,8 @@ def test_a_step_is_compiled_as_one_graph(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("parts", ["plain", "experts", "batchnorm"])
-def test_compiled_it_trains_the_same(tmp_path: Path, parts: str) -> None:
-    """In a process of its own: the run-time checks of types are not for compilers."""
+def test_compiled_training_is_the_same(tmp_path: Path, parts: str) -> None:
+    """In another process: the run-time checks of types are not for compilers."""
     done = in_a_process(COMPILED, tmp_path, parts)
     assert done.returncode == 0, done.stderr
     eagers, compileds = (journal(tmp_path / name) for name in ("False", "True"))

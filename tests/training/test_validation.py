@@ -43,7 +43,7 @@ def random_scores(model: nn.Module) -> dict[str, float]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, {"ema": 0.9}], ids=["plain", "ema"])
-def test_validation_leaves_training_as_it_is(tmp_path: Path, settings) -> None:
+def test_validation_does_not_change_training(tmp_path: Path, settings) -> None:
     without = tiny.trainer(tmp_path / "without", **settings)
     without.fit()
     validation = Validation(random_scores)
@@ -58,20 +58,20 @@ def test_validation_leaves_training_as_it_is(tmp_path: Path, settings) -> None:
 
 
 def test_validation_sees_the_moving_average_in_eval_mode(tmp_path: Path) -> None:
-    seen: list[bool] = []
+    in_eval_mode: list[bool] = []
 
     def score(model: nn.Module) -> dict[str, float]:
         assert trainer.average is not None
-        seen.append(not model.training)
+        in_eval_mode.append(not model.training)
         same(weights_of(model), trainer.average.weights)
         return {"loss": 1.0}
 
     trainer = tiny.trainer(tmp_path, validation=Validation(score), ema=0.9, validate_every=5)
     trainer.fit()
-    assert seen == [True] * 3  # 5, 10, and the last step
+    assert in_eval_mode == [True] * 3  # 5, 10, and the last step
 
 
-def test_validates_at_the_end_of_each_epoch_unless_told_otherwise(tmp_path: Path) -> None:
+def test_validates_at_the_end_of_each_epoch_by_default(tmp_path: Path) -> None:
     n = len(tiny.batches())
     trainer = tiny.trainer(tmp_path, validation=scripted(*range(9)), epochs=2, save_every=None)
     trainer.fit()
@@ -104,22 +104,22 @@ def test_weights_kept_and_loaded_have_their_running_statistics(tmp_path: Path) -
         tmp_path, validation=validation, steps=6, validate_every=2, select="best", parts=parts
     )
     trainer.fit()
-    kept = load_weights(tmp_path / "best.safetensors")
-    assert sum(name.endswith("running_var") for name in kept) == 5
+    best = load_weights(tmp_path / "best.safetensors")
+    assert sum(name.endswith("running_var") for name in best) == 5
     other = tiny.build(seed=1, **parts).eval()
-    copy_into(other, kept)
+    copy_into(other, best)
     inputs = next(tiny.batches().batches(0)).inputs
     assert torch.equal(other(**inputs), trainer.model.eval()(**inputs))
 
 
-def test_a_score_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+def test_nan_is_never_the_best_score(tmp_path: Path) -> None:
     validation = scripted(math.nan, 3.0, math.nan, 2.0)
     trainer = tiny.trainer(tmp_path, validation=validation, steps=4, validate_every=1)
     trainer.fit()
     assert (trainer.state.best, trainer.state.best_step) == (2.0, 4)
 
 
-def test_early_stopping(tmp_path: Path) -> None:
+def test_stops_early_and_loads_the_best_weights(tmp_path: Path) -> None:
     validation = scripted(5.0, 4.0, 4.5, 4.0, 3.0, 3.5, 3.4, 3.3, 9.0)
     settings = {"steps": 100, "validate_every": 2, "patience": 3, "select": "best"}
     trainer = tiny.trainer(tmp_path, validation=validation, **settings)
@@ -149,25 +149,27 @@ def test_patience_survives_a_resume(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"select": "best"}, {"patience": 2}])
-def test_what_needs_validation_is_refused_without_it(tmp_path: Path, settings) -> None:
+def test_settings_that_need_validation_are_rejected_without_it(tmp_path: Path, settings) -> None:
     with pytest.raises(InputError, match="need validation data"):
         tiny.trainer(tmp_path, **settings)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("average", "keep", "expected"), [(3, 1, 3), (2, 4, 4), (9, 1, 6)])
-def test_the_mean_of_the_last_checkpoints(tmp_path, average: int, keep: int, expected: int) -> None:
+def test_ends_with_the_mean_of_the_last_checkpoints(
+    tmp_path, average: int, keep: int, expected: int
+) -> None:
     """Kept for it even where `keep` is less; of fewer where there are no more."""
     trainer = tiny.trainer(tmp_path, average=average, keep=keep, save_every=2)
     trainer.fit()
-    found = checkpoints_in(tmp_path / "checkpoints")
-    assert len(found) == expected
-    sets = [load_checkpoint(path)[0]["model"] for path in found[-average:]]
+    checkpoints = checkpoints_in(tmp_path / "checkpoints")
+    assert len(checkpoints) == expected
+    sets = [load_checkpoint(path)[0]["model"] for path in checkpoints[-average:]]
     same(weights_of(trainer.model), mean(sets))
     assert not torch.equal(sets[-1][TENSOR], mean(sets)[TENSOR])
 
 
-def test_a_damaged_checkpoint_is_not_averaged(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_rejected_by_the_mean(tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, average=3, save_every=2)
     trainer.fit()
     file = checkpoints_in(tmp_path / "checkpoints")[1] / "model.safetensors"
@@ -188,30 +190,30 @@ def test_ends_with_the_moving_average(tmp_path: Path) -> None:
     assert not torch.equal(tensors["model"][TENSOR], tensors["average"][TENSOR])
 
 
-@pytest.mark.parametrize(("keep", "kept"), [(1, [12]), (2, [9, 12]), (9, [3, 6, 9, 12])])
-def test_keep(tmp_path: Path, keep: int, kept: list[int]) -> None:
+@pytest.mark.parametrize(("keep", "steps"), [(1, [12]), (2, [9, 12]), (9, [3, 6, 9, 12])])
+def test_keeps_the_newest_checkpoints(tmp_path: Path, keep: int, steps: list[int]) -> None:
     tiny.trainer(tmp_path, keep=keep, save_every=3).fit()
-    assert steps_of(tmp_path) == kept
+    assert steps_of(tmp_path) == steps
 
 
-def test_saves_at_the_end_even_where_saving_never_falls_due(tmp_path: Path) -> None:
+def test_saves_at_the_end_even_if_saving_is_never_due(tmp_path: Path) -> None:
     tiny.trainer(tmp_path, steps=3, save_every=1000).fit()
     assert steps_of(tmp_path) == [3]
 
 
-def test_listeners_hear_every_step_and_validation(tmp_path: Path) -> None:
-    heard: list[tuple[object, ...]] = []
+def test_listeners_are_called_at_every_step_and_validation(tmp_path: Path) -> None:
+    calls: list[tuple[object, ...]] = []
 
     class Ear:
         def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
-            heard.append((step, total, tokens > 0))
+            calls.append((step, total, tokens > 0))
 
         def validated(self, step: int, scores: dict[str, float]) -> None:
-            heard.append((step, scores))
+            calls.append((step, scores))
 
     validation = scripted(1.5, 2.5)
     tiny.trainer(tmp_path, validation=validation, listener=Ear(), steps=2, validate_every=1).fit()
-    assert heard == [(1, 2, True), (1, {"loss": 1.5}), (2, 2, True), (2, {"loss": 2.5})]
+    assert calls == [(1, 2, True), (1, {"loss": 1.5}), (2, 2, True), (2, {"loss": 2.5})]
 
 
 def of_weights(metric: str, larger: bool, measure: str, before: str | None = None) -> Validation:
@@ -225,7 +227,7 @@ def of_weights(metric: str, larger: bool, measure: str, before: str | None = Non
     )
 
 
-def test_the_best_by_another_measure_is_measured_again(
+def test_the_best_weights_are_measured_again_by_another_measure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {"steps": 8, "validate_every": 2, "select": "best", "patience": 2}
@@ -239,8 +241,8 @@ def test_the_best_by_another_measure_is_measured_again(
     assert again.state.best == first.state.best
     assert again.state.validations_since_best == 0
     assert not again.finished()
-    told = capsys.readouterr().err
-    assert "of step 2, were chosen by loss: f1 of them is " in told
+    message = capsys.readouterr().err
+    assert "of step 2, were chosen by loss: f1 of them is " in message
     again.fit()
     assert again.state.step == 12
     best = load_weights(tmp_path / "best.safetensors")
@@ -248,7 +250,7 @@ def test_the_best_by_another_measure_is_measured_again(
     same(weights_of(again.model), best)
 
 
-def test_the_best_by_the_same_measure_is_left_as_it_is(
+def test_the_best_weights_are_not_measured_again_by_the_same_measure(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {"steps": 8, "validate_every": 2, "patience": 9}
@@ -265,7 +267,7 @@ def test_the_best_by_the_same_measure_is_left_as_it_is(
 
 
 @pytest.mark.parametrize("before", ["loss", "f1", None])
-def test_a_checkpoint_of_an_earlier_version_was_measured_as_its_recipe_says(
+def test_an_earlier_checkpoint_takes_the_measure_of_its_recipe(
     tmp_path: Path, before: str | None
 ) -> None:
     options: dict[str, Any] = {"steps": 8, "validate_every": 2}
@@ -281,7 +283,7 @@ def test_a_checkpoint_of_an_earlier_version_was_measured_as_its_recipe_says(
     assert (again.state.best == 1.0) == (before != "loss")
 
 
-def test_best_weights_that_are_missing_are_set_aside(
+def test_missing_best_weights_restart_the_search_for_the_best(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options: dict[str, Any] = {"steps": 8, "validate_every": 2, "select": "best"}

@@ -169,8 +169,18 @@ def steps_of(folder: Path) -> Sequence[int]:
 
 def in_a_process(program: str, *words: object) -> "subprocess.CompletedProcess[str]":
     """Run a program where types are not checked at run time, which is not for compilers."""
+    return _python("-c", program, *words)
+
+
+def kill_repeatedly(what: str, folder: Path, kills: int) -> None:
+    """Run `tests.training.killed`, and check that nothing was lost."""
+    done = _python("-m", "tests.training.killed", what, folder, kills, 1)
+    assert done.returncode == 0, done.stderr
+
+
+def _python(*words: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)],
+        [sys.executable, *map(str, words)],
         cwd=ROOT,
         capture_output=True,
         text=True,

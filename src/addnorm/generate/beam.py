@@ -49,7 +49,7 @@ class BeamConfig:
     log p.
     """
     n_best: Annotated[int, Field(ge=1)] = 1
-    """How many complete hypotheses are returned, best first."""
+    """The number of complete hypotheses to return, best first."""
     normaliser: Literal["gnmt", "length"] = "gnmt"
     """The base of the exponent: `(5 + n) / 6` (GNMT), or the length `n` itself."""
     width: Literal["shrinking", "constant"] = "shrinking"

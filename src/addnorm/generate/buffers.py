@@ -1,8 +1,8 @@
 """Preallocated key/value buffers for compiled graphs, and beams that share them.
 
 Tree attention for beam search: the beams of a sentence share one cache row and are never copied.
-Selecting beams only updates which slots each of them descends from (see `masks.Branches`). When the
-buffers are full, the slots that no branch descends from are dropped. The functions of branches
+Selecting beams only updates the slots that each of them descends from (see `masks.Branches`). When
+the buffers are full, the slots that no branch descends from are dropped. The functions of branches
 return a new state that reuses the buffers of the old one.
 """
 
@@ -21,14 +21,12 @@ def in_buffers(cache: KVCache) -> KVCache:
     """Copy a cache (attention layers only) into preallocated buffers."""
     n = int(cache.length)
     slots = torch.arange(n)
-    kept = [layer.self_cache for layer in cache if isinstance(layer.self_cache, SelfCache)]
-    layers = [
-        FixedCache(with_room(one.kept[0], n), with_room(one.kept[1], n), slots) for one in kept
-    ]
+    tensors = [layer.self_cache.kept for layer in cache if isinstance(layer.self_cache, SelfCache)]
+    layers = [FixedCache(with_room(k, n), with_room(v, n), slots) for k, v in tensors]
     fixed = KVCache(layers, length=n)
     for new, old in zip(fixed, cache, strict=True):
-        if kept := old.cross_cache.kept:
-            new.cross_cache = CrossCache((kept[0].contiguous(), kept[1].contiguous()))
+        if memory := old.cross_cache.kept:
+            new.cross_cache = CrossCache((memory[0].contiguous(), memory[1].contiguous()))
     return fixed
 
 
@@ -56,7 +54,7 @@ def extend(cache: KVCache | None, n: int) -> Int[Tensor, " so_far"]:
 
 
 def take(cache: KVCache | None, places: Int[Tensor, "rows kept"], most: int) -> None:
-    """Keep only the tokens at these slots of each row, with capacity for `most`."""
+    """Keep only the tokens at these slots of each row, in buffers for `most` tokens."""
     assert cache is not None
     for layer in _layers(cache):
         layer.take(places, most)
@@ -64,7 +62,7 @@ def take(cache: KVCache | None, places: Int[Tensor, "rows kept"], most: int) -> 
 
 
 def _layers(cache: KVCache | None) -> list[FixedCache]:
-    assert cache is not None, "a compiled model keeps what it has read"
+    assert cache is not None, "a compiled model has a cache"
     caches = (layer.self_cache for layer in cache)
     return [cache for cache in caches if isinstance(cache, FixedCache)]
 

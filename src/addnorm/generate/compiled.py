@@ -71,9 +71,9 @@ class CompiledContinuation(Continuation):
         super().__init__(model, never=never)
         self.several = several
         self.start([[0] * 3] * (2 if several else 1))
-        *_, kept = inputs = self._inputs()
-        held = [_axes(several, 2)] * len(kept)
-        lengths = _axes(several), _axes(True), _axes(several, 1) if several else None, held
+        *_, of_cache = inputs = self._inputs()
+        rows, valid = _axes(several), _axes(several, 1) if several else None
+        lengths = rows, _axes(True), valid, [_axes(several, 2)] * len(of_cache)
         self._graph = _graph(_DecoderStep(model), inputs, lengths)
 
     def _step(self) -> Logits:
@@ -105,8 +105,8 @@ class CompiledTranslation(Translation):
 
     With `beams`, each source has that many hypotheses after its first token; they are branches of
     one row (see `masks.Branches`), so that no cache is copied. The encoder runs eagerly. Raises
-    `InputError` where `CompiledContinuation` does, and for decoder attention that is restricted by
-    a pattern, dynamic rotary positions, or a different number of beams.
+    `InputError` as `CompiledContinuation` does, and for decoder attention that is restricted by a
+    pattern, dynamic rotary positions, or a different number of beams.
     """
 
     def __init__(
@@ -122,12 +122,13 @@ class CompiledTranslation(Translation):
         for i, pattern in enumerate(model.decoder.patterns):
             if pattern != Full():
                 raise InputError(
-                    "a decoder compiles for translation where it sees all earlier tokens, and "
-                    f"layer {i} does not"
+                    "a decoder compiles for translation only if each layer sees all earlier "
+                    f"tokens, and layer {i} does not"
                 )
         if any(isinstance(part, DynamicRotary) for part in model.decoder.modules()):
             raise InputError(
-                "dynamic rotary positions go by whole texts, and beams are parts of some"
+                "dynamic rotary positions depend on the length of a whole text, which the beams "
+                "of a compiled translation share"
             )
         super().__init__(model, bos_id, never=never)
         self.several = several = several or beams > 1
@@ -135,11 +136,11 @@ class CompiledTranslation(Translation):
         self.start([[0] * 3] * (2 if several else 1))
         self.select(torch.arange(len(self._unread)).repeat_interleave(beams))
         inputs = self._inputs()
-        rows, seen, held = _axes(several), _axes(several, 2), [_axes(several, 2)] * len(inputs[-1])
-        valid = _axes(several, 1) if several else None
-        self._graph = _graph(
-            _TranslationStep(model), inputs, (rows, valid, held, seen, _axes(several, 1), held)
-        )
+        rows, valid = _axes(several), _axes(several, 1) if several else None
+        of_cache = [_axes(several, 2)] * len(inputs[-1])
+        branches = _axes(several, 2), _axes(several, 1)
+        lengths = rows, valid, of_cache, *branches, of_cache
+        self._graph = _graph(_TranslationStep(model), inputs, lengths)
 
     def _step(self) -> Logits:
         _check_rows(len(self._unread), self.several)
@@ -218,9 +219,9 @@ class _TranslationStep(nn.Module):
 
 def _prepare(model: Model, *traced: nn.Module) -> None:
     """Make the weights contiguous. Raises `InputError` as documented above."""
-    check_traceable("this model does not compile for writing", *traced)
+    check_traceable("this model does not compile for generation", *traced)
     if (device := next(model.parameters()).device).type != "cpu":
-        raise InputError(f"compiled writing is for a CPU, and this model is on {device}")
+        raise InputError(f"compiled generation needs a CPU, and this model is on {device}")
     for weight in model.parameters():
         weight.data = weight.data.contiguous()
 

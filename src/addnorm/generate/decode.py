@@ -220,7 +220,7 @@ def stream(
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A generated token of a row; that of the last one says in `finished` why the row ended."""
+    """A generated token of a row; only for the last one, `finished` is the reason why it ended."""
 
     row: int
     token: int

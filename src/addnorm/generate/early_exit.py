@@ -1,4 +1,4 @@
-"""Inference with early exits: a text or token leaves at the first exit that is sure of it."""
+"""Early exit: texts and tokens leave the model at the first exit that is certain enough."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -48,7 +48,7 @@ class ConfidenceRule:
 
 
 ExitRule = EntropyRule | ConfidenceRule
-"""The rule by which rows leave at an exit; at its strictest threshold none does."""
+"""Decides by the logits of an exit which rows leave there; with its strictest threshold, none."""
 
 
 def exit_rule(written: str) -> ExitRule:
@@ -70,15 +70,15 @@ def exit_rule(written: str) -> ExitRule:
 class EarlyExit:
     """Runs a model with exits, and counts the layers that each text or token took.
 
-    Texts leave an encoder one by one, and the rest of the batch continues. Tokens are decided one
-    by one too, so batch-mates change no answer; but a step of several texts skips layers only once
-    all of their tokens have left.
+    Each text leaves an encoder separately, and its batch continues without it. Tokens leave
+    separately too, so that no result depends on the rest of a batch; but a step of several texts
+    skips layers only when all of their tokens have left.
     """
 
     def __init__(self, rule: ExitRule) -> None:
         self.rule = rule
         self.depths = Counter[int]()
-        """How many texts or tokens took so many layers."""
+        """The number of texts or tokens by the layers that they took."""
         self.depth_of: dict[int, int] = {}
         """The layers that each example of a classifier or tagger took, by its index."""
         self._layers = torch.zeros(0, dtype=torch.long)
@@ -88,17 +88,17 @@ class EarlyExit:
     def logits(
         self, model: EncoderModel | DecoderModel, batch: Batch
     ) -> Float[Tensor, "batch *outputs"]:
-        """The logits of a batch, of each text or token those of the exit at which it left."""
+        """The logits of a batch: for each text or token, those of the exit at which it left."""
         if isinstance(model, DecoderModel):
-            logits, depths = self._read(model, **batch.inputs)
+            logits, depths = self._language_logits(model, **batch.inputs)
             self.depths.update(depths.tolist())
             return logits
-        logits, depths = self._classified(model, **batch.inputs)
+        logits, depths = self._class_logits(model, **batch.inputs)
         self.depths.update(depths.tolist())
         self.depth_of.update(zip(batch.indices, depths.tolist(), strict=True))
         return logits
 
-    def _classified(
+    def _class_logits(
         self,
         model: EncoderModel,
         inputs: Tensor,
@@ -108,47 +108,47 @@ class EarlyExit:
         x, ctx = embedded(model.embed, inputs, valid, types)
         rows = torch.arange(x.shape[0], device=x.device)
         depths = torch.full_like(rows, len(model.stack.blocks))
-        answer: Tensor | None = None
+        result: Tensor | None = None
         contexts = _contexts(model.stack, ctx)
         for layer, block in enumerate(model.stack.blocks, start=1):
             x = block(x, contexts[layer - 1])
             if str(layer) not in model.exits:
                 continue
             logits = model.exits[str(layer)](x, ctx)
-            sure = self._sure(logits, ctx)
-            if not bool(sure.any()):
+            leaving = self._leaving(logits, ctx)
+            if not bool(leaving.any()):
                 continue
-            whole = logits.new_zeros(len(depths), *logits.shape[1:]) if answer is None else answer
-            whole[rows[sure]], depths[rows[sure]] = logits[sure], layer
-            answer, rows, x = whole, rows[~sure], x[~sure]
+            out = logits.new_zeros(len(depths), *logits.shape[1:]) if result is None else result
+            out[rows[leaving]], depths[rows[leaving]] = logits[leaving], layer
+            result, rows, x = out, rows[~leaving], x[~leaving]
             if not len(rows):
-                return whole, depths
-            valid = None if ctx.valid is None else ctx.valid[~sure]
+                return out, depths
+            valid = None if ctx.valid is None else ctx.valid[~leaving]
             ctx = Context.over(x, Full(), valid=valid)
             contexts = _contexts(model.stack, ctx)
         last = model.head(model.stack.norm(x, ctx.valid), ctx)
-        if answer is None:
+        if result is None:
             return last, depths
-        answer[rows] = last
-        return answer, depths
+        result[rows] = last
+        return result, depths
 
-    def _sure(
+    def _leaving(
         self, logits: Float[Tensor, "batch *outputs"], ctx: Context
     ) -> Bool[Tensor, " batch"]:
         """Whether each text leaves: a sequence of tags does if all of its tokens would."""
-        sure = self.rule.leaves(logits)
-        if sure.ndim == 1:
-            return sure
-        return (sure if ctx.valid is None else sure | ~ctx.valid).all(1)
+        leaving = self.rule.leaves(logits)
+        if leaving.ndim == 1:
+            return leaving
+        return (leaving if ctx.valid is None else leaving | ~ctx.valid).all(1)
 
-    def _read(
+    def _language_logits(
         self,
         model: DecoderModel,
         tokens: Int[Tensor, "batch seq"],
         valid: Bool[Tensor, "batch seq"] | None = None,
         segments: Int[Tensor, "batch seq"] | None = None,
     ) -> tuple[Float[Tensor, "batch seq vocab"], Int[Tensor, " tokens"]]:
-        """All tokens of a text at once; those after a token that left see its propagated state."""
+        """The logits of whole texts, in which a token that left has its propagated state."""
         ctx = Context.over(tokens, Causal(), valid=valid, segments=segments)
         logits, depths = self._decoded(model, model.embed(tokens, ctx), ctx, None)
         return logits, depths.flatten() if valid is None else depths[valid]
@@ -164,15 +164,15 @@ class EarlyExit:
         """A decoding step (see `decoder_step`): prompts take every layer, new tokens may leave."""
         if tokens.shape[1] > 1 or state.cache is None or not state.cache.length:
             logits, state = decoder_step(model, tokens, state, positions)
-            return logits, replace(state, texts=self._begun(tokens))
+            return logits, replace(state, texts=self._start(tokens))
         past = state.cache.length
         ctx = Context.over(tokens, Causal(), valid=state.valid, past=past)
         logits, depths = self._decoded(model, model.embed(tokens, ctx), ctx, state.cache)
         self._count(depths[:, 0], state)
         return logits, state.extended()
 
-    def _begun(self, tokens: Int[Tensor, "rows new"]) -> Int[Tensor, " rows"]:
-        """Start to count the layers of new texts, whose prompts these are, and number them."""
+    def _start(self, tokens: Int[Tensor, "rows new"]) -> Int[Tensor, " rows"]:
+        """Forget earlier texts; return the numbers of the new ones, whose prompts these are."""
         texts = torch.arange(len(tokens), device=tokens.device)
         self._layers, self._tokens = torch.zeros_like(texts), torch.zeros_like(texts)
         return texts
@@ -185,48 +185,49 @@ class EarlyExit:
 
     @property
     def text_depths(self) -> list[float | None]:
-        """The mean layers of a token of each text begun last, of all that were tried in a search.
+        """The mean number of layers of a token, for each text of the latest start.
 
-        Prompts take every layer, so the first token of a text does not count; None without another.
+        In a beam search, tokens of all hypotheses count. Prompts take every layer, so the first
+        token of a text does not count; None for a text without another.
         """
-        sums = zip(self._layers.tolist(), self._tokens.tolist(), strict=True)
-        return [layers / n if n else None for layers, n in sums]
+        totals = zip(self._layers.tolist(), self._tokens.tolist(), strict=True)
+        return [layers / n if n else None for layers, n in totals]
 
     def _decoded(
         self, model: DecoderModel, x: Hidden, ctx: Context, cache: KVCache | None
     ) -> tuple[Float[Tensor, "batch seq vocab"], Int[Tensor, "batch seq"]]:
         """The logits of the exit at which each token left, and the layers that it took.
 
-        The layers above take the hidden state with which a token leaves as their input, to compute
-        the keys and values that later tokens attend to (Schuster et al. 2022, §3.1).
+        The layers above compute the keys and values that later tokens attend to from the hidden
+        state with which a token left (Schuster et al. 2022, §3.1).
         """
         contexts, layers = _contexts(model.stack, ctx), [] if cache is None else list(cache)
         left = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
-        counted = torch.ones_like(left) if ctx.valid is None else ctx.valid
+        real = torch.ones_like(left) if ctx.valid is None else ctx.valid
         depths = torch.full(x.shape[:2], len(model.stack.blocks), device=x.device)
-        answer: Tensor | None = None
+        result: Tensor | None = None
         for i, block in enumerate(model.stack.blocks):
             layer = layers[i] if layers else None
-            if bool((left | ~counted).all()):
+            if bool((left | ~real).all()):
                 if layer is not None:
                     _remember(block, x, contexts[i], layer)  # pyright: ignore[reportArgumentType]
                 continue
             after = block(x, contexts[i], layer)
-            x = torch.where(left[..., None], x, after) if answer is not None else after
+            x = torch.where(left[..., None], x, after) if result is not None else after
             if str(i + 1) in model.exits:
                 logits = model.exits[str(i + 1)](x, ctx)
-                leaving = self.rule.leaves(logits) & ~left & counted
+                leaving = self.rule.leaves(logits) & ~left & real
                 depths = torch.where(leaving, i + 1, depths)
-                if answer is not None or bool(leaving.any()):
-                    earlier = logits if answer is None else answer
-                    answer = torch.where(leaving[..., None], logits, earlier)
+                if result is not None or bool(leaving.any()):
+                    before = logits if result is None else result
+                    result = torch.where(leaving[..., None], logits, before)
                 left = left | leaving
         if cache is not None:
             cache.advance(x.shape[1])
-        if answer is not None and bool((left | ~counted).all()):
-            return answer, depths
+        if result is not None and bool((left | ~real).all()):
+            return result, depths
         last = model.head(model.stack.norm(x, ctx.valid), ctx)
-        return (last if answer is None else torch.where(left[..., None], answer, last)), depths
+        return (last if result is None else torch.where(left[..., None], result, last)), depths
 
     @property
     def mean_depth(self) -> float:
@@ -245,7 +246,7 @@ def check_exits_early(model: nn.Module) -> None:
     if not isinstance(model, EncoderModel | DecoderModel) or not model.exits:
         raise InputError(
             "`exit`: this model has no early exits: train one with model.exits, the layers that "
-            "get a head of their own"
+            "get their own head"
         )
     for i, block in enumerate(model.stack.blocks):
         if isinstance(model, DecoderModel) and not isinstance(block.attention, SelfAttention):
@@ -263,11 +264,11 @@ def _contexts(stack: Stack, ctx: Context) -> list[Context]:
 
 def _remember(block: AnyBlock, x: Hidden, ctx: Context, cache: LayerCache) -> None:
     """Store the keys and values that the layer computes from `x`, and compute nothing else."""
-    attention, self_cache = block.attention, cache.self_cache
+    attention = block.attention
     assert isinstance(attention, SelfAttention)
 
     def store(h: Hidden) -> Hidden:
-        attention.remember(h, ctx, self_cache)  # pyright: ignore[reportArgumentType]
+        attention.remember(h, ctx, cache.self_cache)  # pyright: ignore[reportArgumentType]
         return torch.zeros_like(h)
 
     h = block.norm(x, ctx.valid) if isinstance(block, ParallelBlock | ParallelCrossBlock) else x

@@ -1,5 +1,6 @@
 """NextToken: a common interface to next-token logits, for every architecture, cached or not."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from sys import maxsize
@@ -56,7 +57,25 @@ def check_writes(model: DecoderModel) -> None:
         raise InputError("this decoder has no head: it returns vectors, and generates no text")
 
 
-class Continuation:
+class _Rows(ABC):
+    """Rows of tokens, of which `_unread` holds those that the model has not processed."""
+
+    cached: bool
+    _unread: Int[Tensor, "rows new"]
+
+    @torch.inference_mode()
+    def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
+        """Append one token to each row."""
+        new = tokens[:, None]
+        self._unread = new if self.cached else torch.cat([self._unread, new], dim=1)
+        return checked(self._step())
+
+    @abstractmethod
+    def _step(self) -> Logits:
+        """Process the unread tokens."""
+
+
+class Continuation(_Rows):
     """Continue prompts by a decoder-only model, with padding on the left.
 
     With `cached`, every token is processed once; without it, each step processes the whole row
@@ -91,12 +110,6 @@ class Continuation:
         return checked(self._step())
 
     @torch.inference_mode()
-    def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
-        """Append one token to each row."""
-        self._unread = _next(self._unread, tokens, self.cached)
-        return checked(self._step())
-
-    @torch.inference_mode()
     def select(self, rows: Int[Tensor, " kept"]) -> None:
         """Keep these rows of the tokens and the state."""
         self._unread, self._state = self._unread[rows], self._state.select(rows)
@@ -108,7 +121,7 @@ class Continuation:
         return logits[:, -1]
 
 
-class Translation:
+class Translation(_Rows):
     """Generate targets by an encoder–decoder model, starting from `bos_id`.
 
     `cached` as in `Continuation`; the cross-attention keys and values are cached too. The tokens in
@@ -147,12 +160,6 @@ class Translation:
         with evaluating(self.model):
             self._state = TranslationState.start(self.model, source, valid, cached=self.cached)
         self._unread = torch.full((len(source), 1), self.bos_id, device=source.device)
-        return checked(self._step())
-
-    @torch.inference_mode()
-    def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
-        """Append one token to each target."""
-        self._unread = _next(self._unread, tokens, self.cached)
         return checked(self._step())
 
     @torch.inference_mode()
@@ -304,13 +311,6 @@ def checked(logits: Float[Tensor, "rows vocab"]) -> Logits:
             "The model's logits hold NaN: its weights are damaged or its training diverged."
         )
     return logits
-
-
-def _next(
-    unread: Int[Tensor, "rows seq"], tokens: Int[Tensor, " rows"], cached: bool
-) -> Int[Tensor, "rows new"]:
-    """The input of the next step: the new tokens, preceded by all others if there is no cache."""
-    return tokens[:, None] if cached else torch.cat([unread, tokens[:, None]], dim=1)
 
 
 def shared_memories(memories: Int[Tensor, " rows"]) -> Int[Tensor, " memories"]:

@@ -19,8 +19,8 @@ class Generated:
     before any sampling filters; beam search divides it by its length normaliser. `text` is empty
     unless a `TextDecoder` was given; if a stop string ended the row, `text` is everything before
     that string, while `ids` holds every token that was generated. `depth` is the mean number of
-    layers of its tokens after the first, of all beams, where a model with early exits wrote it;
-    None elsewhere, and for a text of one token.
+    layers of its tokens after the first, of all beams, if the model has early exits; None otherwise
+    and for a text of one token.
     """
 
     text: str
@@ -34,9 +34,9 @@ class Generated:
 class TextDecoder:
     """Converts tokens to text, given the tokenizer and the stop strings.
 
-    Where the tokenizer puts texts in lower case, so are the stop strings: a model that learnt from
-    such texts writes no others. A text that `continues` its prompt is what follows it, which may
-    begin with a space; others begin on their own, as answers and translations do.
+    If the tokenizer puts texts in lower case, so are the stop strings, since the model generates
+    only such texts. With `continues`, a text continues its prompt and may begin with a space;
+    otherwise it is independent of its prompt, as answers and translations are.
 
     Raises `InputError` for an empty stop string, which would end every text at once.
     """
@@ -87,10 +87,10 @@ class TextStream:
         if self.stopped:
             return ""
         self._held += text
-        found = [(at + len(s), at) for s in self._stop if (at := self._held.find(s)) >= 0]
-        self.stopped = bool(found)
-        at = min(found)[1] if found else len(self._held) - self._doubtful()
-        settled, self._held = self._held[:at], "" if found else self._held[at:]
+        matches = [(at + len(s), at) for s in self._stop if (at := self._held.find(s)) >= 0]
+        self.stopped = bool(matches)
+        at = min(matches)[1] if matches else len(self._held) - self._doubtful()
+        settled, self._held = self._held[:at], "" if matches else self._held[at:]
         return settled
 
     def _doubtful(self) -> int:

@@ -44,7 +44,7 @@ class Units:
     path: str
     """The path of the sublayer in the model."""
     n: int
-    """How many units the sublayer has."""
+    """The number of units of the sublayer."""
     width: int
     """The number of inputs of the last projection that belong to a unit."""
     projection: nn.Module

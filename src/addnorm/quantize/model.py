@@ -13,7 +13,7 @@ from addnorm.errors import InputError, nearest
 from addnorm.models import Model
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.linear import Linear
-from addnorm.quantize.int4 import Int4Matrix
+from addnorm.quantize.int4 import Int4Matrix, Rounding, round_gptq, round_hqq, round_nearest
 from addnorm.quantize.int8 import Int8Matrix
 from addnorm.quantize.layers import (
     ActivationsConfig,
@@ -35,7 +35,6 @@ from addnorm.quantize.quantizable_layers import (
     products_of,
     slots_of,
 )
-from addnorm.quantize.rounding import Rounding, round_gptq, round_hqq, round_nearest
 from addnorm.quantize.statistics import (
     Inputs,
     InputStatistics,

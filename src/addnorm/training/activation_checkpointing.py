@@ -1,4 +1,4 @@
-"""Activation checkpointing: what a block computed is computed again in the backward pass."""
+"""Activation checkpointing: the backward pass computes the activations of a block again."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,12 +17,12 @@ Checkpointed = Literal["none", "block"]
 
 @contextmanager
 def checkpointed_activations(model: nn.Module, what: Checkpointed) -> Generator[None]:
-    """Within this, training keeps the input of each block in place of all that it computes.
+    """In this context, training keeps only the input of each block and not its activations.
 
-    A network of n blocks then needs the memory of n inputs and of one block's activations, for one
-    more forward pass (Chen et al. 2016, §4). Losses, gradients and random numbers are the same to
-    the bit. A compiled step computes its blocks again in the same way. Raises `InputError` for
-    batch norms, whose running statistics would see every batch twice.
+    A network of n blocks then needs the memory of n inputs and of one block's activations, at the
+    cost of another forward pass (Chen et al. 2016, §4). Losses, gradients and random numbers are
+    the same to the bit; a compiled step does the same. Raises `InputError` for batch norms, whose
+    running statistics would count every batch twice.
     """
     blocks = [
         block

@@ -1,4 +1,4 @@
-"""Low-rank adaptation (LoRA, DoRA): a few new weights are trained beside frozen ones."""
+"""Low-rank adaptation (LoRA, DoRA): a few new weights are trained, and all others are frozen."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
@@ -24,8 +24,8 @@ MAPS = (MultiHead, FeedForward, GatedFeedForward)
 class LoRALinear(Linear):
     """`x Wᵀ + b + s (drop(x) Aᵀ) Bᵀ` with `s = α / rank` (Hu et al. 2021, §4.1).
 
-    W and b are those of a finished layer, and are not learned. A begins uniform as in
-    `nn.Linear`, B at zero, so that the layer begins as it was.
+    W and b are those of the adapted layer, and are frozen. A starts uniform as in `nn.Linear` and B
+    at zero, so that the layer at first computes the same as before.
     """
 
     def __init__(self, layer: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
@@ -46,14 +46,14 @@ class LoRALinear(Linear):
         return self.scale * linear(linear(self.dropout(x), self.lora_A), self.lora_B)
 
     def low_rank(self) -> LowRank:
-        """What the layer has learned."""
+        """The learned change of the weight."""
         return LowRank(self.lora_A.detach(), self.lora_B.detach(), self.scale)
 
 
 class DoRALinear(LoRALinear):
     """`(m / ‖V‖) (x Wᵀ + s (drop(x) Aᵀ) Bᵀ) + b` with `V = W + s B A` (Liu et al. 2024, eq. 5).
 
-    The magnitude m begins as the norms of the rows of W. The gradient takes `‖V‖` for a constant
+    The magnitude m starts as the norms of the rows of W. In the gradient, `‖V‖` is a constant
     (§4.3).
     """
 
@@ -74,14 +74,14 @@ class DoRALinear(LoRALinear):
 
 @config
 class LowRankConfig(ABC):
-    """What every low-rank change of a matrix has."""
+    """The settings of every low-rank change of a matrix."""
 
     rank: PositiveInt = 8
     """The rank of each change: the rows of A, and the columns of B."""
     alpha: PositiveFloat = 16.0
     """The change is multiplied by `alpha / rank`."""
     dropout: Probability = 0.0
-    """The rate of dropout on what A reads."""
+    """The rate of dropout on the input of A."""
     targets: tuple[str, ...] = ()
     """Names of the layers to change, such as `q_proj`; by default all linear layers of attention
     and feed-forward (Dettmers et al. 2023, §4).
@@ -93,7 +93,7 @@ class LowRankConfig(ABC):
 
 @config
 class LoRAConfig(LowRankConfig):
-    """Low-rank adaptation (Hu et al. 2021): `W + (α / rank) B A`, of which A and B are learned."""
+    """Low-rank adaptation (Hu et al. 2021): `W + (α / rank) B A`, where A and B are learned."""
 
     kind: Literal["lora"] = "lora"
 
@@ -103,9 +103,9 @@ class LoRAConfig(LowRankConfig):
 
 @config
 class DoRAConfig(LowRankConfig):
-    """Weight-decomposed low-rank adaptation (Liu et al. 2024): the rows' lengths are learned apart.
+    """Weight-decomposed low-rank adaptation (Liu et al. 2024): learns the norms of rows separately.
 
-    `m (W + (α / rank) B A) / ‖W + (α / rank) B A‖`, of which A, B and m are learned.
+    `m (W + (α / rank) B A) / ‖W + (α / rank) B A‖`, where A, B and m are learned.
     """
 
     kind: Literal["dora"] = "dora"
@@ -120,20 +120,20 @@ AdapterConfig = Annotated[LoRAConfig | DoRAConfig, Field(discriminator="kind"), 
 
 @dataclass(frozen=True)
 class Adapted:
-    """A model that `adapt` changed, and what of it is frozen."""
+    """A model changed by `adapt`, and its frozen weights."""
 
     model: nn.Module
     frozen: Sequence[Sequence[tuple[nn.Module, str]]]
-    """The places of each frozen weight: tied ones have several."""
+    """The module and attribute of each frozen weight; a tied one has several."""
 
     def layers(self) -> dict[str, LoRALinear]:
         """The adapted layers by name."""
-        named = self.model.named_modules()
-        return {name: layer for name, layer in named if isinstance(layer, LoRALinear)}
+        modules = self.model.named_modules()
+        return {name: layer for name, layer in modules if isinstance(layer, LoRALinear)}
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Make the model a plain one again, in place: every change is added to its matrix."""
+        """Add every change to its matrix, in place, so that the model is a plain one again."""
         for places in self.frozen:
             parameter = nn.Parameter(getattr(*places[0]))
             for module, name in places:
@@ -149,25 +149,25 @@ class Adapted:
 
 
 def adapt(model: nn.Module, config: AdapterConfig, new: Collection[str] = ()) -> Adapted:
-    """Put changes that are learned beside the linear layers of a model, and freeze the rest.
+    """Add learned low-rank changes to the linear layers of a model, and freeze all other weights.
 
-    Weights named in `new` stay as they are and are learned too, such as those of another head. What
-    is frozen is no parameter any more, so that optimisers, checkpoints and averages have what is
-    learned alone. Raises `InputError` for a target that the model lacks.
+    Weights named in `new`, such as those of a new head, are not adapted and are learned too. Frozen
+    weights are no longer parameters, so that optimisers, checkpoints and averages contain only what
+    is learned. Raises `InputError` for a target that the model does not have.
     """
-    chosen = [one for one in _chosen(model, config) if f"{one[0]}.weight" not in new]
+    chosen = [layer for layer in _chosen(model, config) if f"{layer[0]}.weight" not in new]
     if not chosen:
         raise InputError("train.adapter: all layers that it would change are new: leave it out")
     for _, parent, last, layer in chosen:
         adapted = config.build(layer)
         adapted.train(layer.training)
         setattr(parent, last, adapted)
-    learned = {"lora_A", "lora_B", "magnitude"}
-    kept = {id(p) for n, p in model.named_parameters() if n in new}
+    of_change = {"lora_A", "lora_B", "magnitude"}
+    learned = {id(p) for n, p in model.named_parameters() if n in new}
     frozen: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for name, parameter in module.named_parameters(recurse=False):
-            if id(parameter) in kept or (isinstance(module, LoRALinear) and name in learned):
+            if id(parameter) in learned or (isinstance(module, LoRALinear) and name in of_change):
                 continue
             frozen.setdefault(parameter, []).append((module, name))
     for parameter, places in frozen.items():
@@ -181,17 +181,17 @@ def _chosen(
     model: nn.Module, config: AdapterConfig
 ) -> Iterator[tuple[str, nn.Module, str, nn.Linear]]:
     """The name, parent, attribute and module of each layer to change."""
-    found = [
+    layers = [
         (f"{path}.{last}", module, last, layer)
         for path, module in model.named_modules()
         if isinstance(module, MAPS)
         for last, layer in module.named_children()
         if isinstance(layer, nn.Linear)
     ]
-    if not found:
+    if not layers:
         raise InputError("train.adapter: this model has no attention or feed-forward to adapt")
-    names = sorted({last for _, _, last, _ in found})
+    names = sorted({last for _, _, last, _ in layers})
     for target in config.targets:
         if target not in names:
             raise InputError(f"train.adapter.targets: no layer {target!r}.{choices(target, names)}")
-    return (one for one in found if not config.targets or one[2] in config.targets)
+    return (layer for layer in layers if not config.targets or layer[2] in config.targets)

@@ -102,9 +102,9 @@ def keep_latest(newest: Path, keep: int) -> None:
 
     Later checkpoints are damaged, because the run resumed before them; they are removed too.
     """
-    found = checkpoints_in(newest.parent)
-    end = found.index(newest) + 1
-    for path in found[: max(0, end - keep)] + found[end:]:
+    checkpoints = checkpoints_in(newest.parent)
+    end = checkpoints.index(newest) + 1
+    for path in checkpoints[: max(0, end - keep)] + checkpoints[end:]:
         shutil.rmtree(path)
 
 

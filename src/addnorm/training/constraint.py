@@ -1,4 +1,4 @@
-"""Constraints on weights, applied after each step: a bound on the norm of a map's rows."""
+"""Constraints on weights, applied after each step: a bound on the norm of a matrix's rows."""
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ from addnorm.config import config
 from addnorm.errors import InputError
 
 CLASSES = "head.proj.weight"
-"""The last map of a classifier."""
+"""The last matrix of a classifier."""
 
 
 @config
@@ -21,27 +21,28 @@ class MaxNormConfig:
     """Scale down every row of chosen matrices whose norm is above a bound.
 
     `w ← w min(1, bound / ‖w‖₂)` for each row `w`, at the start and after each step (Srivastava et
-    al. 2014, §5.1; Kim 2014, §2.1). A row has the incoming weights of one output; of a convolution
-    those of one filter. So an average of these weights over time is within the bound too.
+    al. 2014, §5.1; Kim 2014, §2.1). A row has the incoming weights of one output, or of one filter
+    of a convolution. Averages of these weights over time are within the bound too.
     """
 
     kind: Literal["max_norm"] = "max_norm"
     bound: PositiveFloat = 3.0
     """The largest Euclidean norm of a row."""
     parameters: Annotated[str, Field(min_length=1)] = CLASSES
-    """The name of the weights, as `model.named_parameters()` has it, where `*` stands for any
-    characters; by default the last map of a classifier.
+    """The name of the weights in `model.named_parameters()`, in which `*` stands for any
+    characters; by default the last matrix of a classifier.
     """
 
     def build(self, model: nn.Module) -> "MaxNorm":
-        """Find the weights. Raises `InputError` where the name fits none, or fits a vector."""
+        """Find the weights. Raises `InputError` if the name matches none, or matches a vector."""
         return MaxNorm(weights_named(model, self.parameters), bound=self.bound)
 
 
 def constraint_on(model: nn.Module, config: MaxNormConfig | None) -> Callable[[], None]:
-    """What to call after each step; it has been called once. Does nothing without a constraint.
+    """Apply the constraint, and return the function that applies it after each step.
 
-    Raises `InputError` where the name of the weights fits none, or fits a vector.
+    Without a constraint the function does nothing. Raises `InputError` if the name of the weights
+    matches none, or matches a vector.
     """
     if config is None:
         return lambda: None
@@ -51,7 +52,7 @@ def constraint_on(model: nn.Module, config: MaxNormConfig | None) -> Callable[[]
 
 
 class MaxNorm:
-    """The rows of some weights, held to a largest norm."""
+    """A largest norm for the rows of some weights."""
 
     def __init__(self, weights: Sequence[nn.Parameter], *, bound: float) -> None:
         self.weights = weights
@@ -65,24 +66,24 @@ class MaxNorm:
 
 
 def weights_named(model: nn.Module, pattern: str) -> list[nn.Parameter]:
-    """The learned weights of at least two axes whose name fits.
+    """The learned weights whose name matches the pattern.
 
-    Raises `InputError` where there are none, or where one of them has a single axis: a bias or a
-    gain has no rows.
+    Raises `InputError` if there are none, or if one of them has a single axis: a bias or a gain has
+    no rows.
     """
     learned = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    found = {name: p for name, p in learned.items() if fnmatchcase(name, pattern)}
+    matches = {name: p for name, p in learned.items() if fnmatchcase(name, pattern)}
     matrices = [name for name, p in learned.items() if p.ndim > 1]
-    if not found:
+    if not matches:
         near = get_close_matches(pattern, matrices, 1, 0.0) or ["none"]
         raise InputError(
-            f"train.constraint.parameters = {pattern!r}: no learned weights of the model are "
-            f"called so; the nearest is {near[0]!r}"
+            f"train.constraint.parameters = {pattern!r}: no learned weights of the model have this "
+            f"name; the nearest is {near[0]!r}"
         )
-    for name, parameter in found.items():
+    for name, parameter in matches.items():
         if parameter.ndim < 2:
             raise InputError(
                 f"train.constraint.parameters = {pattern!r}: {name} has one axis and so no rows; "
                 f"{len(matrices)} weights have rows, {matrices[0]!r} first"
             )
-    return list(found.values())
+    return list(matches.values())

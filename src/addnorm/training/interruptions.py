@@ -1,4 +1,4 @@
-"""What interrupts training: Ctrl-C and SIGTERM, a full or unwritable disk, and full memory."""
+"""Interruptions of training: Ctrl-C and SIGTERM, a full or unwritable disk, and full memory."""
 
 import errno
 import signal

@@ -11,7 +11,7 @@ from typing import Any
 from addnorm.errors import optional
 
 MEASURED_WITH = "measured_with"
-"""The field of a line that says, by metric, what its figures were measured with."""
+"""The field of a line with the settings that its figures depend on, by metric."""
 
 
 class Journal:
@@ -28,7 +28,7 @@ class Journal:
     def write(
         self, step: int, figures: dict[str, float], measured_with: Mapping[str, str] | None = None
     ) -> None:
-        """Append one line, `{"step": …, …}`; validations have what each was `measured_with` too."""
+        """Append one line, `{"step": …, …}`; validations also have `measured_with`, by metric."""
         facts = {MEASURED_WITH: dict(measured_with)} if measured_with else {}
         line = json.dumps({"step": step, **figures, **facts}).encode() + b"\n"
         handle = os.open(self.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
@@ -64,9 +64,9 @@ def _summary_writer(folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class Logged:
-    """The lines of a log, and how many more of them are damaged.
+    """The intact lines of a log, and the number of damaged ones.
 
-    `measured_with` has, by step, what the figures of a validation were measured with, by metric.
+    `measured_with` has the settings that the figures of a validation depend on, by step and metric.
     """
 
     lines: Sequence[dict[str, float]]
@@ -75,19 +75,19 @@ class Logged:
 
 
 def read_journal(file: Path) -> Logged:
-    """Read a log; a line that a crash or a full disk left incomplete is left out and counted."""
+    """Read a log; a line that a crash or a full disk left incomplete is skipped and counted."""
     lines = file.read_bytes().splitlines() if file.is_file() else []
-    read = [_figures(line) for line in lines]
-    whole = [one for one in read if one is not None]
+    parsed = [_figures(line) for line in lines]
+    intact = [line for line in parsed if line is not None]
     return Logged(
-        [figures for figures, _ in whole],
-        damaged=read.count(None),
-        measured_with={int(figures["step"]): facts for figures, facts in whole if facts},
+        [figures for figures, _ in intact],
+        damaged=parsed.count(None),
+        measured_with={int(figures["step"]): facts for figures, facts in intact if facts},
     )
 
 
 def _figures(line: bytes) -> tuple[dict[str, float], dict[str, str]] | None:
-    """The step and the figures of a line, and their settings; None where it is damaged."""
+    """The step and the figures of a line, and their settings; None if it is damaged."""
     try:
         figures = json.loads(line)
     except ValueError:
@@ -95,7 +95,7 @@ def _figures(line: bytes) -> tuple[dict[str, float], dict[str, str]] | None:
     if not isinstance(figures, dict) or "step" not in figures:
         return None
     facts = figures.pop(MEASURED_WITH, {})
-    if not (isinstance(facts, dict) and all(isinstance(one, str) for one in facts.values())):
+    if not (isinstance(facts, dict) and all(isinstance(fact, str) for fact in facts.values())):
         return None
-    whole = all(isinstance(value, int | float) for value in figures.values())
-    return (figures, facts) if whole else None
+    numeric = all(isinstance(value, int | float) for value in figures.values())
+    return (figures, facts) if numeric else None

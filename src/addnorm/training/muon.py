@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are made nearly orthogonal before they change the weights."""
+"""Muon: an optimiser whose momentum matrices are made nearly orthogonal."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from addnorm.nn.linear import multiplies_natively
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""The quintic's `a, b, c`, steepest at zero: five iterations bring 0.001 near 1."""
+"""The quintic's `a, b, c`, steepest at zero: five iterations map 0.001 near 1."""
 AT_ONCE = 2**22
-"""The most values of one shape that are iterated together: their copies take that much memory."""
+"""The most values of one shape that are iterated together, which bounds the memory of copies."""
 
 
 class Muon(torch.optim.Optimizer):
@@ -26,7 +26,7 @@ class Muon(torch.optim.Optimizer):
     shape are iterated together, and where a processor has no products of bfloat16 the iterations
     are in float32, since emulated ones take a hundred times as long there.
 
-    Raises `ValueError` for a parameter that is no matrix.
+    Raises `ValueError` for a parameter that is not a matrix.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Muon(torch.optim.Optimizer):
 
 
 def of_one_shape(weights: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Groups of weights of one shape, type and device, of at most `AT_ONCE` values or one each."""
-    found: defaultdict[object, list[Tensor]] = defaultdict(list)
+    """Yield groups of weights of one shape, type and device, of at most `AT_ONCE` values or one."""
+    groups: defaultdict[object, list[Tensor]] = defaultdict(list)
     for weight in weights:
-        found[weight.shape, weight.dtype, weight.device].append(weight)
-    for alike in found.values():
+        groups[weight.shape, weight.dtype, weight.device].append(weight)
+    for alike in groups.values():
         size = max(1, AT_ONCE // alike[0].numel())
         yield from (alike[i : i + size] for i in range(0, len(alike), size))
 
@@ -88,7 +88,7 @@ def orthogonal(
     """`UV'` of each matrix `USV'`, roughly: singular values from 0.7 to 1.2 instead of 1.
 
     Newton–Schulz iterations from `X = G / ‖G‖`: `A = XXᵀ`, `X ← aX + (bA + cA²)X`. The result is
-    of the type they ran in: bfloat16 where the device multiplies it, else the matrices' own.
+    of the type they ran in: bfloat16 if the device multiplies it, else that of the matrices.
     """
     fast = multiplies_natively(torch.bfloat16, matrices.device)
     x = matrices.bfloat16() if fast and matrices.dtype is torch.float32 else matrices

@@ -1,4 +1,4 @@
-"""Optimisers: AdamW (also with states of 8 bits), Adadelta, or Muon for matrices."""
+"""Optimisers: AdamW (also with 8-bit states), Adadelta, or Muon for matrices."""
 
 import warnings
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Betas = tuple[Probability, Probability]
 
 @config
 class AdamWConfig:
-    """AdamW (Loshchilov & Hutter 2019). Weight decay acts on matrices alone."""
+    """AdamW (Loshchilov & Hutter 2019). Weight decay acts only on matrices."""
 
     kind: Literal["adamw"] = "adamw"
     betas: Betas = (0.9, 0.98)
@@ -39,12 +39,8 @@ class AdamWConfig:
         self, decayed: list[nn.Parameter], plain: list[nn.Parameter], lr: float
     ) -> torch.optim.Optimizer:
         """AdamW over these parameters, with weight decay on `decayed` only."""
-        groups = [
-            {"params": decayed, "weight_decay": self.weight_decay},
-            {"params": plain, "weight_decay": 0.0},
-        ]
         return torch.optim.AdamW(
-            [group for group in groups if group["params"]],
+            _groups(decayed, plain, self.weight_decay),
             lr=lr,
             betas=self.betas,
             eps=self.eps,
@@ -53,14 +49,25 @@ class AdamWConfig:
         )
 
 
+def _groups(
+    decayed: list[nn.Parameter], plain: list[nn.Parameter], weight_decay: float
+) -> list[dict[str, Any]]:
+    """The parameter groups with and without weight decay that are not empty."""
+    groups: list[dict[str, Any]] = [
+        {"params": decayed, "weight_decay": weight_decay},
+        {"params": plain, "weight_decay": 0.0},
+    ]
+    return [group for group in groups if group["params"]]
+
+
 @config
 class AdamW8bitConfig:
-    """AdamW whose two moments take 8 bits for the linear layers of the stack, by torchao.
+    """torchao's AdamW, with 8-bit moments for the linear layers of the stack.
 
-    Each block of moments has one scale, and a code of 8 bits for each (Dettmers et al. 2022, §2).
-    As there, embeddings keep 32 bits, and so do heads, biases and norm gains; by torchao's rule
-    also matrices of fewer than 4096 values, or of other than whole blocks. `torch.compile` builds
-    the step, which takes a compiler and a minute at the start.
+    Each block of moments has one scale, and each moment an 8-bit code (Dettmers et al. 2022, §2).
+    As in that paper, embeddings keep 32 bits; so do heads, biases and norm gains, and in torchao
+    also matrices of fewer than 4096 values, or whose size is not a multiple of the block.
+    `torch.compile` builds the step, which needs a compiler and takes a minute at the start.
     """
 
     kind: Literal["adamw_8bit"] = "adamw_8bit"
@@ -71,19 +78,19 @@ class AdamW8bitConfig:
     weight_decay: NonNegativeFloat = 0.01
     """The decoupled decay of matrices, times the learning rate at each step."""
     block_size: PositiveInt = 256
-    """How many values share a scale."""
+    """The number of values that share a scale."""
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         """Build both optimisers. Raises `InputError` without torchao."""
         adamw_8bit = _torchao_adamw()
         roles = roles_of(model)
-        wide = AdamWConfig(betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)
-        rest = wide.over(roles.tables, roles.vectors, lr)
+        adamw = AdamWConfig(betas=self.betas, eps=self.eps, weight_decay=self.weight_decay)
+        rest = adamw.over(roles.tables, roles.vectors, lr)
         if not roles.matrices:
             return [rest]
-        # A hint to whoever wrote the states, of no use to whoever trains.
+        # A hint to the authors of the states, of no use to users.
         warnings.filterwarnings("ignore", "OptimState8bit does not implement _stable_hash")
-        narrow = adamw_8bit(
+        of_matrices = adamw_8bit(
             roles.matrices,
             lr=lr,
             betas=self.betas,
@@ -91,7 +98,7 @@ class AdamW8bitConfig:
             weight_decay=self.weight_decay,
             block_size=self.block_size,
         )
-        return [narrow, rest]
+        return [of_matrices, rest]
 
 
 def _torchao_adamw() -> Callable[..., torch.optim.Optimizer]:
@@ -102,11 +109,11 @@ def _torchao_adamw() -> Callable[..., torch.optim.Optimizer]:
 
 @config
 class MuonConfig:
-    """Muon (Jordan et al. 2024) for linear layers inside the stack, AdamW for all else."""
+    """Muon (Jordan et al. 2024) for linear layers inside the stack, AdamW for all other weights."""
 
     kind: Literal["muon"] = "muon"
     lr: PositiveFloat = 0.02
-    """The peak learning rate of linear layers inside the stack; all else takes `train.lr`."""
+    """The peak learning rate of linear layers inside the stack; other weights use `train.lr`."""
     momentum: Probability = 0.95
     """The decay of the running mean of gradients."""
     weight_decay: NonNegativeFloat = 0.05
@@ -126,7 +133,7 @@ class MuonConfig:
 
 @config
 class AdadeltaConfig:
-    """Adadelta (Zeiler 2012, algorithm 1): each weight's step follows from the sizes of its own.
+    """Adadelta (Zeiler 2012, algorithm 1): a step size for each weight, from its earlier steps.
 
     `θ ← θ - lr g √(E[Δ²] + eps) / √(E[g²] + eps)`, with the running means of the squared gradient
     and of the squared step. The paper's learning rate is 1: set `train.lr = 1.0`.
@@ -142,12 +149,8 @@ class AdadeltaConfig:
 
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         roles = roles_of(model)
-        groups = [
-            {"params": roles.matrices + roles.tables, "weight_decay": self.weight_decay},
-            {"params": roles.vectors, "weight_decay": 0.0},
-        ]
-        present = [group for group in groups if group["params"]]
-        return [torch.optim.Adadelta(present, lr=lr, rho=self.rho, eps=self.eps)]
+        groups = _groups(roles.matrices + roles.tables, roles.vectors, self.weight_decay)
+        return [torch.optim.Adadelta(groups, lr=lr, rho=self.rho, eps=self.eps)]
 
 
 @runtime_checkable
@@ -184,21 +187,21 @@ def build_optimizers(
     parameter out.
     """
     built: Any = config.build(model, lr)
-    found: list[Any] = [*built] if isinstance(built, list | tuple) else [built]
+    optimizers: list[Any] = [*built] if isinstance(built, list | tuple) else [built]
     kind = kind_of(config)
-    if not found or not all(isinstance(one, torch.optim.Optimizer) for one in found):
+    if not optimizers or not all(isinstance(o, torch.optim.Optimizer) for o in optimizers):
         raise InputError(
             f"train.optimizer: {kind} builds {type(built).__name__}: build(model, lr) returns a "
             "list of torch.optim.Optimizer"
         )
-    held = {id(p) for one in found for group in one.param_groups for p in group["params"]}
-    left = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in held]
+    covered = {id(p) for o in optimizers for group in o.param_groups for p in group["params"]}
+    left = [n for n, p in model.named_parameters() if p.requires_grad and id(p) not in covered]
     if left:
         raise InputError(
             f"train.optimizer: {kind} leaves out {len(left)} parameters, {left[0]} first: "
             "they would never learn"
         )
-    return found
+    return optimizers
 
 
 @dataclass(frozen=True)
@@ -244,14 +247,14 @@ NUMBERS: dict[str, tuple[type, torch.dtype]] = {
 
 
 STATE_8BIT = ("codes", "scale", "signed:bool")
-"""What a checkpoint has of a state of 8 bits; the table of its values follows from its sign."""
+"""The parts of an 8-bit state in a checkpoint; its sign determines the table of its values."""
 
 
 def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
     """The state of every optimiser as tensors named `optimiser.parameter.entry`.
 
-    Numbers become tensors whose names end in their type, and a state of 8 bits becomes its codes,
-    its scales and its sign. Raises `InputError` for an entry of any other type.
+    Numbers become tensors whose names end in their type, and an 8-bit state becomes its codes, its
+    scales and its sign. Raises `InputError` for an entry of any other type.
     """
     tensors: dict[str, Tensor] = {}
     for i, optimizer in enumerate(optimizers):
@@ -262,14 +265,14 @@ def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tens
                     tensors[name] = value
                 elif kind == "OptimState8bit":
                     parts = (value.codes, value.scale, torch.tensor(value.signed))
-                    named = zip(STATE_8BIT, parts, strict=True)
-                    tensors |= {f"{name}.{part}": tensor for part, tensor in named}
+                    pairs = zip(STATE_8BIT, parts, strict=True)
+                    tensors |= {f"{name}.{part}": tensor for part, tensor in pairs}
                 elif kind in NUMBERS:
                     tensors[f"{name}:{kind}"] = torch.tensor(value, dtype=NUMBERS[kind][1])
                 elif value is not None:
                     raise InputError(
                         f"train.optimizer: {type(optimizer).__name__} keeps {entry} as {kind}: "
-                        "only tensors, numbers and torchao's states of 8 bits can be saved"
+                        "only tensors, numbers and torchao's 8-bit states can be saved"
                     )
     return tensors
 
@@ -277,7 +280,7 @@ def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tens
 def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
     """Restore a state from `optimizer_tensors`; hyperparameters keep their current values."""
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
-    for name, tensor in _with_states_of_8_bits(tensors).items():
+    for name, tensor in _with_8bit_states(tensors).items():
         i, parameter, entry = name.split(".", 2)
         entry, _, kind = entry.partition(":")
         value = NUMBERS[kind][0](tensor.item()) if kind else tensor
@@ -287,20 +290,20 @@ def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[st
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _with_states_of_8_bits(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with every state of 8 bits put together from its parts."""
+def _with_8bit_states(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors, with the parts of each 8-bit state combined."""
     sign = f".{STATE_8BIT[-1]}"
-    found = {name.removesuffix(sign) for name in tensors if name.endswith(sign)}
-    if not found:
+    names = {name.removesuffix(sign) for name in tensors if name.endswith(sign)}
+    if not names:
         return tensors
     from torchao.optim.subclass_8bit import OptimState8bit
 
-    def together(name: str) -> Tensor:
+    def state(name: str) -> Tensor:
         codes, scale, signed = (tensors[f"{name}.{part}"] for part in STATE_8BIT)
         block = codes.numel() // scale.numel()
         empty = OptimState8bit.zeros((block,), bool(signed), block, codes.device)
         return OptimState8bit(codes, scale, empty.qmap, bool(signed), scale.dtype)
 
-    parts = {f"{name}.{part}" for name in found for part in STATE_8BIT}
+    parts = {f"{name}.{part}" for name in names for part in STATE_8BIT}
     plain = {name: tensor for name, tensor in tensors.items() if name not in parts}
-    return plain | {name: together(name) for name in found}
+    return plain | {name: state(name) for name in names}

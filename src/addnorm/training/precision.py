@@ -14,7 +14,7 @@ _TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def resolve_precision(name: PrecisionName, device: torch.device) -> PrecisionName:
-    """The precision of that name; "auto" selects bfloat16 where the device has products of it."""
+    """The precision of that name; "auto" selects bfloat16 if the device multiplies it natively."""
     if name != "auto":
         return name
     return "bfloat16" if multiplies_natively(torch.bfloat16, device) else "float32"

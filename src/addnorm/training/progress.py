@@ -17,11 +17,11 @@ from rich.progress import (
 )
 
 LONG = 2**24
-"""Characters from which work on a text is told of where no bar can be drawn."""
+"""The length in characters of a text from which its processing is reported without a bar."""
 
 
 class ProgressBar:
-    """Shows loss, tokens (or what `unit` says) per second and remaining time at each step.
+    """Shows the loss, the tokens (or another `unit`) per second and the remaining time.
 
     A context manager around `Trainer.fit`. Without a terminal, as under nohup or on a cluster, it
     prints a line at steps 1, 2, 5, 10, 20, 50 and so on, at least every minute, and at the end.
@@ -74,9 +74,9 @@ class ProgressBar:
 
 @contextmanager
 def text_progress(console: Console, what: str, characters: int) -> Generator[Callable[[int], None]]:
-    """Show a work on a text, before training, while it lasts; yields what is told of its progress.
+    """Show the progress of processing a text; yields a function that advances it.
 
-    Where there is no terminal, it prints a line for a long text, and one every minute.
+    Without a terminal, prints a line for a long text, and one every minute.
     """
     lines, done = _Lines(), 0
     bar = Progress(

@@ -127,7 +127,7 @@ def checked_factor(schedule: ScheduleConfig, step: int, total: int) -> float:
     if not (isinstance(factor, int | float) and math.isfinite(factor) and factor >= 0):
         raise InputError(
             f"train.schedule: {kind_of(schedule)} gives {factor!r} at step {step} of {total}: "
-            "a factor is a finite number that is not negative"
+            "a factor must be finite and not negative"
         )
     return float(factor)
 

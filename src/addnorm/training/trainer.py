@@ -79,10 +79,10 @@ class Listener(Protocol):
 class Validation:
     """How to evaluate the model: `score` returns metrics by name, `metric` is the main one.
 
-    `measured_with` gives the line that is kept with a figure of a metric, by which it is known what
-    other figures it may be compared with; empty for one that nothing can change. `measure` names
-    the metric with all that moves its scale, and is kept with the best; `measure_before` is that of
-    a checkpoint which does not say.
+    `measured_with` returns the settings that a metric depends on, in a line that is stored with its
+    figures, so that only comparable figures are compared; it is empty for a metric without such
+    settings. `measure` names the main metric with these settings, and is stored with the best
+    value; `measure_before` stands for it in a checkpoint without one.
     """
 
     score: Callable[[nn.Module], dict[str, float]]
@@ -110,8 +110,8 @@ class Trainer:
     """Trains `model` in `folder` by `config`; `resume` continues from the newest intact checkpoint.
 
     `folder` gets `metrics.jsonl`, `checkpoints/` and, with validation, `best.safetensors`. With a
-    `teacher`, the model learns the teacher's outputs in place of the labels or, as `config` says,
-    beside them. `say` receives messages that the user should see immediately.
+    `teacher`, the model learns the teacher's outputs and, if `config` has a `distillation`, the
+    labels as well. `say` receives messages that the user should see immediately.
     """
 
     def __init__(
@@ -134,10 +134,10 @@ class Trainer:
                 "statistics of micro-batches, not of the batch: use accumulate = 1 and larger "
                 "batches, or another norm"
             )
-        if config.r_drop and any(one.capacity_factor for one in mixtures_of(model).values()):
+        if config.r_drop and any(m.capacity_factor for m in mixtures_of(model).values()):
             raise InputError(
-                f"train.r_drop = {config.r_drop} with capacity_factor: experts that are full would "
-                "leave out more of the second pass than of the first: leave one of the two out"
+                f"train.r_drop = {config.r_drop} with capacity_factor: full experts would drop "
+                "more tokens of the second pass than of the first: leave one of the two out"
             )
         self.config = config
         self.device = resolve_device(config.device)
@@ -173,7 +173,7 @@ class Trainer:
         self.loss_of: Callable[..., Tensor] = compiled
 
     def steps_of(self, config: TrainConfig) -> tuple[int, int]:
-        """How many steps these settings train, and over how many their schedule runs."""
+        """The number of steps that these settings train, and the number of their schedule."""
         steps = config.total_steps(len(self.batches))
         return steps, config.schedule_steps or steps
 
@@ -187,7 +187,7 @@ class Trainer:
         is full, stating what has been saved.
         """
         blocks = checkpointed_activations(self.model, self.config.activation_checkpointing)
-        with stop_requests(self.stopping) as stop, self.saying_what_is_saved(), blocks:
+        with stop_requests(self.stopping) as stop, self.reporting_saved_step(), blocks:
             while not (self.finished() or self.paused(until)):
                 self.update(self.next_group())
                 self.check_learnt()
@@ -202,7 +202,7 @@ class Trainer:
             self.take_final_weights()
 
     def check_learnt(self) -> None:
-        """Raise `InputError` where an epoch, or all of training, had nothing to predict."""
+        """Raise `InputError` if an epoch, or all of training, had nothing to predict."""
         if not self.learnt and (self.state.position == 0 or self.finished()):
             raise InputError(
                 f"step {self.state.step}: no batch so far has anything to predict, so nothing is "
@@ -213,25 +213,25 @@ class Trainer:
         """Explain what the first Ctrl-C does, and what a second one would do."""
         self.say(
             "stopping after this step, which is then saved; Ctrl-C again stops at once and loses "
-            f"what came after step {self.saved_step}"
+            f"the steps after step {self.saved_step}"
         )
 
     @contextmanager
-    def saying_what_is_saved(self) -> Generator[None]:
-        """If training ends prematurely, report what has been saved."""
+    def reporting_saved_step(self) -> Generator[None]:
+        """If training ends prematurely, report the last step that has been saved."""
         try:
             yield
         except KeyboardInterrupt as error:
             raise Interrupted(self.state.step, saved=self.saved_step) from error
         except (InputError, MemoryError, RuntimeError) as error:
-            full = error if isinstance(error, ExhaustedError) else None
+            exhausted = error if isinstance(error, ExhaustedError) else None
             if what := out_of_memory(error):
                 smaller = "Smaller batches (train.batching) with train.accumulate take less"
-                full = ExhaustedError(f"step {self.state.step + 1}: {what}. {smaller}")
-            if full is None:
+                exhausted = ExhaustedError(f"step {self.state.step + 1}: {what}. {smaller}")
+            if exhausted is None:
                 raise
-            full.add_note(f"saved is everything up to step {self.saved_step}")
-            raise full from (error.__cause__ if full is error else error)
+            exhausted.add_note(f"saved is everything up to step {self.saved_step}")
+            raise exhausted from (error.__cause__ if exhausted is error else error)
 
     def update(self, group: list[Batch]) -> None:
         """One optimiser step on a group of micro-batches, as if they were one batch."""
@@ -240,7 +240,7 @@ class Trainer:
         n_tokens = sum(batch.n_tokens for batch in group)
         self.learnt |= n_tokens > 0
         losses = [self.backward(batch.to(self.device), n_tokens) for batch in group]
-        loss = sum(torch.stack(losses).tolist())  # the device is waited for once
+        loss = sum(torch.stack(losses).tolist())  # waits for the device only once
         norm = self.clip(loss)
         self.set_rates(self.state.step + 1)
         for optimizer in self.optimizers:
@@ -279,7 +279,7 @@ class Trainer:
             self.scaler.unscale_(optimizer)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        # With float16 infinite gradients are normal while the loss scale adapts: they are skipped.
+        # With float16 infinite gradients are normal while the loss scale adapts; `step` skips them.
         if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(norm)):
             raise NonFiniteError(self.describe_non_finite(loss))
         if self.config.clip is not None:
@@ -312,7 +312,7 @@ class Trainer:
                     group["lr"] = peak * factor
 
     def factor(self, step: int, of: int) -> float:
-        """The factor of the peak rate at a step; after the schedule's last step it stays."""
+        """The factor of the peak rate at a step; it is constant after the schedule's last step."""
         return checked_factor(self.config.schedule, min(step, of), of)
 
     # Training state.
@@ -333,8 +333,8 @@ class Trainer:
 
     def finished(self) -> bool:
         patience = self.config.patience
-        tired = patience is not None and self.state.validations_since_best >= patience
-        return tired or self.state.step >= self.total_steps
+        out_of_patience = patience is not None and self.state.validations_since_best >= patience
+        return out_of_patience or self.state.step >= self.total_steps
 
     def paused(self, until: int | None) -> bool:
         return until is not None and self.state.step >= until
@@ -418,9 +418,9 @@ class Trainer:
     def resume(self, before: TrainConfig | None = None) -> list[str]:
         """Resume from the newest intact checkpoint, if any; return a message on each damaged one.
 
-        `before` are the settings that it was trained by, by default those of now. A checkpoint of
-        an earlier version, which leaves out what may have changed, is written again with it.
-        Raises `InputError` if there are checkpoints but all of them are damaged.
+        `before` are the settings that it was trained by, by default the present ones. A checkpoint
+        of an earlier version, without the length of its schedule, is written again with it. Raises
+        `InputError` if there are checkpoints but all of them are damaged.
         """
         newest, problems = latest_checkpoint(self.folder / "checkpoints")
         if newest is None and problems:
@@ -428,7 +428,7 @@ class Trainer:
         if newest is None:
             self.journal.cut(0)
             return problems
-        self.learnt = True  # what was learnt before is not recorded
+        self.learnt = True  # a checkpoint does not record whether it was
         tensors, facts = load_checkpoint(newest)
         copy_into(self.model, tensors["model"])
         restore_optimizers(self.optimizers, tensors["optimizer"])
@@ -440,27 +440,24 @@ class Trainer:
         self.state, self._stream = TrainState(**facts["standing"]), None
         self.saved_step = self.state.step
         self.journal.cut(self.state.journal_bytes)
-        silent = "schedule_steps" not in facts
-        self.tell_rates(
-            self.steps_of(before or self.config)[1] if silent else facts["schedule_steps"]
+        outdated = "schedule_steps" not in facts
+        self.report_rates(
+            self.steps_of(before or self.config)[1] if outdated else facts["schedule_steps"]
         )
         self.compare_best(facts.get("best_by"))
-        if silent:
+        if outdated:
             self.save()
         return problems
 
-    def tell_rates(self, of: int) -> None:
-        """Say which learning rate follows, where the schedule ran over another number of steps."""
+    def report_rates(self, of: int) -> None:
+        """Report the next learning rate, if the schedule ran over another number of steps."""
         step, peak = self.state.step, self.peaks[-1][0]
-        before, now = (
-            peak * self.factor(step, of),
-            peak * self.factor(step + 1, self.schedule_steps),
-        )
-        follows = step < self.total_steps
-        if not follows or (of == self.schedule_steps and self.total_steps <= of):
+        if step >= self.total_steps or (of == self.schedule_steps and self.total_steps <= of):
             return
-        kept = now == peak * self.factor(step + 1, of)
-        hint = "" if kept else f". To keep the schedule's end: train.schedule_steps = {of}"
+        before = peak * self.factor(step, of)
+        now = peak * self.factor(step + 1, self.schedule_steps)
+        unchanged = now == peak * self.factor(step + 1, of)
+        hint = "" if unchanged else f". To keep the schedule's end: train.schedule_steps = {of}"
         self.say(f"learning rate: {before:.3g} at step {step:,}, {now:.3g} from here on{hint}")
 
     def compare_best(self, best_by: str | None) -> None:
@@ -475,11 +472,11 @@ class Trainer:
         if before in (None, validation.measure):
             return
         file = self.folder / "best.safetensors"
-        told = f"the best weights so far, of step {state.best_step:,}, were chosen by {before}"
+        message = f"the best weights so far, of step {state.best_step:,}, were chosen by {before}"
         state.validations_since_best = 0
         if not file.is_file():
             state.best = None
-            self.say(f"{told}, and are missing: the best is counted from here on")
+            self.say(f"{message}, and are missing: the best is counted from here on")
             return
         self.model.eval()
         random = random_state(self.device)
@@ -487,7 +484,7 @@ class Trainer:
             state.best = validation.score(self.model)[validation.metric]
         restore_random_state(random, self.device)
         now = f"{validation.metric} of them is {state.best:.4g}"
-        self.say(f"{told}: {now}, and patience counts from here on")
+        self.say(f"{message}: {now}, and patience counts from here on")
 
     def take_final_weights(self) -> None:
         """Load the final weights: the last, the best, the moving average or a mean."""

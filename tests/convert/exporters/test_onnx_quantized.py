@@ -22,10 +22,9 @@ from addnorm.quantize import (
     dequantize,
     quantize,
 )
-from addnorm.quantize.int4 import Int4Matrix
+from addnorm.quantize.int4 import Int4Matrix, round_nearest
 from addnorm.quantize.int8 import Int8Matrix
 from addnorm.quantize.layers import RoundedByRange, RoundedByRow, Unrounded
-from addnorm.quantize.rounding import round_nearest
 
 CONFIG = DecoderConfig(d_model=32, n_layers=2, attention=AttentionConfig(n_heads=2))
 TOKENS = torch.arange(9)[None]
