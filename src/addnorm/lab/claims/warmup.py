@@ -119,12 +119,12 @@ CLAIM = Claim(
         "Learning rate 1e-3, chosen by a trial: at 3e-3 DeepNorm fails as well. At the greatest "
         f"depth, without warm-up, the claim holds if the last training loss of post-norm is "
         f"{LIMIT} nats above that with warm-up, that of pre-norm is not, and that of DeepNorm is "
-        "that much below post-norm's. A seed counts as failed whose loss is nearer to that of who "
-        "knows only how frequent tokens are than to that of who knows which follow which.",
+        "that much below post-norm's. A seed counts as failed if its loss is nearer to that of a "
+        "unigram model than to that of a bigram model.",
         "学习率 1e-3，由试验选定：3e-3 时 DeepNorm 也会失败。在最大深度且没有预热时，若后置归一化的"
         f"最后训练损失比有预热时高 {LIMIT} 纳特以上，前置归一化则不然，而 DeepNorm "
         f"比后置归一化低同样多，"
-        "则论断成立。损失更接近只知词元频率者、而非知道相邻词元者的种子，计为失败。",
+        "则论断成立。若一个种子的损失更接近一元模型而非二元模型，则计为失败。",
     ),
     panels={
         "failed": Panel(("layers", "层数"), ("share of failed seeds", "失败种子的比例")),
