@@ -20,6 +20,7 @@ from addnorm.lab.comparison import (
 )
 from addnorm.quantize import Int8Config
 from addnorm.runs.rewriting.quantize import quantize_run
+from addnorm.runs.run import Run
 
 
 @pytest.fixture(scope="module")
