@@ -134,19 +134,9 @@ class Family:
         Raises `ValueError` if its module is not imported, has no such class, or the class is not a
         part of this family.
         """
-        if ":" in kind:
-            part = _imported(kind)
-        elif (entry := installed_parts().get(kind)) is None:
-            return None
-        elif from_file and entry.value.partition(":")[0] not in sys.modules:
-            raise ValueError(
-                f"{kind!r} is a part of an installed package: a file that is only read imports "
-                f"nothing. Import {entry.value.partition(':')[0]} before, on the command line by "
-                f"`addnorm … --import {entry.value.partition(':')[0]}`"
-            )
-        else:
-            part = entry.load()
-        self.check(part)
+        part = named(kind, from_file=from_file)
+        if part is not None:
+            self.check(part)
         return part
 
     def check(self, part: Any) -> None:
@@ -323,6 +313,24 @@ def _field_names(part: type) -> list[str]:
 @cache
 def _adapter(part: type) -> Any:
     return TypeAdapter(part)
+
+
+def named(kind: str, *, from_file: bool = False) -> Any:
+    """What `module:Class`, or the name of an entry point, names; None for an unknown word.
+
+    Raises `ValueError` if its module is not imported, or has no such class.
+    """
+    if ":" in kind:
+        return _imported(kind)
+    if (entry := installed_parts().get(kind)) is None:
+        return None
+    if from_file and entry.value.partition(":")[0] not in sys.modules:
+        raise ValueError(
+            f"{kind!r} is a part of an installed package: a file that is only read imports "
+            f"nothing. Import {entry.value.partition(':')[0]} before, on the command line by "
+            f"`addnorm … --import {entry.value.partition(':')[0]}`"
+        )
+    return entry.load()
 
 
 def _imported(kind: str) -> Any:

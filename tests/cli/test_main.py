@@ -38,6 +38,7 @@ SURFACE = {
         "--run", "--pairs", "--threshold", "--json", "--encoding", "--errors", "--device",
         "--dtype", "--import",
     },
+    "predict": {"--run", "--encoding", "--errors", "--device", "--dtype", "--import"},
     "fill": {
         "--run", "--text", "--top-k", "--json", "--encoding", "--errors", "--device", "--dtype",
         "--import",

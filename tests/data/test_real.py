@@ -16,10 +16,10 @@ from addnorm.data import (
     TextConfig,
 )
 from addnorm.data.batches.buckets import TokensConfig, WindowsConfig
-from addnorm.data.ids.encoding import encode
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 
 def folder(name: str) -> Path:

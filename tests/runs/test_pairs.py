@@ -15,13 +15,13 @@ import addnorm
 from addnorm.cli.main import status
 from addnorm.data.batches.buckets import TokensConfig
 from addnorm.data.examples import Labelled
-from addnorm.data.ids.encoding import encode
 from addnorm.data.readers.tables import TableConfig
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer, WordConfig
 from addnorm.errors import InputError
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run
+from addnorm.tasks.encoding import encode
 
 COLOURS = ["red", "blue", "green", "black", "white", "pink"]
 

@@ -11,6 +11,7 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.heads import ClassificationHeadConfig, PoolerHeadConfig, TaggingHeadConfig
 from addnorm.tasks.of_model import check_batching, has_labels, task_of_model, task_of_training
+from addnorm.tasks.registry import TASKS
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Misspelt(Silent):
     ],
 )
 def test_the_task_of_a_model(model: Any, task: str) -> None:
-    assert task_of_model(model) == task
+    assert task_of_model(model).name == task
     assert has_labels(model) == (task not in ("language", "translation", "masked_language"))
 
 
@@ -77,9 +78,9 @@ def test_a_model_without_a_task(model: Any, expected: str) -> None:
 
 
 def test_batches_that_damage_text_make_a_denoiser() -> None:
-    assert task_of_training(EncoderDecoderConfig(), DenoisingConfig()) == "denoising"
-    assert task_of_training(EncoderDecoderConfig(), TokensConfig()) == "translation"
-    assert task_of_training(DecoderConfig(), DenoisingConfig()) == "language"
+    assert task_of_training(EncoderDecoderConfig(), DenoisingConfig()).name == "denoising"
+    assert task_of_training(EncoderDecoderConfig(), TokensConfig()).name == "translation"
+    assert task_of_training(DecoderConfig(), DenoisingConfig()).name == "language"
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,6 @@ def test_batches_of_another_task(model: Any, batching: Any, expected: str) -> No
 
 
 def test_batches_of_the_task() -> None:
-    check_batching("masked_language", MaskedConfig())
-    check_batching("denoising", DenoisingConfig())
-    check_batching("language", WindowsConfig())
+    check_batching(TASKS["masked_language"], MaskedConfig())
+    check_batching(TASKS["denoising"], DenoisingConfig())
+    check_batching(TASKS["language"], WindowsConfig())

@@ -19,6 +19,7 @@ from addnorm.data.ids.encoding import Encoded, EncodedCorpus
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention import AttentionConfig
+from addnorm.tasks.registry import TASKS
 from addnorm.training.checkpoint import load_checkpoint, random_state
 from addnorm.training.optim import optimizer_tensors
 from addnorm.training.settings import TrainConfig
@@ -41,7 +42,8 @@ def examples(n: int = 23, *, pairs: bool = True) -> EncodedCorpus:
     else:
         rows = [ids() for _ in range(n)]
         train = [Encoded(i, [2, *row], [*row, 3]) for i, row in enumerate(rows)]
-    return EncodedCorpus("translation" if pairs else "language", bos_id=2, pad_id=0, train=train)
+    task = TASKS["translation" if pairs else "language"]
+    return EncodedCorpus(task.name, bos_id=2, pad_id=0, train=train, layout=task.layout)
 
 
 def batches(model: ModelName = "translator") -> Buckets:

@@ -18,13 +18,14 @@ from addnorm.checking.comparison import Comparison
 from addnorm.data import DataConfig
 from addnorm.data.batches.batch import Batch
 from addnorm.data.batches.buckets import BatchingConfig, Loaders, build_loaders
-from addnorm.data.examples import Report, Task
+from addnorm.data.examples import Report
 from addnorm.data.ids.encoding import IGNORE, Encoded, EncodedCorpus
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.parts import Family, family_of
+from addnorm.tasks.registry import TASKS
 from addnorm.training.loss import LossConfig
 from addnorm.training.optim import OptimizerConfig
 from addnorm.training.schedule import ScheduleConfig
@@ -170,14 +171,15 @@ LENGTHS = (2, 7, 3, 5, 4, 6, 3, 2, 8, 5, 4, 6) * 100
 
 def _corpora() -> Iterator[EncodedCorpus]:
     """Yield the same texts for each task, and images."""
-    tasks: tuple[Task, ...] = ("language", "translation", "classification")
-    for task in tasks:
+    for task in (TASKS["language"], TASKS["translation"], TASKS["classification"]):
         ids = [[2 + 8 * i + j for j in range(n)] for i, n in enumerate(LENGTHS)]
         texts = [
-            Encoded(i, [0, *text], [i % 3] if task == "classification" else [*text, 1])
+            Encoded(i, [0, *text], [i % 3] if task.one_class else [*text, 1])
             for i, text in enumerate(ids)
         ]
-        yield EncodedCorpus(task, 0, 1, texts[300:], texts[:300], reports=REPORTS)
+        yield EncodedCorpus(
+            task.name, 0, 1, texts[300:], texts[:300], reports=REPORTS, layout=task.layout
+        )
     pixels = [torch.full((1, 4, 4), i % 256, dtype=torch.uint8) for i in range(len(LENGTHS))]
     images = [Encoded(i, [], [i % 3], image) for i, image in enumerate(pixels)]
     facts: Any = {"reports": REPORTS, "medium": "images"}

@@ -89,9 +89,10 @@ def _of_lines(
 ) -> list[Answer]:
     """The answer for each text or pair, `first` of which came before."""
     from addnorm.data.tokenizing.word_splitting import words_between_spaces
-    from addnorm.tasks.regression import numbers_line
+    from addnorm.tasks.regression import Regression, numbers_line
+    from addnorm.tasks.tagging import Tagging
 
-    if opened.task == "tagging":
+    if isinstance(opened.task_value, Tagging):
         texts = [text for text in group if isinstance(text, str)]
         if len(texts) < len(group):
             raise InputError(
@@ -100,7 +101,7 @@ def _of_lines(
         sentences = tuple(map(words_between_spaces, texts))
         tagged = zip(sentences, opened.tag(sentences, first=first), strict=True)
         return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in tagged]
-    if opened.task == "regression":
+    if isinstance(opened.task_value, Regression):
         rows = opened.predict(group, first=first).tolist()
         return [(numbers_line(row), dict(zip(opened.labels, row, strict=True))) for row in rows]
     results = opened.classify(group, first=first, **labels)

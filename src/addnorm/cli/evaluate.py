@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -11,6 +11,9 @@ from addnorm.cli.plot import check_folder, check_picture
 from addnorm.cli.where import ANYWHERE, Imports, Where, import_named
 from addnorm.errors import InputError
 from addnorm.runs.options import Split, Weights
+
+if TYPE_CHECKING:
+    from addnorm.tasks.task import Task
 
 
 def evaluate(
@@ -55,7 +58,7 @@ def evaluate(
     from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
 
-    _check(opened.task, predictions, confusion)
+    _check(opened.task_value, predictions, confusion)
     early = None if early_exit is None else opened.early_exit(early_exit)
     evaluation = opened.evaluation(split, console=console, early=early)
     if early is not None:
@@ -76,15 +79,15 @@ def evaluate(
     print(json.dumps(evaluation.scores | more, indent=1))
 
 
-def _check(task: str, predictions: Path | None, confusion: Path | None) -> None:
+def _check(task: "Task", predictions: Path | None, confusion: Path | None) -> None:
     """Raise `InputError`, before the work, for a file that this task or place does not have."""
     if predictions is not None:
-        if task in ("language", "forecasting"):
+        if not task.predicts_lines:
             raise InputError(
-                f"a {task} model predicts no line for each example: leave predictions out"
+                f"a {task.name} model predicts no line for each example: leave predictions out"
             )
         check_folder(predictions, "--predictions")
     if confusion is not None:
-        if task != "classification":
-            raise InputError(f"a {task} model has no classes to confuse: leave confusion out")
+        if not task.one_class:
+            raise InputError(f"a {task.name} model has no classes to confuse: leave confusion out")
         check_picture(confusion, "--confusion")

@@ -78,6 +78,7 @@ COMMANDS = (
     "evaluate",
     "generate",
     "classify",
+    "predict",
     "forecast",
     "fill",
     "embed",

@@ -1,84 +1,143 @@
-"""Corpora: fourteen kinds of examples, three splits, and a report on every row read."""
+"""Corpora: examples of every kind, three splits, and a report on every row read."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from numbers import Real
+from operator import methodcaller
 from reprlib import repr as short
-from typing import Literal
 
-import xxhash
-from jaxtyping import Float, Shaped, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from addnorm.data.example import Example, Medium, check_types
+from addnorm.data.example import signal_digest as signal_digest
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 
-Task = Literal[
-    "language",
-    "translation",
-    "masked_language",
-    "denoising",
-    "classification",
-    "multi_label",
-    "regression",
-    "tagging",
-    "forecasting",
-]
-
-Medium = Literal["text", "images", "audio", "series"]
-"""What examples are made of."""
-
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(Example):
     """A document for a language model."""
+
+    task = "language"
 
     text: str
 
+    def source_text(self) -> str:
+        return self.text
+
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class Pair(Example):
     """A sentence and its translation, or a text and its summary."""
+
+    task = "translation"
+    writes = True
+    targets = ("target", "other_targets")
 
     source: str
     target: str
     other_targets: tuple[str, ...] = ()
     """Further references: evaluation may count the best one, training reads `target` alone."""
 
+    def source_text(self) -> str:
+        return self.source
+
+    def target_text(self) -> str:
+        return self.target
+
 
 @dataclass(frozen=True, slots=True)
-class Labelled:
+class Labelled(Example):
     """A text, or two that are read together, and its class."""
+
+    task = "classification"
+    targets = ("label",)
 
     text: str
     label: str
     text_pair: str | None = None
 
+    def source_text(self) -> str:
+        return self.text
+
+    def second_text(self) -> str:
+        return self.text_pair or ""
+
+    def target_labels(self) -> tuple[str, ...]:
+        return (self.label,)
+
 
 @dataclass(frozen=True, slots=True)
-class MultiLabelled:
+class MultiLabelled(Example):
     """A text and any number of labels."""
+
+    task = "multi_label"
+    targets = ("labels",)
 
     text: str
     labels: tuple[str, ...]
 
+    def source_text(self) -> str:
+        return self.text
+
+    def target_labels(self) -> tuple[str, ...]:
+        return self.labels
+
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class Scored(Example):
     """A text, or two that are read together, and one or more numbers."""
+
+    task = "regression"
+    targets = ("values",)
 
     text: str
     values: tuple[float, ...]
     text_pair: str | None = None
 
+    def source_text(self) -> str:
+        return self.text
+
+    def second_text(self) -> str:
+        return self.text_pair or ""
+
+    def target_numbers(self) -> tuple[float, ...]:
+        return self.values
+
+    def problem(self) -> str | None:
+        return wrong_number(self.values)
+
+    @classmethod
+    def label_names(cls, examples: Iterable[Example]) -> tuple[str, ...]:
+        return number_names(examples)
+
 
 @dataclass(frozen=True, slots=True)
-class Tagged:
+class Tagged(Example):
     """A sentence as words, with one tag for each."""
+
+    task = "tagging"
+    targets = ("tags",)
 
     tokens: tuple[str, ...]
     tags: tuple[str, ...]
+
+    def source_text(self) -> str:
+        """The words joined by spaces."""
+        return " ".join(self.tokens)
+
+    def target_labels(self) -> tuple[str, ...]:
+        return self.tags
+
+    def words(self) -> tuple[str, ...]:
+        return self.tokens
+
+    def problem(self) -> str | None:
+        if len(self.tokens) == len(self.tags):
+            return None
+        return f"{len(self.tokens)} words but {len(self.tags)} tags"
 
 
 BEGIN, END = "\0begin\0", "\0end\0"
@@ -94,58 +153,108 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Chat:
+class Chat(Example):
     """A conversation in parts, as a template writes it, and what was said in it.
 
     From its `messages` and `template` the parts are written again for a tokenizer that has names
     for its special tokens, which a template may read.
     """
 
+    task = "language"
+
     parts: tuple[Said, ...]
     contents: tuple[str, ...]
     messages: tuple[Mapping[str, str], ...] = field(default=(), compare=False)
     template: str | None = field(default=None, compare=False)
 
+    def source_text(self) -> str:
+        return "".join(part.text for part in self.parts).replace(BEGIN, "").replace(END, "")
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Image:
+class Image(Example):
     """An image (0 is black, 255 white) and its class."""
 
+    task = "classification"
+    medium = "images"
+    targets = ("label",)
+
     pixels: UInt8[Tensor, "channels height width"]
     label: str
 
+    def target_labels(self) -> tuple[str, ...]:
+        return (self.label,)
+
+    def signal(self) -> Tensor:
+        return self.pixels
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Clip:
+class Clip(Example):
     """A clip of sound, in log-mel features, and its class."""
 
+    task = "classification"
+    medium = "audio"
+    targets = ("label",)
+
     frames: Float[Tensor, "n_mels frames"]
     label: str
 
+    def target_labels(self) -> tuple[str, ...]:
+        return (self.label,)
+
+    def signal(self) -> Tensor:
+        return self.frames
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Captioned:
+class Captioned(Example):
     """An image (0 is black, 255 white) and a text about it."""
+
+    task = "translation"
+    medium = "images"
+    writes = True
+    targets = ("text",)
 
     pixels: UInt8[Tensor, "channels height width"]
     text: str
 
+    def target_text(self) -> str:
+        return self.text
+
+    def signal(self) -> Tensor:
+        return self.pixels
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Transcribed:
+class Transcribed(Example):
     """A clip of sound, in log-mel features, and what is said in it."""
+
+    task = "translation"
+    medium = "audio"
+    writes = True
+    targets = ("text",)
 
     frames: Float[Tensor, "n_mels frames"]
     text: str
 
+    def target_text(self) -> str:
+        return self.text
+
+    def signal(self) -> Tensor:
+        return self.frames
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class Series(Example):
     """A series of several variables, in units, whose steps from `start` on are to be forecast.
 
     NaN stands where a step or a value is missing; `places` has the line of each step. `scaling` is
     by the training part, and a season is what repeats itself after so many steps.
     """
+
+    task = "forecasting"
+    medium = "series"
 
     values: Float[Tensor, "variables time"]
     start: int
@@ -154,70 +263,80 @@ class Series:
     scaling: Scaling
     season: int | None = None
 
+    def digest(self) -> None:
+        """The splits are parts of one series, which are not compared."""
+        return
+
+    @classmethod
+    def label_names(cls, examples: Iterable[Example]) -> tuple[str, ...]:
+        """The names of the variables."""
+        return next((one.names for one in examples if isinstance(one, Series)), ())
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class LabelledSeries:
+class LabelledSeries(Example):
     """A whole series of several variables, which may have names, and its class."""
+
+    task = "classification"
+    medium = "series"
+    targets = ("label",)
 
     values: Float[Tensor, "variables time"]
     label: str
     names: tuple[str, ...] = ()
 
+    def target_labels(self) -> tuple[str, ...]:
+        return (self.label,)
+
+    def signal(self) -> Tensor:
+        return self.values
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScoredSeries:
+class ScoredSeries(Example):
     """A whole series of several variables, which may have names, and one or more numbers."""
+
+    task = "regression"
+    medium = "series"
+    targets = ("values",)
 
     series: Float[Tensor, "variables time"]
     values: tuple[float, ...]
     names: tuple[str, ...] = ()
 
+    def target_numbers(self) -> tuple[float, ...]:
+        return self.values
 
-Example = (
-    Text
-    | Pair
-    | Labelled
-    | MultiLabelled
-    | Scored
-    | Tagged
-    | Chat
-    | Image
-    | Clip
-    | Captioned
-    | Transcribed
-    | Series
-    | LabelledSeries
-    | ScoredSeries
-)
+    def problem(self) -> str | None:
+        return wrong_number(self.values)
 
-TASKS: dict[type[Example], Task] = {
-    Text: "language",
-    Pair: "translation",
-    Labelled: "classification",
-    MultiLabelled: "multi_label",
-    Scored: "regression",
-    Tagged: "tagging",
-    Chat: "language",
-    Image: "classification",
-    Clip: "classification",
-    Captioned: "translation",
-    Transcribed: "translation",
-    Series: "forecasting",
-    LabelledSeries: "classification",
-    ScoredSeries: "regression",
-}
+    def signal(self) -> Tensor:
+        return self.series
+
+    @classmethod
+    def label_names(cls, examples: Iterable[Example]) -> tuple[str, ...]:
+        return number_names(examples)
 
 
-MEDIA: dict[type[Example], Medium] = {
-    Image: "images",
-    Captioned: "images",
-    Clip: "audio",
-    Transcribed: "audio",
-    Series: "series",
-    LabelledSeries: "series",
-    ScoredSeries: "series",
-}
-"""What examples are made of, other than text."""
+def wrong_number(values: Sequence[object]) -> str | None:
+    """What is wrong with one of the values as a number; None if nothing is."""
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, Real):
+            return f"expected a number, not {short(value)}"
+    return None
+
+
+def number_names(examples: Iterable[Example]) -> tuple[str, ...]:
+    """The names of the numbers to predict: `value`, or `value_1`, `value_2` …"""
+    n = next((len(numbers) for one in examples if (numbers := one.target_numbers())), 0)
+    return ("value",) if n == 1 else tuple(f"value_{i}" for i in range(1, n + 1))
+
+
+EXAMPLES = (
+    Text, Pair, Labelled, MultiLabelled, Scored, Tagged, Chat, Image, Clip, Captioned, Transcribed,
+    Series, LabelledSeries, ScoredSeries,
+)  # fmt: skip
+"""The kinds of examples of AddNorm; others are subclasses of `Example`, too."""
 
 
 @dataclass(frozen=True)
@@ -273,21 +392,24 @@ class Corpus:
     def __post_init__(self) -> None:
         if not self.train:
             raise InputError("the corpus has no training examples")
-        kinds = {type(example) for split in self.splits.values() for example in split}
-        if len(kinds) > 1 or not kinds <= TASKS.keys():
+        kinds = {type(example) for example in self._every()}
+        if len(kinds) > 1 or not any(Example in kind.__mro__ for kind in kinds):
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
-            valid = ", ".join(kind.__name__ for kind in TASKS)
+            valid = ", ".join(kind.__name__ for kind in EXAMPLES)
             raise InputError(f"a corpus holds one kind of example of {valid}; here are {names}")
         for split, examples in self.splits.items():
             for n, example in enumerate(examples, 1):
-                _check_types(example, f"{split} example {n}")
-        if len({bool(second_text(one)) for split in self.splits.values() for one in split}) > 1:
+                check_types(example, f"{split} example {n}")
+        if len({bool(example.second_text()) for example in self._every()}) > 1:
             raise InputError("some examples have a second text and others none")
-        sizes = {len(one.values) for one in self._scored()}
+        sizes = {len(example.target_numbers()) for example in self._every()}
         if len(sizes) > 1:
             raise InputError(
                 f"every text needs as many values; here are {min(sizes)} and {max(sizes)}"
             )
+
+    def _every(self) -> Iterator[Example]:
+        return chain.from_iterable(self.splits.values())
 
     @property
     def splits(self) -> dict[str, Sequence[Example]]:
@@ -295,19 +417,24 @@ class Corpus:
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
     @property
-    def task(self) -> Task:
-        """The task that the examples are for."""
-        return TASKS[type(self.train[0])]
+    def kind(self) -> type[Example]:
+        """The class of the examples."""
+        return type(self.train[0])
+
+    @property
+    def task(self) -> str:
+        """The name of the task that the examples are usually for."""
+        return self.kind.task
 
     @property
     def medium(self) -> Medium:
         """What the examples are made of."""
-        return MEDIA.get(type(self.train[0]), "text")
+        return self.kind.medium
 
     @property
     def has_text(self) -> bool:
         """Whether text is read or written, so that there must be a tokenizer."""
-        return self.medium == "text" or self.task == "translation"
+        return self.medium == "text" or self.kind.writes
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -315,143 +442,22 @@ class Corpus:
 
         Of a series to forecast, the names of its variables. Empty for other tasks.
         """
-        first = self.train[0]
-        if isinstance(first, Series):
-            return first.names
-        if scored := next(self._scored(), None):
-            n = len(scored.values)
-            return ("value",) if n == 1 else tuple(f"value_{i}" for i in range(1, n + 1))
-        examples = chain(self.train, self.valid)
-        found = {label for example in examples for label in labels_of(example)}
-        return tuple(sorted(label for label in found if label.strip()))
-
-    def _scored(self) -> Iterator[Scored | ScoredSeries]:
-        every = chain.from_iterable(self.splits.values())
-        return (one for one in every if isinstance(one, Scored | ScoredSeries))
+        return self.kind.label_names(chain(self.train, self.valid))
 
     def source_texts(self) -> Iterator[str]:
         """The texts for training a (source) tokenizer: the training examples only."""
-        return (text for one in self.train for text in (source_text(one), second_text(one)) if text)
+        texts = ((one.source_text(), one.second_text()) for one in self.train)
+        return (text for both in texts for text in both if text)
 
     def target_texts(self) -> Iterator[str]:
         """The texts to write in the training examples; none for other tasks."""
-        return (target_text(one) for one in self.train) if self.task == "translation" else iter(())
+        return (one.target_text() for one in self.train) if self.kind.writes else iter(())
 
 
-def _check_types(example: Example, where: str) -> None:
-    """Raise `InputError` for texts and classes that are not strings, and tags of other words."""
-    for text in _strings_of(example):
-        if not isinstance(text, str):
-            raise InputError(f"{where}: expected text, not {short(text)}")
-    if isinstance(example, Tagged) and len(example.tokens) != len(example.tags):
-        raise InputError(f"{where}: {len(example.tokens)} words but {len(example.tags)} tags")
-    if isinstance(example, Scored | ScoredSeries):
-        values: Sequence[object] = example.values
-        for value in values:
-            if isinstance(value, bool) or not isinstance(value, Real):
-                raise InputError(f"{where}: expected a number, not {short(value)}")
-
-
-def _strings_of(example: Example) -> tuple[object, ...]:
-    """Everything in an example that is text: also its classes or tags."""
-    match example:
-        case Pair(source, target, others):
-            return source, target, *others
-        case Labelled(text, label, second):
-            return text, label, second or ""
-        case MultiLabelled(text, labels):
-            return text, *labels
-        case Scored(text, _, second):
-            return text, second or ""
-        case Tagged(tokens, tags):
-            return *tokens, *tags
-        case Text(text) | Captioned(_, text) | Transcribed(_, text):
-            return (text,)
-        case Image() | Clip() | LabelledSeries():
-            return (example.label,)
-        case _:
-            return ()
-
-
-def labels_of(example: Example) -> tuple[str, ...]:
-    """The class, labels or tags of an example."""
-    match example:
-        case Labelled(_, label) | Image(_, label) | Clip(_, label) | LabelledSeries(_, label):
-            return (label,)
-        case MultiLabelled(_, labels) | Tagged(_, labels):
-            return labels
-        case _:
-            return ()
-
-
-def source_text(example: Example) -> str:
-    """The input text of an example: words joined by spaces; empty for what is no text."""
-    match example:
-        case Text(text) | Labelled(text, _) | MultiLabelled(text, _) | Scored(text, _):
-            return text
-        case Pair(source):
-            return source
-        case Tagged(tokens, _):
-            return " ".join(tokens)
-        case Chat(parts, _):
-            return "".join(one.text for one in parts).replace(BEGIN, "").replace(END, "")
-        case (
-            Image()
-            | Clip()
-            | Captioned()
-            | Transcribed()
-            | Series()
-            | LabelledSeries()
-            | ScoredSeries()
-        ):
-            return ""
-
-
-def second_text(example: Example) -> str:
-    """The text that is read after the first, of two; else empty."""
-    return example.text_pair or "" if isinstance(example, Labelled | Scored) else ""
-
-
-def target_text(example: Example) -> str:
-    """The target text of an example: a translation, caption or transcript; else empty."""
-    match example:
-        case Pair(_, text) | Captioned(_, text) | Transcribed(_, text):
-            return text
-        case _:
-            return ""
-
-
-def words_of(example: Example) -> tuple[str, ...]:
-    """The words to tag; empty for other tasks."""
-    return example.tokens if isinstance(example, Tagged) else ()
-
-
-def signal_of(example: Example) -> Shaped[Tensor, "channels *size"] | None:
-    """The numbers that an example other than text is made of."""
-    match example:
-        case (
-            Image(signal, _)
-            | Clip(signal, _)
-            | Captioned(signal, _)
-            | Transcribed(signal, _)
-            | LabelledSeries(signal, _)
-            | ScoredSeries(signal, _)
-        ):
-            return signal
-        case _:
-            return None
-
-
-def content_digest(example: Example) -> str:
-    """A digest of what is read of an example, by which the same one is known again."""
-    if signal_of(example) is not None:
-        return signal_digest(example)
-    read = "\0".join([*words_of(example)] or [source_text(example), second_text(example)])
-    return xxhash.xxh3_128_hexdigest(read.encode())
-
-
-def signal_digest(example: Example) -> str:
-    """A digest of the numbers of an image or a clip, by which the same one is known again."""
-    signal = signal_of(example)
-    assert signal is not None
-    return xxhash.xxh3_128_hexdigest(signal.contiguous().numpy().tobytes())
+# The methods of an example as functions, as earlier versions had them.
+source_text = methodcaller("source_text")
+second_text = methodcaller("second_text")
+target_text = methodcaller("target_text")
+labels_of = methodcaller("target_labels")
+words_of = methodcaller("words")
+signal_of = methodcaller("signal")

@@ -19,7 +19,11 @@ from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
 from addnorm.runs.inference.shortening import ids_as_shortened
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.classification import Classification
+from addnorm.tasks.multi_label import MultiLabel
 from addnorm.tasks.of_model import task_of_head
+from addnorm.tasks.regression import Regression
+from addnorm.tasks.tagging import Tagging
 from addnorm.training.loss import loss_sum
 
 
@@ -78,7 +82,7 @@ def _ids(run: TrainedModel, text: str) -> list[int]:
     tokenizer = run.tokenizers.source
     if isinstance(run.model, DecoderModel):
         return prompts_as_read(tokenizer, [text])[0]
-    if task_of_head(run.recipe.model.head) == "tagging":
+    if isinstance(task_of_head(run.recipe.model.head), Tagging):
         [ids] = ids_as_shortened(run, [words_as_read(tokenizer, words_between_spaces(text))[0]])
         return ids
     [ids] = ids_as_shortened(run, as_read("classification", tokenizer, [text]))
@@ -138,16 +142,16 @@ def loss_of(
         what = "text" if prepared.translation is None else "translation"
         return loss, f"loss of the {what}, {float(loss.detach()):.2f} nats a token"
     task = task_of_head(run.recipe.model.head)
-    if task == "regression":
+    if isinstance(task, Regression):
         return outputs.sum(), "the numbers' sum"
-    if task == "multi_label":
+    if isinstance(task, MultiLabel):
         return loss_sum(outputs, outputs.detach() > 0) / outputs.numel(), "−log p of its own labels"
     if isinstance(run.model.head, CRFHead):
         return None, "no gradient: the tags of a crf head are chosen together"
-    if task in ("classification", "tagging") or isinstance(run.model.head, TokenHead):
+    if isinstance(task, Classification | Tagging) or isinstance(run.model.head, TokenHead):
         best = outputs.detach().argmax(-1)
-        name = {"classification": "class", "tagging": "tags"}.get(str(task), "tokens")
-        if task == "classification":
+        name = "tags" if isinstance(task, Tagging) else "tokens"
+        if isinstance(task, Classification):
             name = f"class, {run.labels[int(best)]}"
         return loss_sum(outputs, best) / best.numel(), f"−log p of its own {name}"
     return None, "no gradient: the model gives vectors, which have no loss"

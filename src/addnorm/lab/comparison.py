@@ -21,7 +21,6 @@ from addnorm.runs.files.weights import count_parameters
 from addnorm.runs.recipes.recipe import Recipe, differences, task_of
 from addnorm.runs.train.train_run import TrainingSetup
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
-from addnorm.tasks.registry import TASKS
 from addnorm.training.journal import read_journal
 
 TEXTS = ("comparison.md", "comparison.json")
@@ -80,7 +79,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
     if len(unique) < 2:
         raise InputError("compare needs two runs or more: `addnorm compare runs/a runs/b`")
     recipes = [read_settings(folder).recipe for folder in unique]
-    tasks = {task_of(recipe): folder for recipe, folder in zip(recipes, unique, strict=True)}
+    tasks = {task_of(recipe).name: folder for recipe, folder in zip(recipes, unique, strict=True)}
     if len(tasks) > 1:
         (task, folder), (other_task, other), *_ = tasks.items()
         raise InputError(f"{folder} is for {task}, {other} for {other_task}: nothing to compare")
@@ -104,7 +103,7 @@ def _facts(folder: Path, name: str) -> Facts:
     lines = logged.lines
     steps = {line["step"]: line for line in lines if "loss" in line}
     checks = {line["step"]: line for line in lines if "valid_loss" in line}
-    metric = recipe.eval.metric or TASKS[task_of(recipe)].metrics[0]
+    metric = recipe.eval.metric or task_of(recipe).metrics[0]
     lines_of = logged.measured_with
     measured = lines_of.get(int(max(checks, default=0)), {})
     scores = {

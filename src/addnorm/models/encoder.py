@@ -1,14 +1,22 @@
 """The encoder-only Transformer, with bidirectional attention (BERT, ViT)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
 from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
+from torch.nn import Module
 
 from addnorm.config import config
-from addnorm.models.inputs import Input, InputConfig, TokenInputConfig, build_input, embedded
+from addnorm.models.inputs import (
+    Input,
+    InputConfig,
+    TokenInputConfig,
+    build_input,
+    embedded,
+    valid_positions,
+)
 from addnorm.models.transformer import MOST_LAYERS, StackModel, TransformerConfig
 from addnorm.nn.context import Context
 from addnorm.nn.crf import CRFHeadConfig
@@ -22,6 +30,7 @@ from addnorm.nn.heads import (
     TokenHead,
     TokenHeadConfig,
     build_head,
+    predicts_tokens,
 )
 from addnorm.nn.init import initialise
 from addnorm.nn.patches import SeriesEmbeddingConfig
@@ -70,6 +79,18 @@ class EncoderModel(StackModel):
         return exit_logits(self.stack, self.exits, self.head, x, ctx)
 
 
+def valid_outputs(
+    model: Module, inputs: Mapping[str, Tensor]
+) -> Bool[Tensor, "rows positions"] | None:
+    """Which positions of a model's outputs are real, of its arguments; None where all are.
+
+    A convolution before the stack has fewer positions than the input. Only an encoder's are told.
+    """
+    if not isinstance(model, EncoderModel):
+        return None
+    return valid_positions(model.embed, inputs.get("valid"))
+
+
 @config
 class EncoderConfig(TransformerConfig):
     """An encoder-only model of the kind of input `input`, with the head of its task."""
@@ -109,7 +130,7 @@ class EncoderConfig(TransformerConfig):
         """Build the model; `n_labels` is the number of classes or tags, unused by a token head."""
         position = self.build_position(causal=False)
         embed = build_input(self.input, self, position, vocab_size)
-        tokens = isinstance(self.head, TokenHeadConfig)
+        tokens = predicts_tokens(self.head)
         named = ClassificationHeadConfig | TaggingHeadConfig | CRFHeadConfig
         labels = isinstance(self.head, named) or (
             isinstance(self.head, SimilarityHeadConfig) and self.head.problem == "single_label"

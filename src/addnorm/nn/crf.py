@@ -1,6 +1,6 @@
 """A linear-chain conditional random field, which chooses all tags of a text together."""
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -123,6 +123,8 @@ class CRFHeadConfig:
     A score for every tag after every other is learnt as well as those of the words, so that I-place
     never follows B-person. The loss is that of whole texts, whose tags Viterbi's algorithm finds.
     """
+
+    task: ClassVar[str] = "tagging"
 
     kind: Literal["crf"] = "crf"
     dropout: Probability = 0.0

@@ -1,7 +1,7 @@
 """The head of a forecaster: the next steps of every variable, from the patches of a window."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -59,6 +59,8 @@ class ForecastHead(nn.Module):
 @config
 class ForecastHeadConfig:
     """The next `horizon` steps of every variable, for an encoder that reads series."""
+
+    task: ClassVar[str] = "forecasting"
 
     kind: Literal["forecast"] = "forecast"
     horizon: PositiveInt = 96

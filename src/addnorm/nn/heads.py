@@ -1,7 +1,7 @@
 """Output heads: token logits, class logits, tag logits, pooled vectors or hidden states."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -128,6 +128,8 @@ class TokenHead(nn.Module):
 class TokenHeadConfig:
     """`tied` shares the embedding table; `scale = "sqrt"` multiplies by 1/√d_model, as T5 does."""
 
+    predicts_tokens: ClassVar[bool] = True
+
     kind: Literal["token"] = "token"
     tied: bool = True
     """Whether the head's matrix is the embedding table (Press & Wolf 2017)."""
@@ -232,6 +234,11 @@ class ClassificationHeadConfig:
     dropout: Probability = 0.0
     """The dropout rate before the logits."""
 
+    @property
+    def task(self) -> str:
+        """What a model with this head is for."""
+        return "classification" if self.problem == "single_label" else self.problem
+
     @classmethod
     def examples(cls) -> dict[str, Any]:
         """One example for each pooling."""
@@ -281,6 +288,8 @@ class TaggingHead(nn.Module):
 @config
 class TaggingHeadConfig:
     """One tag for every token."""
+
+    task: ClassVar[str] = "tagging"
 
     kind: Literal["tagging"] = "tagging"
     transform: TransformConfig | None = None
@@ -347,7 +356,9 @@ class HeadPart(Protocol):
     """A configuration of a head.
 
     The module it builds is called as `head(x, ctx)`, `x` of shape `[batch, seq, d_model]`, and
-    returns `[batch, seq, n_outputs]`, or `[batch, n_outputs]` if it classifies whole texts.
+    returns `[batch, seq, n_outputs]`, or `[batch, n_outputs]` if it classifies whole texts. Its
+    attribute `task` is the name of a task, or a task of your own. With `predicts_tokens = True` the
+    outputs are those of the vocabulary, else of the labels.
     """
 
     def build(self, d_model: int, n_outputs: int) -> nn.Module: ...
@@ -376,6 +387,11 @@ HeadConfig = Annotated[
     Family("head", HeadPart),
 ]
 """Any head, built-in or custom."""
+
+
+def predicts_tokens(head: Any) -> bool:
+    """Whether the outputs of a head stand for the tokens of a vocabulary."""
+    return getattr(head, "predicts_tokens", False)
 
 
 def build_head(head: HeadConfig, d_model: int, n_outputs: int) -> nn.Module:

@@ -106,6 +106,11 @@ class SimilarityHeadConfig:
         if self.range[0] == self.range[1]:
             raise ValueError(f"range = {list(self.range)} is one number: give two")
 
+    @property
+    def task(self) -> str:
+        """What a model with this head is for."""
+        return "classification" if self.problem == "single_label" else self.problem
+
     @classmethod
     def examples(cls) -> dict[str, Any]:
         """No examples here: it reads rows in pairs, and is tested with them."""

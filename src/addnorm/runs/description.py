@@ -34,7 +34,7 @@ def describe(what: Path) -> RenderableType:
     if what.suffix == ".toml" or what.is_file():
         recipe = read_recipe(what)
         return Group(
-            facts({"recipe": str(what), "task": task_of(recipe)}),
+            facts({"recipe": str(what), "task": task_of(recipe).name}),
             Text(),
             planned(recipe),
         )
@@ -88,7 +88,7 @@ def _task(recipe: Recipe) -> str:
     given = {"pooler": "a vector a text", "hidden": "a vector a token"}
     if head in given and (isinstance(recipe.model, EncoderConfig) or head == "hidden"):
         return given[head]
-    return task_of(recipe)
+    return task_of(recipe).name
 
 
 def progress(folder: Path) -> dict[str, str]:
@@ -119,7 +119,7 @@ def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:
     """Describe the estimated cost of training a recipe."""
     precision = resolve_precision(recipe.train.precision, cost.device)
     rows = {
-        "task": task_of(recipe),
+        "task": task_of(recipe).name,
         "parameters": f"{cost.parameters:,}",
         "steps": f"{cost.steps:,} ({cost.steps_per_epoch:,} an epoch)",
         "target tokens": f"{cost.tokens_per_step:,.0f} a step",

@@ -1,6 +1,6 @@
 """Reading and encoding the data of a recipe, with its tokenizers and labels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -9,26 +9,21 @@ from rich.console import Console
 
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import special_tokens_of
-from addnorm.data.examples import Scored, Series, second_text
+from addnorm.data.examples import Series
 from addnorm.data.ids.cache import Show, TextFiles, TextStore, can_keep
-from addnorm.data.ids.encoding import EncodedCorpus, encode
-from addnorm.data.ids.forecast_windows import encode_series
+from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.readers.rows import complete
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.lower_case import lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.special_tokens import with_special_tokens
 from addnorm.errors import InputError
-from addnorm.metrics.scores import entity_scores, rouge_scores, transcription_scores
-from addnorm.models import EncoderConfig
-from addnorm.nn.forecast import ForecastHeadConfig
-from addnorm.nn.patches import SeriesEmbeddingConfig
-from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.files.folder import Saved, as_trained, read_settings
 from addnorm.runs.recipes.recipe import Recipe, task_of
-from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.encoding import encode
+from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.of_model import check_batching, check_corpus
-from addnorm.tasks.registry import TASKS
+from addnorm.tasks.task import Task
 from addnorm.training.progress import text_progress
 
 
@@ -40,6 +35,7 @@ class EncodedData:
     `encoded` alone. `scaling` is that of a series.
     """
 
+    task: Task
     corpus: Corpus | None
     encoded: EncodedCorpus
     tokenizers: Tokenizers | None
@@ -70,7 +66,7 @@ def read_data(
     if more and tokenizers is not None and tokenizers.source is not tokenizers.target:
         raise InputError("denoising needs one tokenizer for source and target; here are two")
     learnt = None if saved or tokenizers else recipe.tokenizer
-    if corpus is None and TASKS[task].plain_texts and can_keep(recipe.data):
+    if corpus is None and task.plain_texts and can_keep(recipe.data):
         say, show = _told(console or Console(quiet=True))
         files = cast(TextFiles, recipe.data)
         lowercase = files.lowercase or (tokenizers is not None and tokenizers.lowercase)
@@ -80,26 +76,22 @@ def read_data(
         if tokenizers is not None:
             tokenizers = as_trained(recipe, tokenizers.lowercased(lowercase))
             encoded = store.encoded(tokenizers).with_targets()
-            return EncodedData(None, encoded, tokenizers, ())
+            return EncodedData(task, None, encoded, tokenizers, ())
     corpus = complete(corpus or recipe.corpus())
     check_corpus(task, corpus)
-    _check_packages(corpus, recipe.eval)
+    task.check_packages(corpus, recipe.eval)
     if learnt is not None:
         tokenizers = with_special_tokens(Tokenizers.train(learnt, corpus), more)
     tokenizers, corpus = _read_alike(recipe, tokenizers, corpus)
     labels = saved.labels if saved else corpus.labels
+    task.check_data(recipe.model, corpus, labels)
     if isinstance(first := corpus.train[0], Series):
-        window = window_of(recipe, labels, first.names)
+        assert isinstance(task, Forecasting)
         scaling = scaling or first.scaling
-        encoded = encode_series(corpus, *window, scaling)
-        return EncodedData(corpus, encoded, None, labels, scaling)
-    head = recipe.model.head
-    apart = isinstance(head, SimilarityHeadConfig)
-    if apart:
-        check_pairs(head, corpus)
-    encoded = encode(corpus, tokenizers, labels, apart=apart).with_targets()
+        task = replace(task, scaling=scaling)
+    encoded = encode(corpus, tokenizers, labels, task=task).with_targets()
     counted = bool(encoded.characters)  # of texts for a language model that is all one needs
-    return EncodedData(None if counted else corpus, encoded, tokenizers, labels)
+    return EncodedData(task, None if counted else corpus, encoded, tokenizers, labels, scaling)
 
 
 def _read_alike(
@@ -112,64 +104,6 @@ def _read_alike(
     if not (tokenizers.lowercase or corpus.lowercase):
         return tokenizers, corpus
     return tokenizers.lowercased(), lowered_corpus(corpus)
-
-
-def _check_packages(corpus: Corpus, settings: EvalConfig) -> None:
-    """Raise `InputError` now if a package is missing that the scores need."""
-    if corpus.task == "tagging":
-        entity_scores([["O"]], [["O"]])
-    if corpus.task == "translation" and corpus.medium != "text":
-        transcription_scores(["a"], ["a"])
-    if settings.text_metrics == "summary":
-        rouge_scores(["a"], [["a"]])
-
-
-def check_pairs(head: SimilarityHeadConfig, corpus: Corpus) -> None:
-    """Raise `InputError` for data without a second text, or with numbers beyond a cosine's."""
-    if not second_text(corpus.train[0]):
-        raise InputError(
-            "model.head.kind = 'similarity' compares two texts, and the data have one: name the "
-            "column of the second in data.text_pair"
-        )
-    values = [one.values for one in corpus.train if isinstance(one, Scored)]
-    if not values or head.problem != "regression":
-        return
-    if len(values[0]) > 1:
-        raise InputError(
-            f"a cosine is one number, and the data have {len(values[0])} of each pair: name one "
-            "column in data.values"
-        )
-    (least,), (most,) = min(values), max(values)
-    low, high = sorted((2 * head.range[0] - head.range[1], head.range[1]))
-    if least < low or most > high:
-        raise InputError(
-            f"the data have numbers from {least:g} to {most:g}, and with model.head.range = "
-            f"{[*head.range]} cosines stand for {low:g} to {high:g}: give range = "
-            f"[{least:g}, {most:g}]"
-        )
-
-
-def window_of(recipe: Recipe, known: Sequence[str], names: Sequence[str]) -> tuple[int, int]:
-    """The look-back and the horizon of a forecaster.
-
-    Raises `InputError` where it is for other variables, or for another number of them.
-    """
-    model = recipe.model
-    assert isinstance(model, EncoderConfig)
-    assert isinstance(model.input, SeriesEmbeddingConfig)
-    assert isinstance(model.head, ForecastHeadConfig)
-    assert model.input.look_back is not None
-    if tuple(known) != tuple(names):
-        raise InputError(
-            f"the run forecasts {', '.join(known)}, and the data have {', '.join(names)}: name the "
-            "same columns in data.columns"
-        )
-    if model.input.channels != len(names):
-        raise InputError(
-            f"the data have {len(names)} variables, {', '.join(names)}: give model.input.channels "
-            f"= {len(names)}, not {model.input.channels}"
-        )
-    return model.input.look_back, model.head.horizon
 
 
 def _told(console: Console) -> tuple[Callable[[str], None], Show]:

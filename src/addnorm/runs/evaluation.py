@@ -31,7 +31,6 @@ from addnorm.runs.options import Split
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.forecasting import naive_scores
-from addnorm.tasks.registry import TASKS, task_of_batches
 from addnorm.tasks.task import Evaluation, Task
 
 
@@ -70,8 +69,7 @@ class Evaluator:
         examples = data.corpus.splits[split] if data.corpus else ()
         characters = data.encoded.characters.get(split)
         facts = (data.tokenizers, data.labels, settings)
-        task = task_of_batches(data.encoded.task, loader)
-        return cls(task, examples, used, characters, loader, *facts, scaling=data.scaling)
+        return cls(data.task, examples, used, characters, loader, *facts, scaling=data.scaling)
 
     def evaluate(self, model: Model, n_translated: int | None = None) -> Evaluation:
         """Evaluate the split; translate only the first `n_translated` examples if given."""
@@ -179,7 +177,7 @@ def evaluated(
 def check_early(run: TrainedModel) -> None:
     """Raise `InputError` unless the run's model has exits whose answers are classes or tokens."""
     check_exits_early(run.model)
-    if not TASKS[run.task].exits_early:
+    if not run.task_value.exits_early:
         raise InputError(
             f"`exit`: early exit needs class or token probabilities: a {run.task} model has none"
         )

@@ -1,18 +1,12 @@
 """What a figure was measured with: two figures of a metric compare only where this is the same."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from addnorm.data import lowercases
 from addnorm.generate.rules import NO_RULES
-from addnorm.metrics.scores import MEASURES, sacrebleu_signatures
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of
-from addnorm.tasks.eval_config import MetricName
-from addnorm.tasks.registry import TASKS
-
-MARKS = "case and punctuation count"
 
 
 def measured_with(
@@ -25,8 +19,9 @@ def measured_with(
     that is kept with its line can be compared with another only where the lines are equal. Data
     given in Python are in no recipe: `lowercase` says then whether they are in lower case.
     """
-    parts = [_definition(recipe, metric)]
-    if metric in WRITTEN or (metric == "exact" and task_of(recipe) == "translation"):
+    task = task_of(recipe)
+    parts = [task.measured_with(metric, recipe.eval) or _batches(recipe, metric)]
+    if metric in task.written_metrics:
         parts.append(f"written by {_decoding(recipe)}")
         if validation:
             parts.append(f"first {recipe.eval.valid_examples:,} examples")
@@ -35,9 +30,9 @@ def measured_with(
     return "; ".join(part for part in parts if part)
 
 
-def main_metric(recipe: Recipe) -> MetricName:
+def main_metric(recipe: Recipe) -> str:
     """The metric that picks the best weights."""
-    return recipe.eval.metric or TASKS[task_of(recipe)].metrics[0]
+    return recipe.eval.metric or task_of(recipe).metrics[0]
 
 
 def measure_of(recipe: Recipe, valid_data: str) -> str:
@@ -61,76 +56,15 @@ def lines_of(
     return {name: line for name, line in lines.items() if line}
 
 
-def _definition(recipe: Recipe, metric: str) -> str:
-    """How the metric itself is defined."""
-    by_task = DEFINITIONS.get((metric, task_of(recipe)))
-    definition = by_task or DEFINITIONS.get((metric, None))
-    return "" if definition is None else definition(recipe)
+BY_BATCHES = ("loss", "perplexity", "bits_per_character", "accuracy")
+"""The metrics of tokens, which depend in plain texts on what batches put before them or hide."""
 
 
-def _bleu(recipe: Recipe) -> str:
-    return f"sacrebleu {sacrebleu_signatures(recipe.eval.bleu_tokenize)['bleu']}"
-
-
-def _chrf(recipe: Recipe) -> str:
-    return f"sacrebleu {sacrebleu_signatures(recipe.eval.bleu_tokenize)['chrf']}"
-
-
-def _batches(recipe: Recipe) -> str:
+def _batches(recipe: Recipe, metric: str) -> str:
     """What stands before each token, or which tokens are hidden, in plain texts."""
-    if not TASKS[task_of(recipe)].plain_texts:
+    if metric not in BY_BATCHES or not task_of(recipe).plain_texts:
         return ""
     return f"batches {_as_text(_tree(recipe)['train']['batching'])}"
-
-
-def _package(name: str, text: str) -> Callable[[Recipe], str]:
-    """A definition that begins with a package and its version, where it is installed."""
-
-    def definition(_: Recipe) -> str:
-        try:
-            return f"{name} {version(name)}: {text}"
-        except PackageNotFoundError:
-            return f"{name}: {text}"
-
-    return definition
-
-
-def _plain(text: str) -> Callable[[Recipe], str]:
-    return lambda _: text
-
-
-_ROUGE = _package("rouge-score", "F1 on stems of lower-cased words, against the best reference")
-_LEAD = _package("rouge-score", "the source's first sentence, otherwise as the summaries")
-_ENTITIES = _package("seqeval", "entities by type and span, as conlleval, micro-averaged")
-_SURFACES = _package("seqeval", "unique surface forms of entities; case counts")
-
-DEFINITIONS: dict[tuple[str, str | None], Callable[[Recipe], str]] = {
-    ("bleu", None): _bleu,
-    ("chrf", None): _chrf,
-    ("exact", "translation"): _plain(f"whole texts; {MARKS}"),
-    ("exact", "multi_label"): _plain("all labels, of a probability above 0.5"),
-    ("wer", None): _package("jiwer", f"words between white space; {MARKS}"),
-    ("cer", None): _package("jiwer", f"characters; {MARKS}"),
-    **{(name, None): _ROUGE for name in MEASURES},
-    **{(f"lead_{name}", None): _LEAD for name in MEASURES},
-    ("f1", "classification"): _plain("macro, over the classes that occur"),
-    ("f1", "tagging"): _ENTITIES,
-    ("precision", None): _ENTITIES,
-    ("recall", None): _ENTITIES,
-    **{(f"surface_{name}", None): _SURFACES for name in ("f1", "precision", "recall")},
-    ("accuracy", "tagging"): _plain("words"),
-    ("accuracy", "masked_language"): _batches,
-    ("accuracy", "denoising"): _batches,
-    ("f1_micro", None): _plain("labels of a probability above 0.5"),
-    ("f1_macro", None): _plain("labels of a probability above 0.5, of those that occur"),
-    ("loss", None): _batches,
-    ("perplexity", None): _batches,
-    ("bits_per_character", None): _batches,
-}
-"""The definition of each metric, of one task or (None) of all."""
-
-WRITTEN = ("bleu", "chrf", "wer", "cer", *MEASURES)
-"""The metrics of texts that a model writes, besides `exact`."""
 
 
 def _decoding(recipe: Recipe) -> str:

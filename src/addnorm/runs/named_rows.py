@@ -28,7 +28,9 @@ from addnorm.runs.recipes.starting_model import (
     transfer_matching_weights,
 )
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.of_model import task_of_head
+from addnorm.tasks.regression import Regression
 
 Kind = Literal["labels", "variables", "source tokens", "target tokens", "tokens"]
 """What the rows of a weight may stand for; `tokens` where source and target share a table."""
@@ -55,9 +57,9 @@ class Names:
     ) -> "Names":
         """The names of a model. The numbers of a regression have none, and stay in their order."""
         task = task_of_head(model.head)
-        if task == "forecasting":
+        if isinstance(task, Forecasting):
             labels, variables = (), labels
-        elif task == "regression":
+        elif isinstance(task, Regression):
             labels = [f"number {i}" for i, _ in enumerate(labels)]
         if tokenizers is None:
             return cls(tuple(labels), tuple(variables))

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Unpack, overload
+from typing import Any, Unpack, cast, overload
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,7 @@ from addnorm.runs.inference.decoding import chosen_decoding
 from addnorm.runs.inference.forecast import forecast
 from addnorm.runs.inference.masked_tokens import fill
 from addnorm.runs.inference.media import classify_files, embed_files, transcribe_files
+from addnorm.runs.inference.predictions import Row, predict_rows
 from addnorm.runs.inference.results import (
     Classified,
     FileName,
@@ -64,6 +65,7 @@ from addnorm.runs.options import (
 )
 from addnorm.runs.saving import save_run
 from addnorm.runs.trained_model import TrainedModel, device_named, dtype_named
+from addnorm.tasks.translation import SequenceToSequence
 
 
 @dataclass(frozen=True, repr=False)
@@ -300,7 +302,7 @@ class Run(TrainedModel):
         The default is beam search; `beams=1` is greedy search. The translation of a blank text is
         empty. Raises `InputError` if the model is not an encoder–decoder, and as `generate` does.
         """
-        check_use(self, "translation", "does not translate")
+        check_use(self, SequenceToSequence, "does not translate")
         return self.generate(texts, decoding=decoding, max_new_tokens=max_new_tokens, **options)
 
     # Predicting.
@@ -343,14 +345,28 @@ class Run(TrainedModel):
         """
         return answer_series(self, [path_of(file) for file in files], skipped=skipped)
 
-    @known_keywords
+    @overload
     def predict(
         self, texts: str | Several, **options: Unpack[BatchOptions]
-    ) -> Float[Tensor, "*texts n"]:
+    ) -> Float[Tensor, "*texts n"]: ...
+    @overload
+    def predict(self, texts: Row, **options: Unpack[BatchOptions]) -> Any: ...
+    @overload
+    def predict(self, texts: list[Row], **options: Unpack[BatchOptions]) -> list[Any]: ...
+    @known_keywords
+    def predict(
+        self, texts: str | Several | Row | list[Row], **options: Unpack[BatchOptions]
+    ) -> Any:
         """The numbers of a text, or of each of a list of texts or pairs; `labels` names them.
 
-        Raises `InputError` as `classify` does.
+        Of a task without a method of its own, the results for rows, each the fields of an example
+        without those to predict: `run.predict({"question": "Who?", "context": "Ada did."})`. Raises
+        `InputError` as `classify` does.
         """
+        if isinstance(texts, Mapping):
+            return predict_rows(self, [texts], **options)[0]
+        if isinstance(texts, list) and texts and isinstance(texts[0], Mapping):
+            return predict_rows(self, cast(list[Row], texts), **options)
         rows = predict(self, listed(texts, pairs=True), **options)
         return rows[0] if isinstance(texts, str) else rows
 

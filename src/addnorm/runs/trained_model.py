@@ -9,7 +9,7 @@ from torch import Tensor
 
 from addnorm.convert.core.modules import inner_places
 from addnorm.data import ChatConfig, Corpus, medium_of
-from addnorm.data.examples import Medium, Task
+from addnorm.data.examples import Medium
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice, choices, known_keywords, nearest
@@ -20,6 +20,7 @@ from addnorm.runs.files.quantization_file import Quantization, check_float
 from addnorm.runs.options import Weights
 from addnorm.runs.recipes.consistency import MEDIA
 from addnorm.runs.recipes.recipe import Recipe, task_of
+from addnorm.tasks.task import Task
 
 DTYPES = {
     "float32": torch.float32,
@@ -126,8 +127,13 @@ class TrainedModel:
         return replace(self, folder=folder, bases=())
 
     @property
-    def task(self) -> Task:
-        """The task of the model, such as "language", "translation" or "classification"."""
+    def task(self) -> str:
+        """The name of the model's task, such as "language", "translation" or "classification"."""
+        return self.task_value.name
+
+    @property
+    def task_value(self) -> Task:
+        """The task of the model itself, which says what is true of all models of the task."""
         return task_of(self.recipe)
 
     @property

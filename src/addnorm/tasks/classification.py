@@ -1,33 +1,58 @@
 """Classification: one class for a text, an image, a clip or a series."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import isfinite
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from addnorm.data import Corpus
 from addnorm.data.batches.batch import Batch
-from addnorm.data.examples import labels_of
+from addnorm.data.examples import Clip, Image, Labelled, LabelledSeries
+from addnorm.data.ids.compact import Encoded
+from addnorm.data.ids.encoding import numbers_of
 from addnorm.metrics import scores as metrics
 from addnorm.models import Model
-from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task
+from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Valid
+from addnorm.tasks.whole_inputs import OfWholeInputs
 
 FEW = 5
 """Among how many of the best classes the right one is looked for, where there are more."""
 
 
-class Classification(Task):
+class Classification(OfWholeInputs):
     """`p(class | example)` of an encoder."""
 
     name = "classification"
     model = "model.kind = 'encoder' with model.head.kind = 'classification'"
     metrics = ("accuracy", "f1", "loss")
     command = "addnorm classify"
-    target_unit = "examples"
-    labels = True
+    examples = (Labelled, Image, Clip, LabelledSeries)
+    classes = True
+    one_class = True
     exits_early = True
 
+    def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
+        """The number of the class."""
+        return replace(read, targets=numbers_of(example.target_labels(), numbers))
+
+    def measured_with(self, metric: str, settings: EvalConfig) -> str:
+        """How F1 is averaged."""
+        return "macro, over the classes that occur" if metric == "f1" else ""
+
+    def warnings(self, corpus: Corpus, label: str | None) -> Iterator[str]:
+        """One label for all texts, hardly any of them twice, or measurements as classes."""
+        if isinstance(corpus.train[0], Labelled):
+            counts = Counter(one.label for one in corpus.train if isinstance(one, Labelled))
+            yield from _labels(counts)
+            yield from _numbers(counts, label)
+
     def answers(
-        self, head: nn.Module, logits: Float[Tensor, "batch classes"], batch: Batch
+        self, head: nn.Module, logits: Float[Tensor, "batch classes"], batch: Batch, valid: Valid
     ) -> Mapping[int, list[int]]:
         """The best five classes of each example, the most probable first."""
         best = logits.topk(min(FEW, logits.shape[-1]), -1).indices
@@ -39,7 +64,7 @@ class Classification(Task):
         """Accuracy and macro F1; where there are more than five classes, the top five as well."""
         answers: dict[int, list[int]] = outputs.answers
         predictions = {i: split.labels[best] for i, [best, *_] in answers.items()}
-        gold = {i: label for i in predictions for label in labels_of(split.examples[i])}
+        gold = {i: label for i in predictions for label in split.examples[i].target_labels()}
         both = list(predictions.values()), list(gold.values())
         scores = {"accuracy": metrics.accuracy(*both), "f1": metrics.macro_f1(*both)}
         if len(split.labels) > FEW:
@@ -47,3 +72,41 @@ class Classification(Task):
             scores["top_5"] = 100 * sum(near) / max(len(near), 1)
         right = {i: 100.0 * (gold[i] == label) for i, label in predictions.items()}
         return Evaluation(scores, predictions, gold=gold, values={"accuracy": right})
+
+
+def _labels(counts: "Counter[str]") -> Iterator[str]:
+    """One label for all texts, or hardly any of them twice."""
+    if len(counts) == 1:
+        yield f"all training texts have the label {next(iter(counts))!r}: there is nothing to learn"
+    elif len(words := [one for one in counts if _number(one) is None]) > 20 and (
+        counts.total() < 2 * len(counts)
+    ):
+        yield (
+            f"{counts.total():,} training texts have {len(counts):,} different labels, such as "
+            f"{min(words, key=len)!r}: is the column of labels another one?"
+        )
+
+
+def _numbers(counts: "Counter[str]", column: str | None) -> Iterator[str]:
+    """Classes that are measurements: numbers that are not whole, or hardly any of them twice."""
+    found = {label: number for label in counts if (number := _number(label)) is not None}
+    numbers = list(found.values())
+    if len(numbers) < 0.9 * len(counts):  # one in ten may be "unknown" or the like
+        return
+    broken = [number for number in numbers if number != int(number)]
+    if broken or (len(counts) > 20 and counts.total() < 5 * len(counts)):
+        where = f"the column {column!r} holds" if column else "the labels hold"
+        yield (
+            f"{where} {len(found):,} different numbers such as {next(iter(found))}, each a "
+            f"class of its own: to predict a number, read it as values = {column or 'value'!r} of "
+            "a table, with the head's problem = 'regression'"
+        )
+
+
+def _number(label: str) -> float | None:
+    """The number that a label is, also with a decimal comma, a currency or a per cent sign."""
+    try:
+        number = float(label.strip("%$€£¥ ").replace(",", "."))
+    except ValueError:
+        return None
+    return number if isfinite(number) else None

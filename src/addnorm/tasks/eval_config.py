@@ -49,7 +49,7 @@ LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse", "mae", "wer", "cer")
 class EvalConfig:
     """How a model is evaluated."""
 
-    metric: MetricName | None = None
+    metric: MetricName | str | None = None
     """What picks the best weights and decides on early stopping; by default accuracy for
     classification, F1 for tagging, micro F1 for several labels, MSE for numbers and forecasts, loss
     otherwise.

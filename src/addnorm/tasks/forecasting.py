@@ -1,19 +1,29 @@
 """Forecasting: the next steps of a series, scored on scaled data and in units."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from addnorm.data import Corpus
 from addnorm.data.batches.batch import Loader
-from addnorm.data.ids.forecast_windows import ForecastWindows, naive_forecasts
+from addnorm.data.examples import Series
+from addnorm.data.ids.encoding import EncodedCorpus
+from addnorm.data.ids.forecast_windows import ForecastWindows, encode_series, naive_forecasts
+from addnorm.data.ids.layout import SeriesWindows
 from addnorm.data.scaling import Scaling
-from addnorm.models import Model
+from addnorm.data.tokenizing.pieces import Advance
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.errors import InputError
+from addnorm.models import EncoderConfig, Model, ModelConfig
+from addnorm.nn.forecast import ForecastHeadConfig
+from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Task
 
 
+@dataclass(frozen=True)
 class Forecasting(Task):
     """The next steps after a window, by the least squared error on scaled data."""
 
@@ -22,8 +32,47 @@ class Forecasting(Task):
     metrics = ("mse", "mae", "loss")
     command = "addnorm forecast"
     target_unit = "values"
+    examples = (Series,)
+    layout = SeriesWindows()
     labels = True
-    classes = False
+    predicts_lines = False
+
+    look_back: int = 0
+    """The steps that a model reads."""
+    horizon: int = 0
+    """The steps that it forecasts at once."""
+    scaling: Scaling | None = None
+    """The scaling of the series that it learnt from; by default that of the data."""
+
+    def for_model(self, model: ModelConfig) -> Task:
+        """The look-back and the horizon of a model."""
+        look_back, horizon = window_of(model)
+        return replace(self, look_back=look_back, horizon=horizon)
+
+    def check_data(self, model: ModelConfig, corpus: Corpus, labels: Sequence[str]) -> None:
+        """Raise `InputError` where a model is for other variables, or another number of them."""
+        names = corpus.labels
+        if tuple(labels) != names:
+            raise InputError(
+                f"the run forecasts {', '.join(labels)}, and the data have {', '.join(names)}: "
+                "name the same columns in data.columns"
+            )
+        channels = getattr(getattr(model, "input", None), "channels", None)
+        if channels != len(names):
+            raise InputError(
+                f"the data have {len(names)} variables, {', '.join(names)}: give "
+                f"model.input.channels = {len(names)}, not {channels}"
+            )
+
+    def encode_corpus(
+        self,
+        corpus: Corpus,
+        tokenizers: Tokenizers | None,
+        numbers: Mapping[str, int],
+        advance: Advance,
+    ) -> EncodedCorpus:
+        """The windows of each part of the series."""
+        return encode_series(corpus, self.look_back, self.horizon, self.scaling)
 
     def evaluate(self, model: Model, split: EvaluationSplit, n_written: int | None) -> Evaluation:
         """The errors over all windows; in the units of each variable as details."""
@@ -33,6 +82,15 @@ class Forecasting(Task):
         units = errors.in_units(split.labels, split.scaling)
         values = errors.of_windows()
         return Evaluation(scores, batches=tuple(batches), details=units, values=values)
+
+
+def window_of(model: ModelConfig) -> tuple[int, int]:
+    """The look-back and the horizon of a forecaster's configuration."""
+    assert isinstance(model, EncoderConfig)
+    assert isinstance(model.input, SeriesEmbeddingConfig)
+    assert isinstance(model.head, ForecastHeadConfig)
+    assert model.input.look_back is not None
+    return model.input.look_back, model.head.horizon
 
 
 @dataclass

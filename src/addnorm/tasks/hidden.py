@@ -1,9 +1,19 @@
 """Plain texts of which parts are hidden: masked language models, and denoisers."""
 
+from collections.abc import Mapping
+
 from jaxtyping import Float
 from torch import Tensor
 
+from addnorm.data import Corpus
 from addnorm.data.batches.batch import Batch
+from addnorm.data.batches.denoising import DenoisingConfig
+from addnorm.data.batches.masked import MaskedConfig
+from addnorm.data.examples import Text
+from addnorm.data.ids.encoding import EncodedCorpus, encode_texts
+from addnorm.data.ids.layout import NextToken
+from addnorm.data.tokenizing.pieces import Advance
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.metrics import scores as metrics
 from addnorm.models import Model
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task
@@ -13,8 +23,22 @@ class Hidden(Task):
     """The hidden tokens are scored one by one; nothing is written."""
 
     metrics = ("loss", "accuracy")
-    learns_from = "language"
+    target_unit = "tokens"
+    examples = (Text,)
+    layout = NextToken()
     plain_texts = True
+    classes = True
+
+    def encode_corpus(
+        self,
+        corpus: Corpus,
+        tokenizers: Tokenizers | None,
+        numbers: Mapping[str, int],
+        advance: Advance,
+    ) -> EncodedCorpus:
+        """The texts as a language model reads them: batches hide parts of them."""
+        assert tokenizers is not None
+        return encode_texts(corpus, tokenizers, self.layout, advance)
 
     def correct(self, logits: Float[Tensor, "..."], batch: Batch) -> int:
         """How many hidden tokens have the highest probability."""
@@ -34,6 +58,7 @@ class MaskedLanguage(Hidden):
     name = "masked_language"
     model = "model.kind = 'encoder' with model.head.kind = 'token'"
     command = "addnorm fill"
+    batching = MaskedConfig
 
 
 class Denoising(Hidden):
@@ -42,3 +67,6 @@ class Denoising(Hidden):
     name = "denoising"
     model = "train.batching.kind = 'denoising'"
     command = "addnorm generate"
+    batching = DenoisingConfig
+    writes_text = True
+    decodes = True

@@ -1,8 +1,17 @@
 """Language modelling: the next token of texts and conversations."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets
-from addnorm.data.ids.compact import Compact, Encoded
-from addnorm.data.tokenizing.pieces import Ids
+from addnorm.data.examples import Chat, Text
+from addnorm.data.ids.answers import ids_and_answers
+from addnorm.data.ids.compact import IGNORE, Compact, Encoded
+from addnorm.data.ids.encoding import EncodedCorpus, encode_texts
+from addnorm.data.ids.layout import NextToken
+from addnorm.data.tokenizing.pieces import Advance, Ids
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.metrics import scores as metrics
 from addnorm.models import Model
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task
@@ -15,8 +24,38 @@ class Language(Task):
     model = "model.kind = 'decoder'"
     metrics = ("loss",)
     command = "addnorm generate"
+    target_unit = "tokens"
+    examples = (Text, Chat)
+    layout = NextToken()
     plain_texts = True
+    classes = True
+    writes_text = True
+    decodes = True
     exits_early = True
+    predicts_lines = False
+
+    def encode(
+        self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
+    ) -> Iterator[Encoded]:
+        """Conversations, of which the answers are learnt."""
+        assert tokenizers is not None
+        for n, example in enumerate(examples):
+            ids, answered = ids_and_answers(tokenizers.source, example)
+            targets = [i if told else IGNORE for i, told in zip(ids, answered, strict=True)]
+            yield Encoded(n, ids[:-1], targets[1:])
+
+    def encode_corpus(
+        self,
+        corpus: Corpus,
+        tokenizers: Tokenizers | None,
+        numbers: Mapping[str, int],
+        advance: Advance,
+    ) -> EncodedCorpus:
+        """Plain texts side by side, or conversations each by itself."""
+        if corpus.kind is Chat:
+            return super().encode_corpus(corpus, tokenizers, numbers, advance)
+        assert tokenizers is not None
+        return encode_texts(corpus, tokenizers, self.layout, advance)
 
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None

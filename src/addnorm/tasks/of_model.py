@@ -1,71 +1,48 @@
 """The task of a model, derived from its architecture and head."""
 
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from addnorm.data.batches.buckets import (
-    BatchingConfig,
-    DenoisingConfig,
-    ExamplesConfig,
-    FramesConfig,
-    MaskedConfig,
-    PackedConfig,
-    TokensConfig,
-    WindowsConfig,
-)
-from addnorm.data.examples import Corpus, Task
-from addnorm.errors import InputError, choices
+from addnorm.data.batches.buckets import BatchingConfig
+from addnorm.data.examples import Corpus
+from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
-from addnorm.nn.crf import CRFHeadConfig
-from addnorm.nn.forecast import ForecastHeadConfig
-from addnorm.nn.heads import (
-    ClassificationHeadConfig,
-    HeadConfig,
-    HiddenHeadConfig,
-    Problem,
-    TaggingHeadConfig,
-    TokenHeadConfig,
-)
-from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.nn.heads import HeadConfig, HiddenHeadConfig, TokenHeadConfig
 from addnorm.parts import kind_of, members
-from addnorm.tasks.registry import TASKS
+from addnorm.tasks.language import Language
+from addnorm.tasks.registry import TASKS, task_named
+from addnorm.tasks.task import Task
 
 LABELLED = tuple(name for name, task in TASKS.items() if task.labels)
 """The tasks whose outputs are labels or numbers of the data."""
 
-PROBLEMS: dict[Problem, Task] = {
-    "single_label": "classification",
-    "multi_label": "multi_label",
-    "regression": "regression",
-}
-"""The tasks of a classification head."""
-
 
 def task_of_head(head: Any) -> Task | None:
-    """The task of a head: of a built-in one by its type, of a custom one by its attribute `task`.
+    """The task that a head's configuration names by its attribute `task`; None if it names none.
 
-    None if it has none. Raises `InputError` for an unknown task.
+    Raises `InputError` for an unknown task.
     """
-    if isinstance(head, ClassificationHeadConfig | SimilarityHeadConfig):
-        return PROBLEMS[head.problem]
-    if isinstance(head, TaggingHeadConfig | CRFHeadConfig):
-        return "tagging"
-    if isinstance(head, ForecastHeadConfig):
-        return "forecasting"
-    if isinstance(head, members(HeadConfig)):
-        return None
     task = getattr(head, "task", None)
-    if task is not None and task not in get_args(Task):
-        valid = get_args(Task)
-        raise InputError(
-            f"model.head: {kind_of(head)} has task = {task!r}.{choices(str(task), valid)}"
-        )
-    return task
+    try:
+        return None if task is None else task_named(task)
+    except InputError as error:
+        raise InputError(f"model.head: {kind_of(head)} has {error}") from error
 
 
 def has_labels(model: ModelConfig) -> bool:
     """Whether the outputs of a model correspond to labels of its data."""
-    return isinstance(model, EncoderConfig) and task_of_head(model.head) in LABELLED
+    if not isinstance(model, EncoderConfig):
+        return False
+    task = task_of_head(model.head)
+    return task is not None and task.labels
+
+
+def writes_text(model: ModelConfig) -> bool:
+    """Whether a model writes text, so that it has a tokenizer for it."""
+    if not isinstance(model, EncoderConfig):
+        return True
+    task = task_of_head(model.head)
+    return task is not None and task.writes_text
 
 
 def task_of_model(model: ModelConfig) -> Task:
@@ -78,21 +55,21 @@ def task_of_model(model: ModelConfig) -> Task:
             "`addnorm embed`), and writes no text"
         )
     if isinstance(model, DecoderConfig | EncoderDecoderConfig):
-        writes: Task = "language" if isinstance(model, DecoderConfig) else "translation"
-        if task not in (None, "language", writes):
+        writes = TASKS["language" if isinstance(model, DecoderConfig) else "translation"]
+        if not (task is None or isinstance(task, Language | type(writes))):
             raise InputError(
-                f"model.head: {kind_of(head)} is for {task}, and a model of kind "
+                f"model.head: {kind_of(head)} is for {task.name}, and a model of kind "
                 f"{kind_of(model)!r} writes tokens: use it with model.kind = 'encoder'"
             )
         return writes
-    if task in LABELLED:
-        return task
+    if task is not None and (task.labels or TASKS.get(task.name) is not task):
+        return task.for_model(model)
     if isinstance(head, TokenHeadConfig) and isinstance(model.input, TokenInputConfig):
-        return "masked_language"
+        return TASKS["masked_language"]
     if task is None and not isinstance(head, members(HeadConfig)):
         raise InputError(
             f"model.head: {kind_of(head)} does not say what it is for: give its class an attribute "
-            f"task, one of {', '.join(LABELLED)}"
+            f"task, one of {', '.join(LABELLED)}, or a task of your own"
         )
     raise InputError(
         f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives vectors or "
@@ -102,15 +79,13 @@ def task_of_model(model: ModelConfig) -> Task:
 
 def task_of_training(model: ModelConfig, batching: BatchingConfig) -> Task:
     """The task of a model that learns from such batches. Raises `InputError` as `task_of_model`."""
-    task = task_of_model(model)
-    denoises = task == "translation" and isinstance(batching, DenoisingConfig)
-    return "denoising" if denoises else task
+    return task_of_model(model).with_batching(batching)
 
 
-HIDING: dict[Task, type] = {"masked_language": MaskedConfig, "denoising": DenoisingConfig}
-"""The batches of tasks that hide parts of plain texts."""
+HIDING = {task.batching: task for task in TASKS.values() if task.batching is not None}
+"""The tasks that hide parts of plain texts, by the batches which do."""
 
-OURS = (TokensConfig, WindowsConfig, PackedConfig, ExamplesConfig, FramesConfig, *HIDING.values())
+OURS = members(BatchingConfig)
 
 
 def check_batching(task: Task, batching: BatchingConfig) -> None:
@@ -118,30 +93,30 @@ def check_batching(task: Task, batching: BatchingConfig) -> None:
 
     And for a masked language model with others. Custom batches are let through.
     """
-    wanted = HIDING.get(task)
-    hides = isinstance(batching, (*HIDING.values(),))
+    wanted, hides = task.batching, type(batching) in HIDING
     if not isinstance(batching, OURS) or (type(batching) is wanted if wanted else not hides):
         return
     kind = f"train.batching.kind = {kind_of(batching)!r}"
     if wanted is not None:
         raise InputError(
-            f"{kind} hides no tokens, and a {task.replace('_', ' ')} model learns to say those: "
-            f"give {kind_of(wanted)!r}"
+            f"{kind} hides no tokens, and a {task.name.replace('_', ' ')} model learns to predict "
+            f"those: give {kind_of(wanted)!r}"
         )
     models = {
         "masked": "an encoder with model.head.kind = 'token'",
         "denoising": "model.kind = 'encoder_decoder'",
     }
-    raise InputError(f"{kind} is for {models[kind_of(batching)]}; this model is for {task}")
+    raise InputError(f"{kind} is for {models[kind_of(batching)]}; this model is for {task.name}")
 
 
-def check_corpus(wanted: Task, corpus: Corpus) -> None:
+def check_corpus(task: Task, corpus: Corpus) -> None:
     """Raise `InputError` if the data are for another task than the model."""
-    if corpus.task == (TASKS[wanted].learns_from or wanted):
+    if issubclass(corpus.kind, task.examples):
         return
-    raise InputError(
-        f"the data are for {corpus.task}, the model is for {wanted}: use {TASKS[corpus.task].model}"
-    )
+    other = TASKS.get(corpus.task)
+    kinds = " or ".join(kind.__name__ for kind in task.examples)
+    use = f"give examples of {kinds}" if other is None or other is task else f"use {other.model}"
+    raise InputError(f"the data are for {corpus.task}, the model is for {task.name}: {use}")
 
 
 @runtime_checkable
@@ -151,10 +126,10 @@ class HasTask(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def task(self) -> Task: ...
+    def task_value(self) -> Task: ...
 
 
 def wrong_task(model: HasTask, cannot: str) -> InputError:
     """The error for a model whose task is another; `cannot` says what it does not do."""
-    use = TASKS[model.task].command
-    return InputError(f"{model.name}: a {model.task} model {cannot}: use `{use}`")
+    task = model.task_value
+    return InputError(f"{model.name}: a {task.name} model {cannot}: use `{task.command}`")

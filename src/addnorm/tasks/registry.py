@@ -1,11 +1,10 @@
-"""The tasks of AddNorm by name."""
+"""The tasks of AddNorm by name, and those that others define."""
 
 from collections.abc import Mapping
+from typing import Any
 
-from addnorm.data.batches.batch import Loader
-from addnorm.data.batches.buckets import Denoising as DenoisingLoader
-from addnorm.data.batches.buckets import Masked
-from addnorm.data.examples import Task as TaskName
+from addnorm.errors import InputError, choices
+from addnorm.parts import named
 from addnorm.tasks.classification import Classification
 from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.hidden import Denoising, MaskedLanguage
@@ -16,7 +15,7 @@ from addnorm.tasks.tagging import Tagging
 from addnorm.tasks.task import Task
 from addnorm.tasks.translation import SequenceToSequence
 
-TASKS: Mapping[TaskName, Task] = {
+TASKS: Mapping[str, Task] = {
     task.name: task
     for task in (
         Language(),
@@ -33,8 +32,24 @@ TASKS: Mapping[TaskName, Task] = {
 """The tasks of AddNorm by name."""
 
 
-def task_of_batches(name: TaskName, loader: Loader[object]) -> Task:
-    """The task of batches from data of a task: what hides parts of plain texts is for another."""
-    if isinstance(loader, Masked):
-        return TASKS["masked_language"]
-    return TASKS["denoising" if isinstance(loader, DenoisingLoader) else name]
+def task_named(task: Any) -> Task:
+    """The task of this name, or the task itself where it is given as a value or its class.
+
+    A name is one of `TASKS`, `module:Class` of an imported module, or the name of an entry point in
+    `addnorm.parts`. Raises `InputError` for anything else.
+    """
+    if isinstance(task, str) and task in TASKS:
+        return TASKS[task]
+    try:
+        value = named(task) if isinstance(task, str) else task
+    except ValueError as error:
+        raise InputError(f"task = {task!r}: {error}") from error
+    if isinstance(value, type) and issubclass(value, Task):
+        value = value()
+    if isinstance(value, Task):
+        return value
+    if value is None:
+        raise InputError(f"task = {task!r}.{choices(str(task), TASKS)}")
+    raise InputError(
+        f"task = {value!r}: a task is a subclass of addnorm.tasks.task.Task, or a value"
+    )

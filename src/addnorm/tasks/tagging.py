@@ -1,18 +1,26 @@
 """Tagging: a tag for each word of a sentence, by itself or along a chain (CRF)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from addnorm.data import Corpus
 from addnorm.data.batches.batch import Batch
-from addnorm.data.examples import labels_of, words_of
-from addnorm.data.ids.encoding import IGNORE
+from addnorm.data.examples import Tagged
+from addnorm.data.ids.compact import Encoded
+from addnorm.data.ids.encoding import IGNORE, numbers_of
+from addnorm.data.ids.framing import words_as_read
+from addnorm.data.ids.layout import PerToken
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.metrics import scores as metrics
 from addnorm.models import Model
 from addnorm.nn.crf import CRFHead, best_tags
-from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task
+from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.measures import measured_by
+from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task, Valid
 
 
 class Tagging(Task):
@@ -22,11 +30,42 @@ class Tagging(Task):
     model = "model.kind = 'encoder' with model.head.kind = 'tagging'"
     metrics = ("f1", "surface_f1", "accuracy", "loss")
     command = "addnorm classify"
+    target_unit = "tokens"
+    examples = (Tagged,)
+    layout = PerToken()
     labels = True
+    classes = True
     exits_early = True
 
+    def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:
+        """`seqeval` finds entities."""
+        metrics.entity_scores([["O"]], [["O"]])
+
+    def encode(
+        self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
+    ) -> Iterator[Encoded]:
+        """The words of sentences in pieces, with the tag at the first piece of each word."""
+        assert tokenizers is not None
+        for i, example in enumerate(examples):
+            tokens, first = words_as_read(tokenizers.source, example.words())
+            targets = [IGNORE] * len(tokens)
+            for place, tag in zip(first, numbers_of(example.target_labels(), numbers), strict=True):
+                targets[place] = tag
+            yield Encoded(i, tokens, targets)
+
+    def measured_with(self, metric: str, settings: EvalConfig) -> str:
+        """How entities are found and compared."""
+        if metric == "accuracy":
+            return "words"
+        if metric in ("f1", "precision", "recall"):
+            how = "entities by type and span, as conlleval, micro-averaged"
+            return measured_by("seqeval", how)
+        if metric.startswith("surface_"):
+            return measured_by("seqeval", "unique surface forms of entities; case counts")
+        return ""
+
     def answers(
-        self, head: nn.Module, logits: Float[Tensor, "batch seq tags"], batch: Batch
+        self, head: nn.Module, logits: Float[Tensor, "batch seq tags"], batch: Batch, valid: Valid
     ) -> Mapping[int, list[int]]:
         """The tag of each word."""
         tags = tags_of(head, logits, batch.targets != IGNORE)
@@ -37,14 +76,14 @@ class Tagging(Task):
     ) -> Evaluation:
         """F1 over entities and over their surface forms, and the accuracy of words."""
         answers: dict[int, list[int]] = outputs.answers
-        gold = {i: labels_of(split.examples[i]) for i in answers}
+        gold = {i: split.examples[i].target_labels() for i in answers}
         tags = {
             i: filled([split.labels[label] for label in best], len(gold[i]))
             for i, best in answers.items()
         }
         sides = list(tags.values()), list(gold.values())
         scores = metrics.entity_scores(*sides)
-        scores |= metrics.surface_scores(*sides, [words_of(split.examples[i]) for i in tags])
+        scores |= metrics.surface_scores(*sides, [split.examples[i].words() for i in tags])
         flat = ([tag for sentence in side for tag in sentence] for side in sides)
         scores["accuracy"] = metrics.accuracy(*flat)
         return Evaluation(scores, {i: " ".join(sentence) for i, sentence in tags.items()})

@@ -1,24 +1,31 @@
 """The protocol of a task: what it learns from, how its predictions are made, scored and named."""
 
-from abc import ABC
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from addnorm.data import Corpus
 from addnorm.data.batches.batch import Batch, Loader
+from addnorm.data.batches.buckets import BatchingConfig
 from addnorm.data.examples import Example
-from addnorm.data.examples import Task as TaskName
-from addnorm.data.ids.compact import Encoded
+from addnorm.data.ids.compact import Compact, Encoded
+from addnorm.data.ids.encoding import EncodedCorpus
+from addnorm.data.ids.framing import around
+from addnorm.data.ids.layout import Layout
 from addnorm.data.scaling import Scaling
-from addnorm.data.tokenizing.pieces import Ids
+from addnorm.data.tokenizing.pieces import Advance, Ids
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.models import Model
-from addnorm.tasks.eval_config import EvalConfig, MetricName
+from addnorm.models import Model, ModelConfig
+from addnorm.models.encoder import valid_outputs
+from addnorm.tasks.eval_config import LOWER_IS_BETTER, EvalConfig
 from addnorm.training.loss import labels_loss_sum
+
+Valid = Bool[Tensor, "rows positions"] | None
+"""Which positions of a model's outputs are real; None where all are."""
 
 
 @dataclass(frozen=True)
@@ -97,42 +104,153 @@ class Outputs:
         return self.total_loss / max(self.n_targets, 1)
 
 
-class Task(ABC):
+class Task:
     """What a model is for: a value that training, evaluation, use and messages ask.
 
     A subclass says what is true of its task; `addnorm.tasks.registry.TASKS` lists those of AddNorm.
+    A task of your own is named by the head of its models: `task = MyTask()` in its configuration.
     """
 
-    name: ClassVar[TaskName]
+    # What it is called.
+
+    name: ClassVar[str]
     """The word for it in messages, files and `Run.task`."""
-    model: ClassVar[str]
+    model: ClassVar[str] = "a head of this task"
     """The setting of a recipe by which a model is for this task."""
-    metrics: ClassVar[tuple[MetricName, ...]]
-    """What can select the best weights; the first is the default."""
-    command: ClassVar[str]
+    command: ClassVar[str] = "addnorm predict"
     """The command that uses such a model on new data."""
-    target_unit: ClassVar[str] = "tokens"
+    target_unit: ClassVar[str] = "examples"
     """What the targets are: the unit of the speed of training."""
-    learns_from: ClassVar[TaskName | None] = None
-    """The task of the data where it is another: plain texts of which parts are hidden."""
-    labels: ClassVar[bool] = False
-    """Whether the outputs stand for labels, numbers or variables of the data."""
-    classes: ClassVar[bool] = True
-    """Whether each target is one of several classes, so that labels can be smoothed."""
+
+    # What it learns from.
+
+    examples: ClassVar[tuple[type[Example], ...]]
+    """The kinds of examples that it learns from."""
+    layout: ClassVar[Layout] = Layout()
+    """How the targets of an example belong to what is read, when it is cut and batched."""
+    batching: ClassVar[type | None] = None
+    """The batches without which it has no targets, where they hide parts of texts."""
     plain_texts: ClassVar[bool] = False
     """Whether the data are texts without labels."""
+    labels: ClassVar[bool] = False
+    """Whether the outputs stand for labels, numbers or variables of the data."""
+    classes: ClassVar[bool] = False
+    """Whether each target is one of several classes, so that labels can be smoothed."""
+
+    one_class: ClassVar[bool] = False
+    """Whether each example has one class, which may be taken for another."""
+
+    # What its models do.
+
+    writes_text: ClassVar[bool] = False
+    """Whether its models write text."""
+    decodes: ClassVar[bool] = False
+    """Whether `eval.decoding` says how its models write."""
     exits_early: ClassVar[bool] = False
     """Whether its outputs are probabilities, by which an early exit is taken."""
+    predicts_lines: ClassVar[bool] = True
+    """Whether an evaluation has a prediction in words for each example."""
+
+    # What it is measured by.
+
+    metrics: ClassVar[tuple[str, ...]] = ("loss",)
+    """What can select the best weights; the first is the default."""
+    lower_is_better: ClassVar[tuple[str, ...]] = LOWER_IS_BETTER
+    """Those of its metrics of which the lower figure is the better."""
+    written_metrics: ClassVar[tuple[str, ...]] = ()
+    """The metrics of texts that a model writes as `eval.decoding` says."""
+
+    def for_model(self, model: ModelConfig) -> "Task":
+        """The task with what it takes from the configuration of a model; by default nothing."""
+        return self
+
+    def with_batching(self, batching: BatchingConfig) -> "Task":
+        """The task of a model that learns from such batches; by default the same."""
+        return self
+
+    def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:
+        """Raise `InputError`, before the work, if a package is missing that the scores need."""
+
+    def check_data(self, model: ModelConfig, corpus: Corpus, labels: Sequence[str]) -> None:
+        """Raise `InputError` for data that do not fit the model; `labels` are those of its run."""
+
+    def encode(
+        self,
+        examples: Sequence[Any],
+        tokenizers: Tokenizers | None,
+        numbers: Mapping[str, int],
+    ) -> Iterator[Encoded]:
+        """The examples in ids, each with its place among them; `numbers` are those of the labels.
+
+        Examples to predict for have None in place of their targets, and no targets here.
+        `addnorm.data.ids.encoding` has the tools, such as `encoded_inputs` and `numbers_of`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no encode()")
+
+    def encode_corpus(
+        self,
+        corpus: Corpus,
+        tokenizers: Tokenizers | None,
+        numbers: Mapping[str, int],
+        advance: Advance,
+    ) -> EncodedCorpus:
+        """The three splits in ids (see `encode`); `advance` hears how texts come along."""
+        facts: Any = {"bos_id": 0, "pad_id": 0}
+        if tokenizers is not None:
+            facts = {"bos_id": tokenizers.target.bos_id, "pad_id": tokenizers.target.pad_id}
+        collected: Any = list
+        if corpus.medium == "text":
+            assert tokenizers is not None
+            before, after = around(self.name, tokenizers.source)
+            facts["special"] = (len(before), len(after))
+            collected = Compact.of
+        for split, examples in corpus.splits.items():
+            facts[split] = collected(self.encode(examples, tokenizers, numbers))
+        return EncodedCorpus(
+            self.name,
+            **facts,
+            reports=corpus.reports,
+            medium=corpus.medium,
+            n_labels=0 if corpus.medium == "text" else len(numbers),
+            layout=self.layout,
+        )
+
+    def warnings(self, corpus: Corpus, label: str | None) -> Iterator[str]:
+        """A sentence on each thing in the data that will disappoint.
+
+        `label` is the name of the column of labels, where the data have one.
+        """
+        return iter(())
+
+    # Its predictions.
 
     def answers(
-        self, head: nn.Module, logits: Float[Tensor, "..."], batch: Batch
+        self, head: nn.Module, logits: Float[Tensor, "..."], batch: Batch, valid: Valid
     ) -> Mapping[int, Any]:
-        """What is read from the outputs for each example, by its index; nothing by default."""
+        """What is read from the outputs for each example, by its index; nothing by default.
+
+        `valid` marks the real positions of the outputs, which may be fewer than those of the input.
+        """
         return {}
+
+    def result(
+        self, answer: Any, example: Any, tokenizers: Tokenizers | None, labels: Sequence[str]
+    ) -> Any:
+        """What a user gets for an example: by default its answer.
+
+        A dataclass or a mapping is written as a line of JSON with its names.
+        """
+        return answer
 
     def correct(self, logits: Float[Tensor, "..."], batch: Batch) -> int:
         """How many targets have the highest probability, where the task counts them here."""
         return 0
+
+    # Its scores.
+
+    def measured_with(self, metric: str, settings: EvalConfig) -> str:
+        """What a figure of a metric was measured with; empty where nothing can differ."""
+        return ""
 
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
@@ -158,9 +276,9 @@ class Task(ABC):
         correct = 0
         for batch in split.loader.batches():
             batch = batch.to(device)
-            logits = split.logits(model, batch)
-            loss = labels_loss_sum(model.head, logits, batch.targets).item()
+            logits, valid = split.logits(model, batch), valid_outputs(model, batch.inputs)
+            loss = labels_loss_sum(model.head, logits, batch.targets, valid=valid).item()
             batches.append((loss, batch.n_tokens))
-            answers.update(self.answers(model.head, logits, batch))
+            answers.update(self.answers(model.head, logits, batch, valid))
             correct += self.correct(logits, batch)
         return Outputs(tuple(batches), dict(sorted(answers.items())), correct)

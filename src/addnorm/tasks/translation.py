@@ -1,15 +1,25 @@
 """Sequence to sequence: a text from a text, an image or a clip, by an encoder–decoder."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from addnorm.data.examples import MEDIA, Example, Pair, target_text
+from addnorm.data import Corpus
+from addnorm.data.batches.buckets import BatchingConfig, DenoisingConfig
+from addnorm.data.examples import Captioned, Example, Pair, Transcribed
+from addnorm.data.ids.compact import Encoded
+from addnorm.data.ids.encoding import encoded_inputs, written_ids
+from addnorm.data.ids.framing import in_groups
+from addnorm.data.ids.layout import SourceAndTarget
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, Transcription, Translation, transcribe, translate
 from addnorm.metrics import scores as metrics
-from addnorm.metrics.scores import summary_scores
+from addnorm.metrics.scores import MEASURES, rouge_scores, summary_scores
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.tasks.eval_config import EvalConfig
+from addnorm.tasks.hidden import Denoising
+from addnorm.tasks.measures import MARKS, error_rates, measured_by
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task
 
 
@@ -20,6 +30,45 @@ class SequenceToSequence(Task):
     model = "model.kind = 'encoder_decoder'"
     metrics = ("loss", "bleu", "chrf", "wer", "cer", "rouge1", "rouge2", "rougeL")
     command = "addnorm generate"
+    target_unit = "tokens"
+    examples = (Pair, Captioned, Transcribed)
+    layout = SourceAndTarget()
+    classes = True
+    writes_text = True
+    decodes = True
+    written_metrics = ("bleu", "chrf", "exact", "wer", "cer", *MEASURES)
+
+    def with_batching(self, batching: BatchingConfig) -> Task:
+        """An encoder–decoder that learns from corrupted texts is a denoiser."""
+        return Denoising() if isinstance(batching, DenoisingConfig) else self
+
+    def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:
+        """`jiwer` counts errors, `rouge-score` compares summaries."""
+        if corpus.medium != "text":
+            metrics.transcription_scores(["a"], ["a"])
+        if settings.text_metrics == "summary":
+            rouge_scores(["a"], [["a"]])
+
+    def encode(
+        self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
+    ) -> Iterator[Encoded]:
+        """The source, or its image or sound, and the target, each with its end."""
+        assert tokenizers is not None
+        targets = written_ids(tokenizers.target, [one.target_text() for one in examples])
+        for read, ids in zip(_sources(examples, tokenizers), targets, strict=True):
+            yield replace(read, targets=ids)
+
+    def measured_with(self, metric: str, settings: EvalConfig) -> str:
+        """The package of the metric and its settings."""
+        if metric in ("bleu", "chrf"):
+            return f"sacrebleu {metrics.sacrebleu_signatures(settings.bleu_tokenize)[metric]}"
+        if metric in MEASURES:
+            how = "F1 on stems of lower-cased words, against the best reference"
+            return measured_by("rouge-score", how)
+        if metric.removeprefix("lead_") in MEASURES:
+            how = "the source's first sentence, otherwise as the summaries"
+            return measured_by("rouge-score", how)
+        return f"whole texts; {MARKS}" if metric == "exact" else error_rates(metric)
 
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
@@ -29,6 +78,15 @@ class SequenceToSequence(Task):
         predictions = _written(model, split, n_written)
         found = written_scores(predictions, split.examples, split.settings)
         return Evaluation({"perplexity": metrics.perplexity(outputs.loss), **found}, predictions)
+
+
+def _sources(examples: Sequence[Example], tokenizers: Tokenizers) -> Iterator[Encoded]:
+    """What is read: a text with its end alone, or an image or a clip."""
+    if not examples or examples[0].medium != "text":
+        return encoded_inputs(examples, None)
+    texts = [one.source_text() for one in examples]
+    ids = in_groups("translation", tokenizers.source, texts)
+    return (Encoded(i, row, []) for i, row in enumerate(ids))
 
 
 def _written(model: EncoderDecoderModel, split: EvaluationSplit, n: int | None) -> dict[int, str]:
@@ -42,7 +100,7 @@ def _written(model: EncoderDecoderModel, split: EvaluationSplit, n: int | None) 
     }
     if signals := [example.signal for example in chosen if example.signal is not None]:
         writer = Translation(model, target.bos_id, never=target.never_ids)
-        medium = MEDIA[type(split.examples[0])]
+        medium = split.examples[0].medium
         hypotheses = transcribe(Transcription(writer, signals, medium), decoding, **options)
     else:
         sources = [example.tokens for example in chosen]
@@ -74,8 +132,8 @@ def written_scores(
             "BLEU and chrF are measured against one reference, and there are several: set "
             "eval.text_metrics = 'summary' for ROUGE against the best"
         )
-    references = [target_text(one) for one in some]
+    references = [one.target_text() for one in some]
     scores = metrics.translation_scores(written, references, settings.bleu_tokenize)
-    if type(some[0]) in MEDIA:
+    if some[0].medium != "text":
         scores |= metrics.transcription_scores(written, references)
     return scores

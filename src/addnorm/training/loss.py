@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
@@ -109,14 +109,36 @@ def loss_sum(
     return loss(outputs, targets)
 
 
+@runtime_checkable
+class HasLoss(Protocol):
+    """A head whose outputs are learnt together: the ends of a span, the frames of a transcript."""
+
+    def loss_sum(
+        self, outputs: Tensor, targets: Tensor, valid: Bool[Tensor, "rows positions"] | None
+    ) -> Float[Tensor, ""]:
+        """The loss summed over the targets that are not -100.
+
+        `valid` marks the real positions of the outputs; None for all.
+        """
+        ...
+
+
 def labels_loss_sum(
     head: nn.Module,
     outputs: Float[Tensor, "*batch outputs"],
     targets: Shaped[Tensor, "*targets"],
     label_smoothing: float = 0.0,
     soft_targets: Float[Tensor, "*batch outputs"] | None = None,
+    *,
+    valid: Bool[Tensor, "rows positions"] | None = None,
 ) -> Float[Tensor, ""]:
-    """`loss_sum` of the outputs of a head, or `-log p` of all tags of each text by a CRF."""
+    """`loss_sum` of the outputs of a head, or the loss that the head itself has.
+
+    Of a CRF that is `-log p` of all tags of each text. `valid` marks the real positions of the
+    outputs.
+    """
+    if isinstance(head, HasLoss):
+        return head.loss_sum(outputs, targets, valid)
     if not isinstance(head, CRFHead):
         return loss_sum(outputs, targets, label_smoothing, soft_targets)
     return -_tags_log_likelihood(head.chain, outputs, targets, targets != IGNORE).sum()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from addnorm.data.batches.batch import Batch, counted
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
+from addnorm.models.encoder import valid_outputs
 from addnorm.nn.built import built
 from addnorm.nn.heads import TokenHead
 from addnorm.parts import kind_of
@@ -160,7 +161,8 @@ class Objective:
             return exits_cross_entropy_sum(map(self.adjusted, outputs), targets, smoothing, soft)
         head = model.head if isinstance(model, Model) else model
         [logits] = outputs
-        return labels_loss_sum(head, self.adjusted(logits), targets, smoothing, soft)
+        valid = valid_outputs(model, inputs)
+        return labels_loss_sum(head, self.adjusted(logits), targets, smoothing, soft, valid=valid)
 
     def _chunked_loss(
         self, model: Model, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None
@@ -175,7 +177,7 @@ class Objective:
         outputs = model.head(x, ctx)
         if self.r_drop:
             return r_drop_sum(outputs, targets, self.r_drop, smoothing, soft)
-        return labels_loss_sum(model.head, outputs, targets, smoothing, soft)
+        return labels_loss_sum(model.head, outputs, targets, smoothing, soft, valid=ctx.valid)
 
     def _custom_loss(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
         loss = module(logits, targets)

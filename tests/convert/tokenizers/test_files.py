@@ -23,7 +23,6 @@ from tests.convert.vocabularies import (
 from tokenizers import processors
 
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
-from addnorm.data.examples import Task
 from addnorm.data.ids.framing import as_read, words_as_read
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import (
@@ -178,7 +177,7 @@ def test_what_was_read_is_written(family: str, made: Made, tmp_path: Path) -> No
     check()
 
 
-TASKS: dict[str, Task] = {
+TASKS: dict[str, str] = {
     "gpt2": "language",
     "llama": "language",
     "bert": "classification",

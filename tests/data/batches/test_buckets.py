@@ -17,17 +17,21 @@ from addnorm.data.batches.buckets import (
     TokensConfig,
     WindowsConfig,
 )
-from addnorm.data.ids.encoding import Encoded, EncodedCorpus, encode
+from addnorm.data.ids.encoding import Encoded, EncodedCorpus
+from addnorm.data.ids.layout import SourceAndTarget
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
+from addnorm.tasks.registry import TASKS
 
 lengths = st.lists(st.integers(1, 12), min_size=1, max_size=40)
 
 
 def encoded(n_tokens: list[int], task="tagging") -> EncodedCorpus:
     examples = [Encoded(i, [4 + i] * n, [i] * n) for i, n in enumerate(n_tokens)]
-    return EncodedCorpus(task, bos_id=2, pad_id=0, train=examples, valid=examples)
+    layout = TASKS[task].layout
+    return EncodedCorpus(task, bos_id=2, pad_id=0, train=examples, valid=examples, layout=layout)
 
 
 def chars(corpus: Corpus, **options) -> tuple[EncodedCorpus, Tokenizers]:
@@ -182,7 +186,7 @@ def test_the_longer_side_of_a_pair_counts() -> None:
     examples = [
         Encoded(i, [4] * (10 if i % 2 else 2), [4] * (2 if i % 2 else 10)) for i in range(8)
     ]
-    corpus = EncodedCorpus("translation", 2, 0, examples)
+    corpus = EncodedCorpus("translation", 2, 0, examples, layout=SourceAndTarget())
     for batch in Buckets(corpus, examples, 20).batches():
         assert batch.inputs["source"].numel() <= 20
         assert batch.inputs["target"].numel() <= 20

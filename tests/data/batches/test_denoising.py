@@ -16,7 +16,7 @@ from addnorm.data.batches.denoising import (
     TextInfilling,
 )
 from addnorm.data.examples import Corpus, Text
-from addnorm.data.ids.encoding import IGNORE, EncodedCorpus, encode
+from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.special_tokens import (
     MASK,
@@ -27,6 +27,7 @@ from addnorm.data.tokenizing.special_tokens import (
 )
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 FIRST = 1000
 """The first sentinel's id; smaller ids are text."""

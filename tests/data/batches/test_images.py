@@ -18,10 +18,11 @@ from addnorm.data import Captioned, Corpus, Image, ImagesConfig, Labelled
 from addnorm.data.batches.augmentation import CutMixConfig, FlipConfig, MixupConfig
 from addnorm.data.batches.buckets import ExamplesConfig, PackedConfig, TokensConfig, WindowsConfig
 from addnorm.data.batches.images import Images, moved
-from addnorm.data.ids.encoding import EncodedCorpus, encode
+from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 RNG = np.random.default_rng(0)
 

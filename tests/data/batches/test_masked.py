@@ -20,11 +20,12 @@ from addnorm.data.batches.masked import (
     word_bounds,
 )
 from addnorm.data.examples import Corpus, Pair, Text
-from addnorm.data.ids.encoding import IGNORE, EncodedCorpus, encode
+from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.special_tokens import MASK, mask_id_of, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 BEGINS = st.lists(st.booleans(), min_size=1, max_size=60)
 SEEDS = st.integers(0, 2**32)

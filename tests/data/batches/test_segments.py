@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 
 from addnorm.data.batches.segments import Segments
 from addnorm.data.examples import Corpus, Text
-from addnorm.data.ids.encoding import EncodedCorpus, encode
+from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer
+from addnorm.tasks.encoding import encode
 
 LETTERS = "abcdefgh "
 

@@ -6,9 +6,10 @@ from tests.data.ids.test_forecast_windows import corpus
 
 from addnorm.data import Corpus, LabelledSeries, ScoredSeries
 from addnorm.data.batches.series_batches import SeriesBatches, SeriesBatchesConfig
-from addnorm.data.ids.encoding import EncodedCorpus, encode
+from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.ids.forecast_windows import encode_series
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 
 def test_batches_hold_windows_and_what_follows() -> None:

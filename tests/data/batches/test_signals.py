@@ -5,9 +5,10 @@ import torch
 from addnorm.data import Captioned, Clip, Corpus, Transcribed
 from addnorm.data.batches.buckets import ExamplesConfig, FramesConfig
 from addnorm.data.batches.signals import inputs_of
-from addnorm.data.ids.encoding import IGNORE, EncodedCorpus, encode
+from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig
+from addnorm.tasks.encoding import encode
 
 
 def spoken() -> tuple[EncodedCorpus, Tokenizers]:

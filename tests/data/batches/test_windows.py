@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from addnorm.data import Corpus, Text
 from addnorm.data.batches.buckets import Packed, PackedConfig, Windows, WindowsConfig
 from addnorm.data.ids.compact import Compact
-from addnorm.data.ids.encoding import Encoded, EncodedCorpus, encode
+from addnorm.data.ids.encoding import Encoded, EncodedCorpus
+from addnorm.data.ids.layout import NextToken
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 sizes = st.integers(1, 7)
 
@@ -163,7 +165,7 @@ def test_packed_documents_keep_their_place() -> None:
 def test_one_token_that_ends_a_text_and_begins_the_next_stands_once_and_is_learnt() -> None:
     """GPT-2's: as the end of a text it is a target like any other."""
     texts = [Encoded(0, [9, 1, 2], [1, 2, 9]), Encoded(1, [9, 3], [3, 9])]
-    corpus = EncodedCorpus("language", bos_id=9, pad_id=0, train=texts)
+    corpus = EncodedCorpus("language", bos_id=9, pad_id=0, train=texts, layout=NextToken())
     windows = WindowsConfig(batch_size=1, seq_len=8).windows(corpus, texts)
     assert windows.bos_id is None
     assert windows.stream.tolist() == [9, 1, 2, 9, 3, 9]
@@ -175,7 +177,9 @@ QUESTION = [Encoded(0, [1, 5, 6, 7, 8], [-100, -100, -100, 8, 2]), Encoded(1, [1
 
 def test_packed_conversations_learn_their_answers_alone() -> None:
     """Pieces of a long one in which nothing is answered are left out."""
-    corpus = EncodedCorpus("language", bos_id=1, pad_id=0, train=Compact.of(QUESTION))
+    corpus = EncodedCorpus(
+        "language", bos_id=1, pad_id=0, train=Compact.of(QUESTION), layout=NextToken()
+    )
     whole = PackedConfig(batch_size=2, seq_len=7).build(corpus).train
     [batch] = whole.batches()
     [[*row]] = batch.targets.tolist()
@@ -189,7 +193,7 @@ def test_packed_conversations_learn_their_answers_alone() -> None:
 def test_windows_of_conversations_are_refused() -> None:
     """Their stream is learnt token by token, questions among them."""
     for examples in (QUESTION, Compact.of(QUESTION)):
-        corpus = EncodedCorpus("language", bos_id=1, pad_id=0, train=examples)
+        corpus = EncodedCorpus("language", bos_id=1, pad_id=0, train=examples, layout=NextToken())
         with pytest.raises(InputError, match='answers alone are learnt: give kind = "tokens"'):
             WindowsConfig(batch_size=1, seq_len=4).build(corpus)
 

@@ -22,7 +22,7 @@ from addnorm.data import DataConfig, LinesConfig, TableConfig, TextConfig
 from addnorm.data.batches.buckets import WindowsConfig
 from addnorm.data.ids import cache as stored
 from addnorm.data.ids.cache import TextStore, can_keep, digest, is_whole, seal
-from addnorm.data.ids.encoding import EncodedCorpus, encode, id_type
+from addnorm.data.ids.encoding import EncodedCorpus, id_type
 from addnorm.data.tokenizing.codecs import SPECIALS
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import (
@@ -33,6 +33,7 @@ from addnorm.data.tokenizing.tokenizers import (
     WordConfig,
 )
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 TEXT = (
     "To be, or not to be:\r\nthat is the question. Grüße! e\u0301\u2028\n\n  Once \n more 😀\n" * 9

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, processors
 
 from addnorm.data import Corpus, Labelled
-from addnorm.data.ids.encoding import encode
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 NAMES = ["<pad>", "<unk>", "<s>", "</s>", "<x>", *"abcdefgh"]
 

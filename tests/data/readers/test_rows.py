@@ -34,7 +34,6 @@ from addnorm.data.examples import (
     Text,
     Transcribed,
 )
-from addnorm.data.ids.encoding import encode
 from addnorm.data.readers.rows import NOT_FINITE, Row, assemble, complete, lack
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.special_tokens import MASK, with_special_tokens
@@ -49,6 +48,7 @@ from addnorm.nn.positions import NoPositionConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run
+from addnorm.tasks.encoding import encode
 
 SIZES: Any = {"d_model": 8, "n_layers": 1, "attention": AttentionConfig(n_heads=1), "dropout": 0.0}
 PIXELS = torch.zeros(1, 4, 4, dtype=torch.uint8)

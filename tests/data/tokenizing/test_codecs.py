@@ -10,7 +10,6 @@ import pytest
 
 from addnorm.data import Corpus, Pair
 from addnorm.data.examples import Image, Text
-from addnorm.data.ids.encoding import encode
 from addnorm.data.tokenizing import codecs
 from addnorm.data.tokenizing.codecs import (
     BETWEEN_WORDS,
@@ -29,6 +28,7 @@ from addnorm.data.tokenizing.tokenizers import (
     train_tokenizer,
 )
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 
 class Bytes:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
-from addnorm.data.ids.encoding import encode
 from addnorm.data.tokenizing.lower_case import lower_case, lowered, lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import (
@@ -18,6 +17,7 @@ from addnorm.data.tokenizing.tokenizers import (
     TokenizerConfig,
     WordConfig,
 )
+from addnorm.tasks.encoding import encode
 
 TEXTS = ["Ein HUND sieht İzmir", "ΟΔΟΣ, ΟΔΟΣ STRAẞE", "ǅ und ÉTÉ", "  <PAD> <bos>", ""]
 CONFIGS = [BPEConfig(vocab_size=280), CharConfig(), WordConfig(), WordConfig(words="kim")]

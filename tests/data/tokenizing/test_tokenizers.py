@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
 from addnorm.data.examples import Corpus, Labelled, Pair, Text
-from addnorm.data.ids.encoding import encode
 from addnorm.data.ids.framing import as_read, words_as_read
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import (
@@ -25,6 +24,7 @@ from addnorm.data.tokenizing.tokenizers import (
     WordConfig,
 )
 from addnorm.errors import InputError
+from addnorm.tasks.encoding import encode
 
 TEXTS = [
     "the cat sat on the mat, the other cat did not",

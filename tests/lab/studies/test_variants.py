@@ -24,6 +24,7 @@ from addnorm.lab.studies.variants import (
 )
 from addnorm.nn.attention.patterns import WindowPatternConfig
 from addnorm.nn.norms import RMSNormConfig
+from addnorm.tasks.registry import TASKS
 
 
 @pytest.mark.parametrize(
@@ -185,19 +186,19 @@ def test_language_models_of_other_tokens_are_compared_by_characters(tmp_path: Pa
     other = variants(tmp_path, "tokenizer", '{kind = "char"}', '{kind = "bpe", vocab_size = 300}')
     assert tokens_differ(other)
     assert not tokens_differ(same)
-    assert comparable(same, "language", None, "loss") == "loss"
-    assert comparable(other, "language", None, "loss") == "bits_per_character"
-    assert comparable(same, "language", "bits_per_character", "loss") == "bits_per_character"
+    assert comparable(same, TASKS["language"], None, "loss") == "loss"
+    assert comparable(other, TASKS["language"], None, "loss") == "bits_per_character"
+    assert comparable(same, TASKS["language"], "bits_per_character", "loss") == "bits_per_character"
     with pytest.raises(InputError, match="take `metric` = bits_per_character"):
-        comparable(other, "language", "loss", "loss")
+        comparable(other, TASKS["language"], "loss", "loss")
     with pytest.raises(InputError, match="take `metric` = bleu"):
-        comparable(other, "translation", None, "loss")
+        comparable(other, TASKS["translation"], None, "loss")
     with pytest.raises(InputError, match="different tokens"):
-        comparable(other, "masked_language", "accuracy", "loss")
-    assert comparable(other, "translation", "bleu", "loss") == "bleu"
-    assert comparable(other, "classification", "loss", "accuracy") == "loss"
+        comparable(other, TASKS["masked_language"], "accuracy", "loss")
+    assert comparable(other, TASKS["translation"], "bleu", "loss") == "bleu"
+    assert comparable(other, TASKS["classification"], "loss", "accuracy") == "loss"
     with pytest.raises(InputError, match=r"not measured for language\..*Did you mean"):
-        comparable(same, "language", "bits_per_charakter", "loss")
+        comparable(same, TASKS["language"], "bits_per_charakter", "loss")
 
 
 def test_a_study_of_tokenizers_names_its_score(tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from torch.testing import assert_close
 from addnorm.cli.main import status
 from addnorm.data.batches.buckets import TokensConfig
 from addnorm.data.examples import Corpus, Scored
-from addnorm.data.ids.encoding import encode
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import WordConfig
 from addnorm.errors import InputError
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run
+from addnorm.tasks.encoding import encode
 
 ANIMALS = ["cat", "dog", "bird", "fish", "horse", "cow", "ant", "bee"]
 

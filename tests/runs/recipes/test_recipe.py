@@ -61,7 +61,7 @@ def test_missing_data_are_asked_for_of_a_kind_that_fits(model: ModelConfig, kind
 @pytest.mark.parametrize("task", RECIPES)
 def test_a_recipe_says_its_task(task: str, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(RECIPES[task])
-    assert task_of(read_recipe(tmp_path / "r.toml")) == task
+    assert task_of(read_recipe(tmp_path / "r.toml")).name == task
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ from random import Random
 from typing import Any, Generic, TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from addnorm.data.examples import Medium, Report
-from addnorm.data.ids.encoding import IGNORE, Encoded, EncodedCorpus
+from addnorm.data.ids.compact import IGNORE, Encoded
+from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.errors import InputError
 
 Item = TypeVar("Item")
@@ -158,28 +159,3 @@ def by_width(items: Sequence[Item], width: Callable[[Item], int], most: int) -> 
         else:
             batches.append([item])
     return batches
-
-
-def tensors(rows: Sequence[list[int]]) -> list[Int[Tensor, " _"]]:
-    """Each row of ids as a tensor."""
-    return [torch.tensor(row) for row in rows]
-
-
-def padded(rows: Sequence[Int[Tensor, " _"]], value: int, width: int) -> Int[Tensor, "batch seq"]:
-    """The rows as one tensor, filled up on the right."""
-    out = torch.full((len(rows), width), value)
-    for line, row in zip(out, rows, strict=True):
-        line[: len(row)] = row
-    return out
-
-
-def with_valid(
-    name: str, valid_name: str, rows: Sequence[Int[Tensor, " _"]], pad_id: int, width: int
-) -> dict[str, Tensor]:
-    """The rows as a model's argument, with the mask of what is no padding where there is any."""
-    tokens = {name: padded(rows, pad_id, width)}
-    lengths = torch.tensor([len(row) for row in rows])
-    if bool((lengths == width).all()):
-        return tokens
-    valid: Bool[Tensor, "batch seq"] = torch.arange(width) < lengths[:, None]
-    return {**tokens, valid_name: valid}

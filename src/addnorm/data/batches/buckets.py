@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
-import torch
 from pydantic import Field, PositiveInt
-from torch import Tensor
 
 from addnorm.config import config
 from addnorm.data.batches.batch import (
@@ -15,9 +13,6 @@ from addnorm.data.batches.batch import (
     by_width,
     check_medium,
     dice,
-    padded,
-    tensors,
-    with_valid,
 )
 from addnorm.data.batches.denoising import Denoising, DenoisingConfig
 from addnorm.data.batches.frames import Frames, FramesConfig
@@ -25,8 +20,9 @@ from addnorm.data.batches.images import ExamplesConfig, Images
 from addnorm.data.batches.masked import Masked, MaskedConfig
 from addnorm.data.batches.series_batches import SeriesBatchesConfig
 from addnorm.data.batches.windows import Packed, PackedConfig, Windows, WindowsConfig
-from addnorm.data.ids.compact import Encoded, texts_of
-from addnorm.data.ids.encoding import IGNORE, EncodedCorpus, Longer
+from addnorm.data.ids.compact import Encoded
+from addnorm.data.ids.encoding import EncodedCorpus, Longer
+from addnorm.data.ids.layout import Padding
 from addnorm.errors import InputError
 from addnorm.nn.built import built
 from addnorm.parts import Family
@@ -101,35 +97,11 @@ class Buckets(Loader[int]):
     def build(self, items: Sequence[int]) -> Batch:
         """The examples as the task's model takes them."""
         examples = [self.examples[i] for i in items]
-        name = "tokens" if self.corpus.task == "language" else "inputs"
-        read = self.padded(name, "valid", self._rows(examples))
-        if any(e.types for e in examples):
-            width = self.width(max(len(e.types) for e in examples))
-            read["types"] = padded(tensors([[*e.types] for e in examples]), 0, width)
-        targets = [e.targets for e in examples]
-        indices = [e.index for e in examples]
-        values = [e.values for e in examples if e.values is not None]
-        if values:
-            return Batch.of(read, torch.stack(values), indices)
-        if self.corpus.task == "classification":
-            return Batch.of(read, torch.tensor([label for [label] in targets]), indices)
-        labels = padded(tensors(targets), IGNORE, self.width(max(map(len, targets))))
-        if self.corpus.task != "translation":
-            return Batch.of(read, labels, indices)
-        shifted = [[self.corpus.bos_id, *target[:-1]] for target in targets]
-        read = self.padded("source", "source_valid", [e.tokens for e in examples])
-        return Batch.of(read | self.padded("target", "target_valid", shifted), labels, indices)
-
-    def _rows(self, examples: Sequence[Encoded]) -> list[list[int]]:
-        """What the model reads: a row an example, or of two texts that are read apart two."""
-        if not self.corpus.apart:
-            return [e.tokens for e in examples]
-        return [text for e in examples for text in texts_of(e)]
-
-    def padded(self, name: str, valid_name: str, rows: Sequence[list[int]]) -> dict[str, Tensor]:
-        """The rows as an argument of the model, with its mask where they are padded."""
-        width = self.width(max(map(len, rows)))
-        return with_valid(name, valid_name, tensors(rows), self.corpus.pad_id, width)
+        layout = self.corpus.layout
+        padding = Padding(self.corpus.bos_id, self.corpus.pad_id, self.width)
+        inputs = layout.inputs(examples, padding)
+        arguments, targets = layout.arranged(inputs, examples, padding)
+        return Batch.of(arguments, targets, [example.index for example in examples])
 
 
 @config

@@ -8,12 +8,13 @@ import torch
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from addnorm.config import WORD, Probability, config
-from addnorm.data.batches.batch import Batch, Loader, Loaders, padded, with_valid
+from addnorm.data.batches.batch import Batch, Loader, Loaders
 from addnorm.data.batches.masked import name_of
 from addnorm.data.batches.segments import Segment, SegmentBatches, Segments, tokenizer_of
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.ids.framing import around
+from addnorm.data.ids.padding import padded, with_valid
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.special_tokens import MASK, SENTINELS, mask_id_of, sentinel_ids_of
 from addnorm.data.tokenizing.tokenizers import Tokenizer

@@ -8,11 +8,12 @@ import torch
 from pydantic import Field, PositiveInt
 
 from addnorm.config import WORD, Probability, config
-from addnorm.data.batches.batch import Batch, Loader, Loaders, padded, with_valid
+from addnorm.data.batches.batch import Batch, Loader, Loaders
 from addnorm.data.batches.segments import Segment, SegmentBatches, Segments, tokenizer_of
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus, n_before
 from addnorm.data.ids.framing import around
+from addnorm.data.ids.padding import padded, with_valid
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.special_tokens import MASK, mask_id_of
 from addnorm.data.tokenizing.tokenizers import Tokenizer

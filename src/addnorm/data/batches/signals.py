@@ -6,12 +6,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from addnorm.data.batches.batch import Batch, padded, tensors, with_valid
+from addnorm.data.batches.batch import Batch
 from addnorm.data.examples import Medium
-from addnorm.data.ids.encoding import IGNORE, Encoded, EncodedCorpus
-
-SOURCE = {"inputs": "source", "valid": "source_valid"}
-"""What an encoder–decoder calls the inputs of an encoder."""
+from addnorm.data.ids.compact import Encoded
+from addnorm.data.ids.encoding import EncodedCorpus
+from addnorm.data.ids.layout import Padding
 
 
 def inputs_of(medium: Medium, signals: Sequence[Tensor]) -> dict[str, Tensor]:
@@ -43,12 +42,7 @@ def scaled(
 def batch_of(
     corpus: EncodedCorpus, examples: Sequence[Encoded], inputs: Mapping[str, Tensor]
 ) -> Batch:
-    """The batch of these inputs: with the classes, or with the texts, read shifted after bos."""
-    indices, targets = [one.index for one in examples], [one.targets for one in examples]
-    if corpus.task != "translation":
-        return Batch.of(dict(inputs), torch.tensor([label for [label] in targets]), indices)
-    width = max(map(len, targets))
-    shifted = tensors([[corpus.bos_id, *ids[:-1]] for ids in targets])
-    read = with_valid("target", "target_valid", shifted, corpus.pad_id, width)
-    source = {SOURCE[name]: tensor for name, tensor in inputs.items()}
-    return Batch.of(source | read, padded(tensors(targets), IGNORE, width), indices)
+    """The batch of these inputs, with the targets as the corpus lays them out."""
+    padding = Padding(corpus.bos_id, corpus.pad_id)
+    arguments, targets = corpus.layout.arranged(inputs, examples, padding)
+    return Batch.of(arguments, targets, [one.index for one in examples])

@@ -19,13 +19,11 @@ from addnorm.data.batches.batch import (
     Loaders,
     chunks,
     dice,
-    padded,
-    tensors,
-    with_valid,
 )
 from addnorm.data.batches.shuffle import shuffled
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
+from addnorm.data.ids.padding import padded, tensors, with_valid
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.errors import InputError
 

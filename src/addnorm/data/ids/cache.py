@@ -26,7 +26,14 @@ import xxhash
 from addnorm.atomic import atomic_file
 from addnorm.data.examples import Corpus, Report
 from addnorm.data.ids.compact import Compact
-from addnorm.data.ids.encoding import EncodedCorpus, characters_of, encode, id_type, write_texts
+from addnorm.data.ids.encoding import (
+    EncodedCorpus,
+    characters_of,
+    encode_texts,
+    id_type,
+    write_texts,
+)
+from addnorm.data.ids.layout import NextToken
 from addnorm.data.readers.plain_text import TextConfig
 from addnorm.data.readers.tables import TableConfig
 from addnorm.data.readers.text_files import find, given
@@ -108,7 +115,7 @@ class TextStore:
         if found is not None:
             return found
         with self.show("tokenising", characters) as advance:
-            return encode(corpus, tokenizers, (), advance)
+            return encode_texts(corpus, tokenizers, NextToken(), advance)
 
     def file(self, what: dict[str, Any], suffix: str) -> Path | None:
         """Where something made of the texts and of `what` is kept; None where nothing is."""
@@ -337,4 +344,5 @@ def mapped(file: Path, tokenizers: Tokenizers) -> EncodedCorpus | None:
         reports={split: Report(*report) for split, report in facts["reports"].items()},
         characters=characters,
         tokenizer=tokenizers.source,
+        layout=NextToken(),
     )

@@ -9,9 +9,11 @@ import numpy as np
 from jaxtyping import Shaped
 from torch import Tensor
 
-from addnorm.data.examples import Task
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.errors import InputError
+
+IGNORE = -100
+"""The target where nothing is to be predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,39 +205,13 @@ def side_by_side(one: Sequence[int], other: Sequence[int]) -> list[int]:
     return [0, len(one), len(one), len(one) + len(other)]
 
 
-def shortened(
-    task: Task,
-    example: Encoded,
-    max_len: int,
-    *,
-    special: tuple[int, int] = (0, 1),
-    apart: bool = False,
-) -> Encoded:
-    """The example cut to `max_len` positions.
-
-    What is read keeps its `special` tokens, so many before the text and after it; what is written
-    does not. Two texts that are read `apart` have as many positions each. Raises `InputError` where
-    no position is left for text.
-    """
-    tokens, targets = example.tokens, example.targets
-    if apart:
-        one, other = (_keep_special(text, max_len, special) for text in texts_of(example))
-        return replace(example, tokens=one + other, spans=side_by_side(one, other))
-    if task == "language":
-        return replace(example, tokens=tokens[:max_len], targets=targets[:max_len])
-    if task == "translation":
-        read = _keep_special(tokens, max_len, special)
-        return replace(example, tokens=read, targets=targets[:max_len])
-    if example.spans and len(tokens) > max_len:
-        return _shortened_pair(example, max_len)
-    return replace(
-        example,
-        tokens=_keep_special(tokens, max_len, special),
-        targets=_keep_special(targets, max_len, special) if task == "tagging" else targets,
-    )
+def shortened_apart(example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
+    """Two texts that are read each by itself, each cut to `max_len` positions."""
+    one, other = (keep_special(text, max_len, special) for text in texts_of(example))
+    return replace(example, tokens=one + other, spans=side_by_side(one, other))
 
 
-def _shortened_pair(example: Encoded, max_len: int) -> Encoded:
+def shortened_pair(example: Encoded, max_len: int) -> Encoded:
     """Two texts cut to `max_len` positions in all, the longer one first, each at its end.
 
     As `truncation="longest_first"` of Hugging Face's tokenizers, which leaves an odd place to the
@@ -261,8 +237,12 @@ def _shortened_pair(example: Encoded, max_len: int) -> Encoded:
     return replace(example, tokens=cut(example.tokens), types=cut(example.types), spans=())
 
 
-def _keep_special(ids: list[int], n: int, special: tuple[int, int]) -> list[int]:
-    """At most `n` ids: the first, and the special ones at the end."""
+def keep_special(ids: list[int], n: int, special: tuple[int, int]) -> list[int]:
+    """At most `n` ids: the first, and the `special` ones at the end.
+
+    Those are so many before the text and so many after it. Raises `InputError` where no position is
+    left for text.
+    """
     if len(ids) <= n:
         return ids
     if n <= sum(special):

@@ -12,6 +12,7 @@ from torch import Tensor
 from addnorm.data.examples import Corpus, Report, Series
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
+from addnorm.data.ids.layout import SeriesWindows
 from addnorm.data.scaling import Scaling, check_interval
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.errors import InputError
@@ -70,7 +71,7 @@ def encode_series(
             parts[split] = ForecastWindows(values, starts, look_back, horizon, one.season)
     return EncodedCorpus(
         "forecasting", 0, 0, parts["train"], parts["valid"], parts["test"],
-        reports=reports, medium="series",
+        reports=reports, medium="series", layout=SeriesWindows(),
     )  # fmt: skip
 
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from addnorm.data.examples import Example, Task, second_text, source_text
+from addnorm.data.examples import Example
 from addnorm.data.ids.compact import side_by_side
 from addnorm.data.ids.sentence_pairs import Read, pairs_as_read
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 
 
-def as_read(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def as_read(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """The ids of texts, with the special tokens with which a model of the task reads them.
 
     A tokenizer from elsewhere says itself what these are, but for the end of a text to continue.
@@ -39,7 +39,7 @@ def words_as_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int]
     return [*before, *ids, *after], [i + len(before) for i in first]
 
 
-def around(task: Task, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
+def around(task: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
     """The special tokens before and after each text, as a model of the task reads it."""
     before, after = tokenizer.before, tokenizer.after
     if before is None:
@@ -53,7 +53,7 @@ AT_ONCE = 4096
 """Texts that are tokenised at once."""
 
 
-def in_groups(task: Task, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
+def in_groups(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
     """The ids of texts as a model of the task reads them, not of all at once."""
     for i in range(0, len(texts), AT_ONCE):
         yield from as_read(task, tokenizer, texts[i : i + AT_ONCE])
@@ -69,8 +69,8 @@ def whole_texts(
     tokenizer: Tokenizer, examples: Sequence[Example], *, apart: bool = False
 ) -> Iterator[Read]:
     """What is read of each text, or of each two: together, or `apart`, each by itself."""
-    texts = [source_text(example) for example in examples]
-    seconds = [second_text(example) for example in examples]
+    texts = [example.source_text() for example in examples]
+    seconds = [example.second_text() for example in examples]
     if not any(seconds):
         return map(Read, in_groups("classification", tokenizer, texts))
     pairs = list(zip(texts, seconds, strict=True))

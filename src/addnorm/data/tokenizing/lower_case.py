@@ -1,21 +1,9 @@
 """Lower case, of texts and examples: labels and tags keep theirs."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, cast
 
-from addnorm.data.examples import (
-    Chat,
-    Clip,
-    Corpus,
-    Example,
-    Image,
-    Labelled,
-    LabelledSeries,
-    Pair,
-    Scored,
-    ScoredSeries,
-    Series,
-    Tagged,
-)
+from addnorm.data.examples import Chat, Corpus, Example
 
 
 def lower_case(text: str) -> str:
@@ -30,17 +18,19 @@ def lower_case(text: str) -> str:
 
 def lowered(example: Example) -> Example:
     """The example with its texts, but not its labels, in lower case."""
-    match example:
-        case Pair(source, target, others):
-            return Pair(lower_case(source), lower_case(target), tuple(map(lower_case, others)))
-        case Tagged(tokens, tags):
-            return Tagged(tuple(map(lower_case, tokens)), tags)
-        case Chat() | Image() | Clip() | Series() | LabelledSeries() | ScoredSeries():
-            return example
-        case Labelled(text, _, str(second)) | Scored(text, _, str(second)):
-            return replace(example, text=lower_case(text), text_pair=lower_case(second))
-        case _:
-            return replace(example, text=lower_case(example.text))
+    kind = type(example)
+    if isinstance(example, Chat) or not (kind.medium == "text" or kind.writes):
+        return example
+    labels = () if kind.writes else kind.targets
+    names = (one.name for one in fields(example) if one.name not in labels)  # pyright: ignore[reportArgumentType]
+    return replace(example, **{name: _lowered(getattr(example, name)) for name in names})  # pyright: ignore[reportArgumentType,reportUnknownVariableType]
+
+
+def _lowered(value: Any) -> Any:
+    """A text, or each of several, in lower case; anything else as it is."""
+    if isinstance(value, tuple):
+        return tuple(map(_lowered, cast(tuple[Any, ...], value)))
+    return lower_case(value) if isinstance(value, str) else value
 
 
 def lowered_corpus(corpus: Corpus) -> Corpus:

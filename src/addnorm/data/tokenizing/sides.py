@@ -37,7 +37,7 @@ class Tokenizers:
         if corpus.medium != "text":
             written = train_tokenizer(config, corpus.target_texts())
             return cls(written, written)
-        if getattr(config, "joint", True) or corpus.task != "translation":
+        if getattr(config, "joint", True) or not corpus.kind.writes:
             both = train_tokenizer(config, [*corpus.source_texts(), *corpus.target_texts()])
             return cls(both, both)
         return cls(

@@ -43,7 +43,6 @@ from addnorm.runs.files.lock import locked
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
-from addnorm.tasks.registry import TASKS
 
 MOST_SEEDS = 10_000
 """The largest number of seeds of a study."""
@@ -283,7 +282,7 @@ def study_of(
     assert first is not None
     check_several(variants, "`vary` gives one value: give two or more, with commas between")
     task = task_of(first)
-    metric = comparable(variants, task, options.metric, first.eval.metric or TASKS[task].metrics[0])
+    metric = comparable(variants, task, options.metric, first.eval.metric or task.metrics[0])
     earlier = read_settings(folder)
     if earlier is not None and {*earlier.vary} != {*vary}:
         fields = " and ".join(earlier.vary)

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 from addnorm.errors import InputError, choices
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, check_recipe, read_recipe, set_field
 from addnorm.runs.train.train_run import TrainingSetup
-from addnorm.tasks.eval_config import MetricName
-from addnorm.tasks.of_model import LABELLED
-from addnorm.tasks.registry import TASKS
+from addnorm.tasks.hidden import Hidden
+from addnorm.tasks.language import Language
+from addnorm.tasks.task import Task
 
 Fields = Mapping[str, str]
 """Fields of a recipe with their values, written as in TOML; a bare word is a string."""
@@ -237,23 +237,23 @@ def _needed_to_start(recipe: Recipe) -> str:
     return json.dumps(tree, sort_keys=True)
 
 
-def comparable(variants: Sequence[Variant], task: str, metric: str | None, usual: str) -> str:
+def comparable(variants: Sequence[Variant], task: Task, metric: str | None, usual: str) -> str:
     """Return the score by which variants are compared: `metric`, or the `usual` one of their task.
 
     Language models with different tokenizers are compared by bits per character. Raises
     `InputError` for a score of tokens where these differ, and for one that the task does not have.
     """
-    metrics: tuple[str, ...] = TASKS[task].metrics  # pyright: ignore[reportArgumentType]
-    metrics += (PER_CHARACTER,) if task == "language" else ()
+    language = isinstance(task, Language)
+    metrics = (*task.metrics, PER_CHARACTER) if language else task.metrics
     if metric is not None and metric not in metrics:
-        raise InputError(f"`metric = {metric}`: not measured for {task}.{choices(metric, metrics)}")
-    if task in LABELLED or not tokens_differ(variants):
+        raise InputError(
+            f"`metric = {metric}`: not measured for {task.name}.{choices(metric, metrics)}"
+        )
+    if task.labels or not tokens_differ(variants):
         return metric or usual
-    if metric is None and task == "language":
+    if metric is None and language:
         return PER_CHARACTER
-    per_token: tuple[MetricName | str, ...] = PER_TOKEN
-    if task in ("masked_language", "denoising"):
-        per_token = metrics
+    per_token = metrics if isinstance(task, Hidden) else PER_TOKEN
     if (metric or usual) in per_token:
         others = [name for name in metrics if name not in per_token]
         hint = f": take `metric` = {' or '.join(others)}" if others else ""

@@ -47,6 +47,7 @@ from addnorm.runs.recipes.recipe import (
     with_current_names,
 )
 from addnorm.runs.recipes.starting_model import sized, tree_of
+from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.of_model import has_labels, task_of_head
 
 QUANTIZATION, SCALING, VARIABLES = "quantization.json", "scaling.json", "variables.json"
@@ -290,7 +291,7 @@ def read_scaling(folder: Path, recipe: Recipe) -> Scaling | None:
     """
     if not isinstance(recipe.model, EncoderConfig):
         return None
-    if task_of_head(recipe.model.head) != "forecasting":
+    if not isinstance(task_of_head(recipe.model.head), Forecasting):
         return None
     return read_json(folder / SCALING, SCALES)
 

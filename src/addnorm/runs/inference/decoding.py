@@ -17,6 +17,7 @@ from addnorm.runs.files.generation_config import HUGGING_FACE_SEARCH
 from addnorm.runs.options import DecodingOptions
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.translation import SequenceToSequence
 
 OPTION_OF = {"no_repeat_ngram_size": "no_repeat_ngram"}
 """What options call the rules that have another name here."""
@@ -107,7 +108,7 @@ def _rules(run: TrainedModel, own: RulesConfig, given: Mapping[str, Any]) -> Rul
     if "forced_bos" not in given:
         return own
     forced_bos = given["forced_bos"]
-    if run.task != "translation":
+    if not isinstance(run.task_value, SequenceToSequence):
         raise InputError(
             f"forced_bos = {forced_bos}: only a translation has a first token to force, and "
             f"{run.name} is for {run.task}: give it a prompt that begins so"

@@ -12,11 +12,9 @@ from addnorm.data.readers.series import SeriesTable, read_series, step_at
 from addnorm.data.readers.text_files import find
 from addnorm.data.scaling import check_interval
 from addnorm.errors import InputError
-from addnorm.models import EncoderConfig
-from addnorm.nn.forecast import ForecastHeadConfig
-from addnorm.nn.patches import SeriesEmbeddingConfig
 from addnorm.runs.inference.results import Forecast
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.of_model import wrong_task
 
 MOST_STEPS = 1_000_000
@@ -61,13 +59,10 @@ def window_of(run: TrainedModel) -> tuple[int, int]:
 
     Raises `InputError` for a model that forecasts nothing.
     """
-    model = run.recipe.model
-    if run.task != "forecasting" or not isinstance(model, EncoderConfig):
+    task = run.task_value
+    if not isinstance(task, Forecasting):
         raise wrong_task(run, "does not forecast")
-    assert isinstance(model.input, SeriesEmbeddingConfig)
-    assert isinstance(model.head, ForecastHeadConfig)
-    assert model.input.look_back is not None
-    return model.input.look_back, model.head.horizon
+    return task.look_back, task.horizon
 
 
 def read_like(run: TrainedModel, file: Path) -> SeriesTable:

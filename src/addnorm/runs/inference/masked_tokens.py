@@ -15,6 +15,7 @@ from addnorm.runs.inference.denoiser import before_gap, fill_gaps
 from addnorm.runs.inference.results import Candidate, Filled
 from addnorm.runs.inference.text import batch_logits
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.hidden import Denoising, Hidden
 from addnorm.tasks.of_model import wrong_task
 
 MASKED = re.compile("|".join(map(re.escape, MASKS)))
@@ -22,7 +23,7 @@ MASKED = re.compile("|".join(map(re.escape, MASKS)))
 
 def check_fills(run: TrainedModel) -> None:
     """Raise `InputError` for a model of another task, whatever files are to be filled."""
-    if run.task not in ("masked_language", "denoising"):
+    if not isinstance(run.task_value, Hidden):
         raise wrong_task(run, "fills no masks: train one on batches of kind masked or denoising")
 
 
@@ -40,7 +41,7 @@ def fill(
     """Fill the masks of each text (see `Run.fill`); `first` is the number of texts before."""
     if top_k < 1:
         raise InputError(f"`top_k = {top_k}`: must be at least 1")
-    if run.task == "denoising":
+    if isinstance(run.task_value, Denoising):
         return fill_gaps(run, texts, decoding_for(run), first)
     check_fills(run)
     tokenizer = run.tokenizers.source

@@ -42,10 +42,12 @@ from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig, che
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.files.generation_config import SpeechPrompt, speech_prompt
 from addnorm.runs.inference.decoding import later
+from addnorm.runs.inference.predictions import predicted
 from addnorm.runs.inference.results import Classified
 from addnorm.runs.inference.sentence_vectors import pooled
 from addnorm.runs.options import Pooling
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.classification import Classification
 from addnorm.tasks.of_model import wrong_task
 
 
@@ -62,7 +64,7 @@ def classify_files(
     A file that cannot be read is left out if `skipped` returns after taking the `InputError`; by
     default it raises it.
     """
-    if run.task != "classification":
+    if not isinstance(run.task_value, Classification):
         raise wrong_task(run, "has no classes")
     read = _reader(run)
     for some in _groups(read, files, batch_size, skipped):
@@ -85,7 +87,8 @@ def transcribe_files(
     """
     model = run.model
     if not isinstance(model, EncoderDecoderModel):
-        raise wrong_task(run, "writes no text")
+        yield from _read_off(run, files, skipped, batch_size)
+        return
     target = run.tokenizers.target
     read, medium = _reader(run), run.medium
     assert medium is not None
@@ -110,6 +113,23 @@ def transcribe_files(
         done += len(some)
         for (file, _), best in zip(some, found, strict=True):
             yield file, best
+
+
+def _read_off(
+    run: TrainedModel,
+    files: Sequence[Path],
+    skipped: Callable[[InputError], None],
+    batch_size: int,
+) -> Iterator[tuple[Path, list[Generated]]]:
+    """The texts that an encoder's outputs spell, without a decoder."""
+    kinds = (one for one in run.task_value.examples if one.writes and one.medium == run.medium)
+    kind = next(kinds, None)
+    if kind is None or not run.task_value.writes_text:
+        raise wrong_task(run, "writes no text")
+    for some in _groups(_reader(run), files, batch_size, skipped):
+        examples = [kind(signal, "") for _, signal in some]  # pyright: ignore[reportCallIssue]
+        for (file, _), text in zip(some, predicted(run, examples), strict=True):
+            yield file, [text]
 
 
 def _prompt(run: TrainedModel) -> SpeechPrompt:

@@ -16,6 +16,7 @@ from addnorm.errors import InputError, refuse
 from addnorm.runs.files.folder import VARIABLES
 from addnorm.runs.inference.results import Classified
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.classification import Classification
 from addnorm.tasks.of_model import wrong_task
 
 
@@ -83,7 +84,7 @@ def _answered(
 ) -> Iterator[SeriesAnswer]:
     inputs = side_by_side([values for _, values in some])
     outputs = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
-    classes = run.task == "classification"
+    classes = isinstance(run.task_value, Classification)
     rows = outputs.float().softmax(-1) if classes else outputs.float()
     for (name, _), row in zip(some, rows.tolist(), strict=True):
         if classes:

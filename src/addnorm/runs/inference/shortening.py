@@ -1,4 +1,4 @@
-"""Long texts in use: shortened as training shortened them."""
+"""Long texts in use: shortened as training shortened them, or refused."""
 
 import json
 from collections.abc import Sequence
@@ -7,11 +7,12 @@ from warnings import warn
 
 from addnorm.atomic import atomic_write
 from addnorm.data.batches.buckets import TokensConfig
-from addnorm.data.ids.compact import Encoded, shortened
+from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.framing import around
 from addnorm.data.ids.sentence_pairs import Read
 from addnorm.errors import Shortened
-from addnorm.models import DecoderConfig
+from addnorm.generate.next_token import positions_for
+from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
 
@@ -27,18 +28,27 @@ def most_tokens(recipe: Recipe) -> int | None:
     return batching.max_len if batching.longer == "shorten" else None
 
 
-def as_shortened(run: TrainedModel, read: Sequence[Read]) -> list[Read]:
-    """What a model reads of each text or pair, shortened as in training, with a warning."""
+def examples_as_shortened(run: TrainedModel, examples: Sequence[Encoded]) -> list[Encoded]:
+    """What a model reads of each example, shortened as in training, with a warning."""
     most = most_tokens(run.recipe)
-    if most is None or all(len(one.ids) <= most for one in read):
-        return [*read]
+    if most is None or all(len(one.tokens) <= most for one in examples):
+        return [*examples]
     warn(
         f"{run.name}: texts of more than {most} tokens are shortened, as in training: "
         f"train.batching.max_len = {most}",
         Shortened,
-        stacklevel=3,
+        stacklevel=4,
     )
-    return [_cut(run, one, most) for one in read]
+    before, after = around(run.task, run.tokenizers.source)
+    special = (len(before), len(after))
+    return [run.task_value.layout.shortened(one, most, special) for one in examples]
+
+
+def as_shortened(run: TrainedModel, read: Sequence[Read]) -> list[Read]:
+    """What a model reads of each text or pair, shortened as in training, with a warning."""
+    examples = [Encoded(i, one.ids, [], None, None, *one[1:]) for i, one in enumerate(read)]
+    cut = examples_as_shortened(run, examples)
+    return [Read(one.tokens, one.types, one.spans) for one in cut]
 
 
 def ids_as_shortened(run: TrainedModel, ids: Sequence[list[int]]) -> list[list[int]]:
@@ -46,11 +56,15 @@ def ids_as_shortened(run: TrainedModel, ids: Sequence[list[int]]) -> list[list[i
     return [one.ids for one in as_shortened(run, [*map(Read, ids)])]
 
 
-def _cut(run: TrainedModel, read: Read, most: int) -> Read:
-    before, after = around(run.task, run.tokenizers.source)
-    example = Encoded(0, read.ids, [], types=read.types, spans=read.spans)
-    cut = shortened(run.task, example, most, special=(len(before), len(after)))
-    return Read(cut.tokens, cut.types, cut.spans)
+def check_lengths(
+    model: DecoderModel | EncoderModel | EncoderDecoderModel,
+    encoded: Sequence[Sequence[int]],
+    first: int,
+) -> None:
+    """Raise `InputError` for the first text that has more tokens than the model has positions."""
+    embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
+    for number, ids in enumerate(encoded, start=first + 1):
+        positions_for(embed, number, ids)
 
 
 def write_most_tokens(folder: Path, run: TrainedModel) -> None:

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from addnorm.data.examples import Task
 from addnorm.data.ids.framing import apart_as_read, around, as_read, prompts_as_read, words_as_read
 from addnorm.data.ids.sentence_pairs import Read, pairs_as_read
 from addnorm.data.readers.tables import reads_pairs
@@ -27,7 +26,6 @@ from addnorm.generate import (
     translate,
 )
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
-from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
@@ -44,11 +42,16 @@ from addnorm.runs.inference.results import (
     TextPair,
 )
 from addnorm.runs.inference.sentence_vectors import SentenceVectors, pooled
-from addnorm.runs.inference.shortening import as_shortened, ids_as_shortened
+from addnorm.runs.inference.shortening import as_shortened, check_lengths, ids_as_shortened
 from addnorm.runs.options import GenerateOptions, Pooling
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.classification import Classification
+from addnorm.tasks.hidden import Denoising
+from addnorm.tasks.multi_label import MultiLabel
 from addnorm.tasks.of_model import wrong_task
-from addnorm.tasks.tagging import filled, tags_at
+from addnorm.tasks.regression import Regression
+from addnorm.tasks.tagging import Tagging, filled, tags_at
+from addnorm.tasks.task import Task
 
 Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
 """What stands in for a model: a compiled graph, or early exits at which tokens leave it."""
@@ -76,7 +79,7 @@ def write(
     plain = not (stop or compiled)
     if run.reads_files:
         return transcribed(run, told, decoding, max_new_tokens, plain=plain)
-    if run.task == "denoising":
+    if isinstance(run.task_value, Denoising):
         return restored(run, told, decoding, max_new_tokens, plain=plain, first=first)
     target = run.tokenizers.target
     match run.model:
@@ -244,11 +247,11 @@ def classify(
 
     Raises `InputError` as `tag` does, and for a threshold outside [0, 1].
     """
-    if run.task != "multi_label":
-        check_use(run, "classification", "does not classify texts")
+    several = isinstance(run.task_value, MultiLabel)
+    if not several:
+        check_use(run, Classification, "does not classify texts")
     if not 0.0 <= threshold <= 1.0:
         raise InputError(f"`threshold = {threshold}`: must be at least 0 and at most 1")
-    several = run.task == "multi_label"
     batches = _of_texts(run, texts, batch_size, first)
     rows = [row for y in batches for row in (y.sigmoid() if several else y.softmax(-1)).tolist()]
     return [Classified.of(run.labels, row, threshold if several else None) for row in rows]
@@ -261,7 +264,7 @@ def predict(
     first: int = 0,
 ) -> Float[Tensor, "texts outputs"]:
     """The numbers of each text or pair; `first` came before. Raises `InputError` as `tag` does."""
-    check_use(run, "regression", "gives no numbers")
+    check_use(run, Regression, "gives no numbers")
     none = torch.empty(0, len(run.labels), device=run.device)
     return torch.cat([none, *map(at_least_float32, _of_texts(run, texts, batch_size, first))])
 
@@ -296,7 +299,7 @@ def tag(
 
     Raises `InputError` if the model is for another task, or a sentence is too long for it.
     """
-    check_use(run, "tagging", "does not tag words")
+    check_use(run, Tagging, "does not tag words")
     tokenizer = run.tokenizers.source
     n_after = len(around("tagging", tokenizer)[1])
     results: list[list[str]] = []
@@ -317,21 +320,10 @@ def tag(
     return results
 
 
-def check_use(run: TrainedModel, task: str, cannot: str) -> None:
+def check_use(run: TrainedModel, task: type[Task], cannot: str) -> None:
     """Raise `InputError` unless the run's model is for the task."""
-    if run.task != task:
+    if not isinstance(run.task_value, task):
         raise wrong_task(run, cannot)
-
-
-def check_lengths(
-    model: DecoderModel | EncoderModel | EncoderDecoderModel,
-    encoded: Sequence[Sequence[int]],
-    first: int,
-) -> None:
-    """Raise `InputError` for the first text that has more tokens than the model has positions."""
-    embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
-    for number, ids in enumerate(encoded, start=first + 1):
-        positions_for(embed, number, ids)
 
 
 @torch.inference_mode()
@@ -376,7 +368,7 @@ def _hidden(
 ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
     """The final hidden states of the texts, and their context."""
     model, tokenizer = run.model, run.tokenizers.source
-    task: Task = "classification"
+    task = "classification"
     if isinstance(model, EncoderDecoderModel):
         task = "translation"
         if folder is not None:

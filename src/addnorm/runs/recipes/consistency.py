@@ -21,16 +21,15 @@ from addnorm.data.batches.buckets import (
     TokensConfig,
     WindowsConfig,
 )
-from addnorm.data.examples import Task
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, choices
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.tasks.eval_config import EvalConfig
-from addnorm.tasks.of_model import check_batching, task_of_training
-from addnorm.tasks.registry import TASKS
+from addnorm.tasks.of_model import check_batching, task_of_training, writes_text
+from addnorm.tasks.task import Task
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.settings import TrainConfig
 
@@ -51,7 +50,7 @@ def check_input(
     # Custom data are assumed to fit the model's input; `encode` checks the examples.
     medium = medium_of(data) or MEDIA.get(reads, "text")
     fitting = [name for name, one in MEDIA.items() if one == medium] or ["tokens"]
-    has_text = medium == "text" or isinstance(model, EncoderDecoderConfig)
+    has_text = medium == "text" or writes_text(model)
     kind = f"data.kind = {kind_of(data)!r}"
     batched = next((m for m, one in BATCHED.items() if isinstance(batching, one)), medium)
     rules = [
@@ -119,7 +118,7 @@ def check_input(
 def check_targets(train: TrainConfig, task: Task, place: Place) -> None:
     """Raise `InputError` for a setting about classes where numbers or several labels are learnt."""
     for name in ("r_drop", "label_smoothing"):
-        if (value := getattr(train, name)) and not TASKS[task].classes:
+        if (value := getattr(train, name)) and not task.classes:
             raise InputError(
                 f"{place(['train', name])}: train.{name} = {value} is for classes: several labels "
                 "and numbers have none, so leave it out"
@@ -179,17 +178,17 @@ def check_training(
         check_batching(task, train.batching)
     except InputError as error:
         raise InputError(f"{place(['train', 'batching', 'kind'])}: {error}") from error
-    if train.logit_adjustment and task not in ("classification", "tagging"):
+    if train.logit_adjustment and not (task.labels and task.classes):
         raise InputError(
             f"{place(['train', 'logit_adjustment'])}: train.logit_adjustment is for classes and "
-            f"tags, and this model is for {task.replace('_', ' ')}: leave it out"
+            f"tags, and this model is for {task.name.replace('_', ' ')}: leave it out"
         )
     check_targets(train, task, place)
     metric = settings.metric
-    if metric is not None and metric not in TASKS[task].metrics:
+    if metric is not None and metric not in task.metrics:
         raise InputError(
-            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for {task}."
-            f"{choices(str(metric), TASKS[task].metrics)}"
+            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for "
+            f"{task.name}.{choices(str(metric), task.metrics)}"
         )
     reads_text = isinstance(model, DecoderConfig) or model.input.kind == "tokens"
     if metric in ("wer", "cer") and reads_text:

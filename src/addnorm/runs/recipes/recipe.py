@@ -12,7 +12,6 @@ from pydantic import TypeAdapter, ValidationError
 from addnorm.config import config, problem_of
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus, DataConfig
-from addnorm.data.examples import Task
 from addnorm.data.readers.chat import PLAIN
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
@@ -27,6 +26,7 @@ from addnorm.runs.recipes.error_messages import chooses, classes_in, explain, hi
 from addnorm.runs.recipes.starting_model import MODEL, merged, model_tree
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.of_model import task_of_training
+from addnorm.tasks.task import Task
 from addnorm.training.settings import TrainConfig
 
 

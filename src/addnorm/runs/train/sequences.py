@@ -18,6 +18,7 @@ from addnorm.runs.inference.text import write
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.translation import SequenceToSequence
 from addnorm.training.progress import text_progress
 
 FACTS, PARTIAL, WHOLE = "sequences.json", "sequences.partial.txt", "sequences.txt"
@@ -37,7 +38,7 @@ def written_sequences(
     data = recipe.data
     if not isinstance(data, ParallelConfig):
         raise InputError("`sequences` needs data.kind = 'parallel', a file of lines to translate")
-    if teacher.task != "translation":
+    if not isinstance(teacher.task_value, SequenceToSequence):
         raise wrong_task(teacher, "does not translate, as `sequences` needs")
     _check_readable(data)
     sources = [line for _, line in data.lines(data.train[0])]  # which the teacher reads in its way

@@ -12,7 +12,6 @@ from torch import nn
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Loaders, build_loaders
-from addnorm.data.examples import source_text, target_text
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.errors import InputError
@@ -59,8 +58,6 @@ from addnorm.runs.saving import write_around
 from addnorm.runs.train.teacher import begin_from, check_student, open_teacher
 from addnorm.runs.train.warnings import size_of, warnings_for
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.tasks.eval_config import LOWER_IS_BETTER
-from addnorm.tasks.registry import TASKS
 from addnorm.training.adapters import Adapted, adapt
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.distillation import learned_maps
@@ -159,12 +156,12 @@ class TrainingSetup:
             return f"; {size_of(int(lengths.sum()), _tokens(used))}"
         examples = [self.data.corpus.splits[split][encoded.index] for encoded in used]
         target = size_of(
-            sum(len(target_text(example)) for example in examples), _tokens(used, "targets")
+            sum(len(example.target_text()) for example in examples), _tokens(used, "targets")
         )
         if self.encoded.medium != "text":
             return f"; {target}"
-        source = size_of(sum(len(source_text(example)) for example in examples), _tokens(used))
-        if self.encoded.task != "translation":
+        source = size_of(sum(len(example.source_text()) for example in examples), _tokens(used))
+        if not self.data.corpus.kind.writes:
             return f"; {source}"
         return f"; source {source}; target {target}"
 
@@ -236,7 +233,7 @@ class TrainingSetup:
         def score(_: nn.Module) -> dict[str, float]:
             return evaluator.evaluate(self.model, settings.valid_examples).scores
 
-        lower = metric in LOWER_IS_BETTER
+        lower = metric in self.data.task.lower_is_better
         return Validation(
             score,
             metric,
@@ -344,7 +341,7 @@ def fit(setup: TrainingSetup, folder: Path, console: Console, until: int | None 
     run = run.written_to(folder) if setup.adapted is None else run
     on_cpu = resolve_device(recipe.train.device).type == "cpu"
     kernels = kernels_of(folder, console) if on_cpu else nullcontext()
-    with kernels, ProgressBar(console, TASKS[run.task].target_unit) as bar:
+    with kernels, ProgressBar(console, run.task_value.target_unit) as bar:
         with checked_trainer(
             recipe,
             run.model,

@@ -1,9 +1,7 @@
 """Warnings before training about settings that will disappoint, and what to do about them."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from math import isfinite
 from typing import Any, cast, get_args
 
 import torch
@@ -11,7 +9,6 @@ import xxhash
 
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Images, Loader, Packed, Windows
-from addnorm.data.examples import Labelled, Task, content_digest, labels_of, source_text
 from addnorm.data.ids.compact import Compact
 from addnorm.data.readers.plain_text import TextConfig
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -24,6 +21,7 @@ from addnorm.runs.encoded_data import EncodedData
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.train.short_run import settings_without_effect
 from addnorm.tasks.eval_config import WRITING, EvalConfig
+from addnorm.tasks.task import Task
 from addnorm.training.precision import resolve_device
 
 LONG = 2**20
@@ -37,15 +35,14 @@ def warnings_for(
     return [
         *_precision(recipe),
         *_r_drop(recipe),
-        *_writing(recipe, data.encoded.task),
+        *_writing(recipe, data.task),
         *_vocabulary(recipe, learnt),
         *_positions(recipe),
         *_batches(recipe, train),
         *settings_without_effect(recipe.train, len(train), validates=len(data.encoded.valid) > 0),
-        *_labels(data.corpus),
+        *_of_task(recipe, data),
         *_never_learnt(data.corpus),
         *_in_train_too(data),
-        *_numbers(recipe, data.corpus),
         *_single_lines(recipe, data),
     ]
 
@@ -64,11 +61,11 @@ def _writing(recipe: Recipe, task: Task) -> Iterator[str]:
     """Settings about written texts, of which this model writes none while it is measured."""
     defaults = EvalConfig()
     unused = [name for name in WRITING if getattr(recipe.eval, name) != getattr(defaults, name)]
-    if task in ("language", "denoising"):  # `generate` decodes
+    if task.decodes:  # `generate` does
         unused = [name for name in unused if name != "decoding"]
-    if unused and task != "translation":
+    if unused and not task.written_metrics:
         names = " and ".join(f"eval.{name}" for name in unused)
-        what = task.replace("_", " ")
+        what = task.name.replace("_", " ")
         yield f"{names}: of texts that are written, and {what} is measured without: leave it out"
 
 
@@ -175,27 +172,17 @@ def _too_large(train: Loader[Any]) -> str | None:
     return None
 
 
-def _labels(corpus: Corpus | None) -> Iterator[str]:
-    """One label for all texts, or hardly any of them twice."""
-    if corpus is None or not isinstance(corpus.train[0], Labelled):
-        return
-    counts = Counter(one.label for one in corpus.train if isinstance(one, Labelled))
-    if len(counts) == 1:
-        yield f"all training texts have the label {next(iter(counts))!r}: there is nothing to learn"
-    elif len(words := [one for one in counts if _number(one) is None]) > 20 and (
-        counts.total() < 2 * len(counts)
-    ):
-        yield (
-            f"{counts.total():,} training texts have {len(counts):,} different labels, such as "
-            f"{min(words, key=len)!r}: is the column of labels another one?"
-        )
+def _of_task(recipe: Recipe, data: EncodedData) -> Iterator[str]:
+    """What the task finds in the data, such as labels that are numbers."""
+    if data.corpus is not None:
+        yield from data.task.warnings(data.corpus, getattr(recipe.data, "label", None))
 
 
 def _never_learnt(corpus: Corpus | None) -> Iterator[str]:
     """Labels of which every example was held out for validation."""
     if corpus is None or not corpus.labels:
         return
-    learnt = {label for one in corpus.train for label in labels_of(one)}
+    learnt = {label for one in corpus.train for label in one.target_labels()}
     missing = [label for label in corpus.labels if label not in learnt]
     if learnt and missing:  # numbers have names, which no example says
         others = f", nor any of {len(missing) - 1} others" if missing[1:] else ""
@@ -209,9 +196,9 @@ def _in_train_too(data: EncodedData) -> Iterator[str]:
     """What is read of examples that are learnt, and measured or tested on."""
     encoded = data.encoded
     measured = [split for split in ("valid", "test") if len(encoded.splits[split])]
-    if not measured or encoded.task == "forecasting":  # whose parts are of one series
+    learnt = {*_digests(data, "train")} if measured else set[str]()
+    if not learnt:
         return
-    learnt = {*_digests(data, "train")}
     what = "texts" if encoded.medium == "text" else encoded.medium
     for split in measured:
         digests = _digests(data, split)
@@ -228,36 +215,8 @@ def _digests(data: EncodedData, split: str) -> Sequence[str]:
     if corpus is None:
         assert isinstance(encoded, Compact)
         return [*map(xxhash.xxh3_128_hexdigest, map(bytes, encoded.tokens.arrays()))]
-    return corpus.pieces.get(split) or [*map(content_digest, corpus.splits[split])]
-
-
-def _numbers(recipe: Recipe, corpus: Corpus | None) -> Iterator[str]:
-    """Classes that are measurements: numbers that are not whole, or hardly any of them twice."""
-    if corpus is None or not isinstance(corpus.train[0], Labelled):
-        return
-    counts = Counter(one.label for one in corpus.train if isinstance(one, Labelled))
-    found = {label: number for label in counts if (number := _number(label)) is not None}
-    numbers = list(found.values())
-    if len(numbers) < 0.9 * len(counts):  # one in ten may be "unknown" or the like
-        return
-    broken = [number for number in numbers if number != int(number)]
-    if broken or (len(counts) > 20 and counts.total() < 5 * len(counts)):
-        column = getattr(recipe.data, "label", None)
-        where = f"the column {column!r} holds" if column else "the labels hold"
-        yield (
-            f"{where} {len(found):,} different numbers such as {next(iter(found))}, each a "
-            f"class of its own: to predict a number, read it as values = {column or 'value'!r} of "
-            "a table, with the head's problem = 'regression'"
-        )
-
-
-def _number(label: str) -> float | None:
-    """The number that a label is, also with a decimal comma, a currency or a per cent sign."""
-    try:
-        number = float(label.strip("%$€£¥ ").replace(",", "."))
-    except ValueError:
-        return None
-    return number if isfinite(number) else None
+    digests = (example.digest() for example in corpus.splits[split])
+    return corpus.pieces.get(split) or [*filter(None, digests)]
 
 
 def _single_lines(recipe: Recipe, data: EncodedData) -> Iterator[str]:
@@ -275,7 +234,7 @@ def _characters(data: EncodedData, split: str) -> int:
     """The characters of the first text of a split; none of an image."""
     if data.corpus is None:
         return int(data.encoded.characters[split][0])
-    return 0 if data.tokenizers is None else len(source_text(data.corpus.splits[split][0]))
+    return 0 if data.tokenizers is None else len(data.corpus.splits[split][0].source_text())
 
 
 def size_of(characters: int, tokens: int) -> str:

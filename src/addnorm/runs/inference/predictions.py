@@ -1,0 +1,89 @@
+"""Predictions of any task for new examples, by what the task says of them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from addnorm.data.batches.batch import Batch
+from addnorm.data.batches.signals import inputs_of
+from addnorm.data.examples import Example
+from addnorm.data.ids.compact import Encoded
+from addnorm.data.ids.layout import Padding
+from addnorm.errors import InputError, TextError
+from addnorm.models.encoder import valid_outputs
+from addnorm.runs.inference.shortening import check_lengths, examples_as_shortened
+from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.of_model import wrong_task
+
+Row = Mapping[str, Any]
+"""The fields of an example without its targets, such as those of a line of JSON."""
+
+
+def predict_rows(
+    run: TrainedModel, rows: Sequence[Row | Example], batch_size: int = 64, first: int = 0
+) -> list[Any]:
+    """The result of the run's task for each row; `first` is the number of rows before these.
+
+    Raises `InputError` if the task has a command of its own for that, and `TextError` for a row of
+    other fields, or one that is too long.
+    """
+    kind = next((one for one in run.task_value.examples if one.may_lack_targets()), None)
+    if kind is None:
+        raise wrong_task(run, "does not predict for rows")
+    examples = [
+        row if isinstance(row, Example) else _example(kind, row, first + n)
+        for n, row in enumerate(rows, 1)
+    ]
+    return [*predicted(run, examples, batch_size, first)]
+
+
+def _example(kind: type[Example], row: object, number: int) -> Example:
+    if not isinstance(row, Mapping):
+        raise TextError(f"row {number}: not an object with the fields of {kind.__name__}")
+    try:
+        return kind.to_predict(cast(Row, row))
+    except InputError as error:
+        raise TextError(f"row {number}: {error}") from error
+
+
+@torch.inference_mode()
+def predicted(
+    run: TrainedModel, examples: Sequence[Example], batch_size: int = 64, first: int = 0
+) -> Iterator[Any]:
+    """The result of the run's task for each example, in batches and in their order."""
+    task, model = run.task_value, run.model
+    numbers = {label: n for n, label in enumerate(run.labels)}
+    for start in range(0, len(examples), batch_size):
+        group = examples[start : start + batch_size]
+        encoded = [*task.encode(group, run.text, numbers)]
+        inputs = {name: x.to(run.device) for name, x in _inputs(run, encoded, first + start)}
+        logits = model(**inputs)
+        batch = Batch(inputs, torch.empty(0, device=run.device), 0, [one.index for one in encoded])
+        answers = task.answers(model.head, logits, batch, valid_outputs(model, inputs))
+        for i, example in enumerate(group):
+            yield task.result(answers[i], example, run.text, run.labels)
+
+
+def _inputs(
+    run: TrainedModel, encoded: Sequence[Encoded], first: int
+) -> Iterator[tuple[str, Tensor]]:
+    """The arguments of the model."""
+    signals = [one.signal for one in encoded if one.signal is not None]
+    if signals:
+        assert run.medium is not None
+        yield from inputs_of(run.medium, signals).items()
+        return
+    encoded = examples_as_shortened(run, encoded)
+    check_lengths(run.model, [one.tokens for one in encoded], first)
+    padding = Padding(pad_id=run.tokenizers.source.pad_id)
+    yield from run.task_value.layout.inputs(encoded, padding).items()
+
+
+def as_json(result: Any) -> dict[str, Any]:
+    """A result with its names, as a line of JSON has them."""
+    if is_dataclass(result) and not isinstance(result, type):
+        return asdict(result)
+    return dict(cast(Row, result)) if isinstance(result, Mapping) else {"prediction": result}

@@ -1,0 +1,86 @@
+"""Tasks of a whole input: a class, labels or numbers; of two texts read apart, a similarity."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from addnorm.data import Corpus
+from addnorm.data.examples import Scored
+from addnorm.data.ids.compact import Encoded
+from addnorm.data.ids.encoding import EncodedCorpus, encoded_inputs
+from addnorm.data.ids.layout import Apart
+from addnorm.data.tokenizing.pieces import Advance
+from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.errors import InputError
+from addnorm.models import ModelConfig
+from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class OfWholeInputs(Task):
+    """Something of a whole text, image, clip or series, or of two texts.
+
+    A bi-encoder (Reimers & Gurevych 2019) reads two texts `apart`, each by itself.
+    """
+
+    labels: ClassVar[bool] = True
+
+    apart: bool = False
+
+    def for_model(self, model: ModelConfig) -> Task:
+        """With a similarity head, the two texts are read apart."""
+        return replace(self, apart=isinstance(model.head, SimilarityHeadConfig))
+
+    def check_data(self, model: ModelConfig, corpus: Corpus, labels: Sequence[str]) -> None:
+        """Raise `InputError` where a bi-encoder has no two texts, or numbers beyond a cosine's."""
+        if isinstance(model.head, SimilarityHeadConfig):
+            check_pairs(model.head, corpus)
+
+    def encode(
+        self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
+    ) -> Iterator[Encoded]:
+        """Whole inputs, with the special tokens around texts."""
+        inputs = encoded_inputs(examples, tokenizers, apart=self.apart)
+        for example, read in zip(examples, inputs, strict=True):
+            yield self.with_target(read, example, numbers)
+
+    def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
+        """An input with what is to be predicted of it."""
+        raise NotImplementedError
+
+    def encode_corpus(
+        self,
+        corpus: Corpus,
+        tokenizers: Tokenizers | None,
+        numbers: Mapping[str, int],
+        advance: Advance,
+    ) -> EncodedCorpus:
+        """As `Task.encode_corpus`; texts that are read apart are laid out apart."""
+        encoded = super().encode_corpus(corpus, tokenizers, numbers, advance)
+        return replace(encoded, layout=Apart()) if self.apart else encoded
+
+
+def check_pairs(head: SimilarityHeadConfig, corpus: Corpus) -> None:
+    """Raise `InputError` for data without a second text, or with numbers beyond a cosine's."""
+    if not corpus.train[0].second_text():
+        raise InputError(
+            "model.head.kind = 'similarity' compares two texts, and the data have one: name the "
+            "column of the second in data.text_pair"
+        )
+    values = [one.values for one in corpus.train if isinstance(one, Scored)]
+    if not values or head.problem != "regression":
+        return
+    if len(values[0]) > 1:
+        raise InputError(
+            f"a cosine is one number, and the data have {len(values[0])} of each pair: name one "
+            "column in data.values"
+        )
+    (least,), (most,) = min(values), max(values)
+    low, high = sorted((2 * head.range[0] - head.range[1], head.range[1]))
+    if least < low or most > high:
+        raise InputError(
+            f"the data have numbers from {least:g} to {most:g}, and with model.head.range = "
+            f"{[*head.range]} cosines stand for {low:g} to {high:g}: give range = "
+            f"[{least:g}, {most:g}]"
+        )
