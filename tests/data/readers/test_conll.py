@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from addnorm.data import ConllConfig, Labelled, LinesConfig, Tagged
 from addnorm.data.readers.conll import conllu_columns
