@@ -41,7 +41,7 @@ FORMER = {
 REMAINING = {
     "CONTRIBUTING.md": 1,
     "src/checking": 11,
-    "src/cli": 32,
+    "src/cli": 3,
     "src/convert": 53,
     "src/data": 95,
     "src/generate": 6,
@@ -49,7 +49,7 @@ REMAINING = {
     "src/lab": 2,
     "src/prune": 7,
     "src/quantize": 3,
-    "src/runs": 177,
+    "src/runs": 103,
     "src/tasks": 14,
     "src/training": 30,
     "tests/bench": 1,

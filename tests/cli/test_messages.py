@@ -205,8 +205,10 @@ def texts_in(tree: ast.AST) -> Iterator[str]:
             yield str(node.value)
 
 
-ARGUMENTS_OF_PROCESSES = {"lab/speedrun.py", "lab/markup.py", "demo/__init__.py", "bench/run.py"}
-"""Files that start or print commands, or have style sheets."""
+ARGUMENTS_OF_PROCESSES = {
+    *("lab/speedrun.py", "lab/markup.py", "demo/__init__.py", "bench/run.py", "runs/options.py")
+}
+"""Files that declare options, start or print commands, or have style sheets."""
 
 
 OF_COMMANDS = {"--import {}", "addnorm train --resume"}

@@ -102,7 +102,7 @@ def test_two_processes_in_one_folder(tmp_path: Path, addnorm: Command) -> None:
 def test_what_is_no_run(tmp_path: Path, addnorm: Command) -> None:
     (tmp_path / "empty").mkdir()
     code, _, err = addnorm("train", "--resume", tmp_path / "empty")
-    assert (code, "no run to go on with" in err) == (2, True)
+    assert (code, "no run to resume" in err) == (2, True)
     code, _, err = addnorm("train", tmp_path / "empty")
     assert (code, "goes on with `--resume" in err) == (2, True)
 

@@ -404,7 +404,7 @@ RUNS = [
     ("language", "config.json", "[]", "config.json"),
     ("language", "config.json", "[" * 100_000, "config.json: damaged"),
     ("language", "model.safetensors", CUT, "model.safetensors"),
-    ("language", "model.safetensors", GONE, "training has not finished: go on with"),
+    ("language", "model.safetensors", GONE, "training has not finished: resume it with"),
     ("language", "model.safetensors", TEXT, "model.safetensors"),
     ("language", "model.safetensors", EMPTY, "model.safetensors"),
     ("language", "tokenizer.json", CUT, "tokenizer.json is not a tokenizer"),
@@ -448,7 +448,7 @@ def test_checkpoints(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         shutil.rmtree(run)
         shutil.copytree(run_of("language"), run)
     words = ["train", "--resume", run, "--model.d_model", 32]
-    check(addnorm, tmp_path, words, "--model.d_model: a run that goes on keeps it")
+    check(addnorm, tmp_path, words, "--model.d_model: a resumed run keeps it")
     words = ["train", run_of("language").parent / "language.toml", "--out", run]
     check(addnorm, tmp_path, words, "holds a run already | --resume")
 

@@ -31,7 +31,7 @@ def evaluate(
 
     Any field of its recipe can be given here, after the run: `--eval.decoding.beams 5`,
     `--data.root DIR`, `--data.test other.txt`.
-    Example: `addnorm evaluate runs/my --split valid --predictions said.txt`.
+    Example: `addnorm evaluate runs/my --split valid --predictions answers.txt`.
 
     Parameters
     ----------

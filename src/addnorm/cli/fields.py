@@ -32,7 +32,7 @@ def fields_to_keep_model(words: Iterable[str], instead: str) -> dict[str, str]:
 
 
 class UnknownWordError(InputError):
-    """A word among a command's arguments is no option of it; `status` knows the nearest one."""
+    """A word that is not an option of its command; `message_of` adds the nearest one."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -53,8 +53,8 @@ def fields_given(words: Iterable[str]) -> dict[str, str]:
         if not (word.startswith("--") and (whole or (field and table in TABLES))):
             if name == "resume":
                 raise InputError(
-                    "--resume is for `addnorm train`, which goes on with any run that was stopped, "
-                    "as `addnorm train --resume runs/my`: this command begins anew"
+                    "--resume is for `addnorm train`, which resumes any run that was stopped, "
+                    "as `addnorm train --resume runs/my`: this command begins a new one"
                 )
             raise UnknownWordError(word)
         if not equals:
@@ -83,16 +83,17 @@ def settings_of(table: str) -> list[str]:
     assert spec is not None
     assert spec.origin is not None
     tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    [cls] = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]
-    return [ast.unparse(one.target) for one in cls.body if isinstance(one, ast.AnnAssign)]
+    [cls] = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
+    return [ast.unparse(node.target) for node in cls.body if isinstance(node, ast.AnnAssign)]
 
 
 def unknown_field(word: str, options: Iterable[str]) -> str:
     """The message for a word that is neither an option nor a field, with the nearest of both."""
     name = word.removeprefix("--").partition("=")[0]
     settings = [f"{table}.{field}" for table in SETTINGS for field in settings_of(table)]
-    known = [*settings, *(f"model.{one}" for one in ("d_model", "n_layers", "dropout", "max_len"))]
-    exact = [full for full in known if "." not in name and full.partition(".")[2] == name]
+    sizes = ("d_model", "n_layers", "dropout", "max_len")
+    names = [*settings, *(f"model.{size}" for size in sizes)]
+    exact = [full for full in names if "." not in name and full.partition(".")[2] == name]
     hint = f" Did you mean '--{exact[0]}'?" if exact else ""
-    near = hint or nearest(f"--{name}", [*options, *(f"--{full}" for full in known)])
+    near = hint or nearest(f"--{name}", [*options, *(f"--{full}" for full in names)])
     return f"{word!r} is neither an option nor a field such as --train.lr.{near}"

@@ -36,7 +36,7 @@ def fill(
     is written as `\n`; `--json` writes texts exactly.
 
     A denoiser such as T5 fills each mask, or `<extra_id_0>`, with as many tokens as it likes; below
-    the text stands what it said there. BART writes the whole text anew.
+    the text stand its spans. BART writes the whole text again.
     Example: `addnorm fill runs/my --text "To be or [MASK] to be"`.
 
     Parameters

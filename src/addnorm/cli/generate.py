@@ -45,7 +45,7 @@ class Speed(Where):
     exit
         Let a token leave at the first early exit that is sure of it: `confidence:0.9` for two
         likeliest tokens more than 0.9 apart, `entropy:0.3` for an entropy below 0.3 nats. Prompts
-        take every layer. The mean layers of a token are said of each text, on standard error.
+        take every layer. The mean layers of a token of each text are printed on standard error.
     """
 
     compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
@@ -73,7 +73,7 @@ class Speed(Where):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PromptOptions:
-    """What is continued, and how it is read.
+    """The input of the model, and how it is read.
 
     Parameters
     ----------

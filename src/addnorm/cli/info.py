@@ -54,7 +54,7 @@ def info(
     console.print(describe(what))
     if verify:
         n = check_digests(what)
-        n += sum(len(check_checkpoint(one)) for one in checkpoints_in(what / "checkpoints"))
+        n += sum(len(check_checkpoint(file)) for file in checkpoints_in(what / "checkpoints"))
         console.print(f"verified: {n} files are as they were saved")
 
 

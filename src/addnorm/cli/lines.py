@@ -71,14 +71,14 @@ STRICT = Reading()
 
 
 class SkipCounter:
-    """Prints each error of what is skipped, and at the end how many: `2 of 7 files skipped`.
+    """Prints the error of each input that is skipped, then how many: `2 of 7 files skipped`.
 
     Where nothing is to be skipped, it raises the first.
     """
 
-    def __init__(self, reading: Reading, several: str, one: str | None = None) -> None:
+    def __init__(self, reading: Reading, several: str, single: str | None = None) -> None:
         self.skips, self.n = reading.errors == "skip", 0
-        self.several, self.one = several, one or several
+        self.several, self.single = several, single or several
 
     def __call__(self, error: InputError) -> None:
         if not self.skips:
@@ -91,7 +91,7 @@ class SkipCounter:
 
     def __exit__(self, *_: object) -> None:
         if self.n:
-            what = self.one if self.n == 1 else self.several
+            what = self.single if self.n == 1 else self.several
             print(f"addnorm: {self.n} {what} skipped", file=sys.stderr)
 
 
@@ -117,7 +117,7 @@ class Lines:
     r"""The lines of the files, or of standard input where there are none or one is `-`.
 
     Lines end at "\n" alone. They come in groups worth a batch, or fewer as soon as nothing more is
-    there: a pause in a pipe is no reason to wait.
+    there: a pause in a pipe does not delay them.
     """
 
     def __init__(
@@ -134,10 +134,10 @@ class Lines:
         """The number of lines before each file, and its name."""
 
     def answers(self, answer: Callable[[int, list[Any]], Sequence[T]]) -> Iterator[tuple[int, T]]:
-        """What `answer` says of each line, with the number of the line.
+        """The answer to each line, with the number of the line.
 
         It is called with the number of lines before a group and the group. Where it raises
-        `TextError`, the lines of the group are tried apart, to find the one that is meant. Any
+        `TextError`, halves of the group are tried, to find the line that is meant. Any
         other error is about no line, and ends all.
         """
         with self.skipped:
@@ -148,7 +148,7 @@ class Lines:
         self, answer: Callable[[int, list[Any]], Sequence[T]], first: int, group: list[Any]
     ) -> Iterator[tuple[int, T]]:
         try:
-            found = answer(first, group)
+            answers = answer(first, group)
         except TextError as error:
             if len(group) == 1:
                 self.skipped(TextError(f"{self._place(first)}: {error}"))
@@ -157,13 +157,13 @@ class Lines:
             yield from self._answers(answer, first, group[:half])
             yield from self._answers(answer, first + half, group[half:])
         else:
-            yield from enumerate(found, start=first + 1)
+            yield from enumerate(answers, start=first + 1)
 
     def groups(self, size: int = 256) -> Iterator[tuple[int, list[Any]]]:
         """Groups of lines, each after the number of lines before it.
 
-        Raises `InputError`, with file and line, for what is missing or cannot be decoded, after
-        all lines before it have been given.
+        Raises `InputError`, with file and line, for a missing file and a line that cannot be
+        decoded, after all lines before it have been given.
         """
         for file in self.files or [STANDARD_INPUT]:
             if file == STANDARD_INPUT:
@@ -215,7 +215,7 @@ class Lines:
         """The file and line of the line after so many."""
         if before in self.places:
             return self.places[before]
-        first, name = next(one for one in reversed(self.begun) if one[0] <= before)
+        first, name = next(begun for begun in reversed(self.begun) if begun[0] <= before)
         return f"{name}:{before - first + 1}"
 
     def _decoded(self, name: str, number: int, line: bytes) -> str | TextError:
@@ -264,10 +264,10 @@ def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
 
 def pair_of(line: str, number: int) -> tuple[str, str]:
     """The two texts of a line. Raises `TextError` where it has not one tab between them."""
-    one, *others = line.split("\t")
+    first, *others = line.split("\t")
     if len(others) != 1:
         raise TextError(f"text {number}: {len(others)} tabs, and a pair is two texts with one tab")
-    return one, others[0]
+    return first, others[0]
 
 
 def one_line(text: str) -> str:

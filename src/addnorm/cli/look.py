@@ -16,7 +16,7 @@ from addnorm.errors import InputError
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What is shown of it.
+    """The parts of a model that are shown.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def look(
 ) -> None:
     """Draw what happens inside a model on one text: attention, positions, sizes and gradients.
 
-    Attention is what the model itself used. Up to six heads are drawn large, with the text beside
+    Attention is what the model itself used. Up to six heads are drawn large, with the text next to
     them; of more, each is drawn small and their mean large. Below stand what positions do by
     distance, the mean attention by distance, and layer by layer the size of the residual stream and
     of what every sublayer adds, and their gradients.

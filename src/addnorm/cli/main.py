@@ -33,14 +33,20 @@ def check_number(_: object, value: object) -> None:
 
     Of a group of options, each is checked, and the error is an `InputError` that names it.
     """
-    for one in cast(tuple[object, ...], value) if isinstance(value, tuple) else (value,):
-        if problem := _problem(one):
+    for number in _each(value):
+        if problem := _problem(number):
             raise ValueError(problem)
     if is_dataclass(value):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
     for name, given in value.items() if isinstance(value, dict) else ():
-        if problem := _problem(given):
-            raise InputError(f"`{name} = {given}`: {problem}")
+        for number in _each(given):
+            if problem := _problem(number):
+                raise InputError(f"`{name} = {number}`: {problem}")
+
+
+def _each(value: object) -> tuple[object, ...]:
+    """The values of an option that may be given again; of any other, its one value."""
+    return cast(tuple[object, ...], value) if isinstance(value, tuple) else (value,)
 
 
 def _problem(value: object) -> str:

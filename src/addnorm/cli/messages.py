@@ -48,16 +48,16 @@ def in_options(message: str, app: App, words: Sequence[str]) -> str:
 
     def option(match: re.Match[str]) -> str:
         name, value = match.groups()
-        known = options.get(plain(name)) or _abbreviated(name, options, words)
+        meant = options.get(plain(name)) or _abbreviated(name, options, words)
         if (
-            known is None
+            meant is None
             and fields
             and name.partition(".")[0] in (PARTS if "." not in name else TABLES)
         ):
-            known = f"--{name}"
-        if known is None:
+            meant = f"--{name}"
+        if meant is None:
             return match[0]
-        return known if value is None else f"{known} {value.strip(chr(39))}"
+        return meant if value is None else f"{meant} {value.strip(chr(39))}"
 
     return NAME.sub(option, message)
 
@@ -130,7 +130,7 @@ def _of_arguments(error: CycloptsError, app: App) -> str:
 
 
 def _not_a_value(error: CoercionError, argument: Any, token: Any) -> str:
-    """The message for a word that is no value of an option."""
+    """The message for a word that is not a value of an option."""
     given = f"{token.keyword or _shown(argument)} {token.value or repr('')}"
     if valid := [*literals(argument.hint)]:
         return f"{given}: no such choice.{choices(token.value, valid)}"
@@ -145,12 +145,12 @@ def literals(hint: Any) -> Iterator[str]:
         for word in get_args(hint):
             yield str(word).lower() if isinstance(word, bool) else str(word)
     else:
-        for one in get_args(hint):
-            yield from literals(one)
+        for inner in get_args(hint):
+            yield from literals(inner)
 
 
 def _options(arguments: Any) -> list[str]:
-    return [name for one in arguments for name in one.names if name.startswith("--")]
+    return [name for argument in arguments for name in argument.names if name.startswith("--")]
 
 
 def _name(argument: Any) -> str:

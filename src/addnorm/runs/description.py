@@ -71,7 +71,7 @@ def describe_run(folder: Path) -> RenderableType:
 
 
 def _weights(folder: Path) -> str:
-    """What is known of the weights of a Hugging Face folder. Raises if they do not fit it."""
+    """The rows about the weights of a Hugging Face folder. Raises if they do not fit it."""
     inner = places_of(folder)[-1]
     if not any((inner / name).exists() for name in (SAFE, INDEX)):
         pickled = (

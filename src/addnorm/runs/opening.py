@@ -1,4 +1,4 @@
-"""Opening a folder as a run: one of ours, one from Hugging Face, or an adapter beside its base."""
+"""Opening a folder as a run: one of ours, one from Hugging Face, or an adapter with its base."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -76,7 +76,7 @@ def _opened_otherwise(
         model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
         return TrainedModel(folder, *saved, model.to(device))
     command = resume_command(folder, saved.recipe)
-    raise InputError(f"{folder}: training has not finished: go on with `{command}`")
+    raise InputError(f"{folder}: training has not finished: resume it with `{command}`")
 
 
 def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> TrainedModel:

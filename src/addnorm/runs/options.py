@@ -116,7 +116,7 @@ class EmbedOptions(PoolingOptions, BatchOptions, total=False):
 
 
 class FillOptions(TypedDict, total=False):
-    """What is shown for a mask."""
+    """How many tokens are shown for a mask."""
 
     top_k: int
     """How many tokens to name for each mask; by default 5."""

@@ -522,6 +522,6 @@ def load(
     `device` is for example "cuda". `dtype`, such as "bfloat16", is by default that of the stored
     weights; `weights = "int8"` keeps them in fewer bits in memory. `pickled` allows a
     `pytorch_model.bin`, read by torch's weights-only loader. Raises `InputError`, a `ValueError`,
-    naming what is missing, damaged or not supported.
+    naming the file or key that is missing, damaged or not supported.
     """
     return Run.open(folder, device=device, dtype=dtype, weights=weights, pickled=pickled)

@@ -1,4 +1,4 @@
-"""Writing a run: what is around its weights, and the weights. Whoever writes a run does it here."""
+"""Writing a run: the files around its weights, and the weights; every writer of runs does so."""
 
 from collections.abc import Mapping
 from dataclasses import replace

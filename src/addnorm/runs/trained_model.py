@@ -45,15 +45,15 @@ def device_named(name: str | torch.device) -> torch.device:
     Raises `InputError` if it is not available.
     """
     if name == "auto":
-        name = next((one for one, there in _accelerators().items() if there), "cpu")
+        name = next((kind for kind, there in _accelerators().items() if there), "cpu")
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, TypeError) as error:
-        here = ["cpu", *(one for one, there in _accelerators().items() if there)]
-        known = ["auto", "cpu", *_accelerators()]
+        here = ["cpu", *(kind for kind, there in _accelerators().items() if there)]
+        names = ["auto", "cpu", *_accelerators()]
         word = str(name).partition(":")[0]
-        near = "" if word in known else nearest(word, known)
+        near = "" if word in names else nearest(word, names)
         raise InputError(
             f"`device = {str(name)!r}` is not here.{near} torch sees: {', '.join(here)}."
         ) from error
@@ -119,7 +119,7 @@ class TrainedModel:
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Where what is around the weights is looked up: in its folder, then in its base's."""
+        """The folders of the files around the weights: its own, then its base's."""
         return self.bases if self.folder is None else (*inner_places(self.folder), *self.bases)
 
     def written_to(self: T, folder: Path | None) -> T:
@@ -158,8 +158,8 @@ class TrainedModel:
     def tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises `InputError` if the model has none, such as an image model."""
         if self.text is None:
-            known = self.medium in ("images", "audio", "series")
-            why = f"reads {self.medium}, not text" if known else "has no tokenizer"
+            signals = self.medium in ("images", "audio", "series")
+            why = f"reads {self.medium}, not text" if signals else "has no tokenizer"
             raise InputError(f"{self.name}: this model {why}")
         return self.text
 

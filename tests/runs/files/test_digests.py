@@ -194,7 +194,7 @@ def test_a_run_of_an_earlier_version_has_none(tmp_path: Path) -> None:
     run = train_tiny(tmp_path, "language")
     expected = (run / DATA).read_text()
     (run / DATA).unlink()
-    assert "no data.json, so nobody knows whether its data are those" in go_on(run)
+    assert "no data.json: cannot verify that its data are those" in go_on(run)
     assert (run / DATA).read_text() == expected
     (run / DATA).write_text('{"train": 7}')
     with pytest.raises(InputError, match=r"data.json: damaged"):

@@ -31,7 +31,7 @@ def test_what_may_change(run: Path, name: str, value: str, changed: object) -> N
 
 @pytest.mark.parametrize("name", ["model.d_model", "train.lr", "data.train", "tokenizer.kind"])
 def test_what_may_not_change_is_named(run: Path, name: str) -> None:
-    with pytest.raises(InputError, match=rf"^`{name}`: a run that goes on keeps it.* May change: "):
+    with pytest.raises(InputError, match=rf"^`{name}`: a resumed run keeps it.* May change: "):
         resumed_recipe(run, {name: "7"})
 
 

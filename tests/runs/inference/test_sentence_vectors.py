@@ -158,7 +158,7 @@ def test_lower_case_and_a_prompt(minilm: Path, tmp_path: Path) -> None:
         ),
         ([{"type": ST + "Transformer", "path": "../.."}], "outside the folder"),
         ({"type": ST + "Transformer"}, "not a list of modules"),
-        ([{"type": "my.Transformer"}, {"type": "my.Pooling"}], "my.Transformer is code of its own"),
+        ([{"type": "my.Transformer"}, {"type": "my.Pooling"}], "my.Transformer is custom code"),
     ],
 )
 def test_what_is_not_followed_is_refused(modules: Any, message: str, tmp_path: Path) -> None:

@@ -51,24 +51,24 @@ def weights_digest(model: nn.Module, names: Iterable[str] | None = None) -> str:
     return state.hexdigest()
 
 
-def write_beside(folder: Path, digests: Mapping[str, str]) -> None:
+def write_dependency_digests(folder: Path, digests: Mapping[str, str]) -> None:
     """Write the digests of other models' weights that a run rests on, each by its file."""
     for name, digest in digests.items():
         atomic_write(folder / name, json.dumps({"xxh3_128": digest, "rows": "by name"}))
 
 
-def check_beside(folder: Path, digests: Mapping[str, str]) -> None:
+def check_dependency_digests(folder: Path, digests: Mapping[str, str]) -> None:
     """Raise `InputError` if one of them is other than when the run began."""
     for name, digest in digests.items():
-        if read_beside(folder / name) not in (None, digest):
+        if read_dependency_digest(folder / name) not in (None, digest):
             what = "distillation.teacher" if name == TEACHER else "start"
             raise InputError(
                 f"{folder}: the model of train.{what} has other weights than when the run began: a "
-                "run goes on beside the same"
+                "run is resumed with the same"
             )
 
 
-def read_beside(file: Path) -> str | None:
+def read_dependency_digest(file: Path) -> str | None:
     """A digest; None where there is no file. Raises `InputError` for a damaged one."""
     return read_json(file, DIGEST).xxh3_128 if file.is_file() else None
 
@@ -82,8 +82,8 @@ def goes_by_name(folder: Path) -> bool:
 def save_adapter(folder: Path, adapted: Adapted, start: Path) -> None:
     """Write what was learned alone, and the digests of the finished run.
 
-    In the names of the Hugging Face family where the base is of one and the change can be said in
-    them, so that PEFT reads it; else in ours.
+    In the names of the Hugging Face family where the base is of one and the change can be
+    expressed in them, so that PEFT reads it; else in ours.
     """
     layers = {name: layer.low_rank() for name, layer in adapted.layers().items()}
     learned = weights_of(adapted.model)
@@ -108,15 +108,15 @@ def apply_adapter(model: nn.Module, folder: Path, base: Path) -> Collection[str]
     check_digest(folder / TENSORS)
     try:
         adapter, names = read_peft(folder), TheirNames.of(base)
-        found = changed_weights(weights_of(model), adapter, names)
+        changed = changed_weights(weights_of(model), adapter, names)
         if names.family is not None and not adapter.stays_tied:
             alone = changed_weights(weights_of(model), replace(adapter, layers={}), names)
             _check_tied(model, alone)
     except InputError as error:
         place = "" if str(error).startswith(str(folder)) else f"{folder / TENSORS}: "
         raise InputError(f"{place}{error}") from error
-    set_weights(model, found)
-    return found.keys()
+    set_weights(model, changed)
+    return changed.keys()
 
 
 def _check_tied(model: nn.Module, replaced: Collection[str]) -> None:
@@ -133,10 +133,10 @@ def _check_tied(model: nn.Module, replaced: Collection[str]) -> None:
 
 
 def check_base(model: nn.Module, taken: MatchReport, folder: Path, base: Path) -> None:
-    """Raise `InputError` if the base is not the one that the adapter was trained beside."""
-    if read_beside(folder / BASE) not in (None, weights_digest(model, taken.kept)):
+    """Raise `InputError` if the base is not the one that the adapter was trained on."""
+    if read_dependency_digest(folder / BASE) not in (None, weights_digest(model, taken.kept)):
         raise InputError(
-            f"{base}: other weights than those that the adapter in {folder} was trained beside"
+            f"{base}: other weights than those that the adapter in {folder} was trained on"
         )
 
 

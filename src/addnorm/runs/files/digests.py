@@ -39,8 +39,8 @@ class Listed:
 
 def write_digests(folder: Path) -> None:
     """Write the digests of a finished run."""
-    found = {file for pattern in OPENED for file in folder.glob(pattern)}
-    files = sorted(file for file in found if file.is_file())
+    matches = {file for pattern in OPENED for file in folder.glob(pattern)}
+    files = sorted(file for file in matches if file.is_file())
     listed = {file.relative_to(folder).as_posix(): digest(file) for file in files}
     atomic_write(folder / DIGESTS, json.dumps({"xxh3_128": listed}, indent=1))
 
@@ -85,8 +85,8 @@ def digest(file: Path) -> str:
     with file.open("rb") as stream:
         if not file.stat().st_size:
             return xxhash.xxh3_128(b"").hexdigest()
-        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            return xxhash.xxh3_128(mapped).hexdigest()
+        with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return xxhash.xxh3_128(content).hexdigest()
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -121,7 +121,7 @@ def check_same_data(folder: Path, encoded: EncodedCorpus) -> Iterator[str]:
     training examples have changed.
     """
     if not (folder / DATA).is_file():
-        yield f"{folder}: no {DATA}, so nobody knows whether its data are those that it began with"
+        yield f"{folder}: no {DATA}: cannot verify that its data are those that it began with"
         return
     before, now = read_json(folder / DATA, SPLITS), data_digests(encoded)
     if change := _change(before, now, "train"):
@@ -164,7 +164,7 @@ def _change(before: Splits, now: Splits, split: str) -> str:
     old, new = before.get(split), now.get(split)
     if old == new:
         return ""
-    n_old, n_new = (one.examples if one else 0 for one in (old, new))
+    n_old, n_new = (split.examples if split else 0 for split in (old, new))
     if n_old == n_new:
         return f"the same number of examples, {n_new:,}, and not the same ones"
     return f"{n_old:,} examples when the run began, and {n_new:,} now"
@@ -183,9 +183,10 @@ def _digest(examples: Sequence[Encoded]) -> str:
         state.update(examples.starts.tobytes())
         state.update(examples.values.numpy().tobytes())
     else:
-        for one in examples:
-            state.update(np.array([len(one.tokens), *one.tokens, *one.targets], np.int64).tobytes())
-            for tensor in (one.signal, one.values):
+        for example in examples:
+            tokens, targets = example.tokens, example.targets
+            state.update(np.array([len(tokens), *tokens, *targets], np.int64).tobytes())
+            for tensor in (example.signal, example.values):
                 if tensor is not None:
                     state.update(np.array(tensor.shape, np.int64).tobytes())
                     state.update(tensor.contiguous().numpy().tobytes())

@@ -52,7 +52,7 @@ from addnorm.tasks.of_model import has_labels, task_of_head
 
 QUANTIZATION, SCALING, VARIABLES = "quantization.json", "scaling.json", "variables.json"
 BASE, TEACHER = "base.json", "teacher.json"
-"""The digests of the weights that an adapter was trained beside, and that a student learns from."""
+"""The digests of the weights of an adapter's base, and of a student's teacher."""
 
 AROUND = (
     "config.json",
@@ -71,7 +71,7 @@ AROUND = (
     "processor_config.json",
     "generation_config.json",
 )
-"""What is around the weights: every copy of a run has all of it."""
+"""The files around the weights: every copy of a run has all of them."""
 
 MODULES = ("[1-9]*_*/config.json", "[1-9]*_*/*.safetensors")
 """The modules after the model, in folders that `modules.json` names."""
@@ -82,7 +82,7 @@ CODEC = ("*tokenizer/*",)
 WEIGHTS = ("model.safetensors", "adapter_model.safetensors", "adapter_config.json")
 
 OPENED = (*AROUND, *CODEC, *MODULES, *WEIGHTS, BASE)
-"""What is read when a run is opened or used: its digests are kept."""
+"""The files that are read when a run is opened or used: their digests are kept."""
 
 OF_TRAINING = (
     BASE,
@@ -249,7 +249,7 @@ TOKENS = {"kind": "tokens"}
 """The batching of a recipe that says nothing of it."""
 
 OF_MEDIUM: dict[Medium | None, str] = {"images": "examples", "audio": "frames"}
-"""The kinds of batching of what is not text."""
+"""The kinds of batching of images and sound."""
 
 
 def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:
@@ -262,7 +262,7 @@ def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:
 def _place(file: Path, overrides: Mapping[str, str]) -> Place:
     def place(path: list[str]) -> str:
         name = ".".join(path)
-        given = [known for known in overrides if f"{name}.".startswith(f"{known}.")]
+        given = [field for field in overrides if f"{name}.".startswith(f"{field}.")]
         return f"`{given[-1]}`" if given else str(file)
 
     return place

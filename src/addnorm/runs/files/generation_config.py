@@ -20,7 +20,7 @@ from addnorm.generate.rules import NO_RULES
 FILE = GENERATION
 
 Writes = Literal["language", "translation", "transcription"]
-"""What a model writes, which decides how it decodes where nothing else is said."""
+"""What a model writes, which decides how it decodes where no key asks for a method."""
 
 RULES = tuple(field.name for field in fields(RulesConfig))  # pyright: ignore[reportArgumentType]
 """Rules have the same names here and in transformers."""
@@ -40,7 +40,7 @@ HUGGING_FACE_SEARCH = BeamConfig(
     width="constant",
     unfinished="ranked",
 )
-"""Beam search as transformers does it where nothing else is said, but for the number of beams."""
+"""Beam search as transformers does it by default, but for the number of beams."""
 
 NO_EFFECT: dict[str, object] = {
     "length_penalty": 1.0,
@@ -140,8 +140,8 @@ def _own_keys(decoding: DecodingConfig) -> dict[str, Any]:
         case BeamConfig():
             return {theirs: getattr(decoding, ours) for theirs, ours in BEAM.items()}
         case SampleConfig():
-            found = {theirs: getattr(decoding, ours) for theirs, ours in SAMPLE.items()}
-            return {"do_sample": True, **found, "top_k": decoding.top_k or 0}
+            keys = {theirs: getattr(decoding, ours) for theirs, ours in SAMPLE.items()}
+            return {"do_sample": True, **keys, "top_k": decoding.top_k or 0}
         case _:
             return {"num_beams": 1, "do_sample": False}
 
@@ -161,8 +161,8 @@ def _is_left(key: str, value: Any) -> bool:
 def _ids(value: Any) -> Iterator[int]:
     """All token ids in a value, however deep its lists."""
     if isinstance(value, list):
-        for one in cast(list[Any], value):
-            yield from _ids(one)
+        for inner in cast(list[Any], value):
+            yield from _ids(inner)
     elif type(value) is int:
         yield value
 
@@ -183,8 +183,8 @@ def _of_other_methods(tree: Mapping[str, Any], config: DecodingConfig | None) ->
 
 
 def _decoding(tree: Mapping[str, Any], where: str, writes: Writes) -> DecodingConfig | None:
-    found = _built(RulesConfig, {key: key for key in RULES}, _with_one_end(tree), {}, where)
-    rules = asdict(found)
+    built_rules = _built(RulesConfig, {key: key for key in RULES}, _with_one_end(tree), {}, where)
+    rules = asdict(built_rules)
     for key, kind in (("num_beams", int), ("do_sample", bool)):
         if key in tree and type(tree[key]) is not kind:
             raise InputError(f"{where}: {key} = {tree[key]!r} must be of type {kind.__name__}")
@@ -195,14 +195,14 @@ def _decoding(tree: Mapping[str, Any], where: str, writes: Writes) -> DecodingCo
     if beams != 1:
         return _built(BeamConfig, BEAM, tree, asdict(HUGGING_FACE_SEARCH) | {"rules": rules}, where)
     if sampled:
-        known = {key: value for key, value in tree.items() if (key, value) != ("top_k", 0)}
+        keys = {key: value for key, value in tree.items() if (key, value) != ("top_k", 0)}
         usual = {"top_k": None if "top_k" in tree else 50, "rules": rules}
-        return _built(SampleConfig, SAMPLE, known, usual, where)
+        return _built(SampleConfig, SAMPLE, keys, usual, where)
     if "num_beams" in tree or "do_sample" in tree or writes == "transcription":
-        return GreedyConfig(rules=found)
+        return GreedyConfig(rules=built_rules)
     if writes == "translation":
-        return replace(HUGGING_FACE_SEARCH, rules=found)
-    return None if found == NO_RULES else SampleConfig(rules=found)
+        return replace(HUGGING_FACE_SEARCH, rules=built_rules)
+    return None if built_rules == NO_RULES else SampleConfig(rules=built_rules)
 
 
 def _draws(tree: Mapping[str, Any]) -> bool:
@@ -224,7 +224,7 @@ def _built(
 ) -> Any:
     """Build the configuration from the keys, with `more` as defaults."""
     given = {ours: tree[theirs] for theirs, ours in names.items() if theirs in tree}
-    try:  # strictly by type, as JSON has them: "5" is no number, and 1 is not true
+    try:  # strictly by type, as JSON has them: "5" is not a number, and 1 is not true
         return TypeAdapter(config).validate_json(json.dumps({**more, **given}), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
@@ -295,12 +295,12 @@ def copy_speech_keys(places: Sequence[Path], out: Path) -> None:
 
 def _forced(pairs: object) -> list[int | None]:
     """The tokens of `[[1, token], [2, token], …]`, the older way to say so."""
-    found = cast(list[list[Any]], pairs) if isinstance(pairs, list) else []
-    return [token for n, (at, token) in enumerate(found, 1) if at == n]
+    places = cast(list[list[Any]], pairs) if isinstance(pairs, list) else []
+    return [token for n, (at, token) in enumerate(places, 1) if at == n]
 
 
-def _listed(known: Mapping[str, int], name: object, where: str, key: str) -> int:
+def _listed(ids: Mapping[str, int], name: object, where: str, key: str) -> int:
     for word in (str(name).lower(), f"<|{str(name).lower()}|>"):
-        if word in known:
-            return known[word]
-    raise InputError(f"{where}: {key} = {name!r} is not listed.{choices(str(name), known)}")
+        if word in ids:
+            return ids[word]
+    raise InputError(f"{where}: {key} = {name!r} is not listed.{choices(str(name), ids)}")

@@ -1,4 +1,4 @@
-"""What a run folder says of a quantised model: `quantization.json`, beside its weights."""
+"""How the model of a run folder was quantised: `quantization.json`."""
 
 from pathlib import Path
 from typing import Protocol, runtime_checkable

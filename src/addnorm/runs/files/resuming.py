@@ -37,18 +37,18 @@ def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
     for name in overrides:
         if not _may_change(name):
             raise InputError(
-                f"`{name}`: a run that goes on keeps it.{_nearest(name)} "
+                f"`{name}`: a resumed run keeps it.{_nearest(name)} "
                 f"May change: {', '.join(MAY_CHANGE)}."
             )
     if not is_run(folder) and (owner := in_use(folder)) is not None:
         raise InputError(f"{folder}: in use: {owner} is starting a run there")
     if not is_run(folder):
         raise InputError(
-            f"{folder}: no run to go on with: it ended before its first step, or is another folder"
+            f"{folder}: no run to resume: it ended before its first step, or is another folder"
         )
     recipe = read_settings(folder, overrides).recipe
     if recipe.data is None:
-        raise InputError(f"{folder}: its data are in no file that the run could go on with")
+        raise InputError(f"{folder}: its data are in no file, so it cannot be resumed")
     return recipe
 
 
@@ -64,7 +64,7 @@ def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:
         if not _may_change(name):
             raise InputError(
                 f"{folder}: holds another run: {name} is {before!r} there and {after!r} here. "
-                f"Choose another `out`, or go on with `{resume_command(folder, old)}`."
+                f"Choose another `out`, or resume it with `{resume_command(folder, old)}`."
             )
         yield f"{name}: {before!r} so far, {after!r} from here on"
 
@@ -72,9 +72,9 @@ def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:
 def _nearest(name: str) -> str:
     """The hint at a setting of the same table that may change, and whose own name is close."""
     table, _, field = name.partition(".")
-    beside = {one.partition(".")[2]: one for one in MAY_CHANGE if one.startswith(f"{table}.")}
-    return nearest(name, beside.values()) if nearest(field, beside) else ""
+    names = {name.partition(".")[2]: name for name in MAY_CHANGE if name.startswith(f"{table}.")}
+    return nearest(name, names.values()) if nearest(field, names) else ""
 
 
 def _may_change(name: str) -> bool:
-    return f"{name}.".startswith(tuple(f"{known}." for known in MAY_CHANGE))
+    return f"{name}.".startswith(tuple(f"{field}." for field in MAY_CHANGE))

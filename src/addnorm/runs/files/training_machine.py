@@ -49,12 +49,13 @@ TRAINED_ON = TypeAdapter(TrainedOn)
 def kernels_of(folder: Path, console: Console) -> Generator[None]:
     """Use the kernels that the run in `folder` began with; a new run begins with this machine's.
 
-    A run is new if it has no checkpoint to go on from. What has changed since it was trained last
-    is said on the `console`: on another processor, or with another version of torch, a resumed run
-    is equal to an uninterrupted one up to rounding only. Raises `InputError` for a damaged file.
+    A run is new if it has no checkpoint to resume from. What has changed since it was trained last
+    is printed on the `console`: on another processor, or with another version of torch, a resumed
+    run is equal to an uninterrupted one up to rounding only.
+    Raises `InputError` for a damaged file.
     """
     if checkpoints_in(folder / "checkpoints"):
-        began = _went_on(folder, console)
+        began = _resumed(folder, console)
     else:
         began = TrainedOn(machine=this_machine(), kernels=choices())
         _write(folder, began)
@@ -62,8 +63,8 @@ def kernels_of(folder: Path, console: Console) -> Generator[None]:
         yield
 
 
-def _went_on(folder: Path, console: Console) -> TrainedOn:
-    """Where the run began; that it is here now is said and kept, if it was elsewhere before."""
+def _resumed(folder: Path, console: Console) -> TrainedOn:
+    """Where the run began; a move to this machine is printed and written down."""
     file, here = folder / FILE, this_machine()
     if not file.is_file():
         console.out(f"{file}: missing: with torch's kernels from here on: equal up to rounding")
@@ -83,14 +84,16 @@ def _went_on(folder: Path, console: Console) -> TrainedOn:
 
 
 def _step(checkpoints: Path) -> int:
-    """The step to go on from: that of the newest checkpoint that is whole."""
+    """The step to resume from: that of the newest checkpoint that is whole."""
     newest, _ = latest_checkpoint(checkpoints)
-    found = re.match(r"step-(\d+)", newest.name) if newest is not None else None
-    return int(found[1]) if found else 0
+    match = re.match(r"step-(\d+)", newest.name) if newest is not None else None
+    return int(match[1]) if match else 0
 
 
-def _write(folder: Path, found: TrainedOn) -> None:
-    atomic_write(folder / FILE, json.dumps(TRAINED_ON.dump_python(found, mode="json"), indent=1))
+def _write(folder: Path, trained_on: TrainedOn) -> None:
+    atomic_write(
+        folder / FILE, json.dumps(TRAINED_ON.dump_python(trained_on, mode="json"), indent=1)
+    )
 
 
 def _changes(before: Machine, now: Machine) -> Generator[str]:
@@ -108,19 +111,20 @@ def given_table(given: KernelChoices) -> Table:
     return table
 
 
-def machine_table(found: Calibration) -> Table:
+def machine_table(calibration: Calibration) -> Table:
     """The kernels of a machine, with the milliseconds that they rest on."""
     table = Table(
         "measured",
         "milliseconds",
-        title=_title(found.machine),
-        caption=f"measured on {found.date} in {found.seconds:g} s, again by `addnorm calibrate`"
-        + ("; other work disturbed it: the defaults stand" if found.disturbed else ""),
+        title=_title(calibration.machine),
+        caption=f"measured on {calibration.date} in {calibration.seconds:g} s, "
+        "again by `addnorm calibrate`"
+        + ("; other work disturbed it: the defaults stand" if calibration.disturbed else ""),
     )
-    for what, times in found.figures.items():
+    for what, times in calibration.figures.items():
         table.add_row(what, ", ".join(f"{name} {ms:g}" for name, ms in times.items()))
     table.add_section()
-    _add_choices(table, found.choices)
+    _add_choices(table, calibration.choices)
     return table
 
 

@@ -42,7 +42,7 @@ def count_parameters(
 
     Embeddings have at least `rows` rows, for a recipe whose tokenizer does not exist yet.
     """
-    return sum(one.numel() for one in _outline(recipe, tokenizers, labels, rows=rows).parameters())
+    return sum(w.numel() for w in _outline(recipe, tokenizers, labels, rows=rows).parameters())
 
 
 def _outline(
@@ -101,12 +101,12 @@ def sized_model(model: ModelConfig, source: int, target: int, n_labels: int) -> 
 
 def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int:
     """The rows of an embedding table: as configured, or the tokenizer's vocabulary size."""
-    known = tokenizer.vocab_size if tokenizer else 0
-    if configured is not None and configured < known:
+    tokens = tokenizer.vocab_size if tokenizer else 0
+    if configured is not None and configured < tokens:
         raise InputError(
-            f"model.{name} = {configured} is too small: the tokenizer has {known} tokens"
+            f"model.{name} = {configured} is too small: the tokenizer has {tokens} tokens"
         )
-    return configured or known
+    return configured or tokens
 
 
 def load_model(
@@ -125,7 +125,7 @@ def load_model(
     machine, or the file does not fit the model.
     """
     model = _outline(recipe, tokenizers, labels)
-    check_memory(sum(one.numel() for one in model.parameters()))
+    check_memory(sum(weight.numel() for weight in model.parameters()))
     if imports_of(recipe):
         model = laid_out_as(_built(recipe, tokenizers, labels), quantization, folder)
     else:
@@ -141,17 +141,17 @@ def load_into(model: nn.Module, file: Path, dtype: torch.dtype | None = None) ->
     Raises `InputError` naming tensors that are missing, unexpected or of a different shape.
     """
     check_digest(file)
-    found = load_weights(file)
-    if problems := _differences(found, weights_of(model)):
+    weights = load_weights(file)
+    if problems := _differences(weights, weights_of(model)):
         raise InputError(f"{file}: does not fit this model {problems}")
-    stored = _stored_dtypes(model, found, file)
+    stored = _stored_dtypes(model, weights, file)
     chosen = one_dtype(file, stored) if dtype is None else dtype
     if chosen == torch.float64:
         model.to(chosen)
     if all(weight.is_meta for weight in weights_of(model).values()):
-        _fill(model, found)
+        _fill(model, weights)
     else:
-        copy_into(model, found)
+        copy_into(model, weights)
     return chosen
 
 
@@ -172,14 +172,14 @@ def _fill(model: nn.Module, weights: Weights) -> None:
             setattr(module, name, new[id(old)])
 
 
-def _stored_dtypes(model: nn.Module, found: Weights, file: Path) -> dict[str, torch.dtype]:
+def _stored_dtypes(model: nn.Module, stored: Weights, file: Path) -> dict[str, torch.dtype]:
     """The types of stored weights; a single one if all are those that the model has already.
 
     Raises `InputError` for one that is not read as weights.
     """
     floats: dict[str, torch.dtype] = {}
     for name, weight in weights_of(model).items():
-        dtype = found[name].dtype
+        dtype = stored[name].dtype
         if weight.is_floating_point():
             check_readable(file, name, dtype)
             floats[name] = dtype
@@ -208,14 +208,14 @@ def check_model(
     check_unchanged(model, built)
 
 
-def _differences(found: Weights, expected: Weights) -> str:
+def _differences(weights: Weights, expected: Weights) -> str:
     """A message about differences in names and shapes of weights; empty if there are none."""
-    problems = [f"missing {name}" for name in expected.keys() - found.keys()]
-    problems += [f"unexpected {name}" for name in found.keys() - expected.keys()]
+    problems = [f"missing {name}" for name in expected.keys() - weights.keys()]
+    problems += [f"unexpected {name}" for name in weights.keys() - expected.keys()]
     problems += [
-        f"{name} has shape {tuple(found[name].shape)}, expected {tuple(weight.shape)}"
+        f"{name} has shape {tuple(weights[name].shape)}, expected {tuple(weight.shape)}"
         for name, weight in expected.items()
-        if name in found and found[name].shape != weight.shape
+        if name in weights and weights[name].shape != weight.shape
     ]
     shown = "; ".join(sorted(problems)[:5])
     return f"({len(problems)} problems): {shown}" if problems else ""

@@ -24,21 +24,21 @@ def template_of(run: TrainedModel) -> str | None:
     """The template of a run; None is the plain one. Raises `InputError` for one without chat."""
     if isinstance(run.recipe.data, ChatConfig):
         return run.recipe.data.template
-    found = chat_template(*run.places)
-    if found is None:
+    template = chat_template(*run.places)
+    if template is None:
         raise InputError(
             f"{run.name}: no chat template: it was not trained on data.kind = 'chat', and has no "
             "chat_template.jinja"
         )
-    return found
+    return template
 
 
 def chat_prompt(run: TrainedModel, messages: Messages) -> list[int]:
     """The ids after which the assistant answers.
 
     A template of Hugging Face may write the date of today; not in a run that learnt to chat here,
-    whose data had none. Raises `InputError` for what is no list of messages, and for a last one of
-    the assistant.
+    whose data had none. Raises `InputError` for anything but a list of messages, and for a last
+    one of the assistant.
     """
     checked = messages_of(list(messages), "messages")
     if checked[-1]["role"] == "assistant":

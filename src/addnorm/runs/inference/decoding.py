@@ -123,8 +123,8 @@ def _id_of(tokenizer: Tokenizer, token: str | int) -> int:
     """
     if str(token).isdecimal() and int(token) < tokenizer.vocab_size:
         return int(token)
-    if isinstance(token, str) and (found := tokenizer.id_of(token)) is not None:
-        return found
+    if isinstance(token, str) and (i := tokenizer.id_of(token)) is not None:
+        return i
     special = tokenizer.pieces(sorted(tokenizer.special_ids))
     raise InputError(
         f"forced_bos = {token}: the tokenizer has no such token.{nearest(str(token), special)} "
@@ -139,9 +139,10 @@ def _out_of_range(error: ValidationError) -> InputError:
     if not field:
         return InputError(problem_of(first))
     hints = (
-        get_type_hints(one, include_extras=True) for one in (*members(DecodingConfig), RulesConfig)
+        get_type_hints(part, include_extras=True)
+        for part in (*members(DecodingConfig), RulesConfig)
     )
-    annotation = next((known[field] for known in hints if field in known), None)
+    annotation = next((types[field] for types in hints if field in types), None)
     name = OPTION_OF.get(field, field)
     return InputError(f"`{name} = {first['input']}`: {problem_of(first, annotation)}")
 

@@ -106,7 +106,7 @@ class SentenceVectors:
     max_len: int | None = None
     """The number of tokens, special ones included, to which longer texts are shortened."""
     keep_end: bool = False
-    """Whether what is left of a longer text is its end."""
+    """Whether the end of a longer text is what remains of it."""
     lowercase: bool = False
     prompt: str = ""
     kept: int | None = None
@@ -128,8 +128,8 @@ class SentenceVectors:
             raise InputError(
                 f"{folder / FILE}: {', '.join(kinds)}: a text has a vector by Transformer, Pooling"
             )
-        if foreign := [one.type for one in modules if not one.type.startswith(PACKAGE)]:
-            raise InputError(f"{folder / FILE}: {foreign[0]} is code of its own, which is not run")
+        if foreign := [m.type for m in modules if not m.type.startswith(PACKAGE)]:
+            raise InputError(f"{folder / FILE}: {foreign[0]} is custom code, which is not run")
         pooling = Settings.of(modules[1].path)
         settings = _settings(places)
         prompt = _prompt(settings)
@@ -175,10 +175,10 @@ class SentenceVectors:
 
     def vectors(self, x: Hidden, valid: Valid) -> Vectors:
         """Pool the hidden states into one vector per text."""
-        found = torch.cat([POOLINGS[name](x, valid) for name in self.poolings], dim=-1)
+        vectors = torch.cat([POOLINGS[name](x, valid) for name in self.poolings], dim=-1)
         for step in self.steps:
-            found = step(found)
-        return found[..., : self.kept]
+            vectors = step(vectors)
+        return vectors[..., : self.kept]
 
     def check_width(self, d_model: int) -> None:
         """Raise `InputError` where the pooling is for hidden states of another width."""
@@ -194,10 +194,10 @@ def _sum(x: Hidden, valid: Valid) -> Vectors:
 
 
 def _known(folder: Path, kind: str) -> str:
-    known = ("Transformer", "Pooling", *STEPS)
-    if kind not in known:
+    kinds = ("Transformer", "Pooling", *STEPS)
+    if kind not in kinds:
         raise InputError(
-            f"{folder / FILE}: the module {kind} is not supported.{choices(kind, known)}"
+            f"{folder / FILE}: the module {kind} is not supported.{choices(kind, kinds)}"
         )
     return kind
 
@@ -236,15 +236,15 @@ NO_LIMIT = 2**20
 def _limits(places: Sequence[Path]) -> dict[str, Any]:
     """How texts are shortened where their settings say nothing: by tokenizer and model."""
     models = [Settings.of(place) for place in places if (place / "config.json").is_file()]
-    found = [(model, _positions(model)) for model in models]
+    keys = [(model, _positions(model)) for model in models]
     limits: dict[str, Any] = {}
     if (file := find_file(places, TOKENIZER)) is not None:
         settings = Settings.of(file.parent, TOKENIZER)
         settings.expect("truncation_side", "right", "left")
         if settings.tree.get("truncation_side") == "left":
             limits["truncation_side"] = "left"
-        found.append((settings, "model_max_length"))
-    lengths = [length for one, key in found if (length := _length(one, key)) is not None]
+        keys.append((settings, "model_max_length"))
+    lengths = [length for model, key in keys if (length := _length(model, key)) is not None]
     return limits | ({"model_max_length": min(lengths)} if lengths else {})
 
 
@@ -286,14 +286,14 @@ def copy_modules(places: Sequence[Path], out: Path) -> None:
         (out / TEXT_FILES[0]).write_bytes(text.read_bytes())
     if limits := _limits(places):
         file = out / TOKENIZER
-        known = Settings.of(out, TOKENIZER).tree if file.is_file() else {}
-        file.write_text(json.dumps(known | limits, indent=2) + "\n", encoding="utf-8")
+        tree = Settings.of(out, TOKENIZER).tree if file.is_file() else {}
+        file.write_text(json.dumps(tree | limits, indent=2) + "\n", encoding="utf-8")
     if (prompts := find_file(places, PROMPTS)) is not None:
         (out / PROMPTS).write_bytes(prompts.read_bytes())
 
 
 def facts_of_vectors(places: Sequence[Path]) -> dict[str, Any]:
-    """What is found in `places` of how a text becomes a vector, by name, as JSON holds it.
+    """How a text becomes a vector by the files in `places`: settings by name, as JSON holds them.
 
     Of a module that has weights, its settings name their size.
     """
@@ -370,8 +370,8 @@ def _dense(folder: Path) -> Callable[[Vectors], Vectors]:
     settings.expect("use_residual", False)
     settings.ignore("in_features")
     name = settings.get("activation_function", "torch.nn.modules.activation.Tanh")
-    known = {f"torch.nn.modules.{place}.{kind}": kind for kind in ACTIVATIONS for place in PLACES}
-    activation = ACTIVATIONS[settings.choose("activation_function", known, name)]
+    classes = {f"torch.nn.modules.{place}.{kind}": kind for kind in ACTIVATIONS for place in PLACES}
+    activation = ACTIVATIONS[settings.choose("activation_function", classes, name)]
     weights = Weights.open(folder)
     for tensor in ("linear.weight", *(("linear.bias",) if settings.get("bias", True) else ())):
         if tensor not in weights:

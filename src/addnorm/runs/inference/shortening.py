@@ -20,7 +20,7 @@ from addnorm.runs.trained_model import TrainedModel
 def most_tokens(recipe: Recipe) -> int | None:
     """The tokens to which training shortened what a model reads; None where it shortened nothing.
 
-    A language model has no such number: a prompt is no text that training cut at its end.
+    A language model has no such number: training did not cut prompts at their ends.
     """
     batching = recipe.train.batching
     if isinstance(recipe.model, DecoderConfig) or not isinstance(batching, TokensConfig):
@@ -31,7 +31,7 @@ def most_tokens(recipe: Recipe) -> int | None:
 def examples_as_shortened(run: TrainedModel, examples: Sequence[Encoded]) -> list[Encoded]:
     """What a model reads of each example, shortened as in training, with a warning."""
     most = most_tokens(run.recipe)
-    if most is None or all(len(one.tokens) <= most for one in examples):
+    if most is None or all(len(example.tokens) <= most for example in examples):
         return [*examples]
     warn(
         f"{run.name}: texts of more than {most} tokens are shortened, as in training: "
@@ -40,20 +40,20 @@ def examples_as_shortened(run: TrainedModel, examples: Sequence[Encoded]) -> lis
         stacklevel=4,
     )
     before, after = around(run.task, run.tokenizers.source)
-    special = (len(before), len(after))
-    return [run.task_value.layout.shortened(one, most, special) for one in examples]
+    special, shortened = (len(before), len(after)), run.task_value.layout.shortened
+    return [shortened(example, most, special) for example in examples]
 
 
 def as_shortened(run: TrainedModel, read: Sequence[Read]) -> list[Read]:
     """What a model reads of each text or pair, shortened as in training, with a warning."""
-    examples = [Encoded(i, one.ids, [], None, None, *one[1:]) for i, one in enumerate(read)]
+    examples = [Encoded(i, row.ids, [], None, None, *row[1:]) for i, row in enumerate(read)]
     cut = examples_as_shortened(run, examples)
-    return [Read(one.tokens, one.types, one.spans) for one in cut]
+    return [Read(row.tokens, row.types, row.spans) for row in cut]
 
 
 def ids_as_shortened(run: TrainedModel, ids: Sequence[list[int]]) -> list[list[int]]:
     """The ids of each text, shortened as in training."""
-    return [one.ids for one in as_shortened(run, [*map(Read, ids)])]
+    return [row.ids for row in as_shortened(run, [*map(Read, ids)])]
 
 
 def check_lengths(

@@ -19,11 +19,11 @@ from addnorm.models import Model
 from addnorm.runs.encoded_data import read_data
 from addnorm.runs.evaluation import Evaluator
 from addnorm.runs.files.adapter_files import (
-    check_beside,
+    check_dependency_digests,
     goes_by_name,
     save_adapter,
     weights_digest,
-    write_beside,
+    write_dependency_digests,
 )
 from addnorm.runs.files.digests import (
     DIGESTS,
@@ -211,7 +211,7 @@ class TrainingSetup:
         """Write everything of a new run except its weights."""
         write_data_digests(folder, self.encoded)
         if self.beside:
-            write_beside(folder, self.beside)
+            write_dependency_digests(folder, self.beside)
         write_around(folder, self.run(folder))
 
     def write_changes(self, folder: Path) -> None:
@@ -322,7 +322,7 @@ def train_run(
             setup.note_earlier_measure(folder, saved)
             for change in check_same_data(folder, setup.encoded):
                 console.out(change, highlight=False)
-            check_beside(folder, setup.beside)
+            check_dependency_digests(folder, setup.beside)
         setup.report(console)
         (folder / DIGESTS).unlink(missing_ok=True)  # no longer finished
         if saved is None:
