@@ -95,7 +95,7 @@ def test_it_is_used_from_python_saved_and_not_exported(folder: Path) -> None:
         assert three.words > one.words
         assert run.save(folder / "saved").predict({"text": "a b c"}) == three
         assert an.load(folder / "saved").predict({"text": "a b c"}) == three
-        with pytest.raises(InputError, match=r"row 1: txt is no field .* Did you mean 'text'"):
+        with pytest.raises(InputError, match=r"row 1: txt is not a field .* Did you mean 'text'"):
             run.predict({"txt": "a"})
         with pytest.raises(InputError, match="row 1: text missing"):
             run.predict({})

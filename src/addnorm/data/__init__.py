@@ -33,6 +33,7 @@ from addnorm.data.readers.hub import DatasetConfig
 from addnorm.data.readers.images import ImageFilesConfig, ImagesConfig
 from addnorm.data.readers.labelled_series import LabelledSeriesConfig
 from addnorm.data.readers.plain_text import LinesConfig, ParallelConfig, TextConfig
+from addnorm.data.readers.records import RecordsConfig
 from addnorm.data.readers.series import SeriesConfig
 from addnorm.data.readers.tables import TableConfig
 from addnorm.data.readers.text_files import Files
@@ -54,6 +55,7 @@ DataConfig = Annotated[
     | ParallelConfig
     | LinesConfig
     | TableConfig
+    | RecordsConfig
     | ConllConfig
     | DatasetConfig
     | ImagesConfig
@@ -110,6 +112,7 @@ __all__ = [
     "MultiLabelled",
     "Pair",
     "ParallelConfig",
+    "RecordsConfig",
     "Report",
     "Scored",
     "ScoredSeries",

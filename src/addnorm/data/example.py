@@ -1,6 +1,6 @@
 """An example: what every kind of data to learn from says of itself."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from reprlib import repr as short
@@ -11,6 +11,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from addnorm.errors import InputError, choices
+from addnorm.parts import named
 
 Medium = Literal["text", "images", "audio", "series"]
 """What examples are made of."""
@@ -90,20 +91,58 @@ class Example:
     def to_predict(cls: type[E], inputs: Mapping[str, Any]) -> E:
         """The example of these fields, whose targets are to be predicted and have defaults.
 
-        Lists become tuples. Raises `InputError` for a field that is missing, does not exist, or is
-        no text where it has to be.
+        Raises `InputError` as `of` does.
         """
-        known = [one for one in _fields(cls) if one.name not in cls.targets]
-        names = [one.name for one in known]
-        for name in inputs:
-            if name not in names:
-                raise InputError(f"{name} is no field of its inputs.{choices(name, names)}")
-        if missing := [one.name for one in known if _is_needed(one) and one.name not in inputs]:
-            raise InputError(f"{' and '.join(missing)} missing: give {', '.join(names)}")
-        given = {name: tuple(v) if isinstance(v, list) else v for name, v in inputs.items()}
+        return cls.of(inputs, "its inputs", [one.name for one in _inputs(cls)])
+
+    @classmethod
+    def of(cls: type[E], values: Mapping[str, Any], where: str, names: Sequence[str] = ()) -> E:
+        """The example of these fields, of which only `names` may be given; by default all.
+
+        Lists become tuples. Raises `InputError` for a field that is missing, does not exist, or is
+        not text where it has to be.
+        """
+        fields = [one for one in _fields(cls) if not names or one.name in names]
+        valid = [one.name for one in fields]
+        for name in values:
+            if name not in valid:
+                raise InputError(f"{name} is not a field of {where}.{choices(name, valid)}")
+        missing = [one.name for one in fields if _is_needed(one) and one.name not in values]
+        if missing:
+            raise InputError(f"{' and '.join(missing)} missing: give {', '.join(valid)}")
+        given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         example = cls(**given)
-        check_types(example, "its inputs")
+        check_types(example, where)
         return example
+
+
+def _inputs(kind: type[Example]) -> list[Any]:
+    """The fields that are not targets."""
+    return [one for one in _fields(kind) if one.name not in kind.targets]
+
+
+def kind_named(name: str) -> type[Example]:
+    """The imported kind of example with this name, or `module:Class`.
+
+    Raises `InputError`, with the nearest name, if there is none.
+    """
+    kinds = {kind.__name__: kind for kind in _below(Example)}
+    if name in kinds:
+        return kinds[name]
+    try:
+        kind = named(name) if ":" in name else None
+    except ValueError as error:
+        raise InputError(f"data.example = {name!r}: {error}") from error
+    if isinstance(kind, type) and issubclass(kind, Example):
+        return kind
+    raise InputError(f"data.example = {name!r}.{choices(name, sorted(kinds))}")
+
+
+def _below(kind: type[Example]) -> Iterator[type[Example]]:
+    """All imported subclasses; of a class with slots the last, which has them."""
+    for below in kind.__subclasses__():
+        yield below
+        yield from _below(below)
 
 
 @cache

@@ -1,12 +1,14 @@
 """Output heads: token logits, class logits, tag logits, pooled vectors or hidden states."""
 
 from collections.abc import Callable
+from math import inf
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from addnorm.config import Probability, config
 from addnorm.nn.built import built_module
@@ -16,7 +18,7 @@ from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
 from addnorm.nn.forecast import ForecastHeadConfig
-from addnorm.nn.functional import soft_capped
+from addnorm.nn.functional import at_least_float32, soft_capped
 from addnorm.nn.linear import Linear, linear
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
@@ -33,6 +35,12 @@ from addnorm.nn.pooling import (
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family
+
+BLANK = 0
+"""The symbol of a frame in which nothing is written: the id of padding."""
+
+IGNORED = -100
+"""The target where nothing is to be predicted."""
 
 Problem = Literal["single_label", "multi_label", "regression"]
 """What a text's outputs mean: logits of one class, of independent labels, or real values."""
@@ -313,6 +321,98 @@ class TaggingHeadConfig:
         return TaggingHead(width, n_outputs, transform=transform, dropout=self.dropout)
 
 
+class SpanHead(nn.Module):
+    """`z_t = W x_t + b`: two logits for every token, that an answer starts there and ends there.
+
+    `p(start = t) = softmax_t(z_t,0)` over the real tokens of a text, and `p(end = t)` likewise
+    (Devlin et al. 2019, §4.2).
+    """
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.proj = Linear(d_model, 2)
+
+    def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq 2"]:
+        return self.proj(x)
+
+    def loss_sum(
+        self,
+        outputs: Float[Tensor, "batch seq 2"],
+        targets: Int[Tensor, "batch 2"],
+        valid: Bool[Tensor, "batch seq"] | None,
+    ) -> Float[Tensor, ""]:
+        """`-log p(start) - log p(end)`, summed over the texts with an answer, in nats."""
+        logits = at_least_float32(outputs).transpose(1, 2)
+        if valid is not None:
+            logits = logits.masked_fill(~valid[:, None], -inf)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+@config
+class SpanHeadConfig:
+    """The first and the last token of an answer that stands in a text."""
+
+    task: ClassVar[str] = "span_extraction"
+
+    kind: Literal["span"] = "span"
+
+    def build(self, d_model: int, n_outputs: int) -> SpanHead:
+        return SpanHead(d_model)
+
+
+class CTCHead(nn.Module):
+    """`z_t = W x_t + b`: logits of the vocabulary and of a blank for every frame of a sound.
+
+    A path has one symbol for each frame; without its blanks, and with one of each run of equal
+    symbols, it is a text: `p(y | x) = Σ_paths of y Π_t softmax(z_t)_path_t` (Graves et al. 2006,
+    eq. 3). The padding of the vocabulary, id 0, is the blank.
+    """
+
+    def __init__(self, d_model: int, n_outputs: int) -> None:
+        super().__init__()
+        self.proj = Linear(d_model, n_outputs)
+
+    def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch frames vocab"]:
+        return self.proj(x)
+
+    def loss_sum(
+        self,
+        outputs: Float[Tensor, "batch frames vocab"],
+        targets: Int[Tensor, "batch tokens"],
+        valid: Bool[Tensor, "batch frames"] | None,
+    ) -> Float[Tensor, ""]:
+        """`-log p(y | x)`, summed over the texts, in nats.
+
+        A text with more tokens than its sound has frames has no path: it counts as 0.
+        """
+        batch, n_frames = outputs.shape[:2]
+        frames = (
+            torch.full((batch,), n_frames, device=outputs.device) if valid is None else valid.sum(1)
+        )
+        return F.ctc_loss(
+            at_least_float32(outputs).log_softmax(-1).transpose(0, 1),
+            targets.clamp(min=0),
+            frames,
+            (targets != IGNORED).sum(1),
+            blank=BLANK,
+            reduction="sum",
+            zero_infinity=True,
+        )
+
+
+@config
+class CTCHeadConfig:
+    """The tokens of a transcript and a blank for every frame."""
+
+    task: ClassVar[str] = "transcription"
+    predicts_tokens: ClassVar[bool] = True
+
+    kind: Literal["ctc"] = "ctc"
+
+    def build(self, d_model: int, n_outputs: int) -> CTCHead:
+        return CTCHead(d_model, n_outputs)
+
+
 class PoolerHead(nn.Module):
     """`tanh(W x_first + b)`: one vector for the whole sequence (Devlin et al. 2019, §3)."""
 
@@ -379,6 +479,8 @@ HeadConfig = Annotated[
     | ClassificationHeadConfig
     | TaggingHeadConfig
     | CRFHeadConfig
+    | SpanHeadConfig
+    | CTCHeadConfig
     | SimilarityHeadConfig
     | ForecastHeadConfig
     | PoolerHeadConfig
@@ -389,6 +491,20 @@ HeadConfig = Annotated[
 """Any head, built-in or custom."""
 
 
+@runtime_checkable
+class HasLoss(Protocol):
+    """A head whose outputs are learnt together: the ends of a span, the frames of a transcript."""
+
+    def loss_sum(
+        self, outputs: Tensor, targets: Tensor, valid: Bool[Tensor, "rows positions"] | None
+    ) -> Float[Tensor, ""]:
+        """The loss summed over the targets that are not -100.
+
+        `valid` marks the real positions of the outputs; None for all.
+        """
+        ...
+
+
 def predicts_tokens(head: Any) -> bool:
     """Whether the outputs of a head stand for the tokens of a vocabulary."""
     return getattr(head, "predicts_tokens", False)
@@ -397,9 +513,15 @@ def predicts_tokens(head: Any) -> bool:
 def build_head(head: HeadConfig, d_model: int, n_outputs: int) -> nn.Module:
     """The head of these sizes. Raises `InputError` if a custom part builds none.
 
-    Without labels or a vocabulary it may give any number of features.
+    Without labels or a vocabulary, and with a loss of its own, it may give any number of features.
     """
     x, made = torch.zeros(2, 3, d_model), head.build(d_model, n_outputs)
     shapes = [(2, 3, n_outputs), (2, n_outputs)]
     inputs = (x, Context.over(x, Full()))
-    return built_module(head, made, "head(x, ctx)", inputs, *(shapes if n_outputs else []))
+    return built_module(
+        head,
+        made,
+        "head(x, ctx)",
+        inputs,
+        *([] if isinstance(made, HasLoss) or not n_outputs else shapes),
+    )

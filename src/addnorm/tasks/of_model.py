@@ -17,6 +17,14 @@ LABELLED = tuple(name for name, task in TASKS.items() if task.labels)
 """The tasks whose outputs are labels or numbers of the data."""
 
 
+WITH_TASK = tuple(
+    kind_of(head)
+    for head in members(HeadConfig)
+    if head is TokenHeadConfig or getattr(head, "task", None) is not None
+)
+"""The kinds of heads with which an encoder has a task."""
+
+
 def task_of_head(head: Any) -> Task | None:
     """The task that a head's configuration names by its attribute `task`; None if it names none.
 
@@ -62,7 +70,7 @@ def task_of_model(model: ModelConfig) -> Task:
                 f"{kind_of(model)!r} writes tokens: use it with model.kind = 'encoder'"
             )
         return writes
-    if task is not None and (task.labels or TASKS.get(task.name) is not task):
+    if task is not None and not task.decodes:
         return task.for_model(model)
     if isinstance(head, TokenHeadConfig) and isinstance(model.input, TokenInputConfig):
         return TASKS["masked_language"]
@@ -73,7 +81,7 @@ def task_of_model(model: ModelConfig) -> Task:
         )
     raise InputError(
         f"model.head.kind = {kind_of(head)!r} on an encoder has no task here: it gives vectors or "
-        "scores. Valid: classification, similarity, tagging, crf, token, forecast."
+        f"scores. Valid: {', '.join(WITH_TASK)}."
     )
 
 

@@ -1,34 +1,33 @@
 """The tasks of AddNorm by name, and those that others define."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
+from addnorm import tasks
 from addnorm.errors import InputError, choices
 from addnorm.parts import named
-from addnorm.tasks.classification import Classification
-from addnorm.tasks.forecasting import Forecasting
-from addnorm.tasks.hidden import Denoising, MaskedLanguage
-from addnorm.tasks.language import Language
-from addnorm.tasks.multi_label import MultiLabel
-from addnorm.tasks.regression import Regression
-from addnorm.tasks.tagging import Tagging
 from addnorm.tasks.task import Task
-from addnorm.tasks.translation import SequenceToSequence
 
-TASKS: Mapping[str, Task] = {
-    task.name: task
-    for task in (
-        Language(),
-        SequenceToSequence(),
-        MaskedLanguage(),
-        Denoising(),
-        Classification(),
-        MultiLabel(),
-        Regression(),
-        Tagging(),
-        Forecasting(),
-    )
-}
+ABOVE = ("encoding", "of_model", "registry")
+"""The files of this folder that read the list of tasks, and define none."""
+
+
+def _defined() -> Iterator[Task]:
+    """The tasks that the files of this folder define: a class with a name each."""
+    for file in sorted(iter_modules(tasks.__path__), key=lambda file: file.name):
+        if file.name in ABOVE:
+            continue
+        module = import_module(f"{tasks.__name__}.{file.name}")
+        for value in vars(module).values():
+            if not (isinstance(value, type) and issubclass(value, Task)):
+                continue
+            if value.__module__ == module.__name__ and hasattr(value, "name"):
+                yield value()
+
+
+TASKS: Mapping[str, Task] = {task.name: task for task in _defined()}
 """The tasks of AddNorm by name."""
 
 

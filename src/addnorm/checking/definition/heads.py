@@ -16,8 +16,10 @@ from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
+    CTCHeadConfig,
     HiddenHeadConfig,
     PoolerHeadConfig,
+    SpanHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
 )
@@ -48,6 +50,16 @@ def token(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
 def tagging(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Devlin et al. 2019, §5.3."""
     return linear(weights, "proj", transformed(config.transform, under(weights, "transform"), x))
+
+
+def span(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Devlin et al. 2019, §4.2: `S · T_i` and `E · T_i`, each with a bias."""
+    return linear(weights, "proj", x)
+
+
+def ctc(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """Graves et al. 2006, §3: the scores of every symbol and of the blank, for each frame."""
+    return linear(weights, "proj", x)
 
 
 def crf(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
@@ -131,6 +143,8 @@ HEADS = Definitions[Callable[[Any, Weights, Tokens, Texts], Outputs]](
         TokenHeadConfig: token,
         TaggingHeadConfig: tagging,
         CRFHeadConfig: crf,
+        SpanHeadConfig: span,
+        CTCHeadConfig: ctc,
         ForecastHeadConfig: forecast,
         ClassificationHeadConfig: classification,
         SimilarityHeadConfig: similarity,

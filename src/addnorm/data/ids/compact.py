@@ -234,7 +234,11 @@ def shortened_pair(example: Encoded, max_len: int) -> Encoded:
             del left[start:stop]
         return left
 
-    return replace(example, tokens=cut(example.tokens), types=cut(example.types), spans=())
+    def moved(place: int) -> int:
+        return place - sum(max(0, min(place, stop) - start) for start, stop in cuts)
+
+    spans = [moved(place) for place in example.spans]
+    return replace(example, tokens=cut(example.tokens), types=cut(example.types), spans=spans)
 
 
 def keep_special(ids: list[int], n: int, special: tuple[int, int]) -> list[int]:

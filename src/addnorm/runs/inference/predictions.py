@@ -49,7 +49,6 @@ def _example(kind: type[Example], row: object, number: int) -> Example:
         raise TextError(f"row {number}: {error}") from error
 
 
-@torch.inference_mode()
 def predicted(
     run: TrainedModel, examples: Sequence[Example], batch_size: int = 64, first: int = 0
 ) -> Iterator[Any]:
@@ -60,9 +59,10 @@ def predicted(
         group = examples[start : start + batch_size]
         encoded = [*task.encode(group, run.text, numbers)]
         inputs = {name: x.to(run.device) for name, x in _inputs(run, encoded, first + start)}
-        logits = model(**inputs)
         batch = Batch(inputs, torch.empty(0, device=run.device), 0, [one.index for one in encoded])
-        answers = task.answers(model.head, logits, batch, valid_outputs(model, inputs))
+        with torch.inference_mode():
+            logits, valid = model(**inputs), valid_outputs(model, inputs)
+            answers = task.answers(model.head, logits, batch, valid)
         for i, example in enumerate(group):
             yield task.result(answers[i], example, run.text, run.labels)
 

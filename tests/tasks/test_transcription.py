@@ -1,0 +1,105 @@
+"""Transcription by CTC: the loss over all alignments, best paths, and a run on sounds."""
+
+from itertools import groupby, product
+from math import inf
+
+import pytest
+import torch
+from torch import Tensor
+
+import addnorm as an
+from addnorm.data import Corpus, Transcribed
+from addnorm.data.batches.batch import Batch
+from addnorm.nn.heads import BLANK, CTCHeadConfig
+from addnorm.tasks.transcription import FrameTranscription
+
+TASK = FrameTranscription()
+
+
+def text_of(path: tuple[int, ...]) -> list[int]:
+    return [symbol for symbol, _ in groupby(path) if symbol != BLANK]
+
+
+def log_p_by_enumeration(logits: Tensor, target: list[int]) -> Tensor:
+    """The sum over every path that is the text, one path at a time."""
+    log_p = logits.log_softmax(-1)
+    n_frames, vocab = logits.shape
+    paths = [p for p in product(range(vocab), repeat=n_frames) if text_of(p) == target]
+    scores = [sum(log_p[t, symbol] for t, symbol in enumerate(path)) for path in paths]
+    return torch.stack([torch.as_tensor(score) for score in scores]).logsumexp(0)
+
+
+@pytest.mark.parametrize("target", [[1], [2, 1], [1, 1], [1, 2, 1]])
+@pytest.mark.parametrize("n_frames", [3, 5])
+def test_the_loss_sums_over_every_alignment(target: list[int], n_frames: int) -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(1, 5, 3, dtype=torch.float64)
+    valid = torch.arange(5)[None] < n_frames
+    head = CTCHeadConfig().build(4, 3)
+    padded = torch.tensor([[*target, -100, -100]])
+    right = -log_p_by_enumeration(logits[0, :n_frames], target)
+    loss = head.loss_sum(logits, padded, None if n_frames == 5 else valid)
+    torch.testing.assert_close(loss, right)
+
+
+def test_a_text_longer_than_its_sound_counts_as_nothing() -> None:
+    head = CTCHeadConfig().build(4, 3)
+    logits = torch.randn(1, 2, 3, requires_grad=True)
+    loss = head.loss_sum(logits, torch.tensor([[1, 1, 2]]), None)
+    loss.backward()
+    assert float(loss) == 0.0
+    assert logits.grad is not None
+    assert bool(logits.grad.isfinite().all())
+
+
+def test_the_best_path_is_read_without_blanks_repetitions_and_padding() -> None:
+    path = [0, 3, 3, 0, 3, 2, 2, 0, 1, 1]
+    logits = torch.full((1, 10, 4), -inf)
+    logits[0, range(10), path] = 0.0
+    batch = Batch({}, torch.empty(0), 0, [7])
+    tokens, score = TASK.answers(CTCHeadConfig().build(4, 4), logits, batch, None)[7]
+    assert (tokens, score) == ([3, 3, 2, 1], 0.0)
+    valid = torch.arange(10)[None] < 6
+    tokens, _ = TASK.answers(CTCHeadConfig().build(4, 4), logits, batch, valid)[7]
+    assert tokens == [3, 3, 2]
+
+
+def sounds(n: int, seed: int) -> list[Transcribed]:
+    """Tones of four letters, each some frames long, with silence around them."""
+    generator = torch.Generator().manual_seed(seed)
+    examples: list[Transcribed] = []
+    for _ in range(n):
+        letters = torch.randint(
+            0, 4, (int(torch.randint(1, 4, (), generator=generator)),), generator=generator
+        )
+        frames = [torch.full((8, 8), -1.0)]
+        for letter in letters.tolist():
+            tone = torch.full((8, 8), -1.0)
+            tone[2 * letter : 2 * letter + 2] = 1.0
+            frames += [tone, torch.full((8, 6), -1.0)]
+        text = "".join("abcd"[letter] for letter in letters.tolist())
+        examples.append(Transcribed(torch.cat(frames, dim=1), text))
+    return examples
+
+
+def test_a_model_learns_to_write_what_it_hears() -> None:
+    corpus = Corpus(sounds(200, 0), sounds(30, 1))
+    config = an.EncoderConfig(
+        d_model=32,
+        n_layers=1,
+        input=an.LogMelEmbeddingConfig(n_mels=8),
+        position=an.SinusoidalConfig(),
+        head=CTCHeadConfig(),
+    )
+    run = an.train(
+        config,
+        corpus,
+        tokenizer="char",
+        batching={"kind": "frames", "frames": 400},
+        steps=250,
+        lr=3e-3,
+        progress=False,
+    )
+    assert run.task == "transcription"
+    scores = run.evaluate(corpus)
+    assert scores["cer"] < 10.0
