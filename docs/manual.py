@@ -58,6 +58,8 @@ EXAMPLES = {
     "decoder_max_len": 256,
     "ema": 0.999,
     "encoding": "latin-1",
+    "example": "QuestionAnswer",
+    "columns": {"answers": "answers.text"},
     "epochs": 20,
     "exits": [2, 4],
     "factor": 4.0,
@@ -229,7 +231,7 @@ def summary(config: type) -> str:
 
 # Types, defaults and examples, as a recipe writes them.
 
-NAMES = {int: "whole number", float: "number", str: "text", Path: "path", bool: "`true` or `false`"}
+NAMES = {int: "integer", float: "number", str: "text", Path: "path", bool: "`true` or `false`"}
 
 BOUNDS = {"gt": "above {}", "ge": "from {}", "lt": "below {}", "le": "up to {}"}
 
@@ -253,8 +255,10 @@ def type_text(annotation: Any, name: str, known: Sections) -> str:
     inner = [type_text(one, name, known) for one in arguments if one not in (NoneType, ...)]
     if origin in (Union, UnionType):
         return " or ".join(dict.fromkeys(inner))
+    if origin is dict:
+        return f"table of {inner[-1]}s"
     if origin is tuple:
-        plural = re.sub(r"(number|path|text)\b", r"\1s", inner[0], count=1)
+        plural = re.sub(r"(number|integer|path|text)\b", r"\1s", inner[0], count=1)
         return f"{'list' if ... in arguments else 'pair'} of {plural}"
     return NAMES[annotation]
 

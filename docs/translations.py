@@ -141,10 +141,10 @@ def by_rule(text: str) -> str | None:
     return f"{kind}。{NEEDS.get(found['need'], '')}{default}{example}"
 
 
-NOUNS = {"whole number": "整数", "number": "数", "text": "文本", "path": "路径", "table": "表"}
+NOUNS = {"integer": "整数", "number": "数", "text": "文本", "path": "路径", "table": "表"}
 BOUNDS = {"above": "大于", "from": "不小于", "below": "小于", "up to": "不大于"}
 NOUN = (
-    rf"(?P<many>list of |pair of |)(?P<noun>{'|'.join(NOUNS)})s?"
+    rf"(?P<many>list of |pair of |table of |)(?P<noun>{'|'.join(NOUNS)})s?"
     rf"(?P<bounds>(?:,? (?:{'|'.join(BOUNDS)}) \S+)*)"
 )
 
@@ -175,7 +175,12 @@ def noun(found: re.Match[str]) -> str:
     bounds = re.findall(rf"({'|'.join(BOUNDS)}) ([^\s,]+)", found["bounds"])
     limits = "、".join(f"{BOUNDS[word]} {number}" for word, number in bounds)
     kind = f"{limits} 的{NOUNS[found['noun']]}" if limits else NOUNS[found["noun"]]
-    return {"list of ": f"由{kind}组成的列表", "pair of ": f"两个{kind}"}.get(found["many"], kind)
+    many = {
+        "list of ": f"由{kind}组成的列表",
+        "pair of ": f"两个{kind}",
+        "table of ": f"{kind}的表",
+    }
+    return many.get(found["many"], kind)
 
 
 # What is missing or wrong.

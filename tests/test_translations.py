@@ -90,7 +90,7 @@ def test_every_fault_of_a_page_has_its_place(
         ),
         ("Pair of numbers from 0, below 1. Required.", "两个不小于 0、小于 1 的数。必填。"),
         (
-            "Whole number above 0 or list of whole numbers above 0. May be left out.",
+            "Integer above 0 or list of integers above 0. May be left out.",
             "大于 0 的整数，或由大于 0 的整数组成的列表。可以省略。",
         ),
         ("One of `a`, `b`. Default: `a`. Example: `b`.", "`a`、`b` 之一。默认：`a`。例：`b`。"),

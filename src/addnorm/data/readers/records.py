@@ -1,11 +1,9 @@
 """Examples of any kind from tables whose columns are their fields."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Literal
-
-from pydantic import Field
 
 from addnorm.config import config
 from addnorm.data.example import Example, kind_named
@@ -28,7 +26,7 @@ class RecordsConfig(RowFiles):
     kind: Literal["records"] = "records"
     example: str
     """The kind of example: the name of its class, such as `QuestionAnswer`, or `module:Class`."""
-    columns: dict[str, str] = Field(default_factory=dict[str, str])
+    columns: dict[str, str] = field(default_factory=dict[str, str])
     """The column of a field; a dotted name reaches into a nested column, as in
     `columns = { answers = "answers.text" }`.
     """
