@@ -264,13 +264,13 @@ def described(folder: Path, config: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("config", "name", "reason"),
     [
-        (GPT2, "GPT2ForSequenceClassification", "a head that judges whole texts"),
+        (GPT2, "GPT2ForSequenceClassification", "a head that classifies texts"),
         (GPT2, "GPT2ForTokenClassification", "a head for tags"),
         (GPT2, "GPT2DoubleHeadsModel", "a second head"),
         (T5, "T5EncoderModel", "is without the decoder"),
-        (T5, "T5ForQuestionAnswering", "a head that marks answers"),
+        (T5, "T5ForQuestionAnswering", "a head for spans of answers"),
         (BART, "BartForCausalLM", "is without the encoder"),
-        (BART, "BartForSequenceClassification", "a head that judges whole texts"),
+        (BART, "BartForSequenceClassification", "a head that classifies texts"),
         (GPT2, "GPT2LMHeadModel", ""),
         (GPT2, "GPT2Model", ""),
         (T5, "T5ForConditionalGeneration", ""),

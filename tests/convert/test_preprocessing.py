@@ -152,7 +152,7 @@ def test_what_a_folder_of_pictures_does_not_read(
         ({"size": {"longest_edge": 9}}, "give height and width, or shortest_edge"),
         ({"do_pad": True}, "do_pad"),
         ({"do_reduce_labels": True}, "do_reduce_labels = True is not supported"),
-        ({"size": {"height": 16, "width": 24}}, "makes it 16 × 24 pixels, and the model reads 24"),
+        ({"size": {"height": 16, "width": 24}}, "makes it 16 × 24 pixels, but the model reads 24"),
     ],
 )
 def test_settings_that_are_not_followed_are_refused(
@@ -286,7 +286,7 @@ def test_what_whisper_does_not_read(whisper: Path, tmp_path: Path, addnorm: Comm
     soundfile.write(tmp_path / "long.wav", np.zeros(40_000, np.float32), 16_000)
     for words, said in (
         (["generate", whisper, tmp_path / "text.txt"], "text.txt is not readable as sound"),
-        (["generate", whisper, tmp_path / "long.wav"], "2.5 s of sound, and this model reads 2 s"),
+        (["generate", whisper, tmp_path / "long.wav"], "2.5 s of sound, but this model reads 2 s"),
         (["generate", whisper, "--prompt", "x"], "leave out --prompt"),
         (["classify", whisper, whisper / "short.wav"], "has no classes: use `addnorm generate`"),
     ):

@@ -7,6 +7,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from tests.parity.wide import Wide
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from addnorm.convert.folder import LoadedModel, load, save
+from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, generate, translate
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.models.inputs import embedded
@@ -53,6 +55,28 @@ def changed(folder: Path, changes: dict[str, Any], without: Sequence[str] = ()) 
     file.write_text(json.dumps(kept | changes))
 
 
+def small_config(name: str, **changes: Any) -> Any:
+    """A small configuration of a language model, by the name of its class in transformers."""
+    small = {
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 128,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+        "pad_token_id": 0,
+    }
+    return getattr(transformers, name)(**small | changes)
+
+
+def check_refused(folder: Path, changes: dict[str, Any], match: str) -> None:
+    """A folder is refused once these keys of its `config.json` are changed."""
+    changed(folder, changes)
+    with pytest.raises(InputError, match=match):
+        load(folder)
+
+
 def prompts(vocab_size: int, lengths: Sequence[int] = LENGTHS) -> list[list[int]]:
     """Random rows of these lengths, without the special ids 0 to 2."""
     generator = torch.Generator().manual_seed(1)
@@ -69,6 +93,16 @@ def padded(rows: Sequence[Sequence[int]], *, left: bool, pad: int = 0) -> tuple[
     real = torch.tensor([len(row) for row in rows])[:, None]
     slots = torch.arange(width)
     return torch.tensor(filled), slots >= width - real if left else slots < real
+
+
+def translation_batch(
+    *, lengths: Sequence[int] = LENGTHS, n: int = 5, pad: int = 0
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Padded sources with targets of `n` tokens, as theirs and as ours."""
+    ids, valid = padded(prompts(64, lengths), left=False, pad=pad)
+    target, _ = padded(prompts(64, (n, n, n)), left=False)
+    theirs = {"input_ids": ids, "attention_mask": valid.long(), "decoder_input_ids": target}
+    return theirs, {"source": ids, "target": target, "source_valid": valid}
 
 
 def check_logits(theirs: Any, folder: Path, inputs: dict[str, Any], ours: dict[str, Any]) -> None:
@@ -129,6 +163,26 @@ def check_greedy_and_beam(theirs: Any, loaded: LoadedModel, vocab_size: int, n: 
             case EncoderModel():
                 raise AssertionError("an encoder writes nothing")
         assert [list(best[0].ids) for best in found] == expected.tolist()
+
+
+def check_decoder(
+    kind: str,
+    config: Any,
+    folder: Path,
+    *,
+    lengths: Sequence[int] = LENGTHS,
+    n: int = 64,
+    hidden_states: bool = True,
+) -> None:
+    """The same logits, hidden states and `n` tokens, and a round trip, for a class of theirs."""
+    theirs, loaded = made(kind, config, folder)
+    ids, _ = padded(prompts(64, lengths), left=False)
+    check_logits(theirs, folder, {"input_ids": ids}, {"tokens": ids})
+    if hidden_states:
+        check_hidden_states(theirs, loaded, ids)
+    check_greedy_and_beam(theirs, loaded, 64, n)
+    family = config.model_type
+    check_round_trip(loaded, folder, "AutoModelForCausalLM", family, theirs, input_ids=ids)
 
 
 def check_round_trip(

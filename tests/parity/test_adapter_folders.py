@@ -335,7 +335,7 @@ def test_a_base_that_is_missing_or_the_adapter_itself(
     told = json.loads(file.read_text())
     for other, expected in {
         str(folder): "the base of this adapter leads back to it",
-        str(tmp_path / "away"): "is no folder here",
+        str(tmp_path / "away"): "is not a folder",
     }.items():
         file.write_text(json.dumps(told | {"base_model_name_or_path": other}))
         with pytest.raises(InputError, match=expected):

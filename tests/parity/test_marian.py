@@ -12,12 +12,12 @@ from tests.parity.families import (
     check_both_stacks,
     check_greedy_and_beam,
     check_logits,
+    check_refused,
     check_round_trip,
-    padded,
     prompts,
     started,
+    translation_batch,
 )
-from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.convert.core.family import ModelSpec
@@ -92,25 +92,17 @@ def made(folder: Path, **changes: object) -> tuple[Any, LoadedModel]:
     return exact(theirs.double()), load(folder, dtype=torch.float64)
 
 
-def batch() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Padded sources with their targets, as theirs and as ours."""
-    ids, valid = padded(prompts(64), left=False)
-    target, _ = padded(prompts(64, (5, 5, 5)), left=False)
-    theirs = {"input_ids": ids, "attention_mask": valid.long(), "decoder_input_ids": target}
-    return theirs, {"source": ids, "target": target, "source_valid": valid}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> None:
     theirs, loaded = made(tmp_path, **changes)
-    inputs, ours = batch()
+    inputs, ours = translation_batch()
     check_logits(theirs, tmp_path, inputs, ours)
     check_both_stacks(theirs, loaded, inputs, inputs.pop("decoder_input_ids"))
     check_greedy_and_beam(theirs, loaded, 64, 12 if changes else 64)
     check_round_trip(loaded, tmp_path, "AutoModelForSeq2SeqLM", "marian")
     opened = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "exported")
-    check_logits(exact(opened), tmp_path, *batch())
+    check_logits(exact(opened), tmp_path, *translation_batch())
 
 
 def test_older_layouts(tmp_path: Path) -> None:
@@ -137,7 +129,7 @@ def test_older_layouts(tmp_path: Path) -> None:
             "max_length": 512,
         },
     )
-    check_logits(theirs, tmp_path, *batch())
+    check_logits(theirs, tmp_path, *translation_batch())
     weights["lm_head.weight"] += 1
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(InputError, match=r"ties lm_head\.weight to model\.shared\.weight"):
@@ -148,14 +140,7 @@ def test_body_alone(tmp_path: Path) -> None:
     theirs, _ = made(tmp_path)
     theirs.final_logits_bias.zero_()
     theirs.float().model.save_pretrained(tmp_path)
-    check_logits(exact(theirs.double()), tmp_path, *batch())
-
-
-class Unpadded(Translation):
-    """What follows a source, padding never."""
-
-    def _read(self) -> Tensor:
-        return super()._read().index_fill(-1, torch.tensor([0]), float("-inf"))
+    check_logits(exact(theirs.double()), tmp_path, *translation_batch())
 
 
 @pytest.mark.parametrize("beams", [1, 4])
@@ -163,7 +148,7 @@ def test_padding_is_never_written(beams: int, tmp_path: Path) -> None:
     """Their configurations forbid it, for its logit is often the highest."""
     theirs, loaded = made(tmp_path)
     assert isinstance(loaded.model, EncoderDecoderModel)
-    rows, inputs = prompts(64), batch()[0]
+    rows, inputs = prompts(64), translation_batch()[0]
     for head in (theirs.final_logits_bias[0], loaded.model.head.bias):
         assert head is not None
         head.data[0] = 20.0
@@ -173,7 +158,8 @@ def test_padding_is_never_written(beams: int, tmp_path: Path) -> None:
     del inputs["decoder_input_ids"]
     expected = theirs.generate(**inputs, max_new_tokens=16)[:, 1:]
     decoding = GreedyConfig() if beams == 1 else BeamConfig(beams=beams)
-    found = decode(Unpadded(loaded.model, 0), rows, decoding, [16] * 3, eos_id=None)
+    translation = Translation(loaded.model, 0, never=[0])
+    found = decode(translation, rows, decoding, [16] * 3, eos_id=None)
     assert [list(best[0].ids) for best in found] == expected.tolist()
     assert 0 not in expected
 
@@ -194,9 +180,7 @@ def test_what_is_not_supported_is_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made(tmp_path)
-    changed(tmp_path, changes)
-    with pytest.raises(InputError, match=match):
-        load(tmp_path)
+    check_refused(tmp_path, changes, match)
 
 
 def ours(**changes: Any) -> EncoderDecoderConfig:
@@ -237,7 +221,7 @@ def test_a_model_of_ours_translates_the_same_there(
     )
     assert not any(info.values()), info
     exact(theirs.double())
-    inputs, same = batch()
+    inputs, same = translation_batch()
     with torch.no_grad():
         assert_close(model.double()(**same), theirs(**inputs).logits, rtol=0, atol=1e-10)
     again = load(tmp_path, dtype=torch.float64)

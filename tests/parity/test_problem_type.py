@@ -87,7 +87,7 @@ def test_an_unknown_problem_is_refused(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace('"regresion"', '"single_label_classification"'))
     alone = file.read_text().replace('"id2label": {', '"id2label": {"0": "a"}, "other": {')
     file.write_text(alone)
-    with pytest.raises(InputError, match="there is one label, which is no choice"):
+    with pytest.raises(InputError, match="a single label leaves no choice"):
         load(tmp_path)
 
 

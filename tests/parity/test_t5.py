@@ -9,16 +9,14 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tests.parity.families import (
-    changed,
     check_both_stacks,
     check_greedy_and_beam,
     check_logits,
+    check_refused,
     check_round_trip,
     made,
-    padded,
-    prompts,
+    translation_batch,
 )
-from torch import Tensor
 
 from addnorm.convert.folder import load
 from addnorm.errors import InputError
@@ -52,14 +50,6 @@ CONFIGS = {
 }
 
 
-def batch() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Padded sources with their targets, as theirs and as ours."""
-    ids, valid = padded(prompts(64, (17, 1, 4)), left=False)
-    target, _ = padded(prompts(64, (9, 9, 9)), left=False)
-    theirs = {"input_ids": ids, "attention_mask": valid.long(), "decoder_input_ids": target}
-    return theirs, {"source": ids, "target": target, "source_valid": valid}
-
-
 def own_head(folder: Path) -> Any:
     """Give the model in `folder` a head of its own, and open it there."""
     weights = load_file(folder / "model.safetensors")
@@ -77,17 +67,25 @@ def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> 
         theirs = own_head(tmp_path).double()
         loaded = load(tmp_path, dtype=torch.float64)
     assert loaded.spec.model.head.tied == (changes is not FLAN)  # type: ignore[union-attr]
-    inputs, ours = batch()
+    inputs, ours = translation_batch(lengths=(17, 1, 4), n=9)
     check_logits(theirs, tmp_path, inputs, ours)
-    check_both_stacks(theirs, loaded, inputs, inputs.pop("decoder_input_ids"))
+    target = inputs.pop("decoder_input_ids")
+    check_both_stacks(theirs, loaded, inputs, target)
     check_greedy_and_beam(theirs, loaded, 64)
-    check_round_trip(loaded, tmp_path, "AutoModelForSeq2SeqLM", "t5", theirs, **batch()[0])
+    check_round_trip(
+        loaded,
+        tmp_path,
+        "AutoModelForSeq2SeqLM",
+        "t5",
+        theirs,
+        **translation_batch(lengths=(17, 1, 4), n=9)[0],
+    )
 
 
 def test_multilingual(tmp_path: Path) -> None:
     config = transformers.MT5Config(**SMALL)
     made("MT5ForConditionalGeneration", config, tmp_path)
-    check_logits(own_head(tmp_path), tmp_path, *batch())
+    check_logits(own_head(tmp_path), tmp_path, *translation_batch(lengths=(17, 1, 4), n=9))
     loaded = load(tmp_path)
     check_round_trip(loaded, tmp_path, "AutoModelForSeq2SeqLM", "mt5")
 
@@ -107,7 +105,7 @@ def test_older_layouts(tmp_path: Path) -> None:
     for key in ("scale_decoder_outputs", "tie_word_embeddings", "is_gated_act", "dense_act_fn"):
         old.pop(key, None)
     file.write_text(json.dumps(old | {"n_positions": 512, "output_past": True}))
-    check_logits(theirs, tmp_path, *batch())
+    check_logits(theirs, tmp_path, *translation_batch(lengths=(17, 1, 4), n=9))
     weights["decoder.embed_tokens.weight"] += 1
     save_file(weights, tmp_path / "model.safetensors")
     with pytest.raises(InputError, match=r"ties decoder\.embed_tokens\.weight to shared\.weight"):
@@ -125,7 +123,7 @@ def test_keys_before_the_fifth_version(changes: dict[str, object], tmp_path: Pat
     old = json.loads(file.read_text())
     del old["scale_decoder_outputs"]
     file.write_text(json.dumps(old | {"tie_word_embeddings": not changes}))
-    check_logits(theirs, tmp_path, *batch())
+    check_logits(theirs, tmp_path, *translation_batch(lengths=(17, 1, 4), n=9))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +140,4 @@ def test_what_is_not_supported_is_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made("T5ForConditionalGeneration", transformers.T5Config(**SMALL), tmp_path)
-    changed(tmp_path, changes)
-    with pytest.raises(InputError, match=match):
-        load(tmp_path)
+    check_refused(tmp_path, changes, match)

@@ -1,6 +1,6 @@
 """Adapters between our names and those of a Hugging Face family, and into a model's weights."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,15 +55,15 @@ class TheirNames:
 def in_their_names(
     adapter: PeftAdapter, names: TheirNames, weights: Weights
 ) -> tuple[PeftAdapter, bool] | None:
-    """The adapter as PEFT has it beside the family's model, and whether its matrices lie on a side.
+    """The adapter of the family's model, and whether that stores its matrices as (in, out).
 
-    None where that cannot be exact, as for a new head or the magnitudes of a part of a joint matrix
-    (`c_attn` of GPT-2). Changes of parts of a joint matrix become one change, whose rank is the sum
-    of theirs.
+    None if the conversion would not be exact, such as for a new head or for magnitudes of a part of
+    a joint matrix (`c_attn` of GPT-2). Changes of parts of a joint matrix become one change, whose
+    rank is the sum of theirs.
     """
     ours = {name: entry for entry in names.maps for name in entry.ours}
     layers: dict[str, LowRank] = {}
-    turned: set[bool] = set()
+    transposed: set[bool] = set()
     for name in adapter.layers:
         entry = ours.get(f"{name}.weight")
         inner = entry.inner if isinstance(entry, Transposed) else entry
@@ -75,16 +75,16 @@ def in_their_names(
         if joint is None:
             return None
         layers[module] = joint
-        turned.add(isinstance(entry, Transposed))
+        transposed.add(isinstance(entry, Transposed))
     saved: dict[str, Tensor] = {}
     for name, tensor in adapter.saved.items():
         entry = ours.get(name)
         if not isinstance(entry, Renamed):
             return None
         saved[entry.their_name] = tensor
-    if len(turned) > 1:
+    if len(transposed) > 1:
         return None
-    return PeftAdapter(adapter.base, layers, saved), turned == {True}
+    return PeftAdapter(adapter.base, layers, saved), transposed == {True}
 
 
 def _joint(
@@ -92,29 +92,32 @@ def _joint(
     parts: Sequence[LowRank | None],
     sizes: Sequence[int],
 ) -> LowRank | None:
-    """One change of a joint matrix: the A side by side, each B in the rows of its part."""
-    there = [part for part in parts if part is not None]
+    """Join the changes of the parts of a matrix: all A below each other, each B in its part's rows.
+
+    None if their scales differ, or if only some of the parts have magnitudes.
+    """
+    present = [part for part in parts if part is not None]
     if len(parts) == 1:
-        return there[0]
-    if len({part.scale for part in there}) > 1:
+        return present[0]
+    if len({part.scale for part in present}) > 1:
         return None
-    with_magnitude = [part.magnitude is not None for part in there]
-    if any(with_magnitude) and len(there) < len(parts):
+    with_magnitude = [part.magnitude is not None for part in present]
+    if any(with_magnitude) and len(present) < len(parts):
         return None
-    rank, at = sum(part.a.shape[0] for part in there), 0
+    rank, at = sum(part.a.shape[0] for part in present), 0
     rows: list[Tensor] = []
     for part, size in zip(parts, sizes, strict=True):
-        wide = there[0].b.new_zeros(size, rank)
+        padded = present[0].b.new_zeros(size, rank)
         if part is not None:
             n = part.a.shape[0]
-            wide[:, at : at + n] = part.b
+            padded[:, at : at + n] = part.b
             at += n
-        rows.append(wide)
-    lengths = [part.magnitude[:, None] for part in there if part.magnitude is not None]
+        rows.append(padded)
+    lengths = [part.magnitude[:, None] for part in present if part.magnitude is not None]
     return LowRank(
-        torch.cat([part.a for part in there]),
+        torch.cat([part.a for part in present]),
         inner.write(rows)[0],
-        there[0].scale,
+        present[0].scale,
         inner.write(lengths)[0][:, 0] if lengths else None,
     )
 
@@ -125,16 +128,16 @@ def _joint(
 def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -> dict[str, Tensor]:
     """The changes of an adapter by our names of the weights.
 
-    Its layers have our names or those of the family. Tensors that are saved whole come first: PEFT
-    saves the base of a head that it changes so, too. Raises `InputError` for one that neither has,
-    and for a change of another shape.
+    Its layers have our names or those of the family. Replaced tensors come first, since PEFT stores
+    the base of a changed head as one. Raises `InputError` for a name that neither has, and for a
+    change of another shape.
     """
     tensors: dict[str, Tensor] = {}
     for name, tensor in adapter.saved.items():
         if name not in weights and _is_tied_copy(name, adapter, names):
             continue
-        known_map = None if name in weights else _known(name, weights, names)
-        new = {name: tensor} if known_map is None else dict(_read(known_map, tensor))
+        tensor_map = None if name in weights else _map_of(name, weights, names)
+        new = {name: tensor} if tensor_map is None else _read(tensor_map, tensor)
         for ours, value in new.items():
             if value.shape != weights[ours].shape:
                 raise InputError(
@@ -144,13 +147,13 @@ def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -
             tensors[ours] = value.to(weights[ours].dtype)
     for module, change in adapter.layers.items():
         name = f"{module}.weight"
-        known_map = None if name in weights else _known(name, weights, names)
+        tensor_map = None if name in weights else _map_of(name, weights, names)
         try:
-            tensors |= _changed({**weights, **tensors}, name, known_map, change)
+            tensors |= _changed({**weights, **tensors}, name, tensor_map, change)
         except RuntimeError as error:
             raise InputError(
                 f"the change of {module} has shape {change.b.shape[0]} × {change.a.shape[1]}, "
-                "another than the matrix"
+                "unlike the matrix"
             ) from error
     return tensors
 
@@ -158,12 +161,12 @@ def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -
 def _is_tied_copy(name: str, adapter: PeftAdapter, names: TheirNames) -> bool:
     """Whether a tensor is a tied copy of a stored one, as PEFT saves them."""
     tensor = adapter.saved[name]
-    others = (one for other, one in adapter.saved.items() if other != name)
+    others = (other for other_name, other in adapter.saved.items() if other_name != name)
     unknown = adapter.stays_tied and names.find(name) is None
-    return unknown and any(torch.equal(tensor, one) for one in others)
+    return unknown and any(torch.equal(tensor, other) for other in others)
 
 
-def _known(name: str, weights: Weights, names: TheirNames) -> TensorMap:
+def _map_of(name: str, weights: Weights, names: TheirNames) -> TensorMap:
     tensor_map = names.find(name)
     if tensor_map is None:
         valid_names = [theirs for each in names.maps for theirs in each.theirs] or [*weights]
@@ -174,15 +177,16 @@ def _known(name: str, weights: Weights, names: TheirNames) -> TensorMap:
 
 
 def _changed(
-    weights: Weights, name: str, one: TensorMap | None, change: LowRank
+    weights: Weights, name: str, tensor_map: TensorMap | None, change: LowRank
 ) -> dict[str, Tensor]:
-    if one is None:
+    if tensor_map is None:
         return {name: change.changed(weights[name])}
-    [theirs] = one.write([weights[ours] for ours in one.ours])
-    new = change.changed(theirs.mT).mT if isinstance(one, Transposed) else change.changed(theirs)
-    return dict(_read(one, new))
+    [theirs] = tensor_map.write([weights[ours] for ours in tensor_map.ours])
+    if isinstance(tensor_map, Transposed):
+        return _read(tensor_map, change.changed(theirs.mT).mT)
+    return _read(tensor_map, change.changed(theirs))
 
 
-def _read(one: TensorMap, theirs: Tensor) -> Iterator[tuple[str, Tensor]]:
-    read = one.read([theirs.contiguous()])
-    return ((name, tensor.contiguous()) for name, tensor in zip(one.ours, read, strict=True))
+def _read(tensor_map: TensorMap, theirs: Tensor) -> dict[str, Tensor]:
+    ours = tensor_map.read([theirs.contiguous()])
+    return {name: new.contiguous() for name, new in zip(tensor_map.ours, ours, strict=True)}

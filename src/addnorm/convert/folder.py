@@ -69,8 +69,8 @@ def describe_folder(
 ) -> tuple[Family, ModelSpec, Tokenizers | None]:
     """Read a Hugging Face folder except for its weights. Raises `InputError` as `load` does.
 
-    Of an adapter's folder, model and labels are those of its base, and the tokenizer is its own if
-    it has one.
+    For the folder of an adapter, the model and the labels are those of its base, and so is the
+    tokenizer unless the adapter has one.
     """
     places = places_of(folder)
     folder = places[-1]
@@ -91,7 +91,7 @@ def describe_folder(
     for side, size in zip(sides, sizes, strict=False):
         if side.vocab_size > size:
             raise InputError(
-                f"{folder}: the tokenizer has {side.vocab_size} tokens, and config.json says "
+                f"{folder}: the tokenizer has {side.vocab_size} tokens, but config.json has "
                 f"vocab_size = {size}"
             )
     return family, spec, text
@@ -106,11 +106,11 @@ def load(
 ) -> LoadedModel:
     """Load the model of a Hugging Face folder, in evaluation mode.
 
-    Its weights stay in the type of the file unless `dtype` says another; if they are of several,
-    in that of `config.json`, or else in the widest. They are mapped, not copied: nothing is read
-    before it is used. `pickled` allows a `pytorch_model.bin`. `model` is
-    its own configuration with what may differ, such as a rate of dropout. Of a folder of
-    sentence-transformers it is the module `Transformer`, wherever that is.
+    Weights keep the type of the file unless `dtype` is given; weights of several types get the
+    `dtype` of `config.json`, or else the widest of their types. They are memory-mapped: a tensor is
+    read from disk when it is first used. `pickled` allows a `pytorch_model.bin`. `model` replaces
+    the configuration, and may differ from it in settings without weights, such as a rate of
+    dropout. In a folder of sentence-transformers, the model is that of the module `Transformer`.
 
     Raises `InputError` naming the file, key or tensor that is missing, damaged or not supported.
     """
@@ -154,9 +154,8 @@ def save(
 ) -> str:
     """Save a folder that transformers can load; return its `model_type`.
 
-    `generation` are further keys of `generation_config.json`; `ids` are its token ids where there
-    is no tokenizer to have them; `also` writes what else is to be in the folder, before that takes
-    its place.
+    `generation` are further keys of `generation_config.json`; `ids` are the token ids of a model
+    without a tokenizer; `also` writes further files to the folder before it is moved into place.
 
     By default `model_type` is the first family that can express the model. The model must match
     `spec`, and the folder, loaded again, must reproduce its logits. Raises `InputError` naming
@@ -286,7 +285,7 @@ def _drop_tied(
             if same in names.actual and not _equal(weights, stored, names.actual[same], folder):
                 raise InputError(
                     f"{folder}: config.json ties {tied} to {same}, and they differ: "
-                    "it should say tie_word_embeddings = false"
+                    "set tie_word_embeddings = false"
                 )
 
 
@@ -321,8 +320,8 @@ def _read(
     tensor_map: TensorMap, names: Sequence[str], weights: Weights, folder: Path, dtype: torch.dtype
 ) -> dict[str, Tensor]:
     try:
-        read = tensor_map.read([weights[name].to(dtype) for name in names])
-        return {name: new.to(dtype) for name, new in zip(tensor_map.ours, read, strict=True)}
+        ours = tensor_map.read([weights[name].to(dtype) for name in names])
+        return {name: new.to(dtype) for name, new in zip(tensor_map.ours, ours, strict=True)}
     except (ValueError, RuntimeError) as error:
         raise InputError(f"{folder}: {', '.join(names)} {error}") from error
 
@@ -381,8 +380,8 @@ def _choose_family(spec: ModelSpec, model_type: str | None) -> tuple[Family, Jso
         except InputError as error:
             problems.append(str(error))
     near = [problem for problem in problems if DIFFERS in problem] or problems
-    nearest_one = min(near, key=lambda problem: problem.count(DIFFERS))
-    raise InputError(f"no family can express this model; the nearest: {nearest_one}")
+    fewest = min(near, key=lambda problem: problem.count(DIFFERS))
+    raise InputError(f"no family can express this model; the nearest: {fewest}")
 
 
 def _write(file: Path, tree: Json) -> None:

@@ -1,4 +1,4 @@
-"""How a Hugging Face folder reads pictures and sound: its `preprocessor_config.json`."""
+"""How a Hugging Face folder reads images and sound: its `preprocessor_config.json`, both ways."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,29 +25,29 @@ FILE, NESTED = "preprocessor_config.json", "processor_config.json"
 BILINEAR, BICUBIC = 2, 3
 """Pillow's numbers of two resizing filters, as stored in the file."""
 
-PICTURE = ("image_processor_type", "feature_extractor_type")
-OF_PICTURES = {f"ViT{name}" for name in ("ImageProcessor", "FeatureExtractor")}
-OF_SOUND = {"WhisperFeatureExtractor"}
-ORIGIN = (
+CLASS_KEYS = ("image_processor_type", "feature_extractor_type")
+IMAGE_PROCESSORS = {f"ViT{name}" for name in ("ImageProcessor", "FeatureExtractor")}
+FEATURE_EXTRACTORS = {"WhisperFeatureExtractor"}
+WITHOUT_EFFECT = (
     "processor_class", "image_processor_type", "feature_extractor_type", "auto_map",
     "data_format", "input_data_format", "return_tensors", "device", "disable_grouping",
     "do_convert_rgb", "default_to_square", "image_seq_length",
 )  # fmt: skip
-"""Keys without an effect on the numbers of a picture, which is always read in colour."""
+"""Keys without an effect on the pixels of an image, which is always read in colour."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """Pictures at the size of the model, each channel `(factor · pixel - mean) / std`.
+    """Images at the size of the model, each channel `(factor · pixel - mean) / std`.
 
-    `transformers` reads a picture upright and in colours, drops what is transparent, resizes it by
-    Pillow in 8 bits, and cuts out the middle.
+    `transformers` reads an image upright and in colours, ignores its transparency, resizes it with
+    Pillow in 8 bits, and crops its centre.
     """
 
     size: tuple[int, int]
     channels: int
     resize: tuple[int, int] | int | None
-    """A height and a width, or the shorter side; None keeps a picture as it is."""
+    """A height and a width, or the shorter side; None keeps the size of an image."""
     resample: int
     crop: tuple[int, int] | None
     factor: float
@@ -55,13 +55,13 @@ class Pictures:
     std: tuple[float, ...]
 
     def read(self, file: Path, where: str) -> Float[Tensor, "channels height width"]:
-        """A picture as the model's input. Raises `InputError` for one that is not readable."""
+        """Read an image as the model's input. Raises `InputError` if that is not possible."""
         pixels = read_image(file, where, None, self.channels, transparent="dropped")
         pixels = self._cropped(self._resized(pixels), where)
         if tuple(pixels.shape[1:]) != self.size:
             height, width = pixels.shape[1:]
             raise InputError(
-                f"{where}: {FILE} makes it {height} × {width} pixels, and the model reads "
+                f"{where}: {FILE} makes it {height} × {width} pixels, but the model reads "
                 f"{self.size[0]} × {self.size[1]}"
             )
         mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (self.mean, self.std))
@@ -69,7 +69,7 @@ class Pictures:
 
     @property
     def keeps_its_size(self) -> bool:
-        """Whether a picture of the model's size is neither resized nor cropped."""
+        """Whether an image of the model's size is neither resized nor cropped."""
         height, width = self.size
         resized = self.resize in (None, self.size)
         resized = resized or (isinstance(self.resize, int) and self.resize == min(height, width))
@@ -83,8 +83,8 @@ class Pictures:
         height, width = self.resize if isinstance(self.resize, tuple) else self._shorter(pixels)
         array: Any = pixels.movedim(0, -1).squeeze(-1).numpy()
         picture: Any = pillow.fromarray(array).resize((width, height), self.resample)  # pyright: ignore[reportArgumentType]
-        found = torch.tensor(bytearray(picture.tobytes()), dtype=torch.uint8)
-        return found.view(height, width, self.channels).movedim(-1, 0)
+        resized = torch.tensor(bytearray(picture.tobytes()), dtype=torch.uint8)
+        return resized.view(height, width, self.channels).movedim(-1, 0)
 
     def _shorter(self, pixels: Tensor) -> tuple[int, int]:
         """The height and width at which the shorter side is `resize`."""
@@ -114,13 +114,13 @@ class Sound:
     seconds: int
 
     def read(self, file: Path, where: str) -> Float[Tensor, "n_mels frames"]:
-        """A clip as the model's input. Raises `InputError` for one that is longer."""
+        """Read a clip as the model's input. Raises `InputError` for one that is too long."""
         waveform, rate = read_audio(file, where, sample_rate=self.sample_rate, mix=True)
         n, missing = waveform.shape[-1], self.seconds * rate - waveform.shape[-1]
         if missing < 0:
             raise InputError(
-                f"{where}: {n / rate:.1f} s of sound, and this model reads {self.seconds} s at "
-                "once: cut it into parts that are shorter"
+                f"{where}: {n / rate:.1f} s of sound, but this model reads {self.seconds} s at "
+                "once: cut it into shorter parts"
             )
         return log_mel(torch.nn.functional.pad(waveform[0], (0, missing)), rate, self.n_mels)
 
@@ -147,17 +147,19 @@ def copy_preprocessing(places: Sequence[Path], out: Path) -> None:
 def preprocessing_of(places: Sequence[Path], model: Any) -> Pictures | Sound:
     """How a folder reads the files of its model.
 
-    Raises `InputError` where it does not say so, or says what is not supported, naming the key.
+    Raises `InputError` if the file is missing, and for a key that is not supported.
     """
     reads, max_len = model.input, model.max_len
     if isinstance(reads, LogMelEmbeddingConfig):
-        return _sound(_settings(places, "feature_extractor", OF_SOUND), reads.n_mels, max_len)
+        return _sound(
+            _settings(places, "feature_extractor", FEATURE_EXTRACTORS), reads.n_mels, max_len
+        )
     assert isinstance(reads, PatchEmbeddingConfig)
-    return _pictures(_settings(places, "image_processor", OF_PICTURES), reads)
+    return _pictures(_settings(places, "image_processor", IMAGE_PROCESSORS), reads)
 
 
 def _settings(places: Sequence[Path], table: str, classes: set[str]) -> Settings:
-    """The keys of the folder's file, or of the table for this medium in that of several."""
+    """The keys of the folder's file, or of the table for this medium in a file for several."""
     settings = None
     if (nested := find_file(places, NESTED)) is not None:
         settings = Settings.of(nested.parent, NESTED).table(table)
@@ -165,15 +167,15 @@ def _settings(places: Sequence[Path], table: str, classes: set[str]) -> Settings
         file = find_file(places, FILE)
         if file is None:
             raise InputError(
-                f"{places[0]}: no {FILE}, which says how files become the model's input: take it "
-                "from the folder that the model came from, or use the run that was exported"
+                f"{places[0]}: no {FILE}, which defines how files become the model's input: copy "
+                "it from the folder that the model came from, or use the run that was exported"
             )
         settings = Settings.of(file.parent, FILE)
-    for key in PICTURE:
+    for key in CLASS_KEYS:
         name = settings.get(key, "")
         if name and name.removesuffix("Fast").removesuffix("Pil") not in classes:
             raise settings.refuse(key, f"only {' and '.join(sorted(classes))} are")
-    settings.ignore(*ORIGIN)
+    settings.ignore(*WITHOUT_EFFECT)
     return settings
 
 
@@ -204,7 +206,7 @@ def _pictures(settings: Settings, reads: PatchEmbeddingConfig) -> Pictures:
 
 
 def _side(settings: Settings, key: str, default: int) -> tuple[int, int] | int:
-    """A height and a width, one number for both, or that of the shorter side."""
+    """A height and a width (one number for both), or the length of the shorter side."""
     if isinstance(settings.tree.get(key), dict):
         table = settings.table(key)
         assert table is not None
@@ -218,12 +220,12 @@ def _side(settings: Settings, key: str, default: int) -> tuple[int, int] | int:
 
 
 def _numbers(settings: Settings, key: str, n: int) -> tuple[float, ...]:
-    """A number for each channel; of one number, the same for all."""
+    """A number for each channel; a single number is for all channels."""
     settings.ignore(key)
     value: object = settings.tree.get(key, [0.5] * n)
-    several = cast(list[object], value) if isinstance(value, list) else [value] * n
-    numbers = [float(number) for number in several if isinstance(number, int | float)]
-    if len(numbers) != n or len(several) != n:
+    values = cast(list[object], value) if isinstance(value, list) else [value] * n
+    numbers = [float(number) for number in values if isinstance(number, int | float)]
+    if len(numbers) != n or len(values) != n:
         raise settings.refuse(key, f"give {n} numbers, one for each channel")
     return tuple(numbers)
 
@@ -239,27 +241,27 @@ def _sound(settings: Settings, n_mels: int, max_len: int) -> Sound:
     settings.expect("do_normalize", False)
     settings.expect("feature_size", n_mels, n_mels)
     if settings.get("feature_size", 80) != n_mels:
-        raise settings.refuse("feature_size", f"the model hears {n_mels}")
+        raise settings.refuse("feature_size", f"the model takes {n_mels}")
     seconds = settings.get("chunk_length", 30)
     if 50 * seconds != max_len:
-        raise settings.refuse("chunk_length", f"the model hears {max_len / 50:g} s")
+        raise settings.refuse("chunk_length", f"the model takes {max_len / 50:g} s")
     settings.ignore("mel_filters", "n_samples", "nb_max_frames", "return_attention_mask")
     settings.check_all_read()
     return Sound(n_mels=n_mels, sample_rate=rate, seconds=seconds)
 
 
-# The file that describes how a run reads its data.
+# Writing: the file that describes how a run reads its data.
 
 WHISPER_RATE = 16_000
 """The samples a second of every Whisper model."""
 
-FITTED = "cut at the middle to the shape of the model's, then scaled; there scaled, then cut"
-KEPT = "cut at the middle to the shape of the model's, then scaled; there only of the model's size"
+FITTED = "cropped to the model's aspect ratio, then scaled; there scaled, then cropped"
+KEPT = "cropped to the model's aspect ratio, then scaled; there only images of the model's size"
 
 
 @dataclass(frozen=True)
 class DataReading:
-    """The keys of the file, empty if it cannot describe the data, and the settings it lacks."""
+    """The keys of the file, empty if it cannot describe the data, and the settings that differ."""
 
     keys: dict[str, Any] = field(default_factory=dict[str, Any])
     left: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -277,9 +279,9 @@ def reading_of(data: object, model: Any) -> DataReading:
 
 
 def pictures_of(data: object, size: tuple[int, int], channels: int) -> Pictures | None:
-    """How data of pictures are read, up to the order of cutting and scaling; None of others.
+    """How image data are read, except for the order of cropping and scaling; None for other data.
 
-    Pixels are scaled to [-1, 1]. Pixels that are averaged or shuffled have no form there.
+    Pixels are scaled to [-1, 1]. The file cannot describe averaged or shuffled pixels.
     """
     if isinstance(data, ImagesConfig):
         if data.pool != 1 or data.permute_seed is not None:
@@ -320,13 +322,13 @@ def _of_pictures(pictures: Pictures) -> DataReading:
     }
     left = {
         "size": KEPT if resize is None else FITTED,
-        "transparent": "white; there the colour that stands in the file",
+        "transparent": "white; there the colour stored in the file",
     }
     return DataReading(keys, left)
 
 
 def _of_sound(data: AudioConfig, max_len: int) -> DataReading:
-    """`max_len` positions, one for every 20 ms, are seconds that Whisper pads every clip to."""
+    """Whisper pads every clip to the duration of `max_len` positions, one for every 20 ms."""
     if data.sample_rate != WHISPER_RATE or max_len % 50:
         return DataReading()
     seconds = max_len // 50
@@ -342,5 +344,5 @@ def _of_sound(data: AudioConfig, max_len: int) -> DataReading:
         "return_attention_mask": False,
         "dither": 0.0,
     }
-    length = f"clips are as long as they are; there every clip has silence to {seconds} s"
+    length = f"clips keep their length; there every clip is padded with silence to {seconds} s"
     return DataReading(keys, {"length": length})

@@ -147,7 +147,7 @@ def test_what_ctranslate2_has_not_is_refused(parts: dict[str, Any], says: str) -
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ({"cross_attention": AttentionConfig(n_heads=2)}, "heads of its own"),
+        ({"cross_attention": AttentionConfig(n_heads=2)}, "cross-attention with other heads"),
         ({"attention": AttentionConfig(n_heads=4, qk_norm=RMSNormConfig())}, "qk_norm in cross"),
         ({"residual": ParallelConfig()}, "no parallel cross-attention"),
     ],

@@ -175,7 +175,7 @@ def test_the_facts_of_a_llama() -> None:
             "position",
             "dynamicrotary",
         ),
-        ({"position": RotaryConfig(scaling=Llama3Scaling())}, "frequencies", "of its own"),
+        ({"position": RotaryConfig(scaling=Llama3Scaling())}, "frequencies", "other"),
         ({"feedforward": FeedForwardConfig()}, "feedforward", "relu"),
         ({"feedforward": FeedForwardConfig()}, "feedforward bias", "all"),
         ({"feedforward": MixtureOfExpertsConfig()}, "feedforward", "MixtureOfExperts"),

@@ -119,7 +119,7 @@ def test_the_patterns_are_those_of_the_families() -> None:
         ),
         (
             _foreign(pre_tokenizers.ByteLevel(add_prefix_space=False), ignore_merges=True),
-            "whole words go before merges",
+            "looks up words before merging",
         ),
     ],
 )
@@ -140,5 +140,5 @@ def test_what_stands_before_a_text_is_the_start_or_nothing() -> None:
 
 def test_a_vocabulary_larger_than_the_model_is_refused() -> None:
     tokenizer = CharConfig().train(TEXTS)
-    with pytest.raises(InputError, match=f"has {tokenizer.vocab_size} tokens, and the model knows"):
+    with pytest.raises(InputError, match=f"has {tokenizer.vocab_size} tokens, but the model has"):
         vocabulary(tokenizer, tokenizer.vocab_size - 1)

@@ -185,7 +185,7 @@ def test_every_key_of_every_class(kind: str, named: str, tmp_path: Path, root: P
     ("kind", "settings", "named"),
     [
         ("bert", {"truncation_side": "left"}, "truncation_side = left (a text is shortened"),
-        ("bert", {"padding_side": "left"}, "padding_side = left (each text is read as if"),
+        ("bert", {"padding_side": "left"}, "padding_side = left (padding has no effect"),
         ("gpt2", {"tokenizer_class": "AlbertTokenizer"}, "tokenizer_class = AlbertTokenizer ("),
         ("gpt2", {"tokenizer_class": "BertTokenizer"}, "tokenizer_class = BertTokenizer ("),
         ("t5", {"clean_up_tokenization_spaces": True}, "clean_up_tokenization_spaces = True ("),
@@ -193,7 +193,7 @@ def test_every_key_of_every_class(kind: str, named: str, tmp_path: Path, root: P
         (
             "gpt2",
             {"split_special_tokens": True, "chat_template": "x"},
-            "split_special_tokens = True (a chat template's are tokens)",
+            "split_special_tokens = True (those of a chat template are parsed)",
         ),
         ("bert", {"auto_map": {"AutoTokenizer": "x.y"}}, "auto_map = {"),
     ],
@@ -250,7 +250,7 @@ def test_a_class_that_changes_an_exported_tokenizer_is_named(tmp_path: Path, roo
     """Transformers reads every Qwen2 folder by one class."""
     write(tmp_path, root, "gpt2", "none", {})
     ours, _ = both(tmp_path)
-    with pytest.warns(IgnoredSettings, match=r"every qwen2 folder by Qwen2Tokenizer"):
+    with pytest.warns(IgnoredSettings, match=r"every qwen2 folder as Qwen2Tokenizer"):
         save_tokenizer(tmp_path / "qwen2", ours, model_type="qwen2", max_len=9)
     save_tokenizer(tmp_path / "qwen3", ours, model_type="qwen3", max_len=9)
     write(tmp_path, root, "qwen2", "none", {})

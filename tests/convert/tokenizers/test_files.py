@@ -388,7 +388,7 @@ def test_tokens_that_were_added_later(legacy: bool, tmp_path: Path) -> None:
 def test_an_added_token_that_is_to_have_another_id(tmp_path: Path) -> None:
     word_pieces(tmp_path)
     write(tmp_path, added_tokens={"zyx": 999})
-    with pytest.raises(InputError, match="'zyx' is to have id 999, but has"):
+    with pytest.raises(InputError, match=r"'zyx' has id .*, expected 999"):
         load_tokenizers(tmp_path, "bert", {})
 
 

@@ -153,9 +153,9 @@ OBSTACLES: dict[str, tuple[dict[str, Any], str]] = {
     "post": ({"residual": PostNormConfig()}, "post placement"),
     "sandwich": ({"residual": SandwichNormConfig()}, "sandwich placement"),
     "deepnorm": ({"residual": DeepNormConfig()}, "deepnorm placement"),
-    "embedding": ({"embedding": EmbeddingConfig(norm=LayerNormConfig())}, "norm of its own"),
+    "embedding": ({"embedding": EmbeddingConfig(norm=LayerNormConfig())}, "embedding has a norm"),
     "eps": ({"norm": LayerNormConfig(eps=1e-3)}, "differ in eps"),
-    "first left out": ({"residual": PreNormConfig(first=False)}, "would be centred"),
+    "first left out": ({"residual": PreNormConfig(first=False)}, "would read centred embeddings"),
     "sinusoidal": ({"position": SinusoidalConfig()}, "cannot be centred"),
 }
 

@@ -129,7 +129,7 @@ def test_a_new_head_is_learned_and_kept(root: Path) -> None:
 def test_the_base_is_checked(root: Path, tmp_path: Path) -> None:
     train_text(root, "adapted", ADAPTED)
     (root / "base").rename(root / "moved")
-    with pytest.raises(InputError, match=r"base_model_name_or_path = .* is no folder here"):
+    with pytest.raises(InputError, match=r"base_model_name_or_path = .* is not a folder"):
         Run.open(root / "adapted")
     file = root / "adapted" / "adapter_config.json"
     file.write_text(file.read_text().replace(str(root / "base"), str(root / "moved")))

@@ -1,4 +1,4 @@
-"""Rotary position settings in `config.json`, with current and older keys."""
+"""Keys of rotary positions and of sliding windows in `config.json`, current and older ones."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -41,9 +41,9 @@ def rope_table(settings: Settings) -> Settings:
 def rotary_of(
     table: Settings, settings: Settings, theta: float, fraction: float | None = None
 ) -> RotaryConfig:
-    """Rotary positions from one table of rope parameters; `theta` stands where it has none.
+    """Rotary positions from a table of rope parameters; `theta` is the default of their base.
 
-    Heads turn whole in families that pass no `fraction`.
+    Families without a `fraction` rotate whole heads.
     """
     # The name was "type" before it was "rope_type".
     key = "rope_type" if table.has("rope_type") else "type"
@@ -64,10 +64,10 @@ def rotary_of(
 
 
 def _check_whole(where: Settings, scaling: ScalingConfig | None) -> None:
-    """Leave a `partial_rotary_factor` aside with a warning, as transformers does without one.
+    """Warn that a `partial_rotary_factor` is ignored, as in transformers for models of this type.
 
-    Raises `InputError` beside a scaling, where theirs has waves for a part of the head and
-    multiplies the whole by them.
+    Raises `InputError` together with a scaling, for which transformers has frequencies for a part
+    of the head and multiplies the whole head by them.
     """
     fraction = where.get("partial_rotary_factor", 1.0)
     if fraction == 1.0:
@@ -75,11 +75,11 @@ def _check_whole(where: Settings, scaling: ScalingConfig | None) -> None:
     if scaling is not None:
         raise where.refuse(
             "partial_rotary_factor",
-            "models of this type turn whole heads, and scaled frequencies for a part do not fit",
+            "models of this type rotate whole heads, and scaled frequencies for a part do not fit",
         )
     warn(
-        f"{where.where}: not followed: partial_rotary_factor = {fraction:g}, for models of this "
-        "type turn whole heads (in transformers too)",
+        f"{where.where}: not followed: partial_rotary_factor = {fraction:g}: models of this "
+        "type rotate whole heads (in transformers too)",
         IgnoredSettings,
         stacklevel=2,
     )
@@ -146,9 +146,9 @@ def _yarn(table: Settings, max_len: int) -> YaRNScaling:
 
 
 def _attention_factor(table: Settings, factor: float) -> float | None:
-    """The one given, or that of the two scales of DeepSeek-V2 (2024): `f(mscale) / f(all_dim)`.
+    """The given factor, or that of the two scales of DeepSeek-V2 (2024): `f(mscale) / f(all_dim)`.
 
-    `f(m) = 0.1 m ln(s) + 1`; one scale without the other says nothing.
+    `f(m) = 0.1 m ln(s) + 1`; one scale without the other has no effect.
     """
     given = table.optional_float("attention_factor")
     mscale, all_dim = table.optional_float("mscale"), table.optional_float("mscale_all_dim")

@@ -57,7 +57,7 @@ def explicit(model: ModelConfig) -> ModelConfig:
 def _explicit_layers(model: ModelConfig, n: int | None = None) -> dict[str, Any]:
     """Attention and feed-forward of all layers with their sizes, and what layers have otherwise.
 
-    A layer says what differs from the first; patterns that differ stand in all layers.
+    A layer has what differs from the first; if only patterns differ, every layer has its pattern.
     """
     layers = model.layers(model.n_layers if n is None else n) or model.layers(1)
     mixers = [_written_out(layer.attention, model.d_model) for layer in layers]
@@ -149,9 +149,9 @@ OF_DECODER = ("decoder_attention", "decoder_feedforward", "decoder_layer_pattern
 
 
 def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tuple[Any, Any]]:
-    """The differences of both with their defaults written out.
+    """The differences of two configurations with their defaults written out.
 
-    Those of a decoder that follows its encoder are named once.
+    A difference that a decoder has from its encoder is named once.
     """
     changed = differences(explicit(one), explicit(other))
     return {
@@ -164,20 +164,20 @@ def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tupl
 def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
     """The fields in which two configurations differ, with both values.
 
-    Layers are compared one by one; where only one side has layers, the others give nothing.
+    Layers are compared one by one; layers that one side lacks count as without settings.
     """
     if isinstance(one, tuple) and isinstance(other, tuple) and _are_layers(one + other):
         pairs = zip_longest(one, other, fillvalue=LayerConfig())
-        both = (differences(*pair, f"{name}{i}.") for i, pair in enumerate(pairs))
-        return {path: values for found in both for path, values in found.items()}
+        by_layer = (differences(*pair, f"{name}{i}.") for i, pair in enumerate(pairs))
+        return {path: values for layer in by_layer for path, values in layer.items()}
     if type(one) is not type(other) or not is_dataclass(one):
         kinds = tuple(getattr(x, "kind", x) if is_dataclass(x) else x for x in (one, other))
         return {} if one == other else {name.rstrip("."): (kinds[0], kinds[1])}
-    found: dict[str, tuple[Any, Any]] = {}
+    changed: dict[str, tuple[Any, Any]] = {}
     for field in fields(one):
         ours, theirs = getattr(one, field.name), getattr(other, field.name)
-        found |= differences(ours, theirs, f"{name}{field.name}.")
-    return found
+        changed |= differences(ours, theirs, f"{name}{field.name}.")
+    return changed
 
 
 def _are_layers(values: tuple[Any, ...]) -> bool:
@@ -185,9 +185,10 @@ def _are_layers(values: tuple[Any, ...]) -> bool:
 
 
 def check_alike(model: ModelConfig, reader: str) -> None:
-    """Raise `InputError` unless all layers have the model's parts, but for patterns and positions.
+    """Raise `InputError` if a layer has parts other than the model's.
 
-    `reader` begins the message, such as "no Hugging Face family".
+    Patterns and positions may differ. `reader` begins the message, such as "no Hugging Face
+    family".
     """
     for name, layers in model.stacks.items():
         parts = model
@@ -205,7 +206,7 @@ def check_alike(model: ModelConfig, reader: str) -> None:
 
 
 def _differing(part: Any, other: Any) -> str:
-    """The kind of a part, with the settings that another part of this kind has otherwise."""
+    """The kind of a part, with the settings in which another part of this kind differs."""
     if type(part) is not type(other):
         return kind_of(part)
     names = [field.name for field in fields(part)]
@@ -216,6 +217,6 @@ def _differing(part: Any, other: Any) -> str:
 
 
 def _bare(part: Any) -> Any:
-    """A part, of attention without its pattern."""
+    """A part; attention without its pattern."""
     is_attention = isinstance(part, AttentionConfig)
     return replace(part, pattern=FullPatternConfig()) if is_attention else part

@@ -83,9 +83,9 @@ def with_values(part: Any, values: Fields) -> Any:
             for path, value in values.items()
             if path.startswith(f"{name}.")
         }
-        whole = changes.get(name, getattr(part, name))
-        if inner and is_dataclass(whole):
-            changes[name] = with_values(whole, inner)
+        value = changes.get(name, getattr(part, name))
+        if inner and is_dataclass(value):
+            changes[name] = with_values(value, inner)
     return replace(part, **changes)
 
 
@@ -209,7 +209,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 @dataclass(frozen=True)
 class Repeated(Key):
-    """A key for transformers alone: it is written, and whatever it says has no effect here."""
+    """A key that only transformers uses: it is written, and ignored on reading."""
 
     def decoded(self, settings: Settings) -> None:
         settings.ignore(*self.names.split())
@@ -220,6 +220,13 @@ class Repeated(Key):
 
 
 VOCABULARY = Size("vocab_size", "vocab_size")
+SIZES: tuple[Entry, ...] = (
+    Size("d_model", "hidden_size"),
+    Size("n_layers", "num_hidden_layers"),
+    Size("attention.n_heads", "num_attention_heads"),
+    Size("feedforward.d_ff", "intermediate_size"),
+)
+"""The keys of sizes under their usual names."""
 
 
 @dataclass(frozen=True)

@@ -49,16 +49,16 @@ def _module(folder: Path, listed: Mapping[str, Any]) -> Module:
 def transformer_folder(folder: Path) -> Path:
     """The folder of the model and its tokenizer: this one, or its module `Transformer`.
 
-    sentence-transformers has had it in `0_Transformer`.
+    Older versions of sentence-transformers have it in `0_Transformer`.
     """
     if _names_a_model(folder):
         return folder
-    named = [module.path for module in modules_of(folder)[:1] if module.kind == "Transformer"]
-    return named[0] if named and _names_a_model(named[0]) else folder
+    first = [module.path for module in modules_of(folder)[:1] if module.kind == "Transformer"]
+    return first[0] if first and _names_a_model(first[0]) else folder
 
 
 def inner_places(folder: Path) -> tuple[Path, ...]:
-    """The folder, and its module `Transformer` where that is another."""
+    """The folder, and that of its module `Transformer` if it is another one."""
     inner = transformer_folder(folder)
     return (folder,) if inner == folder else (folder, inner)
 
@@ -87,7 +87,7 @@ def find_file(places: Sequence[Path], *names: str) -> Path | None:
 
 
 def generating_place(places: Sequence[Path]) -> Path:
-    """The folder that decides how a model generates: of its generation file, or of its weights."""
+    """The folder that decides how a model generates: that of its generation file or its weights."""
     file = find_file(places, GENERATION)
     return places[-1] if file is None else file.parent
 

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from addnorm.convert.weights.dtypes import name_of
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.audio import LogMelEmbedding
@@ -74,27 +75,28 @@ def model_logits(model: Model, inputs: tuple[Tensor, ...]) -> Float[Tensor, "*ou
 
 
 def check_types(form: str, model: Model) -> None:
-    """Raise `InputError` naming a parameter where parameters of several types do not go together.
+    """Raise `InputError` if the model does not run because its parameters have several types.
 
-    A model that computes with them, such as one in float16 with norms in float32, may be written.
+    A model that runs with several, such as float16 with norms in float32, is accepted.
     """
-    (first, one), *others = model.named_parameters()
-    other = next((pair for pair in others if pair[1].dtype != one.dtype), None)
+    types = {name: parameter.dtype for name, parameter in model.named_parameters()}
+    first = next(iter(types))
+    other = next((name for name, dtype in types.items() if dtype != types[first]), None)
     if other is None:
         return
     try:
         model_logits(model, sample_inputs(model))
     except RuntimeError as error:
-        here, there = (str(each.dtype).removeprefix("torch.") for each in (other[1], one))
+        dtype, first_dtype = name_of(types[other]), name_of(types[first])
         raise InputError(
-            f"{form} cannot hold this model, which does not run: {other[0]} is {here}, and {first} "
-            f"is {there}. Give all one type, such as model.to(torch.{there})"
+            f"{form} cannot hold this model, which does not run: {other} is {dtype}, and {first} "
+            f"is {first_dtype}. Give all one type, such as model.to(torch.{first_dtype})"
         ) from error
 
 
 def check_logits(
     form: str,
-    found: Float[Tensor, "*found"],
+    logits: Float[Tensor, "*read_back"],
     expected: Float[Tensor, "*outputs"],
     dtype: torch.dtype = torch.float32,
     *,
@@ -102,15 +104,16 @@ def check_logits(
 ) -> None:
     """Raise `InputError` unless both are equal up to the rounding of `dtype`."""
     allowed = TOLERANCE.get(dtype, 1e-3) if tolerance is None else tolerance
-    if found.shape != expected.shape:
-        shapes = f"of shape {tuple(found.shape)}, not {tuple(expected.shape)}"
+    if logits.shape != expected.shape:
+        shapes = f"of shape {tuple(logits.shape)}, not {tuple(expected.shape)}"
         raise InputError(f"{form} cannot hold this model: read back, it gives logits {shapes}")
     wide = expected.double().cpu()
-    apart, largest = (found.double().cpu() - wide).abs().max(), wide.abs().max()
-    if not apart <= allowed * max(1.0, float(largest)):
+    difference = float((logits.double().cpu() - wide).abs().max())
+    largest = float(wide.abs().max())
+    if not difference <= allowed * max(1.0, largest):
         raise InputError(
-            f"{form} cannot hold this model: read back, its logits differ by {float(apart):.3g} "
-            f"where the largest is {float(largest):.3g}; nothing was written"
+            f"{form} cannot hold this model: read back, its logits differ by {difference:.3g} "
+            f"where the largest is {largest:.3g}; nothing was written"
         )
 
 

@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from addnorm.convert.weights.mapped import parse_object
+from addnorm.convert.weights.mapped import read_object
 from addnorm.errors import InputError, choices
-from addnorm.files import read_file
 
 Json = dict[str, Any]
 T = TypeVar("T", bool, int, float, str)
@@ -57,11 +56,7 @@ class Settings:
     @classmethod
     def of(cls, folder: Path, name: str = "config.json") -> "Settings":
         """Read a file of a folder. Raises `InputError` if it is missing or not a JSON object."""
-        file = folder / name
-        try:
-            return cls(parse_object(read_file(file, MAX_BYTES), file), str(file))
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise InputError(f"{file}: missing") from error
+        return cls(read_object(folder / name, MAX_BYTES), str(folder / name))
 
     def has(self, key: str) -> bool:
         """Whether the key is present and not null."""
@@ -94,12 +89,12 @@ class Settings:
     def int_pair(self, key: str, default: int) -> tuple[int, int]:
         """Two positive integers: a list of two, or one number for both."""
         self._read.add(key)
-        found: object = self.tree.get(key)
-        both = found if isinstance(found, list) else [default if found is None else found] * 2
-        if len(both) != 2:
-            raise InputError(f"{self.where}: {key} = {found!r} must be a number, or a list of two")
-        one, other = (self._count(key, self._typed(key, value, int)) for value in both)
-        return one, other
+        value: object = self.tree.get(key)
+        pair = value if isinstance(value, list) else [default if value is None else value] * 2
+        if len(pair) != 2:
+            raise InputError(f"{self.where}: {key} = {value!r} must be a number, or a list of two")
+        first, second = (self._count(key, self._typed(key, size, int)) for size in pair)
+        return first, second
 
     def optional_float(self, key: str) -> float | None:
         """The number under a key, or None."""
@@ -126,7 +121,7 @@ class Settings:
         return value
 
     def choose(self, key: str, values: Mapping[Any, V], default: Any) -> V:
-        """The value for what is under a key. Raises `InputError` for an unknown name."""
+        """Our value for the name under a key. Raises `InputError` for an unknown name."""
         name = self.get(key, default)
         if name not in values:
             raise InputError(
@@ -135,7 +130,7 @@ class Settings:
         return values[name]
 
     def ignore(self, *keys: str) -> None:
-        """Count keys as read: whatever their values are, nothing here depends on them."""
+        """Count keys as read, since nothing depends on their values."""
         self._read.update(keys)
 
     def expect(self, key: str, *valid: object) -> None:
@@ -149,7 +144,7 @@ class Settings:
     def check_all_read(self) -> None:
         """Raise `InputError` naming a key with an effect that was never read."""
         for key, value in self.tree.items():
-            if key in self._read or key in INERT or _asks_nothing(value):
+            if key in self._read or key in INERT or _is_off(value):
                 continue
             raise InputError(
                 f"{self.where}: {key} = {value!r} is not supported for this model type"
@@ -159,8 +154,8 @@ class Settings:
         """A message prefix `key = value: ` for the keys with this number, or an empty string."""
         if type(value) not in (int, float):
             return ""
-        read = {key: number for key, number in self.tree.items() if key in self._read}
-        same = [(key, number) for key, number in _numbers(read) if number == value]
+        settings = {key: number for key, number in self.tree.items() if key in self._read}
+        same = [(key, number) for key, number in _numbers(settings) if number == value]
         keys = [key for key, number in same if type(number) is type(value)]
         keys = keys or [key for key, _ in same]  # an integer may stand for 0.0
         return f"{' or '.join(keys)} = {value!r}: " if keys else ""
@@ -195,7 +190,7 @@ def _numbers(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, fl
             yield f"{table}{key}", value
 
 
-def _asks_nothing(value: object) -> bool:
+def _is_off(value: object) -> bool:
     return value is None or value is False or value in ([], {}, "")
 
 

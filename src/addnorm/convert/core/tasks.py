@@ -50,7 +50,7 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
 class DecoderHead:
     """The keys of a decoder's head; its class is `stem` plus `ending`, or `Model` without a head.
 
-    `tied` is whether the table of tokens is the head where no key says so.
+    `tied` is the default of `tie_word_embeddings`.
     """
 
     stem: str
@@ -104,7 +104,7 @@ class EncoderHeads:
 
 
 def like_feedforward(model: ModelConfig) -> ModelConfig:
-    """The model with the activation of its feed-forward layers before the scores of tokens too."""
+    """The model with the activation of its feed-forward layers in the transform of its head too."""
     head = model.head
     assert isinstance(model.feedforward, FeedForwardConfig)
     if not isinstance(head, TokenHeadConfig) or head.transform is None:
@@ -118,11 +118,11 @@ WRITERS = {"decoder": "a decoder that writes", "encoder_decoder": "an encoder wi
 LACKS = {
     "EncoderModel": "the decoder",
     "DoubleHeadsModel": "a second head",
-    "ForMultipleChoice": "a head that chooses among texts",
-    "ForQuestionAnswering": "a head that marks answers",
-    "ForSequenceClassification": "a head that judges whole texts",
+    "ForMultipleChoice": "a head that chooses between texts",
+    "ForQuestionAnswering": "a head for spans of answers",
+    "ForSequenceClassification": "a head that classifies texts",
     "ForTokenClassification": "a head for tags",
-    "ForAudioClassification": "a head that judges sounds",
+    "ForAudioClassification": "a head that classifies sounds",
 }
 """Class name endings of generative families that are different models, with the difference."""
 
@@ -159,7 +159,7 @@ def problem_of(settings: Settings) -> Problem:
     default = "regression" if alone else "single_label_classification"
     problem = settings.choose("problem_type", PROBLEMS, default)
     if alone and problem == "single_label":
-        raise settings.refuse("problem_type", "there is one label, which is no choice")
+        raise settings.refuse("problem_type", "a single label leaves no choice")
     return problem
 
 

@@ -75,8 +75,8 @@ def export_ctranslate2(
 ) -> None:
     """Write `model.bin`, `config.json`, the vocabularies and the tokenizers into `folder`.
 
-    The end is the first end token; others are given to the runtime as `end_token`. `template`, of a
-    chat, is written as transformers names its file.
+    The end of a text is the first end token; others must be given to the runtime as `end_token`.
+    `template` is a chat template, written under the file name of transformers.
 
     Tokens are those of the tokenizer: `tokenizer.inner.encode(text).tokens`. The runtime adds the
     special tokens around a source; a prompt must already contain them. Unbounded position encodings
@@ -390,10 +390,10 @@ def _log_probabilities(
     before, after = _ends(tokenizers.source)
     bos, eos = tokenizers.target.bos_id, tokenizers.target.eos_id
     assert eos is not None
-    read = torch.cat([source.new_tensor([before]), source, source.new_tensor([after])], dim=1)
+    encoded = torch.cat([source.new_tensor([before]), source, source.new_tensor([after])], dim=1)
     written = torch.cat([target.new_tensor([[bos]]), target], dim=1)
     following = torch.cat([target, target.new_tensor([[eos]])], dim=1)
-    logits = model_logits(model, (read.long(), written)).float().log_softmax(-1)
+    logits = model_logits(model, (encoded.long(), written)).float().log_softmax(-1)
     ours = logits.gather(-1, following[..., None])[..., 0]
     names = (
         _names(folder, source[0].tolist(), "source"),

@@ -67,7 +67,7 @@ def stack_options(stack: Stack, ledger: Ledger) -> Options:
     layers = [_block_options(block, ledger) for block in blocks]
     for i, options in enumerate(layers):
         if options != layers[0]:
-            raise refusal(f"layer {i} unlike layer 0", "a stack of like layers")
+            raise refusal(f"layer {i} unlike layer 0", "a stack of equal layers")
     attentions = [block.attention for block in blocks if isinstance(block.attention, SelfAttention)]
     if isinstance(attentions[0].position, Rotary):
         ledger.same([attention.position for attention in attentions], "frequencies")
@@ -90,7 +90,7 @@ def _block_options(block: AnyBlock, ledger: Ledger) -> Options:
     if isinstance(block, CrossBlock):
         cross = ledger.module(block.cross_attention, CrossAttention)
         if _head_options(cross, ledger) != options:
-            raise refusal("cross-attention with heads of its own", "like heads in all attention")
+            raise refusal("cross-attention with other heads", "the same heads in all attention")
         if not isinstance(cross.q_norm, NoNorm):
             raise refusal("qk_norm in cross-attention", "one in self-attention alone")
     options["qk_norm"] = not isinstance(attention.q_norm, NoNorm)

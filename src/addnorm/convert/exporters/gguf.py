@@ -64,7 +64,7 @@ def export_gguf(
 ) -> None:
     """Write `file` with the weights, the sizes and the vocabulary; norms and biases stay float32.
 
-    The first three end tokens are those of a text, of a turn and of a message, at each of which
+    The first three end tokens become the ends of a text, of a turn and of a message, at which
     llama.cpp stops. `template` is the chat template.
 
     Before the file is moved into place, it is read back and must reproduce the model's logits.
@@ -317,7 +317,7 @@ def add_quantized(writer: Any, name: str, tensor: Tensor, scale: Tensor, dtype: 
         writer.add_tensor(name, tensor.numpy())
         return
     if not scale.all():
-        raise InputError(f"GGUF has one type for all of {name}, of which a part was kept")
+        raise InputError(f"GGUF has one type for all of {name}, of which a part is not quantised")
     kinds = _library().GGMLQuantizationType
     pack, kind = (q8_0, kinds.Q8_0) if dtype == "q8_0" else (q4_0, kinds.Q4_0)
     if tensor.shape[-1] % BLOCK:
@@ -325,23 +325,23 @@ def add_quantized(writer: Any, name: str, tensor: Tensor, scale: Tensor, dtype: 
     half = scale.half()
     if ((half.float() - scale).abs() > HALF_ROUNDING * scale.abs()).any():
         raise InputError(f"GGUF keeps scales as halves, which are too coarse for {name}")
-    whole = (tensor / scale).round().to(torch.int8)
-    blocks = pack(whole.unflatten(-1, (-1, BLOCK)), half.unflatten(-1, (-1, BLOCK))[..., 0])
+    integers = (tensor / scale).round().to(torch.int8)
+    blocks = pack(integers.unflatten(-1, (-1, BLOCK)), half.unflatten(-1, (-1, BLOCK))[..., 0])
     writer.add_tensor(name, blocks.flatten(-2).numpy(), raw_dtype=kind)
 
 
 def q8_0(
-    whole: Int8[Tensor, "rows blocks 32"], scale: Float[Tensor, "rows blocks"]
+    integers: Int8[Tensor, "rows blocks 32"], scale: Float[Tensor, "rows blocks"]
 ) -> UInt8[Tensor, "rows blocks 34"]:
     """The half scale, then 32 bytes."""
-    return torch.cat([_bytes(scale), whole.view(torch.uint8)], -1)
+    return torch.cat([_bytes(scale), integers.view(torch.uint8)], -1)
 
 
 def q4_0(
-    whole: Int8[Tensor, "rows blocks 32"], scale: Float[Tensor, "rows blocks"]
+    integers: Int8[Tensor, "rows blocks 32"], scale: Float[Tensor, "rows blocks"]
 ) -> UInt8[Tensor, "rows blocks 18"]:
     """The half scale, then the first 16 numbers in the lower halves of bytes, 16 in the upper."""
-    shifted = (whole + 8).to(torch.uint8)
+    shifted = (integers + 8).to(torch.uint8)
     return torch.cat([_bytes(scale), shifted[..., :16] | (shifted[..., 16:] << 4)], -1)
 
 

@@ -45,13 +45,13 @@ PLAIN: Architecture = {
     "frequencies": ("none", "geometric"),
     "heads": ("of d_model in all", "of another width"),
     "embedding": ("plain",),
-    "scale": ("one", "sqrt", "of its own"),
+    "scale": ("one", "sqrt", "other"),
     "head": ("plain",),
     "tied": ("yes", "no"),
 }
 LLAMA: Architecture = PLAIN | {
     "placement": ("pre",),
-    "frequencies": ("none", "geometric", "of its own"),
+    "frequencies": ("none", "geometric", "other"),
     "feedforward": ("gated silu",),
     "feedforward bias": ("none", "all"),
     "attention bias": ANY_BIAS,
@@ -272,7 +272,7 @@ def _score(attention: SelfAttention, ledger: Ledger) -> str:
 def _feedforward(layer: nn.Module, ledger: Ledger) -> str:
     if not isinstance(layer, FeedForward | GatedFeedForward):
         return type(layer).__name__
-    name = claim_feedforward(layer, ledger) or "an activation of its own"
+    name = claim_feedforward(layer, ledger) or "a custom activation"
     return f"gated {name}" if isinstance(layer, GatedFeedForward) else name
 
 
@@ -307,7 +307,7 @@ def _frequencies(position: Position) -> str:
         return "none"
     if position.temperature == 1.0 and geometric(position) is not None:
         return "geometric"
-    return "of its own"
+    return "other"
 
 
 def _pattern(attentions: list[SelfAttention], ledger: Ledger) -> str:
@@ -342,7 +342,7 @@ def _scale(embed: Embedding, ledger: Ledger) -> str:
     scale = ledger.take(embed, "scale")
     if scale == 1.0:
         return "one"
-    return "sqrt" if scale == embed.tokens.embedding_dim**0.5 else "of its own"
+    return "sqrt" if scale == embed.tokens.embedding_dim**0.5 else "other"
 
 
 def _head(head: TokenHead, ledger: Ledger) -> str:

@@ -25,10 +25,10 @@ def check_gguf(file: Path, model: DecoderModel) -> None:
     """Raise `InputError` unless the file reproduces the model's logits on a short text."""
     [tokens] = sample_inputs(model)
     expected = model_logits(model, (tokens,))[0]
-    read = GGUFFile(file)
-    logits = read.logits(tokens[0].cpu())
-    read.check_all_read()
-    check_logits("GGUF", logits, expected, min(read.dtype, expected.dtype, key=_bits))
+    exported = GGUFFile(file)
+    logits = exported.logits(tokens[0].cpu())
+    exported.check_all_read()
+    check_logits("GGUF", logits, expected, min(exported.dtype, expected.dtype, key=_bits))
 
 
 def _bits(dtype: torch.dtype) -> float:
@@ -45,7 +45,7 @@ class GGUFFile:
 
         try:
             reader: Any = GGUFReader(file)
-        except ValueError as error:  # the library does not notice that a disk is full
+        except ValueError as error:  # the library does not notice a full disk
             raise InputError(f"{file}: its end is missing: is the disk full?") from error
         self.settings = {name: field.contents() for name, field in reader.fields.items()}
         self.architecture: str = self.settings["general.architecture"]
@@ -142,11 +142,11 @@ class GGUFFile:
             hidden = hidden | (distance >= self.key("attention.sliding_window"))
         bias = torch.zeros(n_heads, n, n, dtype=torch.float64)
         if (most := self.key("attention.max_alibi_bias", 0.0)) > 0.0:
-            whole = 2 ** math.floor(math.log2(n_heads))
+            power = 2 ** math.floor(math.log2(n_heads))
             slopes = [
-                2 ** (-most / whole * (h + 1))
-                if h < whole
-                else 2 ** (-most / 2 / whole * (2 * (h - whole) + 1))
+                2 ** (-most / power * (h + 1))
+                if h < power
+                else 2 ** (-most / 2 / power * (2 * (h - power) + 1))
                 for h in range(n_heads)
             ]
             bias = bias - torch.tensor(slopes, dtype=torch.float64)[:, None, None] * distance.abs()

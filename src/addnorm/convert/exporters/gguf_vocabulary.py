@@ -42,7 +42,7 @@ def vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:
     model = settings["model"]
     if tokenizer.vocab_size > size:
         raise InputError(
-            f"the tokenizer has {tokenizer.vocab_size} tokens, and the model knows {size}"
+            f"the tokenizer has {tokenizer.vocab_size} tokens, but the model has {size}"
         )
     if model["type"] != "BPE":
         raise _refusal(f"a {model['type']} tokenizer")
@@ -68,8 +68,8 @@ def vocabulary(tokenizer: Tokenizer, size: int) -> Vocabulary:
 
 def _refusal(what: str) -> InputError:
     return InputError(
-        f"{what} cannot be written to GGUF: llama.cpp knows byte-level BPE (kind = 'bpe') and, "
-        "written as such, characters (kind = 'char')"
+        f"{what} cannot be written to GGUF: llama.cpp has byte-level BPE (kind = 'bpe'), which "
+        "can also express characters (kind = 'char')"
     )
 
 
@@ -112,7 +112,7 @@ def _pre(settings: dict[str, Any]) -> str:
     if normalizer is not None and not composed:
         raise _refusal(f"a tokenizer with the normalizer {normalizer.get('type')}")
     if bool(settings["model"].get("ignore_merges")) != (name == "llama-bpe"):
-        raise _refusal("a tokenizer whose whole words go before merges")
+        raise _refusal("a tokenizer that looks up words before merging")
     return name
 
 

@@ -71,10 +71,11 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     d_head), where `past` may be 0; present are `present_key.i` and `present_value.i`, the past of
     the next step; cross are `cross_key.i` and `cross_value.i`, computed once. Ids and masks are
     int64; a decoder's mask has past + sequence columns, padding on either side. An encoder with
-    token types also has the input `token_type_ids`. With sliding windows the whole past is still
-    kept. A position beyond a learned table is an index out of bounds, which onnxruntime refuses on
-    a CPU. If onnxruntime is installed, the graphs must reproduce the model's logits before they are
-    moved into place. Raises `InputError` for parts that cannot be traced, or if `onnx` is missing.
+    token types also has the input `token_type_ids`. With sliding windows the past is still
+    complete. A position beyond a learned table is an index out of bounds, which onnxruntime refuses
+    on a CPU. If onnxruntime is installed, the graphs must reproduce the model's logits before they
+    are moved into place. Raises `InputError` for parts that cannot be traced, or if `onnx` is
+    missing.
     """
     optional("onnxscript", "onnx", "this export")
     check_exportable(model)
@@ -115,7 +116,7 @@ def _plain(model: Model) -> Model:
             core = ledger.module(module.core, SDPACore, FlexCore)
             ledger.leave(core, "dropout", because="nothing is dropped at inference")
             if core.score is not None:
-                ledger.leave_all(core.score, because="the core of plain products has it as it is")
+                ledger.leave_all(core.score, because="the new core has the same score")
             ledger.close(core)
             module.core = EagerCore(core.score)
     return plain
@@ -164,18 +165,18 @@ class Graph:
 
     def symbols(self, shapes: Iterable[Any]) -> dict[Any, str]:
         """The axis name of each of the tracer's symbols."""
-        found = {
+        symbols = {
             str(shape[i]): axis
             for shape, slot in zip(shapes, self.inputs.values(), strict=True)
             for i, axis in slot.axes.items()
         }
-        return {symbol: axis for symbol, axis in found.items() if symbol.isidentifier()}
+        return {symbol: axis for symbol, axis in symbols.items() if symbol.isidentifier()}
 
 
 def write_once(graph: Any) -> None:
     """Store a table that is also used transposed only once, as for a tied head.
 
-    The tracer writes its transpose beside it; onnxruntime makes that when it opens the graph.
+    The tracer also stores its transpose, which onnxruntime can compute when it opens the graph.
     """
     import onnx_ir as ir
 
@@ -250,8 +251,8 @@ def _ids(length: int, axis: str) -> GraphTensor:
 def _readable(embed: Input, config: ModelConfig, *, types: bool = False) -> dict[str, GraphTensor]:
     """The encoder inputs: any number of tokens, or images of the configured size.
 
-    With `types`, those of the tokens too, where the embedding has any; an encoder–decoder takes
-    none, and all of its tokens have the first.
+    With `types`, also the types of tokens if the embedding has any. An encoder–decoder takes none:
+    all of its tokens have the first type.
     """
     if isinstance(embed, TokenEmbedding):
         ours = isinstance(embed, Embedding)  # pyright: ignore[reportUnnecessaryIsInstance]

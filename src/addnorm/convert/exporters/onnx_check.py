@@ -25,10 +25,8 @@ INPUTS_ROUNDED = 5e-2
 def check_onnx(folder: Path, model: Model) -> None:
     """Raise `InputError` unless onnxruntime reproduces the model's logits on a small input.
 
-    For a quantised model it runs the operators one by one: it would otherwise choose products that
-    round the inputs of int8 weights as well.
-
-    Without onnxruntime nothing is compared; the graph was traced from the model itself.
+    The graph of a quantised model is run without optimisation, which may choose products that also
+    round the inputs of int8 weights. Without onnxruntime nothing is compared.
     """
     try:
         import onnxruntime  # noqa: F401 # pyright: ignore[reportUnusedImport]
@@ -37,17 +35,17 @@ def check_onnx(folder: Path, model: Model) -> None:
     modules = list(model.modules())
     as_written = any(isinstance(part, Dequantized) for part in modules)
     inputs = _inputs(folder, model)
-    read = tuple(tensor.cpu() for tensor in inputs)
+    on_cpu = tuple(tensor.cpu() for tensor in inputs)
     match model:
         case EncoderModel():
             session = Session(folder / "model.onnx", as_written=as_written)
-            outputs = session.run(session.source(read[0]))["output"]
+            outputs = session.run(session.source(on_cpu[0]))["output"]
         case DecoderModel():
             session = Session(folder / "decoder_model.onnx", as_written=as_written)
-            new = {"input_ids": read[0], "attention_mask": torch.ones_like(read[0])}
+            new = {"input_ids": on_cpu[0], "attention_mask": torch.ones_like(on_cpu[0])}
             outputs = session.run(new | session.empty_past())["logits"]
         case EncoderDecoderModel():
-            outputs = _translated(folder, read, as_written=as_written)
+            outputs = _translated(folder, on_cpu, as_written=as_written)
     expected = model_logits(model, inputs)
     rounded = any(isinstance(part, Product) and part.scale is not None for part in modules)
     tolerance = INPUTS_ROUNDED if rounded else None
@@ -66,13 +64,13 @@ def _inputs(folder: Path, model: Model) -> tuple[Tensor, ...]:
     return (pixels.to(inputs[0].device, embed.dtype), *inputs[1:])
 
 
-def _translated(folder: Path, read: tuple[Tensor, ...], *, as_written: bool) -> Tensor:
+def _translated(folder: Path, inputs: tuple[Tensor, ...], *, as_written: bool) -> Tensor:
     encoder = Session(folder / "encoder_model.onnx", as_written=as_written)
     decoder = Session(folder / "decoder_model.onnx", as_written=as_written)
-    memory = encoder.run(encoder.source(read[0]))
+    memory = encoder.run(encoder.source(inputs[0]))
     cross = {name: tensor for name, tensor in memory.items() if name.startswith("cross")}
     rows, length = memory["memory"].shape[:2]
-    new = {"input_ids": read[1], "encoder_attention_mask": torch.ones(rows, length).long()}
+    new = {"input_ids": inputs[1], "encoder_attention_mask": torch.ones(rows, length).long()}
     return decoder.run(new | cross | decoder.empty_past())["logits"]
 
 
@@ -88,7 +86,7 @@ class Session:
         options.intra_op_num_threads = 1
         providers = ["CPUExecutionProvider"]
         self.file = file
-        with _in_a_sentence(f"{file}: onnxruntime cannot open it"):
+        with _as_input_error(f"{file}: onnxruntime cannot open it"):
             self._inner: Any = onnxruntime.InferenceSession(file, options, providers=providers)
         self.shapes = {node.name: tuple(node.shape) for node in self._inner.get_inputs()}
         self._types = {node.name: str(node.type) for node in self._inner.get_inputs()}
@@ -100,18 +98,18 @@ class Session:
         """
         if missing := self.shapes.keys() - inputs.keys():
             raise InputError(f"{self.file} needs {min(missing)}: it reads {', '.join(self.shapes)}")
-        asked = {name: inputs[name].numpy() for name in self.shapes}
+        arrays = {name: inputs[name].numpy() for name in self.shapes}
         names = [output.name for output in self._inner.get_outputs()]
-        with _in_a_sentence(f"{self.file}: onnxruntime cannot run it on these inputs"):
-            outputs = self._inner.run(names, asked)
+        with _as_input_error(f"{self.file}: onnxruntime cannot run it on these inputs"):
+            outputs = self._inner.run(names, arrays)
         return {name: torch.from_numpy(output) for name, output in zip(names, outputs, strict=True)}
 
-    def source(self, one: Tensor) -> dict[str, Tensor]:
+    def source(self, tensor: Tensor) -> dict[str, Tensor]:
         """The encoder inputs: pixels, or ids with a mask and types."""
         if "pixels" in self.shapes:
-            return {"pixels": one}
-        types = torch.zeros_like(one)
-        return {"input_ids": one, "attention_mask": torch.ones_like(one), "token_type_ids": types}
+            return {"pixels": tensor}
+        mask, types = torch.ones_like(tensor), torch.zeros_like(tensor)
+        return {"input_ids": tensor, "attention_mask": mask, "token_type_ids": types}
 
     def empty_past(self) -> dict[str, Tensor]:
         """The empty past at the start of a text."""
@@ -123,7 +121,7 @@ class Session:
 
 
 @contextmanager
-def _in_a_sentence(problem: str) -> Generator[None]:
+def _as_input_error(problem: str) -> Generator[None]:
     """Convert errors of onnxruntime, which have no common class, to `InputError`."""
     try:
         yield

@@ -104,7 +104,7 @@ class BlockedMatrix(Dequantized):
 
 
 class Product(nn.Module):
-    """`x Ŵᵀ`, the input rounded by one scale where it was calibrated, and else as it is."""
+    """`x Ŵᵀ`, with the input rounded by one scale if it was calibrated."""
 
     def __init__(self, activations: nn.Module) -> None:
         super().__init__()
@@ -133,13 +133,13 @@ def place_dequantized(model: nn.Module) -> None:
         if not isinstance(module, QuantizedLinear | QuantizedEmbedding | QuantizedTokenHead):
             continue
         if id(module.matrix) not in matrices:
-            matrices[id(module.matrix)] = _as_held(module.matrix)
+            matrices[id(module.matrix)] = _dequantized(module.matrix)
         module.add_module("matrix", matrices[id(module.matrix)])
         if not isinstance(module, QuantizedEmbedding):
             module.activations = Product(module.activations)
 
 
-def _as_held(matrix: nn.Module) -> Dequantized:
+def _dequantized(matrix: nn.Module) -> Dequantized:
     if isinstance(matrix, Int8Matrix):
         return DequantizedMatrix(matrix)
     if isinstance(matrix, Int4Matrix):
@@ -176,6 +176,6 @@ def pack_blocks(graph: Any) -> None:
             continue
         values = node.inputs[0]
         if values.dtype != ir.DataType.INT4:
-            whole = values.const_value.numpy().astype(ml_dtypes.int4)
-            values.const_value = ir.Tensor(whole, name=values.name)
+            integers = values.const_value.numpy().astype(ml_dtypes.int4)
+            values.const_value = ir.Tensor(integers, name=values.name)
             values.dtype = ir.DataType.INT4

@@ -56,11 +56,8 @@ HEADS: dict[Task, HeadConfig] = {
 
 BERT_KEYS: tuple[keys.Entry, ...] = (
     keys.VOCABULARY,
-    keys.Size("d_model", "hidden_size"),
-    keys.Size("n_layers", "num_hidden_layers"),
-    keys.Size("attention.n_heads", "num_attention_heads"),
+    *keys.SIZES,
     keys.Value("attention.dropout", "attention_probs_dropout_prob", 0.1),
-    keys.Size("feedforward.d_ff", "intermediate_size"),
     keys.Choice("feedforward.activation", "hidden_act", keys.ACTIVATIONS, "gelu"),
     keys.Value("norm.eps embedding.norm.eps head.transform.norm.eps", "layer_norm_eps", 1e-12),
     keys.Size("embedding.n_types", "type_vocab_size", 2),

@@ -59,8 +59,8 @@ def _check_causal(settings: Settings) -> keys.Fields:
     if settings.get("use_bidirectional_attention", False):
         raise settings.refuse(
             "use_bidirectional_attention",
-            "transformers then looks ahead or not as its kernel, and padding beside the text, have "
-            "it, which is no one model; Gemma 3 has it in full",
+            "its kernel and the padding decide whether transformers then looks ahead; only Gemma 3 "
+            "is supported with it",
         )
     return {}
 

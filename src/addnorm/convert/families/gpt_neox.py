@@ -66,12 +66,9 @@ TABLE = keys.ConfigTable(
         keys.VOCABULARY,
         MAX_LEN,
         keys.Computed(_read_rotary, _write_rotary),
-        keys.Size("d_model", "hidden_size"),
-        keys.Size("n_layers", "num_hidden_layers"),
-        keys.Size("attention.n_heads", "num_attention_heads"),
+        *keys.SIZES,
         keys.Value("attention.bias", "attention_bias", True),
         keys.Value("attention.dropout", "attention_dropout", 0.0),
-        keys.Size("feedforward.d_ff", "intermediate_size"),
         keys.Choice("feedforward.activation", "hidden_act", keys.ACTIVATIONS, "gelu"),
         keys.Value("norm.eps", "layer_norm_eps", 1e-5),
         keys.Choice(

@@ -73,13 +73,10 @@ def llama_keys(
         keys.VOCABULARY,
         MAX_LEN,
         position,
-        keys.Size("d_model", "hidden_size"),
-        keys.Size("n_layers", "num_hidden_layers"),
-        keys.Size("attention.n_heads", "num_attention_heads"),
+        *keys.SIZES,
         keys.Size("attention.n_kv_heads", "num_key_value_heads", _n_heads, kv_heads),
         head_width(d_head),
         keys.Value("attention.dropout", "attention_dropout", 0.0),
-        keys.Size("feedforward.d_ff", "intermediate_size"),
         activation,
         keys.Value("norm.eps attention.qk_norm.eps", "rms_norm_eps", 1e-6),
         DecoderHead(stem, tied),
@@ -114,7 +111,7 @@ NAMES = {
             "attention.out_proj": "self_attn.o_proj",
             "attention_residual.norm": "input_layernorm",
             "feedforward_residual.norm": "post_attention_layernorm",
-            # Of a sandwich, whose names of its other two norms are these:
+            # Gemma has norms before and after each sublayer.
             "attention_residual.norm_in": "input_layernorm",
             "attention_residual.norm_out": "post_attention_layernorm",
             "feedforward_residual.norm_in": "pre_feedforward_layernorm",

@@ -1,7 +1,7 @@
 """The tokenizer classes of transformers 5: the class that reads a folder, and what it changes.
 
-A generic class takes `tokenizer.json` as it is. Every other takes its vocabulary, and makes the
-rest by itself from `tokenizer_config.json`, so that `do_lower_case` there outweighs the file.
+A generic class uses `tokenizer.json` unchanged. Every other class uses its vocabulary alone, and
+builds the rest from `tokenizer_config.json`, so that `do_lower_case` there overrides the file.
 """
 
 import json
@@ -72,10 +72,10 @@ Model = models.BPE | models.WordPiece | models.Unigram | models.WordLevel
 class TokenizerClass:
     """What a class makes of a vocabulary.
 
-    `names` are its special tokens where the settings have none, and `rebuild` sets the steps
-    around a model of the kind `model`. `around` are the special tokens before, between and after
-    two texts, where the class and not the file decides, and `second` is then the type of the
-    tokens of the second text. `types` tells a model of these types where no setting says so.
+    `names` are the default special tokens, and `rebuild` sets the steps around a model of the kind
+    `model`. `around` are the special tokens before, between and after two texts if the class and
+    not the file decides; the tokens of the second text then have the type `second`. `types` is
+    whether the model gets these types by default.
     """
 
     names: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -105,14 +105,14 @@ def class_name(folder: Folder) -> str:
 
 
 def _has_byte_level(folder: Folder) -> bool:
-    """Whether LLaMA's class cannot read a file that names it."""
+    """Whether `tokenizer.json` splits bytes, which LLaMA's class cannot read."""
     return folder.has(JSON) and b'"ByteLevel"' in read_file(folder.path / JSON)
 
 
 def special_names(folder: Folder, kind: TokenizerClass) -> dict[str, str]:
     """The special tokens of a folder by their names in transformers, such as `eos_token`.
 
-    Those of the settings take the place of those of the class; one that is null there is none.
+    Those of the settings replace those of the class; a null removes one.
     """
     given: dict[str, Any] = {}
     for key in ("additional_special_tokens", "extra_special_tokens"):

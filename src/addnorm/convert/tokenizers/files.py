@@ -80,10 +80,10 @@ def load_tokenizers(
 ) -> Tokenizers | None:
     """The tokenizers of a folder with this `config.json`; None if it has no tokenizer files.
 
-    `generates` is the folder that says how the model generates, where it is another. The ids are
-    those of `AutoTokenizer` in transformers 5. Keys of `tokenizer_config.json` that are not
-    followed are listed in one `IgnoredSettings` warning. Raises `InputError` naming a damaged file,
-    or a missing one in an incomplete layout.
+    `generates` is the folder that decides how the model generates, if it is another one. The ids
+    are those of `AutoTokenizer` in transformers 5. One `IgnoredSettings` warning lists the keys of
+    `tokenizer_config.json` that are ignored. Raises `InputError` naming a damaged file, or a
+    missing one in an incomplete layout.
     """
     place = generates or folder
     own = generation_file(place) == GENERATION
@@ -98,7 +98,7 @@ def load_tokenizers(
     for needs, read in LAYOUTS.items():
         if all(map(here.has, needs)):
             sides = [_tokenizer(here, kind, inner, wraps) for inner, wraps in read(here, *needs)]
-            _warn_of_others(here, name, sides[0])
+            _warn_of_ignored(here, name, sides[0])
             return Tokenizers(sides[0], sides[-1])
     best = max(LAYOUTS, key=lambda needs: sum(map(here.has, needs)))
     present = [name for name in best if here.has(name)]
@@ -113,20 +113,20 @@ def has_tokenizer(folder: Path) -> bool:
     return any((folder / name).exists() for needs in LAYOUTS for name in needs)
 
 
-def _warn_of_others(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
+def _warn_of_ignored(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
     """Warn of tokenizer settings that transformers follows and this loader does not."""
     left: list[str] = []
     settings, kind = folder.settings, CLASSES.get(name)
     model = type(tokenizer.inner.model)
     if folder.has(JSON) and (kind is None or not kind.can_read(tokenizer.inner, folder.names)):
-        left.append(f"tokenizer_class = {name} ({JSON} is read as it is)")
+        left.append(f"tokenizer_class = {name} ({JSON} is used unchanged)")
     reads = folder.model_type in ENCODERS  # and writes nothing
     chats = folder.has("chat_template.jinja") or settings.get("chat_template") is not None
     left += _left_of_tokens(folder, kind, tokenizer)
     for key, follows, why in (
         ("truncation_side", "right", "a text is shortened at its end"),
-        ("padding_side", "right" if reads else "left", "each text is read as if alone"),
-        ("split_special_tokens", not chats, "a chat template's are tokens"),
+        ("padding_side", "right" if reads else "left", "padding has no effect"),
+        ("split_special_tokens", not chats, "those of a chat template are parsed"),
         ("clean_up_tokenization_spaces", reads or model is models.BPE, "spaces stay"),
         ("auto_map", None, "no code of a folder is run"),
         *((key, None, "the file decides") for key in ("language", "task", "predict_timestamps")),
@@ -142,7 +142,7 @@ def _warn_of_others(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
 def _left_of_tokens(
     folder: Folder, kind: TokenizerClass | None, tokenizer: Tokenizer
 ) -> Iterator[str]:
-    """How transformers treats a folder's added tokens differently."""
+    """The differences between transformers' treatment of added tokens and ours."""
     settings = folder.settings
     if not folder.has(JSON):
         starts = {settings.get(f"add_{role}_token") for role in ("bos", "eos")}
@@ -174,7 +174,7 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
         _write(folder / TARGET, target.to_str(pretty=True))
     names = _names(source, tokenizers.source)
     types = ["token_type_ids"] if model_type == "bert" else []
-    # Null, so that a class of transformers has no token of its own there.
+    # Null, so that a class of transformers adds no default token.
     settings: dict[str, Any] = (
         dict.fromkeys(NAMED)
         | names
@@ -203,8 +203,8 @@ def _warn_of_class(folder: Path, model_type: str, inner: tokenizers.Tokenizer) -
         kind.rebuild(own, Folder(folder, model_type, {}, {}, {}))
     if any(repr(getattr(own, step)) != repr(getattr(inner, step)) for step in STEPS):
         warn(
-            f"{folder / JSON}: transformers reads the tokenizer of every {model_type} folder by "
-            f"{name}, which divides a text otherwise: its ids will differ there",
+            f"{folder / JSON}: transformers reads the tokenizer of every {model_type} folder as "
+            f"{name}, which splits a text differently: its ids will differ there",
             IgnoredSettings,
             stacklevel=3,
         )
@@ -239,7 +239,7 @@ def _tokenizer(
         folder = replace(folder, names={**_names_of_pieces(folder, inner), **folder.names})
     _add_tokens(folder, inner)
     _mark_special(folder, inner, usual=wraps is not None)
-    # A folder without tokenizer.json is read as SentencePiece does, which knows more steps.
+    # Without tokenizer.json, the steps are those of SentencePiece, which has more of them.
     as_first = wraps is not None and isinstance(inner.model, models.Unigram)
     followed = not as_first and kind.can_read(inner, folder.names)
     if kind.rebuild is not None and followed:
@@ -251,7 +251,7 @@ def _tokenizer(
         _set_wraps(folder, inner, kind, wraps)
     listed = folder.settings.get("model_input_names")
     if "token_type_ids" not in listed if isinstance(listed, list) else not kind.types:
-        _leave_types(inner)
+        _drop_types(inner)
     before, after = _around(inner)
     pad, unk, bos, end = (_named(folder, inner, role) for role in ("pad", "unk", "bos", "eos"))
     starts = ("decoder_start_token_id",) if folder.model_type in SEQ2SEQ else ()
@@ -324,15 +324,15 @@ def _never(folder: Folder) -> tuple[int, ...]:
 
 def _add_tokens(folder: Folder, inner: tokenizers.Tokenizer) -> None:
     """Add the tokens that are not in the base vocabulary, with their given ids and flags."""
-    known = {token.content: token for token in inner.get_added_tokens_decoder().values()}
+    present = {token.content: token for token in inner.get_added_tokens_decoder().values()}
     for i, token in sorted(_added(folder), key=lambda added: added[0]):
-        if token.content in known:
-            if repr(known[token.content]) != repr(token):
-                inner.add_tokens([token])  # the same id, as the settings say
+        if token.content in present:
+            if repr(present[token.content]) != repr(token):
+                inner.add_tokens([token])  # the same id, with the flags of the settings
             continue
         inner.add_tokens([token])
-        if (found := inner.token_to_id(token.content)) != i:
-            raise InputError(f"{folder.path}: {token.content!r} is to have id {i}, but has {found}")
+        if (actual := inner.token_to_id(token.content)) != i:
+            raise InputError(f"{folder.path}: {token.content!r} has id {actual}, expected {i}")
 
 
 def _added(folder: Folder) -> Iterator[tuple[int, AddedToken]]:
@@ -455,7 +455,7 @@ def _typed(ids: Sequence[int], kind: int = 0) -> list[str]:
     return [f"{i}:{kind}" for i in ids]
 
 
-def _leave_types(inner: tokenizers.Tokenizer) -> None:
+def _drop_types(inner: tokenizers.Tokenizer) -> None:
     """Give both texts of a pair the same type if the model has one type."""
     one_token = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")
     processed = inner.post_process(one_token, one_token)

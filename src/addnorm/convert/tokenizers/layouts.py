@@ -69,7 +69,7 @@ def _json(folder: Folder, name: str) -> Iterator[Read]:
 def _merges(folder: Folder, vocab: str, merges: str) -> Iterator[Read]:
     """GPT-2 and RoBERTa: byte-level BPE."""
     if folder.model_type.startswith("qwen"):
-        raise InputError(f"{folder.path} has no {JSON}, which alone says how Qwen splits a text")
+        raise InputError(f"{folder.path} has no {JSON}, which alone defines how Qwen splits a text")
     ids = {token: i for i, token in enumerate(_vocab(folder.path / vocab))}
     path = folder.path / merges
     pairs: list[tuple[str, str]] = []
@@ -141,8 +141,8 @@ def _marian(folder: Folder, source: str, target: str, vocab: str) -> Iterator[Re
         if "<unk>" not in tokens:
             raise InputError(f"{folder.path / names} has no <unk>")
         languages = [token for token in tokens if token.startswith(">>") and token.endswith("<<")]
-        whole = {"<unk>", "</s>", "<pad>", *languages}
-        inner = SentencePiece.read(folder.path / model).build_for(tokens, whole)
+        unsplit = {"<unk>", "</s>", "<pad>", *languages}
+        inner = SentencePiece.read(folder.path / model).build_for(tokens, unsplit)
         inner.add_tokens([AddedToken(token, normalized=False) for token in languages])
         yield inner, (False, True)
 

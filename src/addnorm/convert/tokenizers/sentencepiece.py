@@ -83,19 +83,16 @@ class SentencePiece:
         """Build the tokenizer with the ids of the file."""
         return self._build([(piece.text, piece.score) for piece in self.pieces])
 
-    def build_for(self, vocab: Sequence[str], whole: Collection[str]) -> tokenizers.Tokenizer:
+    def build_for(self, vocab: Sequence[str], unsplit: Collection[str]) -> tokenizers.Tokenizer:
         """Build the tokenizer with the ids of a vocabulary shared with another model.
 
-        Tokens that only the other model has can be decoded, but not encoded; tokens in `whole` are
+        Tokens that only the other model has can be decoded, but not encoded; those in `unsplit` are
         never split. Pieces missing from the vocabulary are encoded as smaller pieces.
         """
         scores = {piece.text: piece.score for piece in self.pieces}
-        return self._build(
-            [
-                (name if name in scores or name in whole else ELSEWHERE + name, scores.get(name, 0))
-                for name in vocab
-            ]
-        )
+        plain = scores.keys() | set(unsplit)
+        names = (name if name in plain else ELSEWHERE + name for name in vocab)
+        return self._build([(name, scores.get(name, 0)) for name in names])
 
     def _build(self, entries: list[tuple[str, float]]) -> tokenizers.Tokenizer:
         [unknown] = self._names(Kind.UNKNOWN)
@@ -204,7 +201,7 @@ def _check_pieces(pieces: Sequence[Piece]) -> None:
     seen = set[str]()
     for i, piece in enumerate(pieces):
         if piece.text in seen:
-            raise ValueError(f"piece {i}, {piece.text!r}, is there twice")
+            raise ValueError(f"piece {i}, {piece.text!r}, occurs twice")
         seen.add(piece.text)
     unknown = [i for i, piece in enumerate(pieces) if piece.kind is Kind.UNKNOWN]
     if len(unknown) != 1:
@@ -220,7 +217,7 @@ def check_charsmap(data: bytes) -> None:
     size = int.from_bytes(data[:4], "little")
     texts = data[4 + size :]
     if not size or size % 4 or len(data) < 4 + size:
-        raise ValueError(f"a charsmap of {len(data)} bytes says that {size} of them are its table")
+        raise ValueError(f"a charsmap of {len(data)} bytes cannot have a table of {size}")
     texts.decode()
     units = struct.unpack_from(f"<{size // 4}I", data, 4)
     for i, unit in enumerate(units):
@@ -254,7 +251,7 @@ def _pairs(data: bytes) -> Iterator[tuple[int, Value]]:
     while at < len(data):
         tag, at = _varint(data, at)
         if not tag >> 3 or (tag & 7) not in _READ:
-            raise ValueError(f"byte {at - 1} is no start of a field")
+            raise ValueError(f"byte {at - 1} does not start a field")
         value, at = _READ[tag & 7](data, at)
         yield tag >> 3, value
 
@@ -263,7 +260,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = 0
     for n in range(10):
         if at + n >= len(data):
-            raise ValueError("it ends within a number")
+            raise ValueError("the file ends within a number")
         value |= (data[at + n] & 127) << 7 * n
         if data[at + n] < 128:
             return value, at + n + 1

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
-from torch.utils.hooks import RemovableHandle
 
 from addnorm.convert.transfer.verified import Inputs, every_output
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
@@ -60,7 +59,7 @@ def folds_layernorm(old: ModelConfig, new: ModelConfig) -> bool:
 
 
 def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
-    """The reason why LayerNorm cannot be folded exactly in this model; None if it can."""
+    """The reason why LayerNorm cannot be folded exactly in this model; None if it can be."""
     tied = isinstance(new.head, TokenHeadConfig) and new.head.tied
     positions = [position_of(new, name) for name in ("embed", "target_embed")]
     audio = isinstance(getattr(new, "input", None), LogMelEmbeddingConfig)
@@ -74,23 +73,23 @@ def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
             getattr(old.norm, "eps", None) != getattr(new.norm, "eps", None),
             "the norms differ in eps",
         ),
-        (getattr(new.embedding, "norm", None) is not None, "the embedding has a norm of its own"),
+        (getattr(new.embedding, "norm", None) is not None, "the embedding has a norm"),
         (
             isinstance(new.residual, PreNormConfig) and not new.residual.first,
-            "the first sublayer has no norm and reads what would be centred",
+            "the first sublayer has no norm, and would read centred embeddings",
         ),
         (
             any(isinstance(position, SinusoidalConfig) for position in positions),
-            "sinusoidal positions cannot be centred (position = learned, set as well, can)",
+            "sinusoidal positions cannot be centred (learned ones can: set position = learned too)",
         ),
         (
             any(layer.norm != model.norm for model in (old, new) for layer in _layers(model)),
-            "layers have norms of their own",
+            "some layers have another norm",
         ),
-        (audio, "what comes out of an activation cannot be centred"),
-        (tied, "the head is tied to the table, which has to be centred"),
+        (audio, "the output of an activation cannot be centred"),
+        (tied, "the head is tied to the table of tokens, which would be centred"),
     ]
-    return next((why for wrong, why in rules if wrong), None)
+    return next((reason for applies, reason in rules if applies), None)
 
 
 def _layers(model: ModelConfig) -> Iterator[LayerParts]:
@@ -151,7 +150,8 @@ def _head(head: HeadConfig) -> HeadConfig:
             return head
 
 
-# The weights that read a norm.
+# The weights that read a norm, found by running a copy of the model in which every norm returns a
+# mark, a random vector that is the same for all tokens. What multiplies a mark reads its norm.
 
 RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 LINEAR = {F.linear, *(getattr(torch._VF, name) for name in RECURRENT)}  # pyright: ignore[reportAttributeAccessIssue, reportPrivateUsage]
@@ -162,8 +162,8 @@ LINEAR = {F.linear, *(getattr(torch._VF, name) for name in RECURRENT)}  # pyrigh
 class Reader:
     """A weight that reads a norm, the bias that is added to the product, and the input's factor.
 
-    `bias` is None where nothing is added, and where a constant in the input is not one in the
-    output, as in a convolution that pads with zeros.
+    `bias` is None if nothing is added, or if a constant input does not give a constant output, as
+    in a convolution that pads with zeros.
     """
 
     weight: str
@@ -173,38 +173,38 @@ class Reader:
 
 @torch.no_grad()
 def readers(model: Model, norms: Iterable[str], config: ModelConfig) -> dict[str, list[Reader]]:
-    """The readers of each norm, by its name; none where the model cannot be run."""
-    asked = copy.deepcopy(model).cpu().double().eval()
-    for module in asked.modules():
+    """The readers of each norm, by its name; none if the model does not run."""
+    marked = copy.deepcopy(model).cpu().double().eval()
+    for module in marked.modules():
         if isinstance(module, MixtureOfExperts):
-            module.mix = module.dense  # every expert reads, whoever is chosen
+            module.mix = module.dense  # every expert runs, whatever the router chooses
     draw = torch.Generator().manual_seed(0)
+    names = {id(parameter): name for name, parameter in marked.named_parameters()}
     marks = {
         name: torch.randn(config.d_model, generator=draw, dtype=torch.float64) for name in norms
     }
     for name, mark in marks.items():
-        _say(asked.get_submodule(name), mark)
-    watch = _Watch(marks, {id(parameter): name for name, parameter in asked.named_parameters()})
+        _replace_output(marked.get_submodule(name), mark)
+    watch = _ReaderWatch(marks, names)
     try:
-        inputs = replace(Inputs.of(asked, asked, config), valid=None)
-        read = inputs.read.double() if inputs.read.is_floating_point() else inputs.read
+        inputs = replace(Inputs.of(marked, marked, config), valid=None)
         with watch:
-            for _ in every_output(asked, read, inputs):
+            for _ in every_output(marked, inputs):
                 pass
     except (ValueError, RuntimeError):
         return {name: [] for name in marks}
-    return {name: list(dict.fromkeys(found)) for name, found in watch.readers.items()}
+    return {name: list(dict.fromkeys(norm_readers)) for name, norm_readers in watch.readers.items()}
 
 
-def _say(norm: nn.Module, mark: Tensor) -> RemovableHandle:
-    def said(_: nn.Module, __: Any, output: Tensor) -> Tensor:
+def _replace_output(norm: nn.Module, mark: Tensor) -> None:
+    def marked(_: nn.Module, __: Any, output: Tensor) -> Tensor:
         return mark.expand(output.shape)
 
-    return norm.register_forward_hook(said)
+    norm.register_forward_hook(marked)
 
 
-class _Watch(TorchFunctionMode):
-    """Notices every function that gets a mark together with a weight."""
+class _ReaderWatch(TorchFunctionMode):
+    """Records every function call with a mark and a weight."""
 
     def __init__(self, marks: Mapping[str, Tensor], names: Mapping[int, str]) -> None:
         super().__init__()
@@ -217,17 +217,19 @@ class _Watch(TorchFunctionMode):
         given = [*_tensors(args), *_tensors((kwargs or {}).values())]
         weights = [tensor for tensor in given if id(tensor) in self.names]
         if given and any(tensor.ndim > 1 for tensor in weights):
-            self._notice(func, given[0], weights)
+            self._record(func, given[0], weights)
         return func(*args, **(kwargs or {}))
 
-    def _notice(self, func: Callable[..., Any], x: Tensor, weights: list[Tensor]) -> None:
+    def _record(self, func: Callable[..., Any], x: Tensor, weights: list[Tensor]) -> None:
         matrix = next(weight for weight in weights if weight.ndim > 1)
         bias = next((self.names[id(weight)] for weight in weights if weight.ndim == 1), None)
         for norm, mark in self.marks.items():
             factor = _factor(x, mark)
             if factor is not None and func in LINEAR:
                 self.readers[norm].append(Reader(self.names[id(matrix)], bias, factor))
-            elif factor is not None or (x.ndim > 2 and _factor(x.mT, mark, some=True) is not None):
+            elif factor is not None or (
+                x.ndim > 2 and _factor(x.mT, mark, any_row=True) is not None
+            ):
                 self.readers[norm].append(Reader(self.names[id(matrix)], None))
 
 
@@ -240,15 +242,18 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
     return [tensor for tensor in flat if isinstance(tensor, Tensor)]
 
 
-def _factor(x: Tensor, mark: Tensor, *, some: bool = False) -> float | None:
-    """By how much a multiple of the mark (copies of it side by side) stands in every row of `x`."""
+def _factor(x: Tensor, mark: Tensor, *, any_row: bool = False) -> float | None:
+    """The factor of the mark in every row of `x`; None if they are not multiples of the mark.
+
+    A wider row has copies of the mark side by side. With `any_row`, one such row is enough.
+    """
     if not x.is_floating_point() or x.ndim == 0 or not x.numel() or x.shape[-1] % len(mark):
         return None
     rows, copies = x.reshape(-1, x.shape[-1]).to(mark), mark.repeat(x.shape[-1] // len(mark))
     factors = rows @ copies / (copies @ copies)
     factor = factors[len(factors) // 2]
     near = (rows - factor * copies).abs().amax(1) <= 1e-9 * factor.abs()
-    return float(factor) if factor != 0 and (near.any() if some else near.all()) else None
+    return float(factor) if factor != 0 and (near.any() if any_row else near.all()) else None
 
 
 # The folding itself.
@@ -306,7 +311,7 @@ def _axis(name: str, model: ModelConfig) -> int | None:
     """The axis of the hidden features, if the weight writes to the residual stream."""
     narrow = getattr(model.embedding, "d_embed", None) is not None
     if narrow and name.endswith("embed.tokens.weight"):
-        return None  # what is mapped to the residual stream, and writes nothing there itself
+        return None  # it is projected before it writes to the residual stream
     learned = isinstance(position_of(model, name), LearnedConfig)
     if WRITERS_ON_LAST_AXIS.fullmatch(name) or (learned and TABLE.fullmatch(name)):
         return -1

@@ -26,6 +26,7 @@ from addnorm.convert.transfer.folding import (
 )
 from addnorm.convert.transfer.rules import Kind, Origin, TransferContext, norm_of, transfer_weight
 from addnorm.convert.transfer.verified import unequal
+from addnorm.convert.weights.dtypes import name_of
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.heads import TokenHeadConfig
@@ -87,16 +88,16 @@ def transfer_weights(
 
     By default `layers` are evenly spaced. The rules are in `RULES`; LayerNorm is folded last, into
     the transferred weights. All is computed in float64, and rounded once, to the dtype of `new`.
-    Where nothing should have changed, this is verified on random inputs, before the rounding and
-    after it.
+    If the function should be unchanged, this is verified on random inputs, before and after the
+    rounding.
     Raises `InputError` if `old` does not match `old_config`.
     """
-    state = {name: _wide(one) for name, one in _state(old, old_config).items()}
+    state = {name: _wide(weight) for name, weight in _state(old, old_config).items()}
     counts = layer_counts(old_config), layer_counts(new_config)
     chosen = {name: evenly_spaced_layers(counts[0][name], n) for name, n in counts[1].items()}
     chosen |= {name: tuple(places) for name, places in (layers or {}).items()}
     source_names = {new_name for name in _named(old) for new_name in _renamed(name, chosen)}
-    source = {new_name: one for name, one in state.items() for new_name in _renamed(name, chosen)}
+    source = {new: weight for name, weight in state.items() for new in _renamed(name, chosen)}
     wide = copy.deepcopy(new).cpu().double()
     targets = _named(wide)
     context = TransferContext(old_config, new_config, source, targets, chosen)
@@ -106,22 +107,20 @@ def transfer_weights(
         weights[name], origins[name] = transfer_weight(context, name)
     changed = _fold(context, weights, origins, wide)
     rounded = _named(new)
-    for name, one in targets.items():
-        one.copy_(weights[name])
+    for name, target in targets.items():
+        target.copy_(weights[name])
         rounded[name].copy_(weights[name])
     unused = tuple(sorted(source_names - context.used))
     changed += _moved(counts[0], chosen) + _resized(context)
     changed += _different(
-        _EquivalenceCheck(context, origins, unused), {one.partition(":")[0] for one in changed}
+        _EquivalenceCheck(context, origins, unused),
+        {reason.partition(":")[0] for reason in changed},
     )
+    dtype = next(new.parameters()).dtype
     for model in (wide, new):  # as computed, and as rounded
         if not changed and (why := unequal(old, model, new_config)) is not None:
-            after = (
-                ""
-                if model is wide
-                else f"rounded to {str(next(new.parameters()).dtype).removeprefix('torch.')}, "
-            )
-            changed = [f"not the same function: {after}{why}"]
+            rounded_to = "" if model is wide else f"rounded to {name_of(dtype)}, "
+            changed = [f"not the same function: {rounded_to}{why}"]
     return TransferReport(origins, unused, tuple(dict.fromkeys(changed)))
 
 
@@ -156,8 +155,8 @@ def _state(old: Model, config: ModelConfig) -> Weights:
 def _named(model: nn.Module) -> Weights:
     """Parameters and persistent buffers by name, tied ones once."""
     saved = model.state_dict().keys()
-    both = [*model.named_parameters(), *model.named_buffers()]
-    return {name: tensor.detach() for name, tensor in both if name in saved}
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    return {name: tensor.detach() for name, tensor in tensors if name in saved}
 
 
 def _renamed(name: str, layers: Layers) -> Iterator[str]:
@@ -324,8 +323,8 @@ def _feedforward_at(model: ModelConfig, path: str) -> Any:
     return stacks["decoder" if match[1] else next(iter(stacks))][int(match[2])].feedforward
 
 
-def _different(check: _EquivalenceCheck, known: set[str]) -> list[str]:
-    """The configuration differences that change the function, except those already known.
+def _different(check: _EquivalenceCheck, reported: set[str]) -> list[str]:
+    """The configuration differences that change the function, except those already reported.
 
     Consequences of other differences, such as the head width of the head count, are left out.
     """
@@ -334,7 +333,7 @@ def _different(check: _EquivalenceCheck, known: set[str]) -> list[str]:
     differing = {
         path: f"{path}: {_short(was)} → {_short(now)}{WHY.get(_last(path), '')}"
         for path, (was, now) in explicit_differences(old, new).items()
-        if path not in known and not check.same(path)
+        if path not in reported and not check.same(path)
     }
     return [line for path, line in differing.items() if path in written] or list(differing.values())
 

@@ -75,8 +75,8 @@ RuleResult = tuple[Tensor, Origin] | None
 def transfer_weight(context: TransferContext, name: str) -> tuple[Tensor, Origin]:
     """Compute the new model's weight of this name, by the first rule that applies."""
     for rule in RULES:
-        if (made := rule(context, name)) is not None:
-            return made
+        if (result := rule(context, name)) is not None:
+            return result
     return context.start[name], Origin("new")
 
 
@@ -115,7 +115,7 @@ def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
 
 
 def layer_of(model: ModelConfig, name: str) -> LayerParts | None:
-    """The layer that a weight belongs to; None for one outside of the layers."""
+    """The layer that a weight belongs to; None for a weight outside the layers."""
     match = re.match(r"(\w+)\.blocks\.(\d+)\.", name)
     if match is None:
         return None
@@ -159,8 +159,8 @@ def _position_of(model: ModelConfig, name: str) -> PositionConfig:
     return position_of(model, name) if layer is None else layer.position
 
 
-def _kept(context: TransferContext, name: str) -> RuleResult:
-    """A weight with the same name and shape, kept as it is."""
+def _unchanged(context: TransferContext, name: str) -> RuleResult:
+    """A weight with the same name and shape, kept unchanged."""
     x = context.source_weight(name)
     if x is None or x.shape != context.start[name].shape:
         return None
@@ -172,11 +172,13 @@ def _kept(context: TransferContext, name: str) -> RuleResult:
 def _heads(context: TransferContext, name: str) -> RuleResult:
     """Key/value heads: averaged by group, or repeated (Ainslie et al. 2023, §2.1)."""
     old_name = context.old_name(name)
-    both = [_attention_of(context.old, old_name), _attention_of(context.new, name)]
+    old_attention = _attention_of(context.old, old_name)
+    new_attention = _attention_of(context.new, name)
     x = context.source_weight(name) if re.search(r"\.[kv]_proj\.(weight|bias)$", name) else None
-    if x is None or both[0] is None or both[1] is None:
+    if x is None or old_attention is None or new_attention is None:
         return None
-    old, new = both[0].heads(context.old.d_model), both[1].heads(context.new.d_model)
+    old = old_attention.heads(context.old.d_model)
+    new = new_attention.heads(context.new.d_model)
     same = (old.n_heads, old.d_head) == (new.n_heads, new.d_head)
     if not same or x.shape[1:] != context.start[name].shape[1:]:
         return None
@@ -201,10 +203,8 @@ VOCABULARY = re.compile(r"(\w+_)?embed\.tokens\.weight|(exits\.\d+\.)?head\.(wei
 
 def _vocabulary(context: TransferContext, name: str) -> RuleResult:
     """Token rows: truncated, or extended by the mean of the old rows (Hewitt 2021)."""
-    x, start = (
-        context.source_weight(name) if VOCABULARY.fullmatch(name) else None,
-        context.start[name],
-    )
+    start = context.start[name]
+    x = context.source_weight(name) if VOCABULARY.fullmatch(name) else None
     if x is None or x.shape[1:] != start.shape[1:]:
         return None
     n = len(start) - len(x)
@@ -228,7 +228,7 @@ def _wider(context: TransferContext, name: str) -> RuleResult:
         return None
     tail = start.narrow(axis, x.shape[axis], n)
     tail = torch.zeros_like(tail) if axis else tail
-    return torch.cat([x, tail.to(x)], axis), Origin("exact", f"{n} units more, which write zero")
+    return torch.cat([x, tail.to(x)], axis), Origin("exact", f"{n} more units, which write zero")
 
 
 def _zero(context: TransferContext, name: str) -> RuleResult:
@@ -243,5 +243,5 @@ def _zero(context: TransferContext, name: str) -> RuleResult:
     return torch.zeros_like(context.start[name]), Origin("exact", "zero")
 
 
-RULES = (_gain, _position, _kept, _heads, _vocabulary, _wider, _zero)
+RULES = (_gain, _position, _unchanged, _heads, _vocabulary, _wider, _zero)
 """The rules in order; a weight to which none applies is new."""

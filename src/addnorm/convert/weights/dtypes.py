@@ -39,7 +39,7 @@ def one_dtype(
     wanted = next((dtype for dtype in READABLE if name_of(dtype) == named), None)
     chosen = reduce(torch.promote_types, kinds) if wanted is None else wanted
     why = "the widest" if wanted is None else "the dtype of its config.json"
-    counts = ", ".join(_told(stored, dtype) for dtype in kinds)
+    counts = ", ".join(_counted(stored, dtype) for dtype in kinds)
     warn(
         f"{where}: weights of several types ({counts}): all are read in {name_of(chosen)}, {why}; "
         "another dtype may be given",
@@ -54,7 +54,7 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _told(stored: Mapping[str, torch.dtype], dtype: torch.dtype) -> str:
+def _counted(stored: Mapping[str, torch.dtype], dtype: torch.dtype) -> str:
     names = [name for name, other in stored.items() if other == dtype]
     few = f": {', '.join(names)}" if len(names) <= SHOWN else ""
     return f"{len(names)} in {name_of(dtype)}{few}"

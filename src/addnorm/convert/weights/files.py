@@ -23,10 +23,9 @@ from addnorm.convert.weights.mapped import (
     StoredTensor,
     map_pickle,
     map_safetensors,
-    parse_object,
+    read_object,
 )
 from addnorm.errors import InputError
-from addnorm.files import read_file
 
 SAFE = "model.safetensors"
 PICKLED = "pytorch_model.bin"
@@ -57,11 +56,11 @@ class Weights(Mapping[str, Tensor]):
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder")
         kinds = {SAFE: map_safetensors} | ({PICKLED: map_pickle} if pickled else {})
-        for name, read in kinds.items():
+        for name, map_file in kinds.items():
             if os.path.lexists(folder / name):
-                return cls(read(_inside(folder, name)))
+                return cls(map_file(_inside(folder, name)))
             if os.path.lexists(folder / f"{name}.index.json"):
-                return cls(_read_shards(folder, f"{name}.index.json", read))
+                return cls(_map_shards(folder, f"{name}.index.json", map_file))
         raise _no_weights(folder, list(kinds))
 
     def __getitem__(self, name: str) -> Tensor:
@@ -118,13 +117,13 @@ def save_folder_weights(
     files = _shards(tensors, max_shard_bytes)
     with atomic_directory(folder, (INDEX, SAFE, SHARDS), index=INDEX) as partial:
         for name, group in files.items():
-            _write_weights(partial / name, group)
+            write_tensors(partial / name, group, {"format": "pt"})
         if len(files) > 1:
             _write_index(partial / INDEX, files)
 
 
-def _read_shards(
-    folder: Path, index: str, read: Callable[[Path], dict[str, StoredTensor]]
+def _map_shards(
+    folder: Path, index: str, map_file: Callable[[Path], dict[str, StoredTensor]]
 ) -> dict[str, StoredTensor]:
     weight_map = _read_index(_inside(folder, index))
     listed: dict[str, set[str]] = defaultdict(set)
@@ -133,17 +132,14 @@ def _read_shards(
     files = {shard: _inside(folder, shard) for shard in listed}
     tensors: dict[str, StoredTensor] = {}
     for shard, file in files.items():
-        stored = read(file)
+        stored = map_file(file)
         _check_shard(folder / index, shard, weight_map, stored.keys(), listed[shard])
         tensors |= stored
     return {name: tensors[name] for name in weight_map}
 
 
 def _read_index(file: Path) -> dict[str, str]:
-    try:
-        weight_map = parse_object(read_file(file, MAX_HEADER), file).get("weight_map")
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}") from error
+    weight_map = read_object(file, MAX_HEADER).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError(f"{file}: weight_map lists no tensors: {weight_map!r:.100}")
     for name, shard in weight_map.items():
@@ -206,17 +202,17 @@ def _no_weights(folder: Path, kinds: list[str]) -> InputError:
 
 def _refuse_shared(tensors: Mapping[str, Tensor]) -> None:
     spans = sorted((str(t.device), t.data_ptr(), name) for name, t in tensors.items() if t.numel())
-    for (device, _, one), (other_device, _, other) in pairwise(spans):
-        if device == other_device and _overlap(tensors[one], tensors[other]):
-            raise ValueError(f"{one!r} and {other!r} share memory: save it under one name")
+    for (device, _, name), (next_device, _, following) in pairwise(spans):
+        if device == next_device and _overlap(tensors[name], tensors[following]):
+            raise ValueError(f"{name!r} and {following!r} share memory: save it under one name")
 
 
-def _overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors share a byte; `other` does not begin before `one`."""
-    start, end = one.data_ptr(), max(_end(one), _end(other))
-    if _end(one) <= other.data_ptr():
+def _overlap(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors share a byte; `second` does not begin before `first`."""
+    start, end = first.data_ptr(), max(_end(first), _end(second))
+    if _end(first) <= second.data_ptr():
         return False
-    if one.is_contiguous() and other.is_contiguous():
+    if first.is_contiguous() and second.is_contiguous():
         return True
     marks = torch.zeros(end - start, dtype=torch.bool)
 
@@ -224,8 +220,8 @@ def _overlap(one: Tensor, other: Tensor) -> bool:
         strides = [*(stride * t.itemsize for stride in t.stride()), 1]
         return marks.as_strided([*t.shape, t.itemsize], strides, t.data_ptr() - start)
 
-    bytes_of(one).fill_(True)
-    return bool(bytes_of(other).any())
+    bytes_of(first).fill_(True)
+    return bool(bytes_of(second).any())
 
 
 def _end(t: Tensor) -> int:
@@ -246,13 +242,6 @@ def _shards(tensors: Mapping[str, Tensor], max_bytes: int) -> dict[str, dict[str
     if n == 1:
         return {SAFE: groups[0]}
     return {f"model-{i:05d}-of-{n:05d}.safetensors": group for i, group in enumerate(groups, 1)}
-
-
-def _write_weights(file: Path, tensors: Mapping[str, Tensor]) -> None:
-    file.touch()
-    mode = file.stat().st_mode
-    write_tensors(file, tensors, {"format": "pt"})
-    file.chmod(mode)  # safetensors 0.8 makes files readable by their owner only
 
 
 def _write_index(file: Path, files: Mapping[str, Mapping[str, Tensor]]) -> None:

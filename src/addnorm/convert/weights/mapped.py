@@ -1,6 +1,7 @@
-"""Parsing and validating the header of a safetensors file.
+"""Memory-mapping weight files: safetensors with a validated header or, on request, a pickle.
 
-The file has the header length n (8 bytes, little-endian), a JSON object of n bytes, and the data.
+A safetensors file has the header length n (8 bytes, little-endian), a JSON object of n bytes, and
+the data.
 """
 
 import json
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from addnorm.errors import InputError, nearest
-from addnorm.files import check_regular
+from addnorm.files import SETTINGS, check_regular, read_file
 
 MAX_HEADER = 32_000_000
 """In bytes. The format allows 100 MB, which may take a gigabyte to parse."""
@@ -103,6 +104,16 @@ def parse_object(text: bytes, file: Path) -> dict[str, Any]:
         raise InputError(f"{file}: damaged: {error}") from error
 
 
+def read_object(file: Path, most: int = SETTINGS) -> dict[str, Any]:
+    """Read a file of a single JSON object of at most `most` bytes (see `parse_object`)."""
+    try:
+        return parse_object(read_file(file, most), file)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(f"{file}: missing") from error
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}") from error
+
+
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > MAX_TENSORS:
         raise ValueError(f"{len(pairs)} names in one object, at most {MAX_TENSORS}")
@@ -137,9 +148,9 @@ def _entry(name: str, value: Any, start: int, file: Path) -> Entry:
         raise InputError(f"{where}: unknown fields: {list(others)!r:.100}")
     if kind not in DTYPES:
         raise InputError(f"{where}: unknown dtype {kind!r:.100}.{nearest(kind[:20], DTYPES)}")
-    if not _whole(shape) or len(shape) > MAX_RANK:
+    if not _are_sizes(shape) or len(shape) > MAX_RANK:
         raise InputError(f"{where}: a shape is {MAX_RANK} sizes at most, got {shape!r:.100}")
-    if not _whole([begin, end]) or begin > end:
+    if not _are_sizes([begin, end]) or begin > end:
         raise InputError(f"{where}: data_offsets {[begin, end]!r:.100} are not a span of bytes")
     dtype = DTYPES[kind]
     if dtype.itemsize * math.prod(size for size in shape if size) >= TOO_LARGE:
@@ -152,7 +163,7 @@ def _entry(name: str, value: Any, start: int, file: Path) -> Entry:
     return Entry(dtype, tuple(shape), start + begin, start + end)
 
 
-def _whole(sizes: list[Any]) -> bool:
+def _are_sizes(sizes: list[Any]) -> bool:
     return all(type(size) is int and 0 <= size < TOO_LARGE for size in sizes)
 
 
@@ -170,9 +181,6 @@ def _check_layout(entries: dict[str, Entry], start: int, size: int, file: Path) 
         at = entry.end
     if at != size:
         raise InputError(f"{file}: its tensors end at byte {at}, but it has {size}")
-
-
-# Mapping.
 
 
 @dataclass(frozen=True, slots=True)

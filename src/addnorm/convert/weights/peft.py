@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from safetensors.torch import load_file
 from torch import Tensor
@@ -13,11 +13,11 @@ from torch import Tensor
 from addnorm.atomic import atomic_file, atomic_write, write_tensors
 from addnorm.convert.weights.dtypes import check_readable
 from addnorm.errors import InputError
-from addnorm.files import download_hint, read_file
+from addnorm.files import download_hint, read_json
 from addnorm.nn.linear import LowRank
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
-WHOLE = ("model.safetensors", "model.safetensors.index.json")
+WHOLE_MODEL = ("model.safetensors", "model.safetensors.index.json")
 PREFIX = "base_model.model."
 
 # fmt: off
@@ -58,8 +58,8 @@ def is_peft_folder(folder: Path) -> bool:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter, and no whole model."""
-    return is_peft_folder(folder) and not any((folder / name).is_file() for name in WHOLE)
+    """Whether a folder holds an adapter without its base model."""
+    return is_peft_folder(folder) and not any((folder / name).is_file() for name in WHOLE_MODEL)
 
 
 def name_of_base(folder: Path) -> str:
@@ -72,15 +72,17 @@ def base_of(folder: Path) -> Path:
     named = name_of_base(folder)
     if not named or not Path(named).is_dir():
         raise InputError(
-            f"{folder / CONFIG}: base_model_name_or_path = {named!r} is no folder here: write the "
-            f"one that the adapter was trained on.{download_hint(named)}"
+            f"{folder / CONFIG}: base_model_name_or_path = {named!r} is not a folder: write the "
+            f"one of the model that the adapter was trained on.{download_hint(named)}"
         )
     return Path(named)
 
 
 def read_peft(folder: Path) -> PeftAdapter:
-    """Read an adapter. Raises `InputError` for a file that is missing or damaged, and names every
-    key and tensor that would change the result and is not supported.
+    """Read an adapter.
+
+    Raises `InputError` for a missing or damaged file, and for a key or a tensor that is not
+    supported and would change the result.
     """
     settings = _settings(folder)
     _check(folder / CONFIG, settings)
@@ -126,9 +128,9 @@ def write_peft(folder: Path, adapter: PeftAdapter, *, transposed: bool = False) 
         "peft_type": "LORA",
         "base_model_name_or_path": adapter.base,
         "r": rank,
-        "lora_alpha": _whole(alpha),
+        "lora_alpha": _as_integer(alpha),
         "rank_pattern": {name: n for name, n in ranks.items() if n != rank},
-        "alpha_pattern": {name: _whole(x) for name, x in alphas.items() if x != alpha},
+        "alpha_pattern": {name: _as_integer(x) for name, x in alphas.items() if x != alpha},
         "target_modules": sorted(adapter.layers),
         "modules_to_save": modules or None,
         "ensure_weight_tying": bool(modules) and adapter.stays_tied,
@@ -146,21 +148,15 @@ def write_peft(folder: Path, adapter: PeftAdapter, *, transposed: bool = False) 
     atomic_write(folder / CONFIG, json.dumps(settings, indent=1))
 
 
-def _whole(x: float) -> float:
+def _as_integer(x: float) -> float:
     return int(x) if float(x).is_integer() else x
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    file = folder / CONFIG
-    try:
-        tree: Any = json.loads(read_file(file))
-    except FileNotFoundError as error:
-        raise InputError(f"{file}: missing") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: damaged: {error}") from error
-    if not isinstance(tree, dict):
-        raise InputError(f"{file}: damaged: not a table")
-    return cast(dict[str, Any], tree)
+    settings = read_json(folder / CONFIG)
+    if not isinstance(settings, dict):
+        raise InputError(f"{folder / CONFIG}: damaged: not a table")
+    return settings
 
 
 def _check(file: Path, settings: Mapping[str, Any]) -> None:
@@ -171,11 +167,11 @@ def _check(file: Path, settings: Mapping[str, Any]) -> None:
     for key, value in settings.items():
         if key not in WITHOUT_EFFECT | READ and value not in (None, False, [], {}, ""):
             raise InputError(f"{file}: {key} = {value!r} is not supported")
-    begun = settings.get("init_lora_weights", True)
-    if isinstance(begun, str) and begun.lower().startswith(OF_THE_BASE):
+    initialisation = settings.get("init_lora_weights", True)
+    if isinstance(initialisation, str) and initialisation.lower().startswith(OF_THE_BASE):
         raise InputError(
-            f"{file}: init_lora_weights = {begun!r} changed the weights of the base too, which "
-            "are not here"
+            f"{file}: init_lora_weights = {initialisation!r} also changed the weights of the "
+            "base, which are not in the adapter"
         )
 
 
@@ -200,9 +196,9 @@ def _low_rank(
     return LowRank(a, b, scale, None if magnitude is None else magnitude.flatten())
 
 
-def _of_pattern(pattern: Any, name: str, usual: Any) -> Any:
-    """The value of the first key that a layer's name equals or ends with, as in PEFT."""
+def _of_pattern(pattern: Any, name: str, default: Any) -> Any:
+    """The value of the first key that a layer's name ends with, as in PEFT, or `default`."""
     for key, value in (pattern or {}).items():
         if re.match(rf"(.*\.)?({key})$", name):
             return value
-    return usual
+    return default
