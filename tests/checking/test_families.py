@@ -45,7 +45,7 @@ def test_another_object_is_rejected_as_a_part_in_one_message() -> None:
         family_name(Nothing)
     with pytest.raises(InputError, match="Did you mean 'norm'"):
         family_name(my_parts.DyTConfig, "nrom")
-    with pytest.raises(InputError, match="is no schedule: it has no method factor"):
+    with pytest.raises(InputError, match="does not fit as schedule: it has no method factor"):
         family_name(my_parts.DyTConfig, "schedule")
     assert {"norm", "mixer", "loss", "data"} < {*families()}
 

@@ -27,7 +27,7 @@ Input = TokenEmbedding | PatchEmbedding | ConvolutionalEmbedding | LogMelEmbeddi
 
 @config
 class TokenInputConfig:
-    """Tokens, embedded by `model.embedding` (Vaswani et al. 2017, §3.4)."""
+    """`E[token]`, by the table of `model.embedding` (Vaswani et al. 2017, §3.4)."""
 
     kind: Literal["tokens"] = "tokens"
 
