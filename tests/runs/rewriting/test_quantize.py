@@ -19,7 +19,7 @@ from addnorm.errors import InputError
 from addnorm.lab.comparison import compare
 from addnorm.models import Model
 from addnorm.models.weights import n_bytes, weights_of
-from addnorm.quantize import Int4Config, Int8Config, StaticConfig, quantize
+from addnorm.quantize import Int4Config, Int8Config, QuantizationConfig, StaticConfig, quantize
 from addnorm.quantize.int4 import Int4Matrix, unpacked
 from addnorm.quantize.quantizable_layers import products_of, slots_of
 from addnorm.runs.evaluation import EvaluationData, evaluate_run
@@ -43,9 +43,11 @@ CONSOLE = Console(file=io.StringIO())
 STATIC = Int8Config(activations=StaticConfig())
 
 
-def quantized(folder: Path, out: Path, **options: object) -> Run:
+def quantized(
+    folder: Path, out: Path, scheme: QuantizationConfig = STATIC, **options: object
+) -> Run:
     chosen = QuantizeOptions(**{"calibrate": 4, **options})  # pyright: ignore[reportArgumentType]
-    quantize_run(Run.open(folder), out, STATIC, chosen)
+    quantize_run(Run.open(folder), out, scheme, chosen)
     return Run.open(out)
 
 
