@@ -62,7 +62,7 @@ def change(folder: Path, **keys: object) -> None:
     file.write_text(json.dumps(json.loads(file.read_text()) | keys))
 
 
-def test_which_folders_are_foreign(folder: Path, tmp_path: Path) -> None:
+def test_a_hugging_face_folder_is_known_by_its_model_type(folder: Path, tmp_path: Path) -> None:
     assert hf_model_type(folder) == "gpt2"
     assert is_hf_folder(folder)
     assert not is_hf_folder(tmp_path)
@@ -96,7 +96,7 @@ def test_a_pickle_is_never_run(pickled: bool, folder: Path, tmp_path: Path) -> N
     assert not canary.exists()
 
 
-def test_weights_of_torch_open_when_asked_for(folder: Path) -> None:
+def test_a_pickle_loads_on_request(folder: Path) -> None:
     expected = load(folder).model.state_dict()
     torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
@@ -104,7 +104,7 @@ def test_weights_of_torch_open_when_asked_for(folder: Path) -> None:
     assert all(torch.equal(found[name], one) for name, one in expected.items())
 
 
-def test_a_tied_head_that_is_another_is_refused(folder: Path) -> None:
+def test_a_stored_tied_head_must_equal_the_table(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     same = weights["transformer.wte.weight"]
     save_file(weights | {"lm_head.weight": same.clone()}, folder / "model.safetensors")
@@ -126,7 +126,7 @@ def test_shapes_that_do_not_fit_are_named(folder: Path) -> None:
         load(folder)
 
 
-def test_what_a_family_lacks_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+def test_an_inexpressible_model_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     model = gpt2(norm=RMSNormConfig())
     with pytest.raises(InputError, match=r"model\.norm = 'rmsnorm' would become 'layernorm'"):
         save(
@@ -187,9 +187,7 @@ def _added_gate(model: Any) -> None:
         (_added_gate, r"attention.output \(GatedOutput\) of layer 0: it knows PlainOutput there"),
     ],
 )
-def test_a_model_that_is_not_as_its_configuration_builds_it_is_refused(
-    change: Any, says: str, tmp_path: Path
-) -> None:
+def test_a_model_changed_after_the_build_is_refused(change: Any, says: str, tmp_path: Path) -> None:
     config = DecoderConfig(
         d_model=16,
         n_layers=2,
@@ -210,7 +208,7 @@ def test_a_model_that_is_not_as_its_configuration_builds_it_is_refused(
 
 
 @pytest.mark.parametrize("core", [EagerCoreConfig(), DifferentialCoreConfig()])
-def test_only_cores_that_compute_the_same_are_left_out(core: Any, tmp_path: Path) -> None:
+def test_only_cores_that_compute_the_same_function_are_exported(core: Any, tmp_path: Path) -> None:
     attention = AttentionConfig(n_heads=2, bias=False, core=core)
     config = DecoderConfig(
         d_model=16,
@@ -277,7 +275,7 @@ def described(folder: Path, config: dict[str, Any]) -> str:
         (BART, "BartModel", ""),
     ],
 )
-def test_the_class_decides_or_is_refused_with_the_reason(
+def test_unsupported_classes_are_refused_with_the_reason(
     config: dict[str, Any], name: str, reason: str, tmp_path: Path
 ) -> None:
     said = described(tmp_path, {**config, "architectures": [name]})
@@ -303,7 +301,7 @@ def test_a_number_out_of_range_is_named_with_its_key(
     assert f"config.json: {key} = {value!r}" in said.replace("-1.0", "-1")
 
 
-def test_no_other_function_is_offered(tmp_path: Path) -> None:
+def test_no_similar_activation_is_suggested(tmp_path: Path) -> None:
     said = described(tmp_path, {**GPT2, "activation_function": "leaky_relu"})
     assert "activation_function = 'leaky_relu' is not supported. Valid: relu" in said
     assert "Did you mean" not in said

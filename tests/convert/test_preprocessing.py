@@ -126,9 +126,7 @@ def test_vit_classifies_and_embeds(vit: Path, addnorm: Command) -> None:
         assert_close(torch.tensor(json.loads(line)), state, rtol=0, atol=1e-4)
 
 
-def test_what_a_folder_of_pictures_does_not_read(
-    vit: Path, tmp_path: Path, addnorm: Command
-) -> None:
+def test_an_image_model_rejects_other_inputs(vit: Path, tmp_path: Path, addnorm: Command) -> None:
     (tmp_path / "text.txt").write_text("a text")
     for words, said in (
         (["classify", vit, tmp_path / "text.txt"], "text.txt is not readable as a picture"),
@@ -155,7 +153,7 @@ def test_what_a_folder_of_pictures_does_not_read(
         ({"size": {"height": 16, "width": 24}}, "makes it 16 × 24 pixels, but the model reads 24"),
     ],
 )
-def test_settings_that_are_not_followed_are_refused(
+def test_unsupported_preprocessor_settings_are_refused(
     changes: dict[str, Any], said: str, vit: Path, tmp_path: Path
 ) -> None:
     tree = json.loads((vit / "preprocessor_config.json").read_text())
@@ -281,7 +279,9 @@ def test_whisper_transcribes(name: str, whisper: Path, addnorm: Command) -> None
     assert_close(torch.tensor(json.loads(out)), mean, rtol=0, atol=1e-4)
 
 
-def test_what_whisper_does_not_read(whisper: Path, tmp_path: Path, addnorm: Command) -> None:
+def test_whisper_rejects_text_and_long_clips(
+    whisper: Path, tmp_path: Path, addnorm: Command
+) -> None:
     (tmp_path / "text.txt").write_text("a text")
     soundfile.write(tmp_path / "long.wav", np.zeros(40_000, np.float32), 16_000)
     for words, said in (
@@ -438,7 +438,9 @@ def test_an_exported_model_classifies_files_as_the_run_does(
         None,
     ],
 )
-def test_what_has_no_form_there_is_not_written(data: DataConfig | None, tmp_path: Path) -> None:
+def test_data_without_an_equivalent_are_not_described(
+    data: DataConfig | None, tmp_path: Path
+) -> None:
     run = learnt(tmp_path, data)  # type: ignore[arg-type]
     export_run(run, tmp_path / "hf", to="hf")
     assert not (tmp_path / "hf" / "preprocessor_config.json").exists()

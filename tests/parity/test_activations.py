@@ -44,7 +44,7 @@ def test_gated(name: str, tmp_path: Path) -> None:
     check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "llama", theirs, input_ids=ids)
 
 
-def test_the_identity_is_no_activation_of_a_head_there(tmp_path: Path) -> None:
+def test_a_head_with_the_identity_as_activation_is_refused(tmp_path: Path) -> None:
     config: Any = transformers.ModernBertConfig(
         **SIZES, intermediate_size=24, pad_token_id=0, bos_token_id=0, eos_token_id=0
     )

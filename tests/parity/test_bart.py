@@ -63,7 +63,7 @@ def made(folder: Path, **changes: object) -> tuple[Any, LoadedModel]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(changes: dict[str, object], tmp_path: Path) -> None:
     theirs, loaded = made(tmp_path, **changes)
     inputs, ours = translation_batch(pad=1)
     check_logits(theirs, tmp_path, inputs, ours)
@@ -75,7 +75,7 @@ def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> 
     )
 
 
-def test_older_layouts(tmp_path: Path) -> None:
+def test_older_layouts_load_the_same_model(tmp_path: Path) -> None:
     """Every name of the embedding in the file, and keys of the first configurations."""
     theirs, _ = made(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -121,7 +121,7 @@ def test_body_alone_has_no_bias(tmp_path: Path) -> None:
         ({"num_memories": 4}, "num_memories = 4"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made(tmp_path)

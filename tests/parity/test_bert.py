@@ -92,7 +92,7 @@ def test_without_a_pooler(tmp_path: Path) -> None:
     assert_close(output(opened, batch(), "last_hidden_state"), expected, rtol=0, atol=1e-10)
 
 
-def test_the_first_layout_of_the_hub(tmp_path: Path) -> None:
+def test_the_first_layout_of_the_hub_loads(tmp_path: Path) -> None:
     """Names of TensorFlow, the positions as a buffer, the decoder twice, all heads there."""
     theirs, _ = made("BertForPreTraining", config(), tmp_path)
 
@@ -145,14 +145,14 @@ def test_keys_of_the_first_converted_files(tmp_path: Path) -> None:
         ({"id2label": {"0": "a", "2": "b"}}, "without a gap"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made("BertForSequenceClassification", config(), tmp_path)
     check_refused(tmp_path, changes, match)
 
 
-def test_tied_tensors_that_differ(tmp_path: Path) -> None:
+def test_tied_tensors_that_differ_are_refused(tmp_path: Path) -> None:
     made("BertForMaskedLM", config(tie_word_embeddings=False), tmp_path)
     file = tmp_path / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"tie_word_embeddings": True}))
@@ -161,7 +161,7 @@ def test_tied_tensors_that_differ(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "seqpool"])
-def test_a_head_that_they_have_not(pooling: Any, tmp_path: Path) -> None:
+def test_another_pooling_is_refused(pooling: Any, tmp_path: Path) -> None:
     _, loaded = made("BertForSequenceClassification", config(), tmp_path)
     model = replace(loaded.spec.model, head=ClassificationHeadConfig(pooling=pooling))
     with pytest.raises(InputError, match=rf"pooling = '{pooling}' would become 'first'"):

@@ -77,7 +77,7 @@ def test_a_body_with_the_prefix(tmp_path: Path) -> None:
         ({"n_heads": 5}, "does not divide into n_heads = 5"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made("DistilBertForMaskedLM", config(), tmp_path)

@@ -74,7 +74,7 @@ def config(family: str, **changes: Any) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("family", "changes"), CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(family: str, changes: dict[str, Any], tmp_path: Path) -> None:
     kind, n = KINDS[family][0], 64 if changes is FULL_LENGTH else 12
     check_decoder(kind, config(family, **changes), tmp_path, lengths=(12, 9), n=n)
 
@@ -145,7 +145,7 @@ def test_the_first_files_of_gemma_say_gelu_and_mean_its_approximation(tmp_path: 
         ),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     family: str, changes: Any, match: str, tmp_path: Path
 ) -> None:
     made(KINDS[family][0], config(family), tmp_path)

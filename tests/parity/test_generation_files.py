@@ -230,7 +230,7 @@ def _written(run: Any, text: str) -> list[int]:
 
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("kind", SMALL)
-def test_words_that_are_never_written(
+def test_bad_words_are_never_generated(
     kind: str, beams: int, made: Mapping[str, tuple[Path, Any]]
 ) -> None:
     """A language model keeps to `bad_words_ids` as a translator does, from every way to write."""

@@ -34,11 +34,11 @@ def config(**changes: object) -> transformers.GPT2Config:
 
 
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(changes: dict[str, object], tmp_path: Path) -> None:
     check_decoder("GPT2LMHeadModel", config(**changes), tmp_path)
 
 
-def test_the_first_layout_of_the_hub(tmp_path: Path) -> None:
+def test_the_first_layout_of_the_hub_loads(tmp_path: Path) -> None:
     """No prefix, the masks as buffers, and the tied head left out."""
     theirs, _ = made("GPT2LMHeadModel", config(), tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -61,7 +61,7 @@ def test_the_first_layout_of_the_hub(tmp_path: Path) -> None:
         ({"n_head": 5}, "does not divide into n_heads = 5"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made("GPT2LMHeadModel", config(), tmp_path)

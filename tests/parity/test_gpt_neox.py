@@ -45,11 +45,11 @@ def config(**changes: Any) -> transformers.GPTNeoXConfig:
 
 
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(changes: dict[str, Any], tmp_path: Path) -> None:
     check_decoder("GPTNeoXForCausalLM", config(**changes), tmp_path, n=16 if changes else 64)
 
 
-def test_the_older_layouts(tmp_path: Path) -> None:
+def test_older_layouts_load_the_same_model(tmp_path: Path) -> None:
     """`rotary_pct` and `rotary_emb_base`, masks and frequencies as buffers; the head by its new
     name too."""
     rope = {"partial_rotary_factor": 0.5, "rope_theta": 500.0, "rope_type": "default"}
@@ -79,6 +79,6 @@ def test_the_older_layouts(tmp_path: Path) -> None:
         ({"num_attention_heads": 5}, "num_attention_heads = 5 .*does not divide"),
     ],
 )
-def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_named(changes: Any, match: str, tmp_path: Path) -> None:
     made("GPTNeoXForCausalLM", config(), tmp_path)
     check_refused(tmp_path, changes, match)

@@ -67,12 +67,12 @@ def config(**changes: Any) -> transformers.LlamaConfig:
 
 
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(changes: dict[str, Any], tmp_path: Path) -> None:
     check_decoder("LlamaForCausalLM", config(**changes), tmp_path, n=16 if changes else 64)
 
 
 @pytest.mark.parametrize("nested", [True, False])
-def test_heads_turn_whole_whatever_the_share(nested: bool, tmp_path: Path) -> None:
+def test_a_partial_rotary_factor_is_ignored_with_a_warning(nested: bool, tmp_path: Path) -> None:
     """As in transformers, whose LLaMA reads `partial_rotary_factor` for scaled positions alone."""
     share = {"partial_rotary_factor": 0.5}
     rope = {"rope_type": "default", "rope_theta": 500.0}
@@ -145,7 +145,7 @@ def test_a_file_of_the_body_alone(tmp_path: Path) -> None:
         ({"rope_scaling": LLAMA3 | {"extra": 1}}, "extra = 1"),
     ],
 )
-def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_named(changes: Any, match: str, tmp_path: Path) -> None:
     made("LlamaForCausalLM", config(), tmp_path)
     check_refused(tmp_path, changes, match)
 
@@ -158,7 +158,7 @@ def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path
         ({"position": RotaryConfig(scaling=NTKScaling(factor=2.0))}, "ntk scaling"),
     ],
 )
-def test_what_it_cannot_say_is_named(changes: Any, match: str, tmp_path: Path) -> None:
+def test_a_part_without_a_key_is_refused_by_name(changes: Any, match: str, tmp_path: Path) -> None:
     _, loaded = made("LlamaForCausalLM", config(), tmp_path)
     spec = replace(loaded.spec, model=replace(loaded.spec.model, **changes))
     with pytest.raises(InputError, match=match):

@@ -94,7 +94,7 @@ def made(folder: Path, **changes: object) -> tuple[Any, LoadedModel]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(changes: dict[str, object], tmp_path: Path) -> None:
     theirs, loaded = made(tmp_path, **changes)
     inputs, ours = translation_batch()
     check_logits(theirs, tmp_path, inputs, ours)
@@ -105,7 +105,7 @@ def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> 
     check_logits(exact(opened), tmp_path, *translation_batch())
 
 
-def test_older_layouts(tmp_path: Path) -> None:
+def test_older_layouts_load_the_same_model(tmp_path: Path) -> None:
     """Tables and every name of the embedding in the file, and keys of the first configurations."""
     theirs, _ = made(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -176,7 +176,7 @@ def test_padding_is_never_written(beams: int, tmp_path: Path) -> None:
         ({"activation_function": "swiss"}, "Did you mean 'swish'"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made(tmp_path)
@@ -251,7 +251,7 @@ def test_a_model_of_ours_translates_the_same_there(
         (ours(cross_attention=AttentionConfig(n_heads=2)), "cross_attention.n_heads = 2"),
     ],
 )
-def test_what_it_cannot_say_is_named(
+def test_a_part_without_a_key_is_refused_by_name(
     config: EncoderDecoderConfig, match: str, tmp_path: Path
 ) -> None:
     spec = ModelSpec(model=config, vocab_size=64)

@@ -60,7 +60,7 @@ def bert(folder: Path) -> Path:
 
 
 @pytest.mark.long
-def test_the_loss_is_theirs_and_training_goes_on(tmp_path: Path) -> None:
+def test_the_loss_equals_theirs_and_training_continues(tmp_path: Path) -> None:
     start = bert(tmp_path)
     write_corpora(tmp_path)
     opened = Run.open(start)

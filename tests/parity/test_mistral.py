@@ -37,12 +37,12 @@ def config(**changes: Any) -> transformers.MistralConfig:
 
 
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(changes: dict[str, Any], tmp_path: Path) -> None:
     n = 64 if changes == CONFIGS["window"] else 16
     check_decoder("MistralForCausalLM", config(**changes), tmp_path, lengths=(12, 9), n=n)
 
 
-def test_missing_keys_mean_what_they_mean_there(tmp_path: Path) -> None:
+def test_missing_keys_have_the_defaults_of_transformers(tmp_path: Path) -> None:
     """A window of 4,096 and 8 key/value heads; null is no window, and as many as queries."""
     made("MistralForCausalLM", config(num_attention_heads=8, num_key_value_heads=8), tmp_path)
     changed(tmp_path, {}, without=("sliding_window", "num_key_value_heads"))
@@ -63,6 +63,6 @@ def test_missing_keys_mean_what_they_mean_there(tmp_path: Path) -> None:
         ({"attention_bias": True}, "attention_bias = True is not supported"),
     ],
 )
-def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_named(changes: Any, match: str, tmp_path: Path) -> None:
     made("MistralForCausalLM", config(), tmp_path)
     check_refused(tmp_path, changes, match)

@@ -122,7 +122,7 @@ def test_a_body_with_the_prefix(tmp_path: Path) -> None:
         ({"something_new": 3}, "something_new = 3 is not supported"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made("ModernBertForSequenceClassification", config(), tmp_path)
@@ -145,7 +145,7 @@ def test_what_is_not_supported_is_named(
         ),
     ],
 )
-def test_cycles_that_they_have_not(
+def test_irregular_layer_patterns_are_refused(
     layer_pattern: tuple[LayerConfig, ...], match: str, tmp_path: Path
 ) -> None:
     _, loaded = made("ModernBertModel", config(), tmp_path)

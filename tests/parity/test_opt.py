@@ -47,7 +47,7 @@ def config(**changes: Any) -> transformers.OPTConfig:
 
 
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(changes: dict[str, Any], tmp_path: Path) -> None:
     check_decoder(
         "OPTForCausalLM",
         config(**changes),
@@ -78,12 +78,12 @@ def test_a_file_of_the_body_alone(tmp_path: Path) -> None:
         ({"num_attention_heads": 5}, "does not divide into n_heads = 5"),
     ],
 )
-def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_named(changes: Any, match: str, tmp_path: Path) -> None:
     made("OPTForCausalLM", config(), tmp_path)
     check_refused(tmp_path, changes, match)
 
 
-def test_what_it_cannot_say_is_named(tmp_path: Path) -> None:
+def test_a_part_without_a_key_is_refused_by_name(tmp_path: Path) -> None:
     """Its norms have one ε for all models."""
     _, loaded = made("OPTForCausalLM", config(), tmp_path)
     other = replace(loaded.spec.model, norm=LayerNormConfig(eps=1e-6))

@@ -134,7 +134,7 @@ def test_an_exported_cross_encoder_reads_pairs_alike(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("texts", [[("a", "b"), "c"], [("a", "b", "c")], [("a", 1)]])
-def test_what_is_no_pair_is_refused(texts: Any, tmp_path: Path) -> None:
+def test_texts_other_than_pairs_are_refused(texts: Any, tmp_path: Path) -> None:
     made(tmp_path, "bert", num_labels=1)
     with pytest.raises(InputError, match=r"texts\[0\] = .* is not a (pair of strings|string)"):
         addnorm.load(tmp_path).predict(texts)

@@ -165,7 +165,7 @@ def test_we_load_its(root: Path, family: str, config: str) -> None:
     ],
     ids=str,
 )
-def test_what_would_change_the_result_is_refused(
+def test_adapter_settings_that_would_change_the_result_are_refused(
     root: Path, change: dict[str, Any], message: str
 ) -> None:
     model = peft.get_peft_model(base(root, "llama"), peft.LoraConfig(target_modules=["q_proj"]))

@@ -40,7 +40,7 @@ def config(number: int, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(("number", "changes"), CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(number: int, changes: dict[str, Any], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(number: int, changes: dict[str, Any], tmp_path: Path) -> None:
     kind, n = f"Qwen{number}ForCausalLM", 64 if "tie_word_embeddings" in changes else 16
     check_decoder(kind, config(number, **changes), tmp_path, lengths=(12, 9), n=n)
 
@@ -63,6 +63,6 @@ def test_the_older_keys(tmp_path: Path) -> None:
         ({"attention_bias": False, "mlp_bias": True}, "mlp_bias = True"),
     ],
 )
-def test_what_is_not_supported_is_named(changes: Any, match: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_named(changes: Any, match: str, tmp_path: Path) -> None:
     made("Qwen2ForCausalLM", config(2), tmp_path)
     check_refused(tmp_path, changes, match)

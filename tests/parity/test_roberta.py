@@ -141,7 +141,7 @@ def test_rows_for_positions(tmp_path: Path) -> None:
         ({"is_decoder": True}, "is_decoder = True"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made("RobertaForMaskedLM", config(), tmp_path)

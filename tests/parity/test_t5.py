@@ -60,7 +60,7 @@ def own_head(folder: Path) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(changes: dict[str, object], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(changes: dict[str, object], tmp_path: Path) -> None:
     config = transformers.T5Config(**SMALL | changes)
     theirs, loaded = made("T5ForConditionalGeneration", config, tmp_path)
     if changes is FLAN:
@@ -90,7 +90,7 @@ def test_multilingual(tmp_path: Path) -> None:
     check_round_trip(loaded, tmp_path, "AutoModelForSeq2SeqLM", "mt5")
 
 
-def test_older_layouts(tmp_path: Path) -> None:
+def test_older_layouts_load_the_same_model(tmp_path: Path) -> None:
     """Every name of the embedding in the file, a table nobody reads, and older keys."""
     config = transformers.T5Config(**SMALL)
     theirs, _ = made("T5ForConditionalGeneration", config, tmp_path)
@@ -136,7 +136,7 @@ def test_keys_before_the_fifth_version(changes: dict[str, object], tmp_path: Pat
         ({"d_head": 4}, "d_head = 4"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made("T5ForConditionalGeneration", transformers.T5Config(**SMALL), tmp_path)

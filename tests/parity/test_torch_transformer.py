@@ -153,7 +153,7 @@ def test_tensors_of_its_own() -> None:
     assert all(torch.equal(w, before[name]) for name, w in theirs.state_dict().items())
 
 
-def test_what_is_no_stack_is_named() -> None:
+def test_tensors_of_other_modules_are_named() -> None:
     state = encoder({}, final=True).state_dict()
     with pytest.raises(InputError, match=r"unexpected layers\.0\.extra"):
         stack_from_torch({**state, "layers.0.extra": torch.ones(1)}, n_heads=HEADS)
@@ -183,7 +183,7 @@ def test_what_is_no_stack_is_named() -> None:
         ({"attention": AttentionConfig(n_heads=2, qk_norm=RMSNormConfig())}, "no RMSNorm"),
     ],
 )
-def test_parts_that_torch_has_not(changes: dict[str, object], match: str) -> None:
+def test_parts_that_torch_lacks_are_refused(changes: dict[str, object], match: str) -> None:
     own = {"attention": AttentionConfig(n_heads=2), "feedforward": FeedForwardConfig(), **changes}
     stack = DecoderConfig(d_model=8, n_layers=1, **own).build(5).stack  # type: ignore[arg-type]
     with pytest.raises(InputError, match=match):

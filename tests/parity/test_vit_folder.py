@@ -142,7 +142,7 @@ def test_without_a_pooler(tmp_path: Path) -> None:
         ({"use_mask_token": True}, "use_mask_token = True"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     made("ViTForImageClassification", config(), tmp_path)

@@ -93,7 +93,7 @@ def pair(folder: Path, **changes: Any) -> tuple[Any, LoadedModel]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers_and_tokens(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_logits_and_tokens_are_equal(changes: dict[str, Any], tmp_path: Path) -> None:
     theirs, loaded = pair(tmp_path, **changes)
     inputs, ours = batch(changes)
     check_logits(theirs, tmp_path, inputs, ours)
@@ -125,7 +125,7 @@ def check_tokens(theirs: Any, loaded: LoadedModel, heard: Tensor) -> None:
         assert [list(best[0].ids) for best in found] == expected[:, 1:].tolist()
 
 
-def test_older_layouts(tmp_path: Path) -> None:
+def test_older_layouts_load_the_same_model(tmp_path: Path) -> None:
     """The tied head in the file, no prefix, and keys of the first configurations."""
     theirs, _ = pair(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -151,7 +151,7 @@ def test_the_type_of_what_the_file_has_not(tmp_path: Path) -> None:
         ({"n_experts": 4}, "n_experts = 4"),
     ],
 )
-def test_what_is_not_supported_is_named(
+def test_unsupported_settings_are_named(
     changes: dict[str, object], match: str, tmp_path: Path
 ) -> None:
     pair(tmp_path)

@@ -54,7 +54,7 @@ def test_the_same_logits(d_model: int, bias: bool) -> None:
         replace(config(6), decoder_position=LearnedConfig()),
     ],
 )
-def test_what_is_so_already_or_cannot_be_stays(model: ModelConfig) -> None:
+def test_equivalents_leave_other_models_unchanged(model: ModelConfig) -> None:
     assert with_split_sinusoids(with_biases(model)) == replace(
         model,
         attention=replace(model.attention, out_bias=None),  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ MAPS: list[tuple[TensorMap, list[tuple[int, ...]]]] = [
 
 
 @pytest.mark.parametrize(("one", "shapes"), MAPS, ids=lambda x: type(x).__name__)
-def test_there_and_back(one: TensorMap, shapes: list[tuple[int, ...]]) -> None:
+def test_maps_round_trip(one: TensorMap, shapes: list[tuple[int, ...]]) -> None:
     ours = [torch.randn(shape) for shape in shapes]
     theirs = one.write(ours)
     assert len(theirs) == len(one.theirs)
@@ -44,7 +44,9 @@ def test_there_and_back(one: TensorMap, shapes: list[tuple[int, ...]]) -> None:
 
 
 @given(heads=st.integers(1, 4), width=st.integers(1, 4))
-def test_by_head_is_queries_keys_and_values_of_each_head_in_turn(heads: int, width: int) -> None:
+def test_interleaved_heads_have_queries_keys_and_values_of_each_head_in_turn(
+    heads: int, width: int
+) -> None:
     q, k, v = (torch.randn(heads * width, 3) for _ in range(3))
     [fused] = InterleavedHeads(("q", "k", "v"), "qkv", heads).write([q, k, v])
     rows: list[Tensor] = []
@@ -53,7 +55,7 @@ def test_by_head_is_queries_keys_and_values_of_each_head_in_turn(heads: int, wid
     assert torch.equal(fused, torch.cat(rows))
 
 
-def test_what_does_not_fit_is_said() -> None:
+def test_tensors_that_do_not_fit_are_refused_with_both_sizes() -> None:
     with pytest.raises(ValueError, match="has 4 rows, expected 5"):
         Concatenated(("a", "b"), "x", (2, 3)).read([torch.zeros(4, 2)])
     with pytest.raises(ValueError, match="expected three for each of 3 heads"):
@@ -62,13 +64,13 @@ def test_what_does_not_fit_is_said() -> None:
         Reshaped("a", "x", (4,), (4, 1)).read([torch.zeros(2, 2)])
 
 
-def test_rows_before_the_first_position_are_zero_and_left_out() -> None:
+def test_rows_before_the_first_position_are_written_as_zeros_and_skipped() -> None:
     one = SkipRows("a", "x", 2)
     assert torch.equal(one.write([torch.ones(2, 3)])[0][:2], torch.zeros(2, 3))
     assert one.read([torch.arange(10.0).view(5, 2)])[0].tolist() == [[4, 5], [6, 7], [8, 9]]
 
 
-def test_an_unused_tensor_is_zero_and_not_written() -> None:
+def test_a_tensor_without_effect_is_read_as_zero_and_not_written() -> None:
     one = ZeroTensor("bias", (3,))
     assert one.read([])[0].tolist() == [0, 0, 0]
     assert not one.write([torch.zeros(3)])

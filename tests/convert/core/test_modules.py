@@ -44,7 +44,7 @@ def test_the_model_stands_at_the_top_or_in_its_module(tmp_path: Path) -> None:
     ("tree", "message"),
     [({"a": 1}, "not a list of modules"), ([{"path": "../.."}], "is outside the folder")],
 )
-def test_damage_is_named(tree: object, message: str, tmp_path: Path) -> None:
+def test_damaged_files_are_named(tree: object, message: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(json.dumps(tree))
     with pytest.raises(InputError, match=message):
         modules_of(tmp_path)

@@ -45,7 +45,7 @@ def test_choices_name_the_nearest() -> None:
         settings.expect("act", "gelu", None)
 
 
-def test_what_nobody_read_is_named_unless_it_asks_for_nothing() -> None:
+def test_unread_keys_are_refused_unless_they_are_off() -> None:
     Settings({"new": None, "other": False, "list": [], "use_cache": True}).check_all_read()
     with pytest.raises(InputError, match="attention_sinks = 4 is not supported"):
         Settings({"attention_sinks": 4}).check_all_read()
@@ -62,7 +62,7 @@ def test_labels() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{", b"\xff\xfe", b'{"a": 1, "a": 2}', b"{" * 9999]
 )
-def test_files_that_are_no_configuration(content: bytes, tmp_path: Path) -> None:
+def test_files_without_a_configuration_are_refused(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(InputError, match=str(tmp_path)):
         load(tmp_path)
@@ -133,7 +133,7 @@ def test_the_family_is_that_of_the_model_type(gpt2: Path) -> None:
         family_of(Settings({"model_type": "gtp2"}))
 
 
-def test_whole_numbers_are_no_weights(gpt2: Path, tmp_path: Path) -> None:
+def test_integer_weights_are_refused(gpt2: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((gpt2 / "config.json").read_bytes())
     weights = {name: w.to(torch.int64) for name, w in _weights(gpt2).items()}
     save_file(weights, tmp_path / "model.safetensors")

@@ -224,7 +224,7 @@ DECODERS = {
 
 @pytest.mark.parity
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_language_model_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
+def test_a_language_model_continues_prompts_as_ours_does(name: str, tmp_path: Path) -> None:
     model = _built(DECODERS[name])
     assert isinstance(model, DecoderModel)
     export_ctranslate2(model, DECODERS[name], BOTH, tmp_path / "out")
@@ -360,7 +360,7 @@ def test_what_concerns_the_whole_model_is_refused(
     assert not list(tmp_path.iterdir())
 
 
-def test_without_the_package_the_message_says_what_to_install(
+def test_a_missing_package_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)

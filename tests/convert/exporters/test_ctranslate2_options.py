@@ -45,7 +45,7 @@ def _options(config: DecoderConfig) -> dict[str, Any]:
     return stack_options(model.stack, Ledger(model, "CTranslate2"))
 
 
-def test_the_options_of_a_stack_like_llama() -> None:
+def test_options_of_a_stack_like_llama() -> None:
     config = DecoderConfig(
         **SMALL,
         position=RotaryConfig(),
@@ -83,7 +83,7 @@ def test_scaled_frequencies_become_a_base_and_a_factor(
     assert found.get("rotary_scaling_factor") == (factor and pytest.approx(factor))
 
 
-def test_blocks_come_by_their_types() -> None:
+def test_blocks_are_yielded_in_order() -> None:
     model = DecoderConfig(**SMALL, attention=FOUR).build(11)
     stack = model.stack
     assert list(blocks_of(stack, Ledger(model, "CTranslate2"))) == list(stack.blocks)
@@ -139,7 +139,7 @@ def test_blocks_come_by_their_types() -> None:
         ),
     ],
 )
-def test_what_ctranslate2_has_not_is_refused(parts: dict[str, Any], says: str) -> None:
+def test_unsupported_parts_are_refused(parts: dict[str, Any], says: str) -> None:
     with pytest.raises(InputError, match=says):
         _options(DecoderConfig(**({**SMALL, "attention": FOUR} | parts)))
 
@@ -152,7 +152,7 @@ def test_what_ctranslate2_has_not_is_refused(parts: dict[str, Any], says: str) -
         ({"residual": ParallelConfig()}, "no parallel cross-attention"),
     ],
 )
-def test_what_it_has_not_beside_a_memory_is_refused(parts: dict[str, Any], says: str) -> None:
+def test_unsupported_cross_attention_is_refused(parts: dict[str, Any], says: str) -> None:
     model = EncoderDecoderConfig(**({**SMALL, "attention": FOUR} | parts)).build(11)
     assert isinstance(model, EncoderDecoderModel)
     with pytest.raises(InputError, match=says):

@@ -300,7 +300,7 @@ def test_an_export_replaces_the_file_and_a_refusal_leaves_it(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
 
 
-def test_without_the_package_the_message_says_what_to_install(
+def test_a_missing_package_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
@@ -313,7 +313,7 @@ def test_without_the_package_the_message_says_what_to_install(
 @pytest.mark.slow
 @pytest.mark.parity
 @pytest.mark.parametrize("name", MODELS)
-def test_llama_cpp_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
+def test_llama_cpp_continues_prompts_as_ours_does(name: str, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     model = _built(MODELS[name])
     export_gguf(model, MODELS[name], Tokenizers(BPE, BPE), tmp_path / "a.gguf")
@@ -428,9 +428,7 @@ def test_tensors_other_than_quantised_matrices_stay_float32() -> None:
         (32, 1e6, "too coarse for w"),
     ],
 )
-def test_shapes_and_scales_that_gguf_lacks_are_refused(
-    columns: int, scale: float, says: str
-) -> None:
+def test_rows_and_scales_that_gguf_lacks_are_refused(columns: int, scale: float, says: str) -> None:
     with pytest.raises(InputError, match=says):
         add_quantized(
             Written(), "w", torch.ones(2, columns) * scale, torch.full((2, columns), scale), "q8_0"

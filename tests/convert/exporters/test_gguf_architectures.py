@@ -65,12 +65,12 @@ def _architecture(model: Any) -> str:
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_every_architecture_says_something_of_every_part(name: str) -> None:
+def test_every_architecture_lists_every_part(name: str) -> None:
     model = _model()
     assert ARCHITECTURES[name].keys() == describe_parts(model, Ledger(model, "GGUF")).keys()
 
 
-def test_a_llama_is_one_only_with_its_final_norm() -> None:
+def test_a_llama_requires_its_final_norm() -> None:
     model = _model()
     assert _architecture(model) == "llama"
     model.stack.norm = NoNorm()
@@ -99,7 +99,7 @@ def test_a_llama_is_one_only_with_its_final_norm() -> None:
         ),
     ],
 )
-def test_what_no_architecture_has_is_refused_with_the_nearest(
+def test_an_unsupported_part_is_refused_with_the_nearest_architecture(
     parts: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InputError, match=says):
@@ -110,7 +110,7 @@ def _facts(model: Any) -> dict[str, str]:
     return describe_parts(model, Ledger(model, "GGUF"))
 
 
-def test_the_facts_of_a_llama() -> None:
+def test_the_parts_of_a_llama_are_described() -> None:
     assert _facts(_model()) == {
         "placement": "pre",
         "norm": "rmsnorm",
@@ -192,7 +192,7 @@ def test_the_facts_of_a_llama() -> None:
         ({"head": TokenHeadConfig(transform=TransformConfig())}, "head", "with a transform"),
     ],
 )
-def test_every_part_is_told(parts: dict[str, Any], part: str, fact: str) -> None:
+def test_every_part_is_described(parts: dict[str, Any], part: str, fact: str) -> None:
     assert _facts(_model(**parts))[part] == fact
 
 
@@ -236,7 +236,7 @@ def test_layers_of_two_kinds_and_other_mixers_are_refused() -> None:
         _facts(_model(attention=RecurrentConfig()))
 
 
-def test_frequencies_of_a_base_are_found_out() -> None:
+def test_geometric_frequencies_give_their_base_and_factor() -> None:
     build_context = BuildContext(d_model=32, max_len=8, n_heads=4, d_head=8, causal=True, scale=1.0)
     for scaling, base, factor in (
         (None, 500.0, 1.0),
@@ -248,7 +248,7 @@ def test_frequencies_of_a_base_are_found_out() -> None:
         assert geometric(rotary) == pytest.approx((base, factor), rel=1e-12)
 
 
-def test_the_parts_of_a_block() -> None:
+def test_the_norms_of_a_sandwich_block_have_llama_cpp_names() -> None:
     model = _model(residual=SandwichNormConfig())
     ledger = Ledger(model, "GGUF")
     [first, _] = blocks_of(model.stack, ledger)

@@ -64,7 +64,7 @@ def test_a_file_without_its_end_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["weight", "eps", "frequencies"])
-def test_a_model_that_is_another_by_now_is_refused(change: str, tmp_path: Path) -> None:
+def test_reading_back_refuses_a_model_with_other_weights(change: str, tmp_path: Path) -> None:
     model = _model()
     _export(model, tmp_path / "a.gguf")
     check_gguf(tmp_path / "a.gguf", model)

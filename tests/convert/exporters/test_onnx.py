@@ -194,7 +194,7 @@ def _slow(names: Sequence[str], fast: str) -> list[Any]:
 @pytest.mark.long
 @pytest.mark.parity
 @pytest.mark.parametrize("name", _slow(list(DECODERS), "one layer"))
-def test_a_decoder_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
+def test_a_decoder_continues_prompts_as_ours_does(name: str, tmp_path: Path) -> None:
     model = _built(DECODERS[name])
     assert isinstance(model, DecoderModel)
     [file] = export_onnx(model, DECODERS[name], tmp_path / "out")
@@ -413,7 +413,7 @@ TRANSLATORS = {
 @pytest.mark.long
 @pytest.mark.parity
 @pytest.mark.parametrize("name", _slow(list(TRANSLATORS), "original"))
-def test_a_translator_goes_on_as_ours_does(name: str, tmp_path: Path) -> None:
+def test_a_translator_continues_targets_as_ours_does(name: str, tmp_path: Path) -> None:
     model = _built(TRANSLATORS[name])
     assert isinstance(model, EncoderDecoderModel)
     files = export_onnx(model, TRANSLATORS[name], tmp_path)
@@ -469,7 +469,9 @@ def test_images_are_captioned_as_by_ours(tmp_path: Path) -> None:
         (EncoderDecoderConfig(**SMALL, input=LogMelEmbeddingConfig(n_mels=8)), "log-mel"),
     ],
 )
-def test_what_no_graph_can_hold_is_refused(config: ModelConfig, says: str, tmp_path: Path) -> None:
+def test_parts_that_no_graph_can_hold_are_refused(
+    config: ModelConfig, says: str, tmp_path: Path
+) -> None:
     with pytest.raises(InputError, match=says):
         export_onnx(config.build(VOCAB), config, tmp_path / "out")
     assert not list(tmp_path.iterdir())
@@ -481,7 +483,7 @@ def test_bfloat16_is_refused(tmp_path: Path) -> None:
         export_onnx(config.build(VOCAB).bfloat16(), config, tmp_path)
 
 
-def test_without_the_package_the_message_says_what_to_install(
+def test_a_missing_package_is_named_with_its_extra(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
@@ -493,7 +495,7 @@ def test_without_the_package_the_message_says_what_to_install(
 
 @pytest.mark.slow
 @pytest.mark.parity
-def test_the_model_is_left_as_it_was(tmp_path: Path) -> None:
+def test_finding_readers_leaves_the_model_unchanged(tmp_path: Path) -> None:
     config = DecoderConfig(d_model=32, n_layers=1, attention=AttentionConfig(n_heads=2))
     model = config.build(VOCAB).train()
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}

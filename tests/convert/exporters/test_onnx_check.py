@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parity
 
 
 @pytest.mark.long
-def test_a_model_that_is_another_by_now_is_refused(tmp_path: Path) -> None:
+def test_reading_back_refuses_a_model_with_other_weights(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     pytest.importorskip("onnxruntime")
     model = CONFIG.build(11).eval()
@@ -36,7 +36,7 @@ def test_a_model_that_is_another_by_now_is_refused(tmp_path: Path) -> None:
         check_onnx(tmp_path, model)
 
 
-def test_a_file_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_opened_is_refused_in_one_sentence(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime")
     file = tmp_path / "model.onnx"
     with pytest.raises(InputError, match=r"model.onnx: onnxruntime cannot open it: \S"):

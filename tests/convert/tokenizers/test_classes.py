@@ -198,7 +198,7 @@ def test_every_key_of_every_class(kind: str, named: str, tmp_path: Path, root: P
         ("bert", {"auto_map": {"AutoTokenizer": "x.y"}}, "auto_map = {"),
     ],
 )
-def test_what_is_not_followed_is_named(
+def test_ignored_settings_are_named(
     kind: str, settings: Keys, named: str, tmp_path: Path, root: Path
 ) -> None:
     write(tmp_path, root, kind, "none", settings)
@@ -209,7 +209,7 @@ def test_what_is_not_followed_is_named(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_usual_settings_are_followed_without_a_word(kind: str, tmp_path: Path, root: Path) -> None:
+def test_usual_settings_give_no_warning(kind: str, tmp_path: Path, root: Path) -> None:
     usual = {
         "truncation_side": "right",
         "split_special_tokens": False,

@@ -296,7 +296,7 @@ def test_words_between_the_ends(tmp_path: Path) -> None:
         ({"tokenizer_config": {"eos_token": "no such"}}, (), 0),
     ],
 )
-def test_what_ends_writing_and_what_ends_a_text(
+def test_generation_ends_and_text_ends_are_read_from_their_own_files(
     given: dict[str, Any], eos: tuple[int, ...], end: int, tmp_path: Path
 ) -> None:
     """The ids of generation, and the token that the tokenizer names."""
@@ -312,7 +312,7 @@ def test_what_ends_writing_and_what_ends_a_text(
 
 
 @pytest.mark.parametrize("end", ["5", 5.0, [[5]], [5, "6"], True, {"id": 5}])
-def test_an_end_that_is_no_id_is_refused(end: Any, tmp_path: Path) -> None:
+def test_an_end_that_is_not_an_id_is_refused(end: Any, tmp_path: Path) -> None:
     byte_pairs(tmp_path, "<|endoftext|>")
     write(tmp_path, generation_config={"eos_token_id": end})
     with pytest.raises(InputError, match=r"eos_token_id = .* must be the id of a token"):
@@ -342,7 +342,7 @@ def test_the_settings_may_say_what_goes_around_a_text(
     assert (ours.before, ours.after) == (before, after)
 
 
-def test_padding_and_cutting_in_a_file_are_off(tmp_path: Path) -> None:
+def test_padding_and_truncation_of_a_file_are_disabled(tmp_path: Path) -> None:
     bert(tmp_path)
     inner = load(tmp_path).source.inner
     inner.enable_padding(length=12)
@@ -385,14 +385,14 @@ def test_tokens_that_were_added_later(legacy: bool, tmp_path: Path) -> None:
     assert n in ours.special_ids
 
 
-def test_an_added_token_that_is_to_have_another_id(tmp_path: Path) -> None:
+def test_an_added_token_with_another_id_is_refused(tmp_path: Path) -> None:
     word_pieces(tmp_path)
     write(tmp_path, added_tokens={"zyx": 999})
     with pytest.raises(InputError, match=r"'zyx' has id .*, expected 999"):
         load_tokenizers(tmp_path, "bert", {})
 
 
-def test_a_folder_without_a_tokenizer(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_gives_none(tmp_path: Path) -> None:
     write(tmp_path, config={"model_type": "vit"})
     assert load_tokenizers(tmp_path, "vit", {}) is None
 

@@ -23,7 +23,9 @@ from addnorm.errors import InputError
         (["vocab.json", "source.spm"], "has source.spm and vocab.json, but no target.spm"),
     ],
 )
-def test_a_layout_that_is_not_whole(there: list[str], says: str, tmp_path: Path) -> None:
+def test_an_incomplete_layout_is_refused_with_the_missing_files(
+    there: list[str], says: str, tmp_path: Path
+) -> None:
     for name in there:
         (tmp_path / name).write_text("{}", encoding="utf-8")
     with pytest.raises(InputError, match=says):
@@ -199,7 +201,7 @@ def test_any_settings_are_used_or_refused(tmp_path_factory, config, generation, 
         found.source.decode(found.source.encode("ab <x>"))
 
 
-def test_qwen_says_in_one_file_alone_how_a_text_is_split(tmp_path: Path) -> None:
+def test_qwen_without_tokenizer_json_is_refused(tmp_path: Path) -> None:
     write(tmp_path, vocab=VOCAB)
     (tmp_path / "merges.txt").write_text("a b\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"has no tokenizer\.json"):

@@ -137,7 +137,7 @@ def test_every_field_is_read(tmp_path: Path) -> None:
     assert not found.escape_whitespaces
 
 
-def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
+def test_missing_fields_have_their_defaults(tmp_path: Path) -> None:
     found = read(tmp_path, UNK + block(1, block(1, b"a")))
     assert found.pieces[1].score == 0.0
     assert found.pieces[1].kind is Kind.NORMAL
@@ -261,7 +261,7 @@ def is_normal(model: Any, i: int) -> bool:
 
 
 @pytest.mark.parity
-def test_a_symbol_of_the_user_stays_whole(tmp_path: Path) -> None:
+def test_a_user_defined_symbol_is_never_split(tmp_path: Path) -> None:
     spm = pytest.importorskip("sentencepiece")
     file = trained("no prefix, a symbol")
     ours = Tokenizer(read(tmp_path, file).build(), unk_id=0)
@@ -273,7 +273,7 @@ def test_a_symbol_of_the_user_stays_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parity
 @pytest.mark.parametrize("name", TRAINED)
-def test_what_looks_like_a_control_piece_is_text(name: str, tmp_path: Path) -> None:
+def test_text_that_looks_like_a_control_piece_is_encoded_as_text(name: str, tmp_path: Path) -> None:
     ours = Tokenizer(read(tmp_path, trained(name)).build(), unk_id=0)
     assert ours.special_ids == {0, 1, 2}
     assert not {1, 2}.intersection(ours.encode("<s> the </s></s> cat<s>"))

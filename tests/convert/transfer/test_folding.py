@@ -94,7 +94,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_parts_beside_the_norm(kind: str, variant: str) -> None:
+def test_swapping_the_norm_together_with_another_part_is_exact(kind: str, variant: str) -> None:
     swapped = swap(replace(KINDS[kind], **VARIANTS[variant]), norm=RMS)
     assert swapped.report.changed == ()
     assert difference(swapped.old, swapped.new) < 1e-10
@@ -161,7 +161,7 @@ OBSTACLES: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
-def test_where_it_is_not_exact_gamma_is_kept_and_that_is_said(name: str) -> None:
+def test_inexact_folding_keeps_gamma_and_reports_the_reason(name: str) -> None:
     parts, why = OBSTACLES[name]
     old = replace(DECODER, **parts)
     swapped = swap(old, norm=RMS)
@@ -184,7 +184,9 @@ def test_where_it_is_not_exact_gamma_is_kept_and_that_is_said(name: str) -> None
         ({"feedforward": MixtureOfExpertsConfig(n_experts=3, expert=PLAIN)}, "router"),
     ],
 )
-def test_beta_before_what_has_no_place_for_it(parts: dict[str, Any], where: str) -> None:
+def test_beta_without_a_bias_to_absorb_it_is_dropped_and_reported(
+    parts: dict[str, Any], where: str
+) -> None:
     swapped = swap(replace(DECODER, **parts), norm=RMS)
     [reason] = swapped.report.changed
     assert where in reason
@@ -282,7 +284,7 @@ def test_a_shared_norm_is_read_by_both_branches() -> None:
     }
 
 
-def test_every_expert_reads_whoever_is_chosen() -> None:
+def test_every_expert_reads_the_norm_whatever_the_router_chooses() -> None:
     experts = MixtureOfExpertsConfig(n_experts=5, top_k=1, expert=GatedFeedForwardConfig(d_ff=6))
     found = of(decoder(feedforward=experts), f"{BLOCK}.feedforward_residual.norm")
     assert len(found) == 1 + 5 * 2

@@ -86,7 +86,7 @@ def test_fewer_layers_and_a_norm_without_a_mean() -> None:
     assert both.report.changed == ("n_layers: layers 0 2 of 4",)
 
 
-def test_the_old_model_is_as_it_was() -> None:
+def test_a_transfer_leaves_the_old_model_unchanged() -> None:
     old = random(DECODER)
     before = {name: one.clone() for name, one in old.state_dict().items()}
     swap(
@@ -99,7 +99,7 @@ def test_the_old_model_is_as_it_was() -> None:
         assert one.equal(before[name]), name
 
 
-def test_no_change_is_none() -> None:
+def test_an_unchanged_configuration_is_exact() -> None:
     for config in KINDS.values():
         old = random(config)
         new = built(config)
@@ -111,7 +111,7 @@ def test_no_change_is_none() -> None:
         assert difference(old, new) == 0
 
 
-def test_every_weight_is_said_to_be_something_true() -> None:
+def test_every_reported_origin_is_true() -> None:
     swapped = swap(
         DECODER,
         norm=RMSNormConfig(eps=1e-5),

@@ -148,7 +148,7 @@ OTHER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_another_function_is_said_to_be_one(name: str) -> None:
+def test_a_changed_function_is_reported(name: str) -> None:
     before, after, expected = OTHER[name]
     swapped = swap(replace(DECODER, **before), **after)
     assert any(expected in one for one in swapped.report.changed), swapped.report.changed
@@ -244,7 +244,7 @@ def test_a_table_of_another_meaning_is_not_taken_over() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tied", [True, False])
-def test_new_tokens_are_the_mean_and_old_ones_say_what_they_said(kind: str, tied: bool) -> None:
+def test_new_tokens_are_the_mean_and_old_logits_stay_equal(kind: str, tied: bool) -> None:
     head = TokenHeadConfig(tied=tied, bias=True)
     swapped = swap(replace(KINDS[kind], head=head), vocab=VOCAB + 3)
     now = said(swapped.new)
@@ -258,7 +258,7 @@ def test_new_tokens_are_the_mean_and_old_ones_say_what_they_said(kind: str, tied
     assert fewer.report.changed == ("vocab_size: 14 → 11",)
 
 
-def test_new_tokens_beside_a_folded_norm() -> None:
+def test_new_tokens_and_a_folded_norm_together() -> None:
     """Two rewritings of one table."""
     swapped = swap(DECODER, vocab=VOCAB + 2, norm=RMS)
     assert_close(said(swapped.new)[..., :VOCAB], said(swapped.old), rtol=0, atol=1e-10)

@@ -161,7 +161,7 @@ class Wrong(nn.Module):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_what_differs_is_seen_and_what_does_not_is_not(kind: str, dtype: torch.dtype) -> None:
+def test_unequal_models_are_detected_and_equal_ones_pass(kind: str, dtype: torch.dtype) -> None:
     config = KINDS[kind]
     old, new = random(config).to(dtype), random(config).to(dtype)
     assert unequal(old, new, config) is None

@@ -26,7 +26,7 @@ FILE = "model.safetensors"
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
 
 
-def test_the_one_type() -> None:
+def test_mixed_weights_are_read_in_one_type() -> None:
     f64, f32, f16, bf16 = READABLE
     assert one_dtype("x", {}) == f32
     assert one_dtype("x", {"a": bf16, "b": bf16}, "float32") == bf16
@@ -44,7 +44,7 @@ def test_the_one_type() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.float8_e4m3fn, torch.complex64])
-def test_other_types_are_no_weights(dtype: torch.dtype) -> None:
+def test_other_types_are_refused_as_weights(dtype: torch.dtype) -> None:
     with pytest.raises(InputError, match=r"here: head holds .*, which is not read as weights"):
         check_readable("here", "head", dtype)
 
@@ -191,7 +191,7 @@ UNREADABLE = {
 
 
 @pytest.mark.parametrize("case", UNREADABLE)
-def test_what_holds_no_weights_is_named_by_every_reader(
+def test_a_folder_without_weights_is_refused_by_every_reader(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = rewritten(

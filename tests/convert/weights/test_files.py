@@ -136,7 +136,7 @@ def test_parameters_are_saved_as_they_are(tmp_path: Path) -> None:
 # What is in a folder
 
 
-def test_no_folder(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     refused(tmp_path / "none", "no such folder")
     (tmp_path / "file").touch()
     refused(tmp_path / "file", "no such folder")
@@ -157,7 +157,9 @@ def test_no_folder(tmp_path: Path) -> None:
         (["model-00001-of-00002.safetensors"], "is its index missing?"),
     ],
 )
-def test_no_weights_and_what_to_do(tmp_path: Path, names: list[str], hint: str) -> None:
+def test_a_folder_without_weights_is_refused_with_a_hint(
+    tmp_path: Path, names: list[str], hint: str
+) -> None:
     for name in names:
         (tmp_path / name).touch()
     assert "no weights: looked for model.safetensors" in refused(tmp_path, hint)
@@ -218,7 +220,7 @@ def test_pickles_are_read_only_on_request(tmp_path: Path, shards: int) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 2])
-def test_a_pickle_with_a_canary_never_lays_it(tmp_path: Path, shards: int) -> None:
+def test_a_pickle_with_code_is_never_run(tmp_path: Path, shards: int) -> None:
     canary = tmp_path / "canary"
     folder = pickled(tmp_path / "home", {"w": torch.ones(1), "x": Evil(canary)}, shards)
     refused(folder, "a pickle: ask for it")

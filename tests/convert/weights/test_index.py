@@ -45,7 +45,9 @@ from addnorm.errors import InputError
         ({"weight_map": {"a": "\ud800"}}, "surrogates"),
     ],
 )
-def test_what_is_wrong_with_an_index_is_said(tmp_path: Path, index: Any, message: str) -> None:
+def test_a_damaged_index_is_refused_with_the_reason(
+    tmp_path: Path, index: Any, message: str
+) -> None:
     assert len(refused(with_index(tmp_path, index), message)) < 1000
 
 
@@ -236,7 +238,7 @@ def shuffled(content: bytes, rng: Random, upto: int) -> bytes:
 
 
 @pytest.mark.parametrize("n", [500, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_mutated_indexes_are_refused_or_load_what_is_there(bait: Path, n: int) -> None:
+def test_mutated_indexes_are_refused_or_load_the_stored_tensors(bait: Path, n: int) -> None:
     file = bait / INDEX
     whole = file.read_bytes()
     loaded = 0

@@ -88,7 +88,7 @@ def test_writing_into_a_tensor_never_changes_the_file(tmp_path: Path) -> None:
     assert map_safetensors(file)["a"].read().tolist() == [0] * 9
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="x: cannot be read: No such file"):
         map_safetensors(tmp_path / "x")
     with pytest.raises(InputError, match="cannot be read: Is a directory"):
@@ -188,7 +188,7 @@ def test_a_pickle_of_anything_else_is_refused_and_not_run(
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_packed_pickle_is_refused(tmp_path: Path) -> None:
+def test_a_compressed_pickle_is_refused(tmp_path: Path) -> None:
     """It may unfold to any size."""
     plain, packed_file = save(tmp_path / "x.bin", {"w": torch.zeros(9)}), tmp_path / "y.bin"
     with (
@@ -233,7 +233,7 @@ def refused(folder: Path, content: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_good_header(tmp_path: Path) -> None:
+def test_a_valid_header_is_read(tmp_path: Path) -> None:
     file = tmp_path / "x.safetensors"
     header = {"__metadata__": {"format": "pt"}, **GOOD, "none": entry("BF16", [0, 5], 32, 32)}
     file.write_bytes(packed(header, DATA))
@@ -253,7 +253,7 @@ def test_every_dtype_has_the_size_that_its_name_says() -> None:
     assert {name: 8 * dtype.itemsize for name, dtype in DTYPES.items()} == bits
 
 
-def test_truncated_anywhere_is_said_with_both_sizes(tmp_path: Path) -> None:
+def test_a_file_truncated_anywhere_is_refused_with_both_sizes(tmp_path: Path) -> None:
     whole = packed(GOOD, DATA)
     for size in range(len(whole)):
         message = refused(tmp_path, whole[:size])
@@ -291,7 +291,9 @@ def test_truncated_anywhere_is_said_with_both_sizes(tmp_path: Path) -> None:
         (packed({}, b"!"), "its tensors end at byte 16, but it has 17"),
     ],
 )
-def test_what_is_wrong_with_the_whole_is_said(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_damaged_header_is_refused_with_the_reason(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
     assert message in refused(tmp_path, content)
 
 
@@ -329,7 +331,9 @@ def test_what_is_wrong_with_the_whole_is_said(tmp_path: Path, content: bytes, me
         ({"shape": [1], "data_offsets": [24, 28]}, "follows 24 unused"),
     ],
 )
-def test_what_is_wrong_with_a_tensor_is_said(tmp_path: Path, changes: Tree, message: str) -> None:
+def test_a_damaged_entry_is_refused_with_the_reason(
+    tmp_path: Path, changes: Tree, message: str
+) -> None:
     text = refused(tmp_path, packed({**GOOD, "a": {**GOOD["a"], **changes}}, DATA))
     assert message in text
     assert "tensor 'a'" in text
@@ -349,7 +353,7 @@ def test_overlaps_and_holes_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 3, "x", [], {}, {"dtype": "F32"}])
-def test_a_tensor_that_is_no_entry_is_refused(tmp_path: Path, value: Any) -> None:
+def test_an_entry_of_another_type_is_refused(tmp_path: Path, value: Any) -> None:
     assert "tensor 'a': no dtype" in refused(tmp_path, packed({"a": value}))
 
 
@@ -448,7 +452,7 @@ def test_mutated_headers_are_refused_or_mean_what_they_say(tmp_path: Path, n: in
     assert grown < 100 * 1024, f"{grown} KiB"
 
 
-def test_any_stream_of_bytes_ends_in_an_input_error(tmp_path: Path) -> None:
+def test_any_bytes_are_refused_with_an_input_error(tmp_path: Path) -> None:
     rng = Random(0)
     for _ in range(200):
         refused(tmp_path, rng.randbytes(rng.randrange(100)))

@@ -56,7 +56,7 @@ def test_two_names_of_one_memory_are_refused(
         lambda x: {"a": x, "b": x.clone()},
     ],
 )
-def test_parts_of_one_memory_are_no_sharing(
+def test_disjoint_parts_of_one_memory_are_saved(
     tmp_path: Path, views: Callable[[Tensor], dict[str, Tensor]]
 ) -> None:
     tensors = views(torch.randn(6, 6))

@@ -148,12 +148,12 @@ def without_dropout(settings: Any) -> Any:
 OF_DECODER = ("decoder_attention", "decoder_feedforward", "decoder_layer_pattern")
 
 
-def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tuple[Any, Any]]:
+def explicit_differences(left: ModelConfig, right: ModelConfig) -> dict[str, tuple[Any, Any]]:
     """The differences of two configurations with their defaults written out.
 
     A difference that a decoder has from its encoder is named once.
     """
-    changed = differences(explicit(one), explicit(other))
+    changed = differences(explicit(left), explicit(right))
     return {
         name: values
         for name, values in changed.items()
@@ -161,21 +161,21 @@ def explicit_differences(one: ModelConfig, other: ModelConfig) -> dict[str, tupl
     }
 
 
-def differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
+def differences(left: Any, right: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
     """The fields in which two configurations differ, with both values.
 
     Layers are compared one by one; layers that one side lacks count as without settings.
     """
-    if isinstance(one, tuple) and isinstance(other, tuple) and _are_layers(one + other):
-        pairs = zip_longest(one, other, fillvalue=LayerConfig())
+    if isinstance(left, tuple) and isinstance(right, tuple) and _are_layers(left + right):
+        pairs = zip_longest(left, right, fillvalue=LayerConfig())
         by_layer = (differences(*pair, f"{name}{i}.") for i, pair in enumerate(pairs))
         return {path: values for layer in by_layer for path, values in layer.items()}
-    if type(one) is not type(other) or not is_dataclass(one):
-        kinds = tuple(getattr(x, "kind", x) if is_dataclass(x) else x for x in (one, other))
-        return {} if one == other else {name.rstrip("."): (kinds[0], kinds[1])}
+    if type(left) is not type(right) or not is_dataclass(left):
+        kinds = tuple(getattr(x, "kind", x) if is_dataclass(x) else x for x in (left, right))
+        return {} if left == right else {name.rstrip("."): (kinds[0], kinds[1])}
     changed: dict[str, tuple[Any, Any]] = {}
-    for field in fields(one):
-        ours, theirs = getattr(one, field.name), getattr(other, field.name)
+    for field in fields(left):
+        ours, theirs = getattr(left, field.name), getattr(right, field.name)
         changed |= differences(ours, theirs, f"{name}{field.name}.")
     return changed
 

@@ -113,7 +113,7 @@ def _language_model(model: DecoderModel, tokenizer: Tokenizer, rows: int, ledger
     from ctranslate2.specs import transformer_spec
 
     ledger.module(model, DecoderModel)
-    ledger.leave_all(model.exits, because="the logits of early exits are no part of a forward pass")
+    ledger.leave_all(model.exits, because="a forward pass ends without the logits of early exits")
     ledger.module(model.embed, Embedding)
     options = stack_options(model.stack, ledger)
     decoder = transformer_spec.TransformerDecoderSpec(

@@ -139,7 +139,7 @@ def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
     """Describe each part of the model."""
     ledger.module(model, DecoderModel)
     ledger.stack(model.stack)
-    ledger.leave_all(model.exits, because="the logits of early exits are no part of a forward pass")
+    ledger.leave_all(model.exits, because="a forward pass ends without the logits of early exits")
     embed, head = ledger.module(model.embed, Embedding), ledger.module(model.head, TokenHead)
     blocks = list(blocks_of(model.stack, ledger))
     layers = [_block_facts(block, embed, ledger) for block in blocks]

@@ -279,7 +279,7 @@ def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[
     return slots
 
 
-# What is traced: models and decoding steps with tensor arguments only.
+# The traced functions: models and decoding steps with tensor arguments only.
 
 
 class Traced(nn.Module):

@@ -127,10 +127,10 @@ def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
     """The positions of full-attention layers and of sliding-window layers."""
     theta = settings.get("rope_theta", GLOBAL_THETA)
     local = settings.get("rope_local_base_freq", THETA)
-    both, old = settings.table("rope_parameters"), settings.table("rope_scaling")
-    full, sliding = (None if both is None else both.table(kind) for kind in (FULL, SLIDING))
-    if both is not None:
-        both.check_all_read()
+    tables, old = settings.table("rope_parameters"), settings.table("rope_scaling")
+    full, sliding = (None if tables is None else tables.table(kind) for kind in (FULL, SLIDING))
+    if tables is not None:
+        tables.check_all_read()
     if old is not None and old.tree:
         if "rope_type" not in old.tree and "type" in old.tree:  # followed by some versions alone
             raise old.refuse("type", "for layers of two types, name it rope_type")

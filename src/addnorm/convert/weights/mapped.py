@@ -207,20 +207,20 @@ def map_safetensors(file: Path) -> dict[str, StoredTensor]:
         check_regular(file)
         with file.open("rb") as stream:
             entries = read_header(stream, file)
-            mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+            memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}") from error
     return {
-        name: StoredTensor(entry.shape, entry.dtype, partial(_view, mapped, entry))
+        name: StoredTensor(entry.shape, entry.dtype, partial(_view, memory, entry))
         for name, entry in entries.items()
     }
 
 
-def _view(mapped: mmap.mmap, entry: Entry) -> Tensor:
+def _view(memory: mmap.mmap, entry: Entry) -> Tensor:
     if entry.begin == entry.end:
         return torch.empty(entry.shape, dtype=entry.dtype)
     length = entry.end - entry.begin
-    data = torch.frombuffer(mapped, dtype=torch.uint8, count=length, offset=entry.begin)
+    data = torch.frombuffer(memory, dtype=torch.uint8, count=length, offset=entry.begin)
     if entry.begin % entry.dtype.itemsize:
         data = data.clone()  # kernels need aligned data, which some old files lack
     return data.view(entry.dtype).view(entry.shape)
