@@ -108,7 +108,7 @@ def test_it_is_used_from_python_saved_and_not_exported(folder: Path) -> None:
             run.evaluate(an.text(["a"]))
 
 
-def test_a_data_part_is_enough_to_say_what_is_missing(folder: Path) -> None:
+def test_a_data_part_is_enough_to_name_the_missing_fields(folder: Path) -> None:
     recipe = (folder / "count.toml").read_text(encoding="utf-8")
     other = recipe.replace('{ kind = "counting:CountHeadConfig" }', '"classification"')
     other = other.replace('metric = "off"', "")
