@@ -59,7 +59,7 @@ EXAMPLES = {
     "ema": 0.999,
     "encoding": "latin-1",
     "example": "QuestionAnswer",
-    "columns": {"answers": "answers.text"},
+    "RecordsConfig.columns": {"answers": "answers.text"},
     "epochs": 20,
     "exits": [2, 4],
     "factor": 4.0,

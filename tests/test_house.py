@@ -10,16 +10,19 @@ import sys
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from tests.commands import run_all
 
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import build_untrained, save
+from addnorm.data.media import Medium
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import BPEConfig
 from addnorm.models.presets import gpt2_small
 from addnorm.nn.attention import AttentionConfig
+from addnorm.tasks.registry import TASKS
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
@@ -67,6 +70,7 @@ UNMIRRORED = {
     "convert/core/tasks.py": "parity/test_bert.py",
     "data/ids/encoding.py": "data/batches/test_buckets.py",
     "data/example.py": "tasks/test_own_task.py",
+    "data/media.py": "data/batches/test_signals.py",
     "data/examples.py": "data/readers/test_plain_text.py",
     "lab/claims/cache.py": "lab/claims/test_claims.py",
     "lab/claims/distance.py": "lab/claims/test_claims.py",
@@ -150,6 +154,41 @@ def test_imports_have_no_circle() -> None:
         return seen
 
     assert not {name for name in graph if name in reached(name)}
+
+
+COMPARED = {"runs/files/generation_config.py": 2}
+"""Comparisons with the name of a task or a medium outside of `tasks` and `data`: only to shrink."""
+
+
+def _texts(node: ast.AST) -> set[str]:
+    """The texts that stand in a node itself, or in a tuple, list or set that it is."""
+    inner = node.elts if isinstance(node, ast.Tuple | ast.List | ast.Set) else [node]
+    return {str(one.value) for one in inner if isinstance(one, ast.Constant)}
+
+
+def _compares_names(node: ast.AST) -> bool:
+    """Whether a comparison, a case or the keys of a dictionary tell tasks or media by name."""
+    media = {*get_args(Medium)}
+    match node:
+        case ast.Compare():
+            texts = set[str]().union(*map(_texts, [node.left, *node.comparators]))
+            return bool(texts & {*TASKS} or (texts & media and "medium" in ast.unparse(node)))
+        case ast.MatchValue():
+            return bool(_texts(node.value) & {*TASKS})
+        case ast.Dict():
+            keys = set[str]().union(*(_texts(key) for key in node.keys if key is not None))
+            return len(keys & {*TASKS, *media}) > 1
+        case _:
+            return False
+
+
+def test_tasks_and_media_are_asked_not_compared_by_name() -> None:
+    compared = {
+        _name(path): sum(map(_compares_names, ast.walk(ast.parse(path.read_text("utf-8")))))
+        for path in SOURCES
+        if not _name(path).startswith(("tasks/", "data/"))
+    }
+    assert {name: n for name, n in compared.items() if n} == COMPARED
 
 
 def test_nn_imports_nothing_that_starts_a_process_or_opens_a_file() -> None:

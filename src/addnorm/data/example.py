@@ -4,17 +4,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from reprlib import repr as short
-from typing import Any, ClassVar, Literal, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar, get_type_hints
 
 import xxhash
 from jaxtyping import Shaped
 from torch import Tensor
 
+from addnorm.data.media import Medium
 from addnorm.errors import InputError, choices
 from addnorm.parts import named
-
-Medium = Literal["text", "images", "audio", "series"]
-"""What examples are made of."""
 
 E = TypeVar("E", bound="Example")
 

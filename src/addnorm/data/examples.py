@@ -10,8 +10,9 @@ from reprlib import repr as short
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from addnorm.data.example import Example, Medium, check_types
+from addnorm.data.example import Example, check_types
 from addnorm.data.example import signal_digest as signal_digest
+from addnorm.data.media import Medium, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 
@@ -434,7 +435,7 @@ class Corpus:
     @property
     def has_text(self) -> bool:
         """Whether text is read or written, so that there must be a tokenizer."""
-        return self.medium == "text" or self.kind.writes
+        return self.kind.writes or not has_signals(self.medium)
 
     @property
     def labels(self) -> tuple[str, ...]:

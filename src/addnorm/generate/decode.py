@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from addnorm.config import WORD
+from addnorm.data.media import PROPERTIES
 from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID
 from addnorm.errors import InputError
 from addnorm.generate.beam import BeamConfig, beam_search
@@ -122,11 +123,11 @@ def transcribe(
     quarter of the frames of a clip + 50, and 256 for an image. Clips of similar length are
     encoded together, and images of one size.
     """
-    lengths, sound = transcription.lengths, transcription.medium == "audio"
+    lengths, timed = transcription.lengths, PROPERTIES[transcription.medium].frames
     by_signal: dict[int, list[Generated]] = {}
     for group in transcription.together():
         order = sorted(group, key=lengths.__getitem__, reverse=True)
-        usual = [lengths[i] // FRAMES_PER_TOKEN + 50 if sound else NEW_TOKENS for i in order]
+        usual = [lengths[i] // FRAMES_PER_TOKEN + 50 if timed else NEW_TOKENS for i in order]
         texts = decode(
             transcription,
             [[i] for i in order],

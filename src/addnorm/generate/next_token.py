@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from addnorm.data.batches.signals import inputs_of
 from addnorm.data.examples import Medium
+from addnorm.data.media import PROPERTIES
 from addnorm.errors import InputError, TextError
 from addnorm.generate.early_exit import EarlyExit
 from addnorm.models import DecoderModel, EncoderDecoderModel
@@ -208,7 +209,7 @@ class Transcription:
 
     def together(self) -> list[list[int]]:
         """Group the signals that fit in a batch: clips of any length, or images of one size."""
-        if self.medium == "audio":
+        if PROPERTIES[self.medium].padded:
             return [[*range(len(self.signals))]]
         by_size: dict[tuple[int, ...], list[int]] = {}
         for i, signal in enumerate(self.signals):

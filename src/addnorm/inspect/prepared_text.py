@@ -15,7 +15,6 @@ from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, translate
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderModel, EncoderDecoderModel
-from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
 from addnorm.runs.inference.shortening import ids_as_shortened
 from addnorm.runs.trained_model import TrainedModel
@@ -24,7 +23,7 @@ from addnorm.tasks.multi_label import MultiLabel
 from addnorm.tasks.of_model import task_of_head
 from addnorm.tasks.regression import Regression
 from addnorm.tasks.tagging import Tagging
-from addnorm.training.loss import loss_sum
+from addnorm.training.loss import HasLoss, loss_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +145,8 @@ def loss_of(
         return outputs.sum(), "the numbers' sum"
     if isinstance(task, MultiLabel):
         return loss_sum(outputs, outputs.detach() > 0) / outputs.numel(), "−log p of its own labels"
-    if isinstance(run.model.head, CRFHead):
-        return None, "no gradient: the tags of a crf head are chosen together"
+    if isinstance(run.model.head, HasLoss):
+        return None, "no gradient: the outputs of this head are chosen together"
     if isinstance(task, Classification | Tagging) or isinstance(run.model.head, TokenHead):
         best = outputs.detach().argmax(-1)
         name = "tags" if isinstance(task, Tagging) else "tokens"

@@ -115,6 +115,13 @@ class CRFHead(nn.Module):
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq tags"]:
         return self.proj(self.dropout(x))
 
+    @torch.compiler.disable  # a loop over words: a compiled model leaves its graph here
+    def loss_sum(
+        self, outputs: Scores, targets: Int[Tensor, "batch words"], valid: Words | None
+    ) -> Float[Tensor, ""]:
+        """`-log p` of all tags of each text, summed; targets below zero are no words."""
+        return -log_likelihood(self.chain, outputs, targets, targets >= 0).sum()
+
 
 @config
 class CRFHeadConfig:
@@ -125,6 +132,7 @@ class CRFHeadConfig:
     """
 
     task: ClassVar[str] = "tagging"
+    joint_loss: ClassVar[bool] = True
 
     kind: Literal["crf"] = "crf"
     dropout: Probability = 0.0

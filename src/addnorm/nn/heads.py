@@ -457,8 +457,9 @@ class HeadPart(Protocol):
 
     The module it builds is called as `head(x, ctx)`, `x` of shape `[batch, seq, d_model]`, and
     returns `[batch, seq, n_outputs]`, or `[batch, n_outputs]` if it classifies whole texts. Its
-    attribute `task` is the name of a task, or a task of your own. With `predicts_tokens = True` the
-    outputs are those of the vocabulary, else of the labels.
+    attribute `task` is the name of a task, or a custom task. With `predicts_tokens = True` the
+    outputs are those of the vocabulary, else of the labels. With `joint_loss = True` the module has
+    its own loss, `head.loss_sum(outputs, targets, valid)`, of outputs that are learnt together.
     """
 
     def build(self, d_model: int, n_outputs: int) -> nn.Module: ...
@@ -508,6 +509,11 @@ class HasLoss(Protocol):
 def predicts_tokens(head: Any) -> bool:
     """Whether the outputs of a head stand for the tokens of a vocabulary."""
     return getattr(head, "predicts_tokens", False)
+
+
+def has_joint_loss(head: Any) -> bool:
+    """Whether the outputs of a head are learnt together, by the loss of the module itself."""
+    return getattr(head, "joint_loss", False)
 
 
 def build_head(head: HeadConfig, d_model: int, n_outputs: int) -> nn.Module:

@@ -104,17 +104,17 @@ def _of_files(run: TrainedModel) -> dict[str, Any]:
     Of how our own data are read, Hugging Face folders say a part (`convert.preprocessing_of_data`).
     """
     data = run.recipe.data
-    if run.medium not in ("images", "audio"):
+    if not run.reads_files:
         return {}
     if data is None:
         named = {
             "preprocessing": written_preprocessing(run.places),
-            "language and task": speech_keys(run.places) if run.medium == "audio" else {},
+            "language and task": speech_keys(run.places) if run.hears else {},
         }
         return {name: value for name, value in named.items() if value}
     keys = ("image_size", "size_multiple", "channels", "sample_rate", "n_mels", "pool")
     facts: dict[str, Any] = {key: getattr(data, key) for key in keys if hasattr(data, key)}
-    if run.medium == "images":
+    if not run.hears:
         facts |= {"image_mean": 0.5, "image_std": 0.5, "rescale_factor": 1 / 255}
     permuted = getattr(data, "permute_seed", None)
     facts |= {} if permuted is None else {"permute_seed": permuted}

@@ -71,7 +71,7 @@ def write_for_use(folder: Path, run: TrainedModel) -> None:
         copy_modules(run.places, folder)
     if not isinstance(run.recipe.data, ChatConfig):
         copy_template(run.places, folder)
-    if run.recipe.data is None and run.medium in ("images", "audio"):
+    if run.recipe.data is None and run.reads_files:
         copy_preprocessing(run.places, folder)
         copy_speech_keys(run.places, folder)
 

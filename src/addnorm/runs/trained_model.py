@@ -9,7 +9,7 @@ from torch import Tensor
 
 from addnorm.convert.core.modules import inner_places
 from addnorm.data import ChatConfig, Corpus, medium_of
-from addnorm.data.examples import Medium
+from addnorm.data.media import PROPERTIES, Medium, has_files, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice, choices, known_keywords, nearest
@@ -147,7 +147,12 @@ class TrainedModel:
     @property
     def reads_files(self) -> bool:
         """Whether the model reads images or sound, each in a file, and no lines of text."""
-        return self.medium in ("images", "audio")
+        return has_files(self.medium)
+
+    @property
+    def hears(self) -> bool:
+        """Whether the model reads sound."""
+        return self.medium is not None and PROPERTIES[self.medium].frames
 
     @property
     def chats(self) -> bool:
@@ -158,7 +163,7 @@ class TrainedModel:
     def tokenizers(self) -> Tokenizers:
         """The tokenizers. Raises `InputError` if the model has none, such as an image model."""
         if self.text is None:
-            signals = self.medium in ("images", "audio", "series")
+            signals = has_signals(self.medium)
             why = f"reads {self.medium}, not text" if signals else "has no tokenizer"
             raise InputError(f"{self.name}: this model {why}")
         return self.text

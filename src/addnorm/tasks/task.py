@@ -16,6 +16,7 @@ from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.ids.framing import around
 from addnorm.data.ids.layout import Layout
+from addnorm.data.media import has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.pieces import Advance, Ids
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -199,7 +200,7 @@ class Task:
         if tokenizers is not None:
             facts = {"bos_id": tokenizers.target.bos_id, "pad_id": tokenizers.target.pad_id}
         collected: Any = list
-        if corpus.medium == "text":
+        if not has_signals(corpus.medium):
             assert tokenizers is not None
             before, after = around(self.name, tokenizers.source)
             facts["special"] = (len(before), len(after))
@@ -211,7 +212,7 @@ class Task:
             **facts,
             reports=corpus.reports,
             medium=corpus.medium,
-            n_labels=0 if corpus.medium == "text" else len(numbers),
+            n_labels=len(numbers) if has_signals(corpus.medium) else 0,
             layout=self.layout,
         )
 

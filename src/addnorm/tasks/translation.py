@@ -11,6 +11,7 @@ from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import encoded_inputs, written_ids
 from addnorm.data.ids.framing import in_groups
 from addnorm.data.ids.layout import SourceAndTarget
+from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, Transcription, Translation, transcribe, translate
@@ -44,7 +45,7 @@ class SequenceToSequence(Task):
 
     def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:
         """`jiwer` counts errors, `rouge-score` compares summaries."""
-        if corpus.medium != "text":
+        if has_signals(corpus.medium):
             metrics.transcription_scores(["a"], ["a"])
         if settings.text_metrics == "summary":
             rouge_scores(["a"], [["a"]])
@@ -82,7 +83,7 @@ class SequenceToSequence(Task):
 
 def _sources(examples: Sequence[Example], tokenizers: Tokenizers) -> Iterator[Encoded]:
     """What is read: a text with its end alone, or an image or a clip."""
-    if not examples or examples[0].medium != "text":
+    if not examples or has_signals(examples[0].medium):
         return encoded_inputs(examples, None)
     texts = [one.source_text() for one in examples]
     ids = in_groups("translation", tokenizers.source, texts)
@@ -134,6 +135,6 @@ def written_scores(
         )
     references = [one.target_text() for one in some]
     scores = metrics.translation_scores(written, references, settings.bleu_tokenize)
-    if some[0].medium != "text":
+    if has_signals(some[0].medium):
         scores |= metrics.transcription_scores(written, references)
     return scores

@@ -17,7 +17,6 @@ from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
-from addnorm.nn.crf import CRFHead, log_likelihood
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import HasLoss, TokenHead
 from addnorm.parts import Family
@@ -125,13 +124,7 @@ def labels_loss_sum(
     """
     if isinstance(head, HasLoss):
         return head.loss_sum(outputs, targets, valid)
-    if not isinstance(head, CRFHead):
-        return loss_sum(outputs, targets, label_smoothing, soft_targets)
-    return -_tags_log_likelihood(head.chain, outputs, targets, targets != IGNORE).sum()
-
-
-# A loop over words, which a compiled model runs eagerly.
-_tags_log_likelihood = cast("Callable[..., Tensor]", torch.compiler.disable(log_likelihood))
+    return loss_sum(outputs, targets, label_smoothing, soft_targets)
 
 
 class CrossEntropy(nn.Module):

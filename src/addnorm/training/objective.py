@@ -16,6 +16,7 @@ from addnorm.parts import kind_of
 from addnorm.training.distillation import DistillationConfig, LayerLoss, imitation_sum
 from addnorm.training.loss import (
     CrossEntropyConfig,
+    HasLoss,
     LogitAdjustment,
     LossConfig,
     exits_cross_entropy_sum,
@@ -94,7 +95,16 @@ class Objective:
         *,
         chunked_logits: bool = True,
     ) -> "Objective":
-        """The objective of a training configuration; `batches` are those of an epoch."""
+        """The objective of a training configuration; `batches` are those of an epoch.
+
+        Raises `InputError` for a loss of single outputs where a head learns them together.
+        """
+        singly = config.label_smoothing or config.r_drop or teacher is not None
+        if isinstance(model, Model) and isinstance(model.head, HasLoss) and singly:
+            raise InputError(
+                "train.label_smoothing, train.r_drop and a teacher are for outputs that are learnt "
+                "one by one, and this model's head learns them together: leave them out"
+            )
         return cls(
             config.loss,
             label_smoothing=config.label_smoothing,

@@ -178,7 +178,7 @@ def test_other_tokens_are_named(root: Path) -> None:
 
 def test_a_crf_is_no_teacher_of_single_tags(root: Path) -> None:
     train_text(root, "teacher", TAGGING.replace('"tagging"', '"crf"'))
-    with pytest.raises(InputError, match="teacher: a crf head gives the tags of a text together"):
+    with pytest.raises(InputError, match="teacher: a head such as crf gives its outputs together"):
         train_text(root, "other", student(TAGGING))
 
 

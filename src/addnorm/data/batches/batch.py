@@ -11,9 +11,10 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from addnorm.data.examples import Medium, Report
+from addnorm.data.examples import Report
 from addnorm.data.ids.compact import IGNORE, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
+from addnorm.data.media import PROPERTIES, Medium
 from addnorm.errors import InputError
 
 Item = TypeVar("Item")
@@ -121,22 +122,13 @@ class Loaders:
         )
 
 
-BATCHING: dict[Medium, str] = {
-    "text": "tokens",
-    "images": "examples",
-    "audio": "frames",
-    "series": "series",
-}
-"""The kind of batching that takes any data of a medium."""
-
-
 def check_medium(corpus: EncodedCorpus, kind: str, medium: Medium) -> None:
     """Raise `InputError` unless the corpus is of the medium that a kind of batching is for."""
     if corpus.medium != medium:
         raise InputError(
             f'batching kind = "{kind}" is for {medium}; {corpus.medium} '
             f"{'needs' if corpus.medium in ('text', 'audio') else 'need'} "
-            f'kind = "{BATCHING[corpus.medium]}"'
+            f'kind = "{PROPERTIES[corpus.medium].batching}"'
         )
 
 

@@ -23,9 +23,10 @@ from addnorm.data.batches.windows import Packed, PackedConfig, Windows, WindowsC
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import EncodedCorpus, Longer
 from addnorm.data.ids.layout import Padding
+from addnorm.data.media import PROPERTIES, Medium
 from addnorm.errors import InputError
 from addnorm.nn.built import built
-from addnorm.parts import Family
+from addnorm.parts import Family, kind_of, members
 
 __all__ = [
     "Batch",
@@ -184,3 +185,20 @@ def special_tokens_of(batching: BatchingConfig) -> tuple[str, ...]:
     """The tokens that batches stand for hidden text with, which a learnt tokenizer must have."""
     hides = isinstance(batching, MaskedConfig | DenoisingConfig)
     return batching.special_tokens if hides else ()
+
+
+def batching_of(medium: Medium) -> BatchingConfig:
+    """The batches, with their defaults, that take any examples of a medium."""
+    kinds = {kind_of(config): config for config in members(BatchingConfig)}
+    return kinds[PROPERTIES[medium].batching]()
+
+
+def medium_of_batches(batching: BatchingConfig) -> Medium | None:
+    """The medium that batches are for; None if they are custom ones."""
+    if not isinstance(batching, members(BatchingConfig)):
+        return None
+    kind = kind_of(batching)
+    for medium, properties in PROPERTIES.items():
+        if properties.batching == kind:
+            return medium
+    return "text"

@@ -7,17 +7,16 @@ from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from addnorm.data.batches.batch import Batch
-from addnorm.data.examples import Medium
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.ids.layout import Padding
+from addnorm.data.media import PROPERTIES, Medium
 
 
 def inputs_of(medium: Medium, signals: Sequence[Tensor]) -> dict[str, Tensor]:
     """Images of one size or clips of any length as an encoder's inputs."""
-    return (
-        side_by_side(signals) if medium == "audio" else {"inputs": scaled(torch.stack([*signals]))}
-    )
+    padded = PROPERTIES[medium].padded
+    return side_by_side(signals) if padded else {"inputs": scaled(torch.stack([*signals]))}
 
 
 def side_by_side(clips: Sequence[Float[Tensor, "n_mels _"]]) -> dict[str, Tensor]:

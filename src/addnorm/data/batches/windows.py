@@ -13,7 +13,6 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.data.batches.batch import (
-    BATCHING,
     Batch,
     Loader,
     Loaders,
@@ -24,6 +23,7 @@ from addnorm.data.batches.shuffle import shuffled
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.ids.padding import padded, tensors, with_valid
+from addnorm.data.media import PROPERTIES
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.errors import InputError
 
@@ -270,7 +270,7 @@ def _check_learnt_whole(examples: Sequence[Encoded]) -> None:
 def only_language(corpus: EncodedCorpus, kind: str) -> None:
     """Raise `InputError` for a corpus of another task."""
     if corpus.task != "language":
-        other = BATCHING[corpus.medium]
+        other = PROPERTIES[corpus.medium].batching
         raise InputError(
             f'batching kind = "{kind}" is for language models; {corpus.task} needs kind = "{other}"'
         )

@@ -14,6 +14,7 @@ from addnorm.data.ids.compact import IGNORE as IGNORE
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.framing import around, in_groups, whole_texts
 from addnorm.data.ids.layout import ONE_EACH, Layout
+from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.pieces import Advance, Ids, ids_of
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
@@ -207,7 +208,7 @@ def encoded_inputs(
 
     With `apart` each of two texts is read by itself.
     """
-    if not examples or examples[0].medium != "text":
+    if not examples or has_signals(examples[0].medium):
         return (Encoded(i, [], [], one.signal()) for i, one in enumerate(examples))
     assert tokenizers is not None
     read = enumerate(whole_texts(tokenizers.source, examples, apart=apart))

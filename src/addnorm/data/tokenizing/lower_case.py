@@ -4,6 +4,7 @@ from dataclasses import fields, replace
 from typing import Any, cast
 
 from addnorm.data.examples import Chat, Corpus, Example
+from addnorm.data.media import has_signals
 
 
 def lower_case(text: str) -> str:
@@ -19,7 +20,7 @@ def lower_case(text: str) -> str:
 def lowered(example: Example) -> Example:
     """The example with its texts, but not its labels, in lower case."""
     kind = type(example)
-    if isinstance(example, Chat) or not (kind.medium == "text" or kind.writes):
+    if isinstance(example, Chat) or (has_signals(kind.medium) and not kind.writes):
         return example
     labels = () if kind.writes else kind.targets
     names = (one.name for one in fields(example) if one.name not in labels)  # pyright: ignore[reportArgumentType]

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from addnorm.data.examples import Corpus
+from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 
 
@@ -34,7 +35,7 @@ class Tokenizers:
     @classmethod
     def train(cls, config: TokenizerConfig, corpus: Corpus) -> "Tokenizers":
         """Learn from the training examples: of images or sound, from the texts to write."""
-        if corpus.medium != "text":
+        if has_signals(corpus.medium):
             written = train_tokenizer(config, corpus.target_texts())
             return cls(written, written)
         if getattr(config, "joint", True) or not corpus.kind.writes:

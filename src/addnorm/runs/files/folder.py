@@ -28,7 +28,7 @@ from addnorm.data import (
     medium_of,
 )
 from addnorm.data.batches.buckets import BatchingConfig, PackedConfig, WindowsConfig
-from addnorm.data.examples import Medium
+from addnorm.data.media import PROPERTIES, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
@@ -48,7 +48,7 @@ from addnorm.runs.recipes.recipe import (
 )
 from addnorm.runs.recipes.starting_model import sized, tree_of
 from addnorm.tasks.forecasting import Forecasting
-from addnorm.tasks.of_model import has_labels, task_of_head
+from addnorm.tasks.of_model import has_labels, task_of_head, writes_text
 
 QUANTIZATION, SCALING, VARIABLES = "quantization.json", "scaling.json", "variables.json"
 BASE, TEACHER = "base.json", "teacher.json"
@@ -199,11 +199,11 @@ def settings_of(folder: Path, stored: Any, overrides: Mapping[str, str] | None =
 
 def _reads_text(recipe: Recipe) -> bool:
     """Whether a run of this recipe must have a tokenizer."""
-    labelled = has_labels(recipe.model)
-    media = recipe.data is not None and medium_of(recipe.data) in ("images", "audio")
-    series = recipe.data is not None and medium_of(recipe.data) == "series"
-    without = recipe.data is None or series or (media and labelled)
-    return recipe.tokenizer is not None or (recipe.train.has_tokens and not without)
+    if recipe.tokenizer is not None:
+        return True
+    if recipe.data is None or not recipe.train.has_tokens:
+        return False
+    return writes_text(recipe.model) or not has_signals(medium_of(recipe.data))
 
 
 def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
@@ -237,8 +237,8 @@ def _choose_batching(tree: dict[str, Any], overrides: Mapping[str, str]) -> None
     medium = MEDIA.get(reads.get("kind", ""))
     if train.get("batching", TOKENS).get("kind") != TOKENS["kind"]:
         return
-    if medium in OF_MEDIUM:
-        train["batching"] = {"kind": OF_MEDIUM[medium]}
+    if medium is not None:
+        train["batching"] = {"kind": PROPERTIES[medium].batching}
     elif (kind, unit) == ("text", "file") and model.get("kind") == "decoder":
         longest = min(1024, model.get("max_len", 1024))
         # Whole files are longer than a model reads at once.
@@ -247,9 +247,6 @@ def _choose_batching(tree: dict[str, Any], overrides: Mapping[str, str]) -> None
 
 TOKENS = {"kind": "tokens"}
 """The batching of a recipe that says nothing of it."""
-
-OF_MEDIUM: dict[Medium | None, str] = {"images": "examples", "audio": "frames"}
-"""The kinds of batching of images and sound."""
 
 
 def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:

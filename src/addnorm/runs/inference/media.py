@@ -19,6 +19,7 @@ from addnorm.data import (
     ImagesConfig,
 )
 from addnorm.data.batches.signals import inputs_of
+from addnorm.data.media import PROPERTIES
 from addnorm.data.readers.images import read_image
 from addnorm.errors import InputError, refuse
 from addnorm.generate import (
@@ -134,7 +135,7 @@ def _read_off(
 
 def _prompt(run: TrainedModel) -> SpeechPrompt:
     """What texts begin with: those of Hugging Face's Whisper with language and task."""
-    if not _is_foreign(run) or run.medium != "audio":
+    if not (_is_foreign(run) and run.hears):
         return SpeechPrompt()
     assert run.folder is not None
     return speech_prompt(places_of(run.folder))
@@ -148,7 +149,7 @@ def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
     begin with no language and task.
     """
     folder, data = run.folder, corpus or run.corpus or run.recipe.data
-    if data is None or run.medium not in ("images", "audio") or folder is None:
+    if data is None or not run.reads_files or folder is None:
         return
     places = places_of(folder) if is_hf_folder(folder) else (folder,)
     if (file := find_file(places, FILE, NESTED)) is None:
@@ -319,9 +320,10 @@ def _inputs(run: TrainedModel, signals: Sequence[Tensor]) -> Iterator[dict[str, 
     """The model's inputs, in the order of the signals: one batch, or images of several sizes."""
     medium = run.medium
     assert medium is not None
-    alone = medium != "audio" and len({signal.shape for signal in signals}) > 1
+    padded = PROPERTIES[medium].padded
+    alone = not padded and len({signal.shape for signal in signals}) > 1
     for group in [[signal] for signal in signals] if alone else [signals]:
-        ready = medium == "images" and _is_foreign(run)
+        ready = not padded and _is_foreign(run)
         inputs = {"inputs": torch.stack([*group])} if ready else inputs_of(medium, group)
         yield {name: tensor.to(run.device) for name, tensor in inputs.items()}
 

@@ -7,24 +7,15 @@ from addnorm.data import (
     ChatConfig,
     DataConfig,
     ImageFilesConfig,
-    Medium,
     medium_of,
 )
-from addnorm.data.batches.batch import BATCHING
-from addnorm.data.batches.buckets import (
-    DenoisingConfig,
-    ExamplesConfig,
-    FramesConfig,
-    MaskedConfig,
-    PackedConfig,
-    SeriesBatchesConfig,
-    TokensConfig,
-    WindowsConfig,
-)
+from addnorm.data.batches.buckets import TokensConfig, medium_of_batches
+from addnorm.data.media import PROPERTIES, Medium, has_signals
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError, choices
 from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.crf import CRFHeadConfig
+from addnorm.nn.heads import has_joint_loss
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.tasks.eval_config import EvalConfig
@@ -50,9 +41,9 @@ def check_input(
     # Custom data are assumed to fit the model's input; `encode` checks the examples.
     medium = medium_of(data) or MEDIA.get(reads, "text")
     fitting = [name for name, one in MEDIA.items() if one == medium] or ["tokens"]
-    has_text = medium == "text" or writes_text(model)
+    has_text = not has_signals(medium) or writes_text(model)
     kind = f"data.kind = {kind_of(data)!r}"
-    batched = next((m for m, one in BATCHED.items() if isinstance(batching, one)), medium)
+    batched = medium_of_batches(batching) or medium
     rules = [
         (
             reads not in fitting,
@@ -77,10 +68,10 @@ def check_input(
             "write texts by model.kind = 'encoder_decoder'",
         ),
         (
-            batched != medium and medium != "text",
+            batched != medium and has_signals(medium),
             "train.batching.kind",
             f"train.batching.kind = {kind_of(batching)!r} is for {batched}: {kind} needs "
-            f"{BATCHING[medium]!r}",
+            f"{PROPERTIES[medium].batching!r}",
         ),
         (
             isinstance(model, EncoderConfig)
@@ -125,10 +116,13 @@ def check_targets(train: TrainConfig, task: Task, place: Place) -> None:
             )
 
 
-def check_crf(model: ModelConfig, train: TrainConfig, place: Place) -> None:
-    """Raise `InputError` where the tags of a CRF are to be learnt one by one."""
-    if not isinstance(model.head, CRFHeadConfig):
+def check_joint_loss(model: ModelConfig, train: TrainConfig, place: Place) -> None:
+    """Raise `InputError` where outputs that a head learns together are to be learnt one by one."""
+    if not has_joint_loss(model.head):
         return
+    instead = (
+        ", or use model.head.kind = 'tagging'" if isinstance(model.head, CRFHeadConfig) else ""
+    )
     rules = (
         ("loss", not isinstance(train.loss, CrossEntropyConfig)),
         ("label_smoothing", bool(train.label_smoothing)),
@@ -139,8 +133,8 @@ def check_crf(model: ModelConfig, train: TrainConfig, place: Place) -> None:
         if given:
             raise InputError(
                 f"{place(['train', name])}: train.{name} is for labels that stand each for itself, "
-                "and the tags of a crf head are learnt together: leave it out, or use "
-                "model.head.kind = 'tagging'"
+                f"and the outputs of a {kind_of(model.head)} head are learnt together: leave it "
+                f"out{instead}"
             )
 
 
@@ -152,14 +146,6 @@ MEDIA: dict[str, Medium] = {
 }
 """What a model with another input than tokens reads."""
 
-BATCHED: dict[Medium, type | tuple[type, ...]] = {
-    "text": (TokensConfig, WindowsConfig, PackedConfig, MaskedConfig, DenoisingConfig),
-    "images": ExamplesConfig,
-    "audio": FramesConfig,
-    "series": SeriesBatchesConfig,
-}
-"""The kinds of batching of each medium."""
-
 
 def check_training(
     model: ModelConfig, train: TrainConfig, settings: EvalConfig, place: Place
@@ -169,7 +155,7 @@ def check_training(
     Raise `InputError` if the model has no task, if batches, metric, loss or targets are of another,
     and where the tags of a CRF are to be learnt one by one.
     """
-    check_crf(model, train, place)
+    check_joint_loss(model, train, place)
     try:
         task = task_of_training(model, train.batching)
     except InputError as error:

@@ -10,6 +10,7 @@ from typing import TypeVar
 import torch
 from rich.console import Console
 
+from addnorm.data.media import has_signals
 from addnorm.generate import GreedyConfig, generate, translate
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model
 from addnorm.runs.evaluation import EvaluationData
@@ -70,7 +71,7 @@ def writing_speeds(run: TrainedModel, models: Mapping[str, Model]) -> dict[str, 
     encoders read texts of random tokens. A model that reads no text has no speed here.
     """
     speeds: dict[str, dict[int, float]] = {name: {} for name in models}
-    if run.text is None or run.medium in ("images", "audio", "series"):
+    if run.text is None or has_signals(run.medium):
         return speeds
     for n in TEXTS:
         work = {name: _work(run, model, n) for name, model in models.items()}

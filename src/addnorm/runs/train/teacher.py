@@ -11,7 +11,6 @@ from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.models.weights import weights_of
-from addnorm.nn.crf import CRFHead
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.similarity import SimilarityHead
 from addnorm.runs.files.quantization_file import check_float
@@ -21,6 +20,7 @@ from addnorm.runs.opening import open_model
 from addnorm.runs.recipes.starting_model import MatchReport, transfer_matching_weights
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.distillation import from_teacher
+from addnorm.training.loss import HasLoss
 
 SHOWN = 3
 """How many tokens that differ are named."""
@@ -112,10 +112,10 @@ def begin_from(teacher: TrainedModel, student: Model) -> MatchReport:
 def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
     """Raise `InputError` for a head of other tokens, one that reads pairs otherwise, or a CRF."""
     heads = (theirs, ours)
-    if any(isinstance(head, CRFHead) for head in heads):
+    if any(isinstance(head, HasLoss) for head in heads):
         raise InputError(
-            f"{where}: a crf head gives the tags of a text together, and a student learns each by "
-            "itself: teacher and student need model.head.kind = 'tagging'"
+            f"{where}: a head such as crf gives its outputs together, and a student learns each by "
+            "itself: of tags, teacher and student need model.head.kind = 'tagging'"
         )
     if isinstance(theirs, SimilarityHead) != isinstance(ours, SimilarityHead):
         raise InputError(

@@ -12,11 +12,11 @@ from rich.console import Console
 
 from addnorm.data import Corpus, DataConfig, Text, medium_of
 from addnorm.data.batches.buckets import (
-    ExamplesConfig,
-    FramesConfig,
     MaskedConfig,
     WindowsConfig,
+    batching_of,
 )
+from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig
 from addnorm.errors import InputError, Interrupted, known_keywords, path_of
@@ -132,9 +132,8 @@ def _checked(options: Mapping[str, Any], config: ModelConfig, data: object) -> d
         medium = data.medium if isinstance(data, Corpus) else medium_of(data)
         if isinstance(config, EncoderConfig) and isinstance(config.head, TokenHeadConfig):
             fields["batching"] = MaskedConfig(seq_len=min(128, config.max_len))
-        usual = {"images": ExamplesConfig, "audio": FramesConfig}
-        if medium in usual:
-            fields["batching"] = usual[medium]()
+        if medium is not None and has_signals(medium):
+            fields["batching"] = batching_of(medium)
     return fields
 
 

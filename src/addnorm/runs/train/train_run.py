@@ -14,6 +14,7 @@ from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Loaders, build_loaders
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
+from addnorm.data.media import has_signals
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.runs.encoded_data import read_data
@@ -158,7 +159,7 @@ class TrainingSetup:
         target = size_of(
             sum(len(example.target_text()) for example in examples), _tokens(used, "targets")
         )
-        if self.encoded.medium != "text":
+        if has_signals(self.encoded.medium):
             return f"; {target}"
         source = size_of(sum(len(example.source_text()) for example in examples), _tokens(used))
         if not self.data.corpus.kind.writes:

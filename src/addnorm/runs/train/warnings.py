@@ -10,6 +10,7 @@ import xxhash
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.ids.compact import Compact
+from addnorm.data.media import PROPERTIES
 from addnorm.data.readers.plain_text import TextConfig
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.models.layers import LayerPositionConfig
@@ -199,7 +200,7 @@ def _in_train_too(data: EncodedData) -> Iterator[str]:
     learnt = {*_digests(data, "train")} if measured else set[str]()
     if not learnt:
         return
-    what = "texts" if encoded.medium == "text" else encoded.medium
+    what = PROPERTIES[encoded.medium].plural
     for split in measured:
         digests = _digests(data, split)
         if same := [i for i, one in enumerate(digests, 1) if one in learnt]:
