@@ -1,7 +1,6 @@
-"""A task of your own: sounds to text without a decoder (CTC, Graves et al. 2006).
+"""A task of your own: sounds to text without a decoder (CTC, Graves et al. 2006)."""
 
-addnorm train ctc.toml --import ctc.py; addnorm generate runs/ctc clip.wav --import ctc.py
-"""
+# addnorm train ctc.toml --import ctc.py; addnorm generate runs/ctc clip.wav --import ctc.py
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -72,6 +71,7 @@ class SpellingHeadConfig:
     """The head of `Spelling`."""
 
     task = Spelling
+    joint_loss = True
     predicts_tokens = True
 
     def build(self, d_model: int, n_outputs: int) -> SpellingHead:

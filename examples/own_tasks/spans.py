@@ -1,7 +1,6 @@
-"""A task of your own: which words of a text answer a question (Devlin et al. 2019, §4.2).
+"""A task of your own: which words of a text answer a question (Devlin et al. 2019, §4.2)."""
 
-addnorm train spans.toml --import spans.py; addnorm predict runs/spans rows.jsonl --import spans.py
-"""
+# addnorm train spans.toml --import spans.py; addnorm predict runs/spans x.jsonl --import spans.py
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -75,6 +74,7 @@ class SpanHeadConfig:
     """The head of `Spans`."""
 
     task = Spans
+    joint_loss = True
 
     def build(self, d_model: int, n_outputs: int) -> SpanHead:
         return SpanHead(d_model, 2)

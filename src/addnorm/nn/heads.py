@@ -353,6 +353,7 @@ class SpanHeadConfig:
     """The first and the last token of an answer that stands in a text."""
 
     task: ClassVar[str] = "span_extraction"
+    joint_loss: ClassVar[bool] = True
 
     kind: Literal["span"] = "span"
 
@@ -405,6 +406,7 @@ class CTCHeadConfig:
     """The tokens of a transcript and a blank for every frame."""
 
     task: ClassVar[str] = "transcription"
+    joint_loss: ClassVar[bool] = True
     predicts_tokens: ClassVar[bool] = True
 
     kind: Literal["ctc"] = "ctc"
@@ -492,20 +494,6 @@ HeadConfig = Annotated[
 """Any head, built-in or custom."""
 
 
-@runtime_checkable
-class HasLoss(Protocol):
-    """A head whose outputs are learnt together: the ends of a span, the frames of a transcript."""
-
-    def loss_sum(
-        self, outputs: Tensor, targets: Tensor, valid: Bool[Tensor, "rows positions"] | None
-    ) -> Float[Tensor, ""]:
-        """The loss summed over the targets that are not -100.
-
-        `valid` marks the real positions of the outputs; None for all.
-        """
-        ...
-
-
 def predicts_tokens(head: Any) -> bool:
     """Whether the outputs of a head stand for the tokens of a vocabulary."""
     return getattr(head, "predicts_tokens", False)
@@ -524,10 +512,5 @@ def build_head(head: HeadConfig, d_model: int, n_outputs: int) -> nn.Module:
     x, made = torch.zeros(2, 3, d_model), head.build(d_model, n_outputs)
     shapes = [(2, 3, n_outputs), (2, n_outputs)]
     inputs = (x, Context.over(x, Full()))
-    return built_module(
-        head,
-        made,
-        "head(x, ctx)",
-        inputs,
-        *([] if isinstance(made, HasLoss) or not n_outputs else shapes),
-    )
+    free = not n_outputs or has_joint_loss(head)
+    return built_module(head, made, "head(x, ctx)", inputs, *([] if free else shapes))

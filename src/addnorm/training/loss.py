@@ -18,7 +18,7 @@ from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
-from addnorm.nn.heads import HasLoss, TokenHead
+from addnorm.nn.heads import TokenHead
 from addnorm.parts import Family
 
 
@@ -106,6 +106,20 @@ def loss_sum(
         )
     loss = binary_cross_entropy_sum if targets.dtype == torch.bool else squared_error_sum
     return loss(outputs, targets)
+
+
+@runtime_checkable
+class HasLoss(Protocol):
+    """A head whose outputs are learnt together: all tags of a text, the ends of a span."""
+
+    def loss_sum(
+        self, outputs: Tensor, targets: Tensor, valid: Bool[Tensor, "rows positions"] | None
+    ) -> Float[Tensor, ""]:
+        """The loss summed over the targets that are not -100.
+
+        `valid` marks the real positions of the outputs; None for all.
+        """
+        ...
 
 
 def labels_loss_sum(
