@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from tests.checking import my_parts
 
-from addnorm.checking.families import families, family_name, named_object, part_examples
+from addnorm.checking.families import families, family_name, part_examples
 from addnorm.errors import InputError
 from addnorm.nn.attention import WindowPatternConfig
+from addnorm.runs.recipes.custom_parts import named_object
 
 
 @pytest.mark.parametrize(

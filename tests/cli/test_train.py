@@ -104,7 +104,7 @@ def test_what_is_no_run(tmp_path: Path, addnorm: Command) -> None:
     code, _, err = addnorm("train", "--resume", tmp_path / "empty")
     assert (code, "no run to resume" in err) == (2, True)
     code, _, err = addnorm("train", tmp_path / "empty")
-    assert (code, "goes on with `--resume" in err) == (2, True)
+    assert (code, "resume its run with `--resume" in err) == (2, True)
 
 
 def test_the_dry_run_writes_nothing(

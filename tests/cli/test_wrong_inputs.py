@@ -166,7 +166,7 @@ def test_a_recipe(
 
 FILES = [
     ("language", "play.txt", b"", "play.txt is empty"),
-    ("language", "play.txt", b" \n\n", "white space"),
+    ("language", "play.txt", b" \n\n", "empty text"),
     ("language", "play.txt", b"To be\nor \xff not", "play.txt:2: byte 0xff is not utf-8"),
     ("language", "play.txt", "Grüße".encode("utf-16"), 'play.txt:1 | encoding = "utf-16"'),
     ("language", "play.txt", b"a\n\0b", "play.txt:2: a NUL"),
@@ -476,7 +476,7 @@ FOREIGN = [
     ("config.json", {"n_embd": "wide"}, "n_embd | wide"),
     ("config.json", {"n_layer": -1}, "n_layer | -1"),
     ("config.json", {"n_layer": 3}, "the weights do not fit config.json: missing transformer.h.1"),
-    ("config.json", {"vocab_size": 5}, "config.json says vocab_size = 5"),
+    ("config.json", {"vocab_size": 5}, "config.json has vocab_size = 5"),
     ("config.json", {"activation_function": "gelu_nwe"}, "activation_function | gelu_new"),
     ("model.safetensors", CUT, "model.safetensors"),
     ("model.safetensors", TEXT, "model.safetensors"),

@@ -20,7 +20,9 @@ from addnorm.nn.heads import (
     HeadConfig,
     HiddenHeadConfig,
     PoolerHeadConfig,
+    SpanHeadConfig,
     TokenHeadConfig,
+    predicts_tokens,
 )
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import LearnedConfig, NoPositionConfig
@@ -43,7 +45,7 @@ def shared(head: HeadConfig) -> EncoderModel:
 def build(head: HeadConfig, **changes: object) -> EncoderModel:
     torch.manual_seed(7)
     config = dataclasses.replace(SMALL, head=head, **changes)  # type: ignore[arg-type]
-    return config.build(VOCAB, None if isinstance(head, TokenHeadConfig) else LABELS).eval()
+    return config.build(VOCAB, None if predicts_tokens(head) else LABELS).eval()
 
 
 @every_head
@@ -62,7 +64,7 @@ def test_gradients(head: HeadConfig) -> None:
 def test_shape_of_the_logits(head: HeadConfig) -> None:
     vectors = isinstance(head, PoolerHeadConfig | HiddenHeadConfig)
     labels = SMALL.d_model if vectors else LABELS
-    outputs = VOCAB if isinstance(head, TokenHeadConfig) else labels
+    outputs = VOCAB if predicts_tokens(head) else 2 if isinstance(head, SpanHeadConfig) else labels
     rows = (3,) if isinstance(head, ClassificationHeadConfig | PoolerHeadConfig) else (3, 4)
     assert build(head)(TOKENS, VALID).shape == (*rows, outputs)
 

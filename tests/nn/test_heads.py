@@ -27,6 +27,7 @@ from addnorm.nn.heads import (
     HeadConfig,
     HiddenHeadConfig,
     PoolerHeadConfig,
+    SpanHeadConfig,
     TaggingHead,
     TaggingHeadConfig,
     TokenHead,
@@ -54,6 +55,7 @@ def test_contract(config: HeadConfig, valid: Tensor | None) -> None:
     )
     whole = isinstance(config, ClassificationHeadConfig | PoolerHeadConfig)
     width = 4 if isinstance(config, HiddenHeadConfig | PoolerHeadConfig) else 5
+    width = 2 if isinstance(config, SpanHeadConfig) else width
     assert config.build(4, 5)(x, ctx).shape == ((3, width) if whole else (3, 3, width))
 
 

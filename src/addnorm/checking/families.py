@@ -1,20 +1,17 @@
 """Finding a custom part by its name, and the family of parts that it belongs to."""
 
 import inspect
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from addnorm.checking.axes import PARTS
 from addnorm.checking.other_families import OTHER_FAMILIES
-from addnorm.errors import InputError, choices, nearest
+from addnorm.errors import InputError, choices
 from addnorm.nn.masks import Mask
 from addnorm.nn.positions import Position
 from addnorm.parts import Family, examples, family_of, kind_of
-from addnorm.runs.recipes.custom_parts import import_parts
 
 D_MODEL = 8
 
@@ -116,24 +113,3 @@ def _built_from_width(config: Any) -> nn.Module | None:
     except (AttributeError, TypeError):
         return None
     return module if isinstance(module, nn.Module) else None
-
-
-def named_object(name: str, option: str) -> Any:
-    """Import the object `module:name`, which a user named.
-
-    Raises `InputError` if it does not exist.
-    """
-    module, colon, path = name.partition(":")
-    if not colon or not path:
-        raise InputError(
-            f"`{option} = {name}`: give the module and the name, such as my_parts:MyConfig"
-        )
-    if module not in sys.modules:
-        import_parts([f"{module}.py" if Path(f"{module}.py").is_file() else module])
-    value: Any = sys.modules[module]
-    for attribute in path.split("."):
-        if not hasattr(value, attribute):
-            hint = nearest(attribute, [n for n in vars(value) if not n.startswith("_")])
-            raise InputError(f"`{option} = {name}`: {module} has no {path}.{hint}")
-        value = getattr(value, attribute)
-    return value

@@ -9,6 +9,7 @@ from addnorm.cli.main import at_least
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.processor import cores
+from addnorm.runs.recipes.custom_parts import named_object
 
 if TYPE_CHECKING:
     from addnorm.checking.own import PartReport
@@ -120,14 +121,13 @@ def _check_cells(only: str, draw: tuple[int, int], compile: int, jobs: int, *, e
 def _check_part(own: OwnPart, sample: int, seed: int) -> int:
     if not own.part:
         raise InputError("--definition defines a part: name it with --part module:Class")
+    part = named_object(own.part, "part")
+    definition = named_object(own.definition, "definition") if own.definition else None
     from rich.progress import Progress, SpinnerColumn, TextColumn
 
-    from addnorm.checking.families import named_object
     from addnorm.checking.own import PARTNERS, check_part
     from addnorm.cli.terminal import console
 
-    part = named_object(own.part, "part")
-    definition = named_object(own.definition, "definition") if own.definition else None
     with Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),

@@ -151,6 +151,7 @@ def evaluated(
     """Evaluate a run on a split of encoded data (see `evaluation_of`)."""
     if early is not None:
         check_early(run)
+    run.task_value.check_metric(run.recipe.eval.metric)
     loaders = build_loaders(run.recipe.train.batching, data.encoded)
     evaluator = Evaluator.of(split, data, loaders, run.recipe.eval)
     if evaluator is None:

@@ -20,6 +20,7 @@ from addnorm.data.media import has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.pieces import Advance, Ids
 from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.errors import InputError, choices
 from addnorm.models import Model, ModelConfig
 from addnorm.models.encoder import valid_outputs
 from addnorm.tasks.eval_config import LOWER_IS_BETTER, EvalConfig
@@ -168,6 +169,14 @@ class Task:
     def with_batching(self, batching: BatchingConfig) -> "Task":
         """The task of a model that learns from such batches; by default the same."""
         return self
+
+    def check_metric(self, metric: str | None) -> None:
+        """Raise `InputError`, with the nearest name, for a metric that the task does not have."""
+        if metric is not None and metric not in self.metrics:
+            raise InputError(
+                f"eval.metric = {metric!r} is not measured for {self.name}."
+                f"{choices(metric, self.metrics)}"
+            )
 
     def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:
         """Raise `InputError`, before the work, if a package is missing that the scores need."""

@@ -12,7 +12,7 @@ from addnorm.data import (
 from addnorm.data.batches.buckets import TokensConfig, medium_of_batches
 from addnorm.data.media import PROPERTIES, Medium, has_signals
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.heads import has_joint_loss
@@ -171,11 +171,10 @@ def check_training(
         )
     check_targets(train, task, place)
     metric = settings.metric
-    if metric is not None and metric not in task.metrics:
-        raise InputError(
-            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is not measured for "
-            f"{task.name}.{choices(str(metric), task.metrics)}"
-        )
+    try:
+        task.check_metric(metric)
+    except InputError as error:
+        raise InputError(f"{place(['eval', 'metric'])}: {error}") from error
     reads_text = isinstance(model, DecoderConfig) or model.input.kind == "tokens"
     if metric in ("wer", "cer") and reads_text:
         raise InputError(

@@ -176,3 +176,24 @@ def _import_file(file: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+def named_object(name: str, option: str) -> Any:
+    """Import the object `module:name`, which a user named.
+
+    Raises `InputError` if it does not exist.
+    """
+    module, colon, path = name.partition(":")
+    if not colon or not path:
+        raise InputError(
+            f"`{option} = {name}`: give the module and the name, such as my_parts:MyConfig"
+        )
+    if module not in sys.modules:
+        import_parts([f"{module}.py" if Path(f"{module}.py").is_file() else module])
+    value: Any = sys.modules[module]
+    for attribute in path.split("."):
+        if not hasattr(value, attribute):
+            hint = nearest(attribute, [n for n in vars(value) if not n.startswith("_")])
+            raise InputError(f"`{option} = {name}`: {module} has no {path}.{hint}")
+        value = getattr(value, attribute)
+    return value
