@@ -100,9 +100,9 @@ def test_generate_passes_few_files_before_the_model(run_of: Callable[[str], Path
     """The bounds are those of today: they may fall, and a change that raises one says why."""
     words = ["generate", str(run_of("language")), "--prompt", "To be", "--max-new-tokens", "3"]
     before_it_is_built = files_passed(words, "DecoderConfig.build")
-    assert len(before_it_is_built) <= 23, sorted(before_it_is_built)
+    assert len(before_it_is_built) <= 25, sorted(before_it_is_built)
     before_it_computes = files_passed(words, "decoder_step")
-    assert len(before_it_computes) <= 36, sorted(before_it_computes)
+    assert len(before_it_computes) <= 38, sorted(before_it_computes)
 
 
 def test_train_passes_few_files_before_the_first_step_of_the_optimiser(tmp_path: Path) -> None:
@@ -110,4 +110,4 @@ def test_train_passes_few_files_before_the_first_step_of_the_optimiser(tmp_path:
     recipe = write_recipe(tmp_path, "language")
     words = ["train", str(recipe), "--out", str(tmp_path / "run"), "--train.steps", "1"]
     before_the_step = files_passed(words, "Adam.step")
-    assert len(before_the_step) <= 65, sorted(before_the_step)
+    assert len(before_the_step) <= 70, sorted(before_the_step)

@@ -34,6 +34,7 @@ from addnorm.data.readers.hub import DatasetConfig as DatasetConfig
 from addnorm.data.readers.images import ImageFilesConfig as ImageFilesConfig
 from addnorm.data.readers.images import ImagesConfig as ImagesConfig
 from addnorm.data.readers.labelled_series import LabelledSeriesConfig as LabelledSeriesConfig
+from addnorm.data.readers.records import RecordsConfig as RecordsConfig
 from addnorm.data.readers.series import SeriesConfig as SeriesConfig
 from addnorm.data.readers.strings import StringsConfig as StringsConfig
 from addnorm.data.tokenizing.tokenizers import BPEConfig as BPEConfig
@@ -77,8 +78,10 @@ from addnorm.nn.feedforward import FeedForwardConfig as FeedForwardConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig as GatedFeedForwardConfig
 from addnorm.nn.forecast import ForecastHeadConfig as ForecastHeadConfig
 from addnorm.nn.heads import ClassificationHeadConfig as ClassificationHeadConfig
+from addnorm.nn.heads import CTCHeadConfig as CTCHeadConfig
 from addnorm.nn.heads import HiddenHeadConfig as HiddenHeadConfig
 from addnorm.nn.heads import PoolerHeadConfig as PoolerHeadConfig
+from addnorm.nn.heads import SpanHeadConfig as SpanHeadConfig
 from addnorm.nn.heads import TaggingHeadConfig as TaggingHeadConfig
 from addnorm.nn.heads import TokenHeadConfig as TokenHeadConfig
 from addnorm.nn.heads import TransformConfig as TransformConfig

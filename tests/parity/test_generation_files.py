@@ -147,7 +147,7 @@ def test_each_key_comes_from_the_file_that_transformers_reads(
     if start is not None:
         assert target.bos_id == start
     assert [[i] for i in target.never_ids] == (theirs.bad_words_ids or [])
-    tree = decoding_of(folder, "translation" if kind == "bart" else "language", 400) or {}
+    tree = decoding_of(folder, "target" if kind == "bart" else "continuation", 400) or {}
     rules = {
         key: list(v) if isinstance(v, tuple) else v for key, v in (tree.get("rules") or {}).items()
     }

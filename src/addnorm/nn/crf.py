@@ -119,7 +119,7 @@ class CRFHead(nn.Module):
     def loss_sum(
         self, outputs: Scores, targets: Int[Tensor, "batch words"], valid: Words | None
     ) -> Float[Tensor, ""]:
-        """`-log p` of all tags of each text, summed; targets below zero are no words."""
+        """`-log p` of all tags of each text, summed; targets below zero are not words."""
         return -log_likelihood(self.chain, outputs, targets, targets >= 0).sum()
 
 

@@ -137,7 +137,7 @@ def _decoding_keys(run: TrainedModel) -> dict[str, Any] | None:
     model, decoding = run.recipe.model, run.recipe.eval.decoding
     if isinstance(model, EncoderConfig) or decoding == BeamConfig():  # as it is without a word
         return {}
-    return keys_of(decoding, "language" if isinstance(model, DecoderConfig) else "translation")
+    return keys_of(decoding, "continuation" if isinstance(model, DecoderConfig) else "target")
 
 
 def _onnx(run: TrainedModel, out: Path, _: str | None) -> list[str]:

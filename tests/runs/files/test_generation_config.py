@@ -16,7 +16,11 @@ BEAM = {"kind": "beam", "normaliser": "length", "width": "constant", "unfinished
 
 
 def asked(
-    folder: Path, keys: dict[str, Any], file: str = FILE, writes: Any = "language", size: int = 1000
+    folder: Path,
+    keys: dict[str, Any],
+    file: str = FILE,
+    writes: Any = "continuation",
+    size: int = 1000,
 ) -> Any:
     (folder / "config.json").write_text("{}")
     (folder / file).write_text(json.dumps(keys))
@@ -47,7 +51,7 @@ def test_what_is_left_open_stays_as_it_is_here(tmp_path: Path) -> None:
     assert asked(tmp_path, {**ids, "top_k": 50}) is None
     assert asked(tmp_path, {**ids, "do_sample": False})["kind"] == "greedy"
     assert asked(tmp_path, {"min_length": 3})["kind"] == "sample"
-    assert asked(tmp_path, {"min_length": 3}, writes="translation")["kind"] == "beam"
+    assert asked(tmp_path, {"min_length": 3}, writes="target")["kind"] == "beam"
 
 
 def test_older_folders_say_it_in_their_config(tmp_path: Path) -> None:
@@ -92,8 +96,8 @@ FORMS = {"normaliser": "length", "width": "constant", "unfinished": "ranked"}
     ids=str,
 )
 def test_what_is_written_reads_back_equal(decoding: DecodingConfig, tmp_path: Path) -> None:
-    keys = keys_of(decoding, "translation")
-    found = asked(tmp_path, keys, writes="translation")
+    keys = keys_of(decoding, "target")
+    found = asked(tmp_path, keys, writes="target")
     assert TypeAdapter(DecodingConfig).validate_python(found) == decoding
     theirs = transformers.GenerationConfig.from_pretrained(tmp_path)
     assert (theirs.do_sample or False) == isinstance(decoding, SampleConfig)
@@ -101,10 +105,10 @@ def test_what_is_written_reads_back_equal(decoding: DecodingConfig, tmp_path: Pa
 
 
 def test_a_seed_has_no_key_and_other_forms_have_none_either() -> None:
-    assert keys_of(SampleConfig(seed=3), "language") == keys_of(SampleConfig(), "language")
-    assert keys_of(BeamConfig(beams=4), "translation") is None
-    assert keys_of(BeamConfig(rules=RULES), "translation") is None
-    assert keys_of(BeamConfig(n_best=2, **FORMS), "translation") is None  # type: ignore[arg-type]
+    assert keys_of(SampleConfig(seed=3), "continuation") == keys_of(SampleConfig(), "continuation")
+    assert keys_of(BeamConfig(beams=4), "target") is None
+    assert keys_of(BeamConfig(rules=RULES), "target") is None
+    assert keys_of(BeamConfig(n_best=2, **FORMS), "target") is None  # type: ignore[arg-type]
 
 
 def test_what_is_not_followed_is_named_once(tmp_path: Path) -> None:
@@ -118,13 +122,21 @@ def test_what_is_not_followed_is_named_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "writes", "named"),
     [
-        ({"num_beams": 4, "do_sample": True}, "language", "do_sample (with num_beams, which"),
-        ({"num_beams": 4, "temperature": 0.5}, "language", "temperature (with num_beams, which"),
-        ({"do_sample": False, "top_p": 0.9, "top_k": 5}, "language", "top_k (without do_sample"),
-        ({"num_beams": 1, "temperature": 0.6}, "language", "temperature (without do_sample"),
-        ({"do_sample": True, "length_penalty": 2.0}, "language", "length_penalty (which is of"),
-        ({"early_stopping": True}, "language", "early_stopping (which is of beam"),
-        ({"top_p": 0.9}, "translation", "top_p (with num_beams, which"),
+        ({"num_beams": 4, "do_sample": True}, "continuation", "do_sample (with num_beams, which"),
+        (
+            {"num_beams": 4, "temperature": 0.5},
+            "continuation",
+            "temperature (with num_beams, which",
+        ),
+        (
+            {"do_sample": False, "top_p": 0.9, "top_k": 5},
+            "continuation",
+            "top_k (without do_sample",
+        ),
+        ({"num_beams": 1, "temperature": 0.6}, "continuation", "temperature (without do_sample"),
+        ({"do_sample": True, "length_penalty": 2.0}, "continuation", "length_penalty (which is of"),
+        ({"early_stopping": True}, "continuation", "early_stopping (which is of beam"),
+        ({"top_p": 0.9}, "target", "top_p (with num_beams, which"),
     ],
 )
 def test_keys_of_another_method_are_named(

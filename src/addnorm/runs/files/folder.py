@@ -252,8 +252,8 @@ TOKENS = {"kind": "tokens"}
 def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:
     """What a model of Hugging Face's writes."""
     if isinstance(model, DecoderConfig):
-        return "language"
-    return "transcription" if isinstance(model.input, LogMelEmbeddingConfig) else "translation"
+        return "continuation"
+    return "transcript" if isinstance(model.input, LogMelEmbeddingConfig) else "target"
 
 
 def _place(file: Path, overrides: Mapping[str, str]) -> Place:

@@ -19,7 +19,7 @@ from addnorm.generate.rules import NO_RULES
 
 FILE = GENERATION
 
-Writes = Literal["language", "translation", "transcription"]
+Writes = Literal["continuation", "target", "transcript"]
 """What a model writes, which decides how it decodes where no key asks for a method."""
 
 RULES = tuple(field.name for field in fields(RulesConfig))  # pyright: ignore[reportArgumentType]
@@ -103,7 +103,7 @@ def decoding_of(folder: Path, writes: Writes, vocab_size: int) -> dict[str, Any]
     if file != FILE:
         tree = {key: value for key, value in tree.items() if key in KNOWN or key in NEUTRAL}
     config = _decoding(tree, settings.where, writes)
-    speech = KEYS if writes == "transcription" else ()
+    speech = KEYS if writes == "transcript" else ()
     left = [key for key, value in tree.items() if key not in speech and _is_left(key, value)]
     if speech and tree.get("return_timestamps"):
         left.append("return_timestamps")
@@ -190,7 +190,7 @@ def _decoding(tree: Mapping[str, Any], where: str, writes: Writes) -> DecodingCo
             raise InputError(f"{where}: {key} = {tree[key]!r} must be of type {kind.__name__}")
     beams = tree.get("num_beams", 1)
     sampled = tree.get(
-        "do_sample", writes == "language" and "num_beams" not in tree and _draws(tree)
+        "do_sample", writes == "continuation" and "num_beams" not in tree and _draws(tree)
     )
     if beams != 1:
         return _built(BeamConfig, BEAM, tree, asdict(HUGGING_FACE_SEARCH) | {"rules": rules}, where)
@@ -198,9 +198,9 @@ def _decoding(tree: Mapping[str, Any], where: str, writes: Writes) -> DecodingCo
         keys = {key: value for key, value in tree.items() if (key, value) != ("top_k", 0)}
         usual = {"top_k": None if "top_k" in tree else 50, "rules": rules}
         return _built(SampleConfig, SAMPLE, keys, usual, where)
-    if "num_beams" in tree or "do_sample" in tree or writes == "transcription":
+    if "num_beams" in tree or "do_sample" in tree or writes == "transcript":
         return GreedyConfig(rules=built_rules)
-    if writes == "translation":
+    if writes == "target":
         return replace(HUGGING_FACE_SEARCH, rules=built_rules)
     return None if built_rules == NO_RULES else SampleConfig(rules=built_rules)
 
