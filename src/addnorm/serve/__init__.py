@@ -1,0 +1,1 @@
+"""Serving: many requests at once, answered by one model."""

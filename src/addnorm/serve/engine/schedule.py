@@ -1,0 +1,291 @@
+"""The schedule: which sequences take part in the next step of the model.
+
+Sequences join and leave at every step (Yu et al. 2022, OSDI, section 4.1). A step reads the newest
+token of each sequence that is being written, and a chunk of one prompt. When no page is left, the
+sequence that joined last is set aside: its pages are released, and it is computed again later.
+"""
+
+from bisect import insort
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from math import inf
+from time import monotonic
+
+from addnorm.serve.engine.pages import Copy, OutOfPages, PagePool, PageTable, digest_after
+from addnorm.serve.engine.sequence import Ended, Request, Sequence
+
+
+class QueueFull(Exception):
+    """As many requests wait as may; one of them is expected to start in `retry_after` seconds."""
+
+    def __init__(self, retry_after: float) -> None:
+        super().__init__(f"too many requests wait: try again in {retry_after:.0f} s")
+        self.retry_after = retry_after
+
+
+class TooLarge(Exception):
+    """A request that could not be answered even if it were the only one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much is done at once."""
+
+    rows: int = 256
+    """The most sequences in a step."""
+    chunk: int = 256
+    """The most tokens of a prompt in a step."""
+    queue: int = 256
+    """The most requests that wait."""
+    ageing: float = 10.0
+    """How many seconds of waiting weigh as much as one step of priority."""
+    reach: float = inf
+    """How many tokens back any layer attends; the pages of earlier ones are given back."""
+    shares: bool = True
+    """Whether the pages of common beginnings are shared."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What the model computes next, after the `copies` between pages.
+
+    Every sequence of `decode` reads its newest token; the sequence of `chunk` reads its next
+    `n_tokens`.
+    """
+
+    decode: tuple[Sequence, ...] = ()
+    chunk: tuple[Sequence, int] | None = None
+    copies: tuple[Copy, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.decode) or self.chunk is not None
+
+
+@dataclass(order=True, slots=True)
+class _Place:
+    """The place of a sequence in the queue: by priority and arrival, then by number."""
+
+    rank: float
+    number: int
+    sequence: Sequence = field(compare=False)
+
+
+class Schedule:
+    """The queue of requests and the running sequences, over a pool of pages."""
+
+    def __init__(
+        self, pool: PagePool, limits: Limits | None = None, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self.pool = pool
+        self.limits = limits or Limits()
+        self.n_set_aside = 0
+        """How often a sequence was set aside."""
+        self._clock = clock
+        self._numbers = count()
+        self._queue: list[_Place] = []
+        self._running: list[_Place] = []
+        self._ends: deque[float] = deque(maxlen=64)
+
+    @property
+    def n_waiting(self) -> int:
+        """How many sequences wait to start or to be computed again."""
+        return len(self._queue)
+
+    @property
+    def running(self) -> list[Sequence]:
+        """The running sequences, in the order in which they joined."""
+        return [place.sequence for place in self._running]
+
+    # Requests come and go.
+
+    def add(self, request: Request) -> Sequence:
+        """Queue a request; return its first sequence, which has the others in `forks`.
+
+        Raises `TooLarge` for one that the pages or rows never hold, `QueueFull` if too many wait.
+        """
+        capacity = self.pool.n_pages * self.pool.page_size
+        if len(request.prompt) + request.limit - 1 > capacity:
+            raise TooLarge(
+                f"{len(request.prompt)} tokens and {request.limit} new ones: the memory holds at "
+                f"most {capacity + 1} together"
+            )
+        if request.n > self.limits.rows:
+            raise TooLarge(f"n = {request.n}: at most {self.limits.rows} answers at once")
+        if len(self._queue) >= self.limits.queue:
+            raise QueueFull(self._retry_after())
+        sequences = [
+            Sequence(request, i, PageTable(self.pool), list(request.prompt))
+            for i in range(request.n)
+        ]
+        sequences[0].forks = sequences[1:]
+        rank = self._clock() / self.limits.ageing - request.priority
+        insort(self._queue, _Place(rank, next(self._numbers), sequences[0]))
+        return sequences[0]
+
+    def end(self, sequence: Sequence, reason: Ended) -> None:
+        """End a sequence, and its forks that have not begun; release its pages."""
+        for each in (sequence, *sequence.forks):
+            each.ended = reason
+        sequence.forks = []
+        sequence.table.clear()
+        self._running = [place for place in self._running if place.sequence is not sequence]
+        self._queue = [place for place in self._queue if place.sequence is not sequence]
+        self._ends.append(self._clock())
+
+    def cancel(self, name: str) -> list[Sequence]:
+        """End all sequences of a request; return them."""
+        return self._end_all(lambda request: request.name == name, "cancelled")
+
+    def expire(self) -> list[Sequence]:
+        """End all sequences of requests whose deadline has passed; return them."""
+        now = self._clock()
+        return self._end_all(
+            lambda request: request.deadline is not None and request.deadline <= now, "timeout"
+        )
+
+    def _end_all(self, chosen: Callable[[Request], bool], reason: Ended) -> list[Sequence]:
+        first = [
+            place.sequence
+            for place in (*self._running, *self._queue)
+            if chosen(place.sequence.request)
+        ]
+        every = [each for sequence in first for each in (sequence, *sequence.forks)]
+        for sequence in first:
+            self.end(sequence, reason)
+        return every
+
+    def _retry_after(self) -> float:
+        """The mean time between the last ends, at least a second."""
+        if len(self._ends) < 2:
+            return 1.0
+        return max(1.0, (self._clock() - self._ends[0]) / len(self._ends))
+
+    # Steps.
+
+    def next_step(self) -> Step:
+        """Choose what is computed next, and take the pages for it.
+
+        The sequences that joined first are served first, so that the oldest always makes progress.
+        """
+        decode: list[Sequence] = []
+        copies: list[Copy] = []
+        for place in list(self._running):
+            sequence = place.sequence
+            if sequence.missing != 1:
+                continue
+            if (copied := self._with_room(place)) is None:
+                break
+            decode.append(sequence)
+            copies += copied
+        chunk = self._chunk()
+        while chunk is None and (joined := self._join()) is not None:
+            if joined.missing == 1:
+                decode.append(joined)
+            else:
+                chunk = joined, min(joined.missing, self.limits.chunk)
+        return Step(tuple(decode), chunk, tuple(copies))
+
+    def _with_room(self, place: _Place) -> list[Copy] | None:
+        """Take the page for the newest token; None if the sequence itself was set aside.
+
+        While too few pages are available, the sequence that joined last is set aside.
+        """
+        table = place.sequence.table
+        while True:
+            try:
+                return table.append(place.sequence.computed + 1 - table.length)
+            except OutOfPages:
+                last = self._running.pop()
+                self._set_aside(last)
+                if last is place:
+                    return None
+
+    def _set_aside(self, place: _Place) -> None:
+        place.sequence.table.clear()
+        place.sequence.computed = 0
+        place.sequence.digests = []
+        insort(self._queue, place)
+        self.n_set_aside += 1
+
+    def _chunk(self) -> tuple[Sequence, int] | None:
+        """The next tokens of the prompt that is being read, if there is one."""
+        for place in reversed(self._running):
+            if (missing := place.sequence.missing) > 1:
+                return place.sequence, min(missing, self.limits.chunk)
+        return None
+
+    def _join(self) -> Sequence | None:
+        """Start the first sequence of the queue if there are rows and pages for it.
+
+        A page for each running sequence stays available, so that it is not set aside at once.
+        Others do not overtake the first, however small they are: it would wait for ever.
+        """
+        if not self._queue:
+            return None
+        place = self._queue[0]
+        sequence = place.sequence
+        rows = sum(1 + len(each.sequence.forks) for each in (*self._running, place))
+        if rows > self.limits.rows:
+            return None
+        sequence.table = PageTable(self.pool, self._shared(sequence))
+        sequence.computed = sequence.table.length
+        needed = sequence.table.needed(sequence.missing) + len(self._running)
+        if needed > self.pool.available:
+            sequence.table.clear()
+            sequence.computed, sequence.digests = 0, []
+            return None
+        sequence.table.append(sequence.missing)
+        self._running.append(self._queue.pop(0))
+        return sequence
+
+    def _shared(self, sequence: Sequence) -> list[int]:
+        """The pages of a beginning that is in the cache, at most all tokens but the last."""
+        pages: list[int] = []
+        if not self.limits.shares:
+            return pages
+        size, salt = self.pool.page_size, sequence.request.salt
+        for end in range(size, len(sequence.tokens), size):
+            before = sequence.digests[-1] if sequence.digests else salt.encode()
+            digest = digest_after(before, sequence.tokens[end - size : end])
+            if (page := self.pool.find(digest)) is None:
+                break
+            pages.append(page)
+            sequence.digests.append(digest)
+        return pages
+
+    def fork(self, sequence: Sequence) -> list[Sequence]:
+        """Start the other answers of a request whose prompt is in the cache; return all of them."""
+        place = next(place for place in self._running if place.sequence is sequence)
+        forks, sequence.forks = sequence.forks, []
+        for fork in forks:
+            fork.table, fork.computed = sequence.table.fork(), sequence.computed
+            fork.digests = list(sequence.digests)
+            self._running.append(_Place(place.rank, next(self._numbers), fork))
+        return [sequence, *forks]
+
+    def finish(self, step: Step) -> None:
+        """Account for a computed step: publish full pages, give back those out of reach."""
+        for sequence in step.decode:
+            self._computed(sequence, 1)
+        if step.chunk is not None:
+            self._computed(*step.chunk)
+
+    def _computed(self, sequence: Sequence, n_tokens: int) -> None:
+        sequence.computed += n_tokens
+        size = self.pool.page_size
+        if self.limits.shares and sequence.computed // size > len(sequence.digests):
+            self._publish(sequence)
+        if self.limits.reach < inf:
+            sequence.table.give_back(sequence.computed - int(self.limits.reach))
+
+    def _publish(self, sequence: Sequence) -> None:
+        """Let later requests find the full pages of a sequence."""
+        size, salt = self.pool.page_size, sequence.request.salt
+        for i in range(len(sequence.digests), sequence.computed // size):
+            before = sequence.digests[-1] if sequence.digests else salt.encode()
+            digest = digest_after(before, sequence.tokens[i * size : (i + 1) * size])
+            sequence.digests.append(digest)
+            if (page := sequence.table.pages[i]) is not None:
+                self.pool.publish(page, digest)

@@ -1,0 +1,67 @@
+"""A request, and the sequences that answer it: their tokens, their pages and why they ended."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from addnorm.serve.engine.pages import Digest, PageTable
+
+Ended = Literal["eos", "stop", "length", "cancelled", "timeout"]
+"""Why a sequence ended: an end token, a stop string, a limit, its reader, or its deadline."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """A prompt, how many answers it gets, and how long they and the wait for them may be."""
+
+    name: str
+    """Its identifier in results and messages."""
+    prompt: tuple[int, ...]
+    """The tokens to continue, at least one."""
+    limit: int
+    """The most new tokens of an answer, at least one."""
+    n: int = 1
+    """How many answers are sampled; they share the pages of the prompt."""
+    priority: int = 0
+    """Requests of a higher priority start first; waiting raises it (see `Limits.ageing`)."""
+    deadline: float | None = None
+    """When the request is given up, in seconds of the schedule's clock."""
+    salt: str = ""
+    """Pages of common beginnings are shared between requests of the same salt only."""
+    options: Any = None
+    """How tokens are chosen; the schedule does not read it."""
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One answer: the tokens of the prompt and those written, and the pages with their keys.
+
+    The newest token is not in the cache: it is the input of the next step.
+    """
+
+    request: Request
+    index: int
+    """Which of the `n` answers this is."""
+    table: PageTable
+    tokens: list[int]
+    computed: int = 0
+    """How many of the tokens are in the cache."""
+    ended: Ended | None = None
+    forks: list["Sequence"] = field(default_factory=list["Sequence"])
+    """The other answers of the request, which begin once its prompt is in the cache."""
+    digests: list[Digest] = field(default_factory=list[Digest])
+    """The digests of the full pages that were published."""
+
+    @property
+    def missing(self) -> int:
+        """How many tokens are not in the cache; one while an answer is written."""
+        return len(self.tokens) - self.computed
+
+    @property
+    def written(self) -> list[int]:
+        """The tokens after the prompt."""
+        return self.tokens[len(self.request.prompt) :]
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the answer has as many tokens as it may."""
+        return len(self.tokens) - len(self.request.prompt) >= self.request.limit
