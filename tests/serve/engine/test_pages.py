@@ -13,7 +13,7 @@ def test_a_fork_copies_the_last_page_before_either_writes_it() -> None:
     assert table.append(6) == []
     twin = table.fork()
     [copy] = twin.append(1)
-    assert copy == Copy(table.pages[1], twin.pages[1], 2)
+    assert copy == Copy(table.slot(4) // 4, twin.slot(4) // 4, 2)
     assert table.pages[0] == twin.pages[0]
     assert table.append(1) == []  # now the only holder
     assert pool.held == 3

@@ -1,0 +1,83 @@
+"""A paged decoder gives each sequence the logits that it has alone."""
+
+from math import inf
+
+import pytest
+import torch
+from torch import Tensor
+
+from addnorm.models import DecoderConfig, DecoderModel
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention.patterns import WindowPatternConfig
+from addnorm.nn.positions import ALiBiConfig, RotaryConfig
+from addnorm.serve.engine.decoder import PagedDecoder
+from addnorm.serve.engine.pages import PagePool
+from addnorm.serve.engine.schedule import Limits, Schedule
+from addnorm.serve.engine.sequence import Request
+
+VOCAB = 50
+CONFIGS = {
+    "rotary": DecoderConfig(
+        d_model=16, n_layers=2, position=RotaryConfig(), attention=AttentionConfig(n_heads=4)
+    ),
+    "alibi, one key head": DecoderConfig(
+        d_model=16,
+        n_layers=2,
+        position=ALiBiConfig(),
+        attention=AttentionConfig(n_heads=4, n_kv_heads=1),
+    ),
+    "window": DecoderConfig(
+        d_model=16,
+        n_layers=2,
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=2, pattern=WindowPatternConfig(size=5)),
+    ),
+}
+
+
+def alone(model: DecoderModel, prompt: list[int], n: int) -> list[tuple[int, Tensor]]:
+    """Greedy tokens without a cache, each with its logits."""
+    tokens, out = list(prompt), list[tuple[int, Tensor]]()
+    for _ in range(n):
+        with torch.inference_mode():
+            logits = model(torch.tensor([tokens]))[0, -1]
+        tokens.append(int(logits.argmax()))
+        out.append((tokens[-1], logits))
+    return out
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("page_size", [1, 4, 7])
+def test_logits_are_those_of_the_sequence_alone(name: str, page_size: int) -> None:
+    torch.manual_seed(0)
+    model = CONFIGS[name].build(VOCAB).eval()
+    generator = torch.Generator().manual_seed(1)
+    lengths = [1, 3, 14, 14, 22, 9]
+    prompts = [torch.randint(0, VOCAB, (n,), generator=generator).tolist() for n in lengths]
+    prompts[3][:12] = prompts[2][:12]
+    pool = PagePool(36 // page_size, page_size)
+    reach = 5.0 if name == "window" else inf
+    schedule = Schedule(pool, Limits(rows=4, chunk=6, reach=reach))
+    decoder = PagedDecoder(model, pool)
+    expected = {f"r{i}": alone(model, prompt, 9) for i, prompt in enumerate(prompts)}
+    for i, prompt in enumerate(prompts):
+        schedule.add(Request(name=f"r{i}", prompt=tuple(prompt), limit=9, n=1 + (i == 2)))
+    n_compared = 0
+    while schedule.running or schedule.n_waiting:
+        step = schedule.next_step()
+        logits = decoder.compute(step)
+        schedule.finish(step)
+        parts = [*step.decode, *([] if step.chunk is None else [step.chunk[0]])]
+        for first, row in zip(parts, logits, strict=True):
+            if first.missing:
+                continue
+            for sequence in schedule.fork(first) if first.forks else [first]:
+                token, reference = expected[sequence.request.name][len(sequence.written)]
+                torch.testing.assert_close(row, reference, atol=1e-5, rtol=1e-5)
+                n_compared += 1
+                sequence.tokens.append(token)
+                if sequence.is_full:
+                    schedule.end(sequence, "length")
+    assert n_compared == 9 * 7
+    assert pool.held == 0
+    assert schedule.n_set_aside > 0 or name == "window"
