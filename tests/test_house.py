@@ -29,6 +29,8 @@ SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
 BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
+    "nn/paged_cache.py": "serve/engine/test_decoder.py",
+    "serve/engine/sequence.py": "serve/engine/test_schedule.py",
     "tasks/classification.py": "runs/test_evaluation.py",
     "tasks/hidden.py": "runs/test_evaluation.py",
     "tasks/language.py": "runs/test_evaluation.py",

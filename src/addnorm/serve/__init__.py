@@ -1,1 +1,1 @@
-"""Serving: many requests at once, answered by one model."""
+"""Serving: many requests at once, answered by one model; the engine, which no command uses yet."""

@@ -118,7 +118,7 @@ def test_answers_of_one_request_share_the_pages_of_the_prompt() -> None:
     assert pool.held <= 8 + 4
 
 
-def test_a_chunk_is_read_beside_the_sequences_that_are_written() -> None:
+def test_a_chunk_is_read_in_the_steps_of_sequences_that_are_written() -> None:
     pool = PagePool(64, page_size=4)
     schedule, model = Schedule(pool, Limits(chunk=8)), Paged(pool)
     first = schedule.add(request("first", [5], 40))

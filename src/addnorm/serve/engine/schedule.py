@@ -165,7 +165,7 @@ class Schedule:
     # Steps.
 
     def next_step(self) -> Step:
-        """Choose what is computed next, and take the pages for it.
+        """Choose the tokens of the next step, and take the pages for them.
 
         The sequences that joined first are served first, so that the oldest always makes progress.
         """
