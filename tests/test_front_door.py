@@ -268,7 +268,7 @@ MISTAKES = {
     "an.load('gpt2').generate(['a', 2])": "texts[1] = 2 is not a string",
     "an.load('gpt2').generate('a', stop=5)": "stop = 5: give a string or a list of strings",
     "an.load('gpt2').generate('a', max_new_token=4)": "Did you mean 'max_new_tokens'? "
-    "Valid: texts, max_new_tokens, stop, decoding, beams, n_best, length_penalty,",
+    "Valid: texts, decoding, beams, n_best, length_penalty, early_stopping,",
     "an.load('gpt2').stream(['a', 'b'])": "text = ['a', 'b']: give one text, a string",
     "an.load('gpt2').hidden_states(['a'])": "give one text, a string",
     "an.load('gpt2').generate({'a': 1})": "texts = {'a': 1}: give a string or a list of strings",

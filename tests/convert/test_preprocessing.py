@@ -426,7 +426,7 @@ def test_an_exported_model_classifies_files_as_the_run_does(
         assert ours[0] == pytest.approx(theirs, abs=1e-4 if n < len(shapes) else 0.2)
     if data is WIDE:
         [other] = pictures(tmp_path, (32, 48, 3))
-        with pytest.raises(InputError, match="makes it 32 × 48 pixels, and the model reads 16"):
+        with pytest.raises(InputError, match="makes it 32 × 48 pixels, but the model reads 16"):
             list(classify_files(Run.open(tmp_path / "hf"), [other]))
 
 

@@ -42,6 +42,7 @@ from addnorm.runs.options import Form
 from addnorm.runs.recipes.chat_template import write_template
 from addnorm.runs.saving import write_for_use
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.of_model import task_of_head
 from addnorm.tasks.registry import TASKS
 
 GGUF: dict[torch.dtype, Dtype] = {
@@ -66,10 +67,11 @@ def export_run(run: TrainedModel, out: Path, *, to: Form, family: str | None = N
         raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
     if family is not None and to != "hf":
         raise InputError(f"a family is chosen for hf alone: leave it out with {to}")
-    if not any(type(run.task_value) is type(ours) for ours in TASKS.values()):
+    task = task_of_head(run.recipe.model.head)
+    if task is not None and type(task) not in map(type, TASKS.values()):
         raise InputError(
-            f"{run.name}: {run.task} is a custom task, for which no other library has a form: use "
-            f"`{run.task_value.command}`"
+            f"{run.name}: {task.name} is a custom task, for which no other library has a form: use "
+            f"`{task.command}`"
         )
     facts = facts_of(run)
     lines = WRITERS[to](run, out, family)

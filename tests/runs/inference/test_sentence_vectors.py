@@ -234,7 +234,7 @@ def test_a_saved_and_a_swapped_run_carry_them_too(minilm: Path, tmp_path: Path) 
     run.save(tmp_path / "run")
     assert_close(addnorm.load(tmp_path / "run").embed(TEXTS), run.embed(TEXTS), rtol=0, atol=0)
     options = SwapOptions(sets=("norm.eps=1e-3",))
-    swap_run(Run.open(tmp_path / "run"), tmp_path / "swapped", options)
+    swap_run(addnorm.load(tmp_path / "run"), tmp_path / "swapped", options)
     swapped = addnorm.load(tmp_path / "swapped").embed(TEXTS)
     assert swapped.shape == run.embed(TEXTS).shape
     assert_close(swapped.norm(dim=1), torch.ones(len(TEXTS)))
