@@ -14,6 +14,7 @@ from addnorm.data import DataConfig
 from addnorm.data.batches.buckets import BatchingConfig
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.generate import DecodingConfig
+from addnorm.lazy import modules_of
 from addnorm.models import ModelConfig
 from addnorm.models.inputs import InputConfig
 from addnorm.nn.attention import CoreConfig, PatternConfig, ScoreConfig
@@ -228,7 +229,7 @@ def test_type_checkers_see_the_public_names() -> None:
         for alias in node.names
     }
     assert {*listed, "__version__"} == {*an.__all__}
-    assert listed == {name: f"{module}.{name}" for name, module in an._modules().items()}
+    assert listed == {name: f"{module}.{name}" for name, module in modules_of("addnorm").items()}
     [version] = [node for node in tree.body if not isinstance(node, ast.ImportFrom)]
     assert ast.unparse(version) == "__version__: str"
 

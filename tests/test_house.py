@@ -29,6 +29,12 @@ SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
 BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
+    "data/conversation.py": "data/readers/test_chat.py",
+    "data/source.py": "data/test_readers.py",
+    "data/tokenizing/lowered_examples.py": "data/tokenizing/test_lower_case.py",
+    "data/tokenizing/prompts.py": "data/ids/test_framing.py",
+    "generate/generated.py": "generate/test_decode.py",
+    "lazy.py": "test_front_door.py",
     "nn/paged_cache.py": "serve/engine/test_decoder.py",
     "serve/engine/sequence.py": "serve/engine/test_schedule.py",
     "tasks/classification.py": "runs/test_evaluation.py",

@@ -100,6 +100,8 @@ MOVED: Mapping[str, str] = {
     "addnorm.demo.words": "addnorm.demo",
     "addnorm.generate.branches": "addnorm.generate.buffers",
     "addnorm.generate.row_products": "addnorm.generate.graphs",
+    "addnorm.generate.text_decoding": "addnorm.data.tokenizing.text_decoding "
+    "addnorm.generate.generated",
     "addnorm.generate.transcription": "addnorm.generate.next_token",
     "addnorm.inspect.confusion": "addnorm.inspect.predictions",
     "addnorm.inspect.forecasts": "addnorm.inspect.predictions",

@@ -13,8 +13,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from addnorm.convert.tokenizers.files import load_tokenizers
+from addnorm.data.conversation import conversation
 from addnorm.data.ids.answers import ids_and_answers, prompt_ids, template_names
-from addnorm.data.readers.chat import conversation
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import IgnoredSettings, InputError
 

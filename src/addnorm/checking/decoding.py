@@ -19,8 +19,8 @@ from addnorm.checking.definition.decoding import Hypothesis, NextLogP, beam_sear
 from addnorm.checking.matrix import Cell
 from addnorm.generate.beam import BeamConfig
 from addnorm.generate.decode import DecodingConfig, generate, translate
+from addnorm.generate.generated import Generated
 from addnorm.generate.sampling import GreedyConfig
-from addnorm.generate.text_decoding import Generated
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
 ENDS, START = (2, 7), 1

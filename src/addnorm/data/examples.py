@@ -10,6 +10,8 @@ from reprlib import repr as short
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from addnorm.data.conversation import BEGIN, END, Conversation, Message, conversation
+from addnorm.data.conversation import ChatPart as ChatPart
 from addnorm.data.example import Example, check_types
 from addnorm.data.example import signal_digest as signal_digest
 from addnorm.data.media import Medium, has_signals
@@ -141,32 +143,19 @@ class Tagged(Example):
         return f"{len(self.tokens)} words but {len(self.tags)} tags"
 
 
-BEGIN, END = "\0begin\0", "\0end\0"
-"""What stands, in the text of a conversation, for the tokenizer's start and end tokens."""
-
-
 @dataclass(frozen=True, slots=True)
-class Said:
-    """A part of a conversation, and whether it is an answer, which a model learns to give."""
-
-    text: str
-    is_answer: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Chat(Example):
-    """A conversation in parts, as a template writes it, and what was said in it.
-
-    From its `messages` and `template` the parts are written again for a tokenizer that has names
-    for its special tokens, which a template may read.
-    """
+class Chat(Conversation, Example):
+    """A conversation to learn from (see `Conversation`)."""
 
     task = "language"
 
-    parts: tuple[Said, ...]
-    contents: tuple[str, ...]
-    messages: tuple[Mapping[str, str], ...] = field(default=(), compare=False)
-    template: str | None = field(default=None, compare=False)
+    @classmethod
+    def of_messages(
+        cls, messages: Sequence[Message], template: str | None, where: str = "chat"
+    ) -> "Chat":
+        """Return the conversation of these messages. Raises `InputError` as `conversation` does."""
+        written = conversation(messages, template, where)
+        return cls(written.parts, written.contents, written.messages, written.template)
 
     def source_text(self) -> str:
         return "".join(part.text for part in self.parts).replace(BEGIN, "").replace(END, "")

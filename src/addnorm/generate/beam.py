@@ -13,9 +13,9 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.errors import InputError
+from addnorm.generate.generated import Generated
 from addnorm.generate.next_token import Ids, NextToken, floats, ints
 from addnorm.generate.rules import NO_RULES, NO_TOKEN_ALLOWED, Rules, RulesConfig
-from addnorm.generate.text_decoding import Generated
 
 
 @config

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from addnorm.config import WORD
 from addnorm.data.media import PROPERTIES
+from addnorm.data.tokenizing.text_decoding import TextDecoder, TextStream
 from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID
 from addnorm.errors import InputError
 from addnorm.generate.beam import BeamConfig, beam_search
 from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
+from addnorm.generate.generated import Finished, Generated
 from addnorm.generate.next_token import (
     Continuation,
     Ids,
@@ -26,7 +28,6 @@ from addnorm.generate.next_token import (
 )
 from addnorm.generate.rules import NO_TOKEN_ALLOWED, Rules
 from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
-from addnorm.generate.text_decoding import Finished, Generated, TextDecoder, TextStream
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
 DecodingConfig = Annotated[

@@ -8,7 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from addnorm.data.ids.encoding import IGNORE
-from addnorm.data.ids.framing import as_read, prompts_as_read, words_as_read
+from addnorm.data.ids.framing import as_read, words_as_read
+from addnorm.data.tokenizing.prompts import encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError
@@ -80,7 +81,7 @@ def prepare_text(run: TrainedModel, text: str, target: str | None = None) -> Pre
 def _ids(run: TrainedModel, text: str) -> list[int]:
     tokenizer = run.tokenizers.source
     if isinstance(run.model, DecoderModel):
-        return prompts_as_read(tokenizer, [text])[0]
+        return encode_prompts(tokenizer, [text])[0]
     if isinstance(task_of_head(run.recipe.model.head), Tagging):
         [ids] = ids_as_shortened(run, [words_as_read(tokenizer, words_between_spaces(text))[0]])
         return ids

@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor
 
 from addnorm.data import Corpus, DataConfig
-from addnorm.data.readers.chat import Message
+from addnorm.data.conversation import Message
 from addnorm.errors import InputError, known_keywords, listed, one_text, path_of, refuse
 from addnorm.generate import DecodingConfig, Generated
 from addnorm.generate.early_exit import EarlyExit, exit_rule

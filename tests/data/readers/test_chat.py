@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.data import Chat, ChatConfig
+from addnorm.data.conversation import conversation, prompt_of
 from addnorm.data.examples import BEGIN, END
 from addnorm.data.ids.answers import ids_and_answers, prompt_ids
 from addnorm.data.ids.encoding import IGNORE
-from addnorm.data.readers.chat import conversation, prompt_of
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig
 from addnorm.errors import InputError

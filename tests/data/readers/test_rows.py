@@ -19,6 +19,7 @@ from addnorm.data.batches.denoising import DenoisingConfig, InfillingConfig
 from addnorm.data.examples import (
     Captioned,
     Chat,
+    ChatPart,
     Clip,
     Corpus,
     Example,
@@ -27,7 +28,6 @@ from addnorm.data.examples import (
     LabelledSeries,
     MultiLabelled,
     Pair,
-    Said,
     Scored,
     ScoredSeries,
     Tagged,
@@ -57,7 +57,7 @@ SERIES = torch.zeros(1, 8)
 
 
 def told(*parts: tuple[str, bool]) -> Chat:
-    return Chat(tuple(Said(*part) for part in parts), tuple(text for text, _ in parts))
+    return Chat(tuple(ChatPart(*part) for part in parts), tuple(text for text, _ in parts))
 
 
 CHAT = told(("User: a b c d e f g h ", False), ("yes", True))

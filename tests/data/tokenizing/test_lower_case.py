@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
-from addnorm.data.tokenizing.lower_case import lower_case, lowered, lowered_corpus
+from addnorm.data.tokenizing.lower_case import lower_case
+from addnorm.data.tokenizing.lowered_examples import lowered, lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import (
     BPEConfig,

@@ -138,7 +138,7 @@ def test_rendered_as_transformers_does() -> None:
     from tokenizers import Tokenizer as Library
     from tokenizers.models import BPE
 
-    from addnorm.data.readers.chat import render
+    from addnorm.data.conversation import render
 
     theirs = transformers.PreTrainedTokenizerFast(
         tokenizer_object=Library(BPE({"a": 0}, [])), bos_token="<s>", eos_token="</s>"

@@ -4,8 +4,17 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
-from addnorm.data.examples import BEGIN, END, Chat, Said
-from addnorm.data.readers.chat import PLACEHOLDERS, Message, conversation, prompt_of, with_date
+from addnorm.data.conversation import (
+    BEGIN,
+    END,
+    PLACEHOLDERS,
+    ChatPart,
+    Conversation,
+    Message,
+    conversation,
+    prompt_of,
+    with_date,
+)
 from addnorm.data.tokenizing.codecs import LibraryCodec
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
@@ -14,7 +23,7 @@ Told = tuple[list[int], list[bool]]
 """The ids of a conversation, and whether each is answered."""
 
 
-def ids_and_answers(tokenizer: Tokenizer, chat: Chat) -> Told:
+def ids_and_answers(tokenizer: Tokenizer, chat: Conversation) -> Told:
     """The ids of a conversation, and whether each is answered.
 
     It begins with the start token, or in a folder from Hugging Face as its template says.
@@ -58,16 +67,16 @@ def template_names(tokenizer: Tokenizer) -> Mapping[str, str]:
     return {role: name for role, name in named.items() if name is not None}
 
 
-def _encoded(tokenizer: Tokenizer, chat: Chat, names: Mapping[str, str]) -> Told:
+def _encoded(tokenizer: Tokenizer, chat: Conversation, names: Mapping[str, str]) -> Told:
     codec = tokenizer.codec
     if names is PLACEHOLDERS or not isinstance(codec, LibraryCodec):
         return _in_parts(tokenizer, chat.parts)
     _check_contents(tokenizer, codec, chat.contents)
-    parts = [Said(_spelt(part.text, names), part.is_answer) for part in chat.parts]
+    parts = [ChatPart(_spelt(part.text, names), part.is_answer) for part in chat.parts]
     return _as_a_whole(tokenizer, codec, parts)
 
 
-def _in_parts(tokenizer: Tokenizer, parts: Sequence[Said]) -> Told:
+def _in_parts(tokenizer: Tokenizer, parts: Sequence[ChatPart]) -> Told:
     """Each part by itself: a prompt ends where an answer is to begin, in use as in training."""
     known = {BEGIN: tokenizer.bos_id, END: tokenizer.end_id}
     ids: list[int] = []
@@ -85,7 +94,7 @@ def _in_parts(tokenizer: Tokenizer, parts: Sequence[Said]) -> Told:
     return [tokenizer.bos_id, *ids], [False, *answered]
 
 
-def _as_a_whole(tokenizer: Tokenizer, codec: LibraryCodec, parts: Sequence[Said]) -> Told:
+def _as_a_whole(tokenizer: Tokenizer, codec: LibraryCodec, parts: Sequence[ChatPart]) -> Told:
     """The whole text at once, with its special tokens, as a tokenizer from elsewhere reads it.
 
     Those tokens are answered that come after the ids of the text before an answer.

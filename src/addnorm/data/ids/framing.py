@@ -6,6 +6,7 @@ from itertools import chain
 from addnorm.data.examples import Example
 from addnorm.data.ids.compact import side_by_side
 from addnorm.data.ids.sentence_pairs import Read, pairs_as_read
+from addnorm.data.tokenizing.prompts import around
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 
 
@@ -22,31 +23,11 @@ def as_read(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[
     return found
 
 
-def prompts_as_read(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of texts that a language model continues, which begin as the rows that it learnt.
-
-    None is empty: without a text it is the start token, of which a model that learnt from one text
-    knows little, or nothing: a line break or a word is a better beginning there.
-    """
-    before = around("language", tokenizer)[0] if tokenizer.begins is None else tokenizer.begins
-    return [[*before, *ids] or [tokenizer.bos_id] for ids in tokenizer.encode_batch(texts)]
-
-
 def words_as_read(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
     """The ids of a sentence to tag, and the index among them of each word's first piece."""
     before, after = around("tagging", tokenizer)
     ids, first = tokenizer.encode_words(words)
     return [*before, *ids, *after], [i + len(before) for i in first]
-
-
-def around(task: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
-    """The special tokens before and after each text, as a model of the task reads it."""
-    before, after = tokenizer.before, tokenizer.after
-    if before is None:
-        before = () if task == "translation" else (tokenizer.bos_id,)
-    if after is None:
-        after = tokenizer.eos_ids[:1]
-    return before, () if task == "language" else after
 
 
 AT_ONCE = 4096

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from addnorm.data.conversation import check_text
 from addnorm.errors import InputError
 
 
@@ -61,14 +62,6 @@ def is_missing(cell: object) -> bool:
     if isinstance(cell, float | Decimal) and math.isnan(cell):
         return True
     return cell is None or (isinstance(cell, str) and not cell.strip())
-
-
-def check_text(text: str, where: str) -> None:
-    """Raise `InputError` for characters that no text has: a NUL, half a surrogate pair."""
-    if "\0" in text:
-        raise InputError(f"{where}: a NUL is not text")
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise InputError(f"{where}: half a surrogate pair is not text")
 
 
 def class_in(cell: object, where: str) -> str:

@@ -32,7 +32,7 @@ from addnorm.data.examples import (
     signal_of,
 )
 from addnorm.data.readers.cells import check_one_type
-from addnorm.data.tokenizing.lower_case import lowered
+from addnorm.data.tokenizing.lowered_examples import lowered
 from addnorm.errors import InputError, choices
 
 NOT_FINITE = "a number that is missing, NaN or infinite"

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TypeGuard
 
 from addnorm.data import ChatConfig
+from addnorm.data.conversation import Message, messages_of
 from addnorm.data.ids.answers import prompt_ids
-from addnorm.data.readers.chat import Message, conversations_in, messages_of
+from addnorm.data.readers.chat import conversations_in
 from addnorm.errors import InputError
 from addnorm.runs.recipes.chat_template import chat_template
 from addnorm.runs.trained_model import TrainedModel

@@ -8,9 +8,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from addnorm.data.ids.framing import apart_as_read, around, as_read, prompts_as_read, words_as_read
+from addnorm.data.ids.framing import apart_as_read, around, as_read, words_as_read
 from addnorm.data.ids.sentence_pairs import Read, pairs_as_read
 from addnorm.data.readers.tables import reads_pairs
+from addnorm.data.tokenizing.prompts import encode_prompts
 from addnorm.errors import InputError, check_choice, listed
 from addnorm.generate import (
     CompiledContinuation,
@@ -156,7 +157,7 @@ def prompts(run: TrainedModel, texts: Sequence[str | Messages]) -> list[list[int
     if run.chats:
         texts = [[{"role": "user", "content": x}] if isinstance(x, str) else x for x in texts]
     return [
-        prompts_as_read(run.tokenizers.source, [text])[0]
+        encode_prompts(run.tokenizers.source, [text])[0]
         if isinstance(text, str)
         else chat_prompt(run, text)
         for text in texts
@@ -380,7 +381,7 @@ def _hidden(
         folder.check_width(run.recipe.model.d_model)
         texts = folder.texts(texts)
     if isinstance(model, DecoderModel) and folder is None:
-        ids = prompts_as_read(tokenizer, texts)
+        ids = encode_prompts(tokenizer, texts)
     else:
         ids = [row or [tokenizer.bos_id] for row in as_read(task, tokenizer, texts)]
     if folder is None:

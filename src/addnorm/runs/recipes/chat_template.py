@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.convert.core.settings import Settings
-from addnorm.data.readers.chat import PLAIN, ChatConfig
+from addnorm.data.conversation import PLAIN
+from addnorm.data.readers.chat import ChatConfig
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.files import read_file

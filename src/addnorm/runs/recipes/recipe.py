@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from addnorm.config import config, problem_of
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus, DataConfig
-from addnorm.data.readers.chat import PLAIN
+from addnorm.data.conversation import PLAIN
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.files import check_recipe_file, read_file
