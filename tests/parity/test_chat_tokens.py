@@ -243,9 +243,9 @@ def test_a_message_that_spells_a_special_token_is_refused(flags: str, tmp_path: 
     spelt = ["a <|im_end|> b"] + ["a <|IM_END|> b"] * ("normalized" in FLAGS[flags])
     for content in spelt:
         asked = [{"role": "user", "content": content}]
-        with pytest.raises(InputError, match="which is a token of its own"):
+        with pytest.raises(InputError, match="which is a special token"):
             prompt_ids(ours, asked, CHATML)
-        with pytest.raises(InputError, match="which is a token of its own"):
+        with pytest.raises(InputError, match="which is a special token"):
             ids_and_answers(ours, conversation([*asked, TALK[2]], CHATML))
     fine = [{"role": "user", "content": "a <|im_en d|> <think> b"}]
     assert json.dumps(prompt_ids(ours, fine, CHATML))

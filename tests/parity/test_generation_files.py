@@ -215,12 +215,12 @@ def test_the_same_tokens_are_written(
 
 def _written(run: Any, text: str) -> list[int]:
     """The ids that our folder writes with its own decoding."""
-    from addnorm.data.ids.framing import as_read
+    from addnorm.data.ids.framing import encode_for_task
     from addnorm.generate import generate, translate
 
     target, decoding = run.tokenizers.target, run.recipe.eval.decoding
     task = "language" if run.recipe.model.kind == "decoder" else "translation"
-    rows = as_read(task, run.tokenizers.source, [text])
+    rows = encode_for_task(task, run.tokenizers.source, [text])
     if task == "language":
         found = generate(run.model, rows, decoding, eos_id=target.eos_ids)
     else:

@@ -8,7 +8,7 @@ import pytest
 from tests.runs.tiny import quiet, said, train_tiny, write_recipe
 
 from addnorm.data import TextConfig
-from addnorm.data.ids import cache as stored
+from addnorm.data.ids import cache as text_cache
 from addnorm.data.ids.compact import Compact
 from addnorm.errors import InputError
 from addnorm.runs.encoded_data import read_data
@@ -27,7 +27,7 @@ FILES = ("model.safetensors", "tokenizer.json", "metrics.jsonl")
 @pytest.fixture
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """From here on small texts are kept too, in this folder."""
-    monkeypatch.setattr(stored, "SMALLEST", 0)
+    monkeypatch.setattr(text_cache, "SMALLEST", 0)
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "data"
 
@@ -59,7 +59,7 @@ def test_a_run_is_the_same_with_the_cache_and_without(
     folders[0].mkdir()
     runs = [train_tiny(folders[0], "language", **batching(way))]
     scores = [evaluate_on(Run.open(runs[0]))]
-    monkeypatch.setattr(stored, "SMALLEST", 0)
+    monkeypatch.setattr(text_cache, "SMALLEST", 0)
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
     recipe = read_recipe(folders[0] / "language.toml", batching(way))
     for folder in folders[1:]:

@@ -13,7 +13,7 @@ import torch
 from tests.test_house import write_gpt2
 
 from addnorm.data import Labelled
-from addnorm.data.ids.framing import as_read
+from addnorm.data.ids.framing import encode_for_task
 from addnorm.data.readers.constructors import labelled, text
 from addnorm.errors import InputError, listed, path_of
 from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
@@ -119,7 +119,7 @@ def test_vectors_are_those_of_the_hidden_states(task: str, run_of: RunOf) -> Non
         torch.testing.assert_close(run.embed(one), mean[i], atol=1e-6, rtol=1e-5)
     assert mean.shape == (3, 16)
     assert run.embed([]).shape == (0, 16)
-    [ids] = as_read("classification", run.tokenizers.source, ["a red cat"])
+    [ids] = encode_for_task("classification", run.tokenizers.source, ["a red cat"])
     if isinstance(run.model, EncoderModel):
         with torch.no_grad():
             expected, _ = run.model.hidden(torch.tensor([ids]))

@@ -50,7 +50,7 @@ def test_the_loss_of_tokens_equals_its_definition(
     model = DecoderConfig(**SMALL).build(11).double()
     tokens = torch.randint(11, (3, 5))
     targets = torch.randint(11, (3, 5)).index_put((torch.tensor([0, 2]),), torch.tensor(-100))
-    batch = Batch.of({"tokens": tokens}, targets, [0, 1, 2]).twice()
+    batch = Batch.of({"tokens": tokens}, targets, [0, 1, 2]).doubled()
     config = TrainConfig(steps=1, r_drop=3.0, label_smoothing=smoothing)
     objective = Objective.of(config, model, [])
     torch.manual_seed(3)
@@ -67,7 +67,7 @@ def test_the_loss_of_classes_equals_its_definition(head: Any) -> None:
     model = EncoderConfig(head=head, **SMALL).build(8, 3).double()
     tagging = isinstance(head, TaggingHeadConfig)
     targets = torch.tensor([[0, 2, -100], [1, 0, 0]]) if tagging else torch.tensor([2, 0])
-    batch = Batch.of({"inputs": torch.randint(8, (2, 3))}, targets, [0, 1]).twice()
+    batch = Batch.of({"inputs": torch.randint(8, (2, 3))}, targets, [0, 1]).doubled()
     objective = Objective.of(TrainConfig(steps=1, r_drop=1.5), model, [])
     torch.manual_seed(5)
     loss = objective(model, batch.inputs, batch.targets)
@@ -80,7 +80,7 @@ def test_the_loss_of_classes_equals_its_definition(head: Any) -> None:
 def test_the_loss_of_exits_is_their_mean() -> None:
     model = DecoderConfig(**dict(SMALL, n_layers=2), exits=(1,)).build(11).double()
     tokens = torch.randint(11, (2, 5))
-    batch = Batch.of({"tokens": tokens}, tokens, [0, 1]).twice()
+    batch = Batch.of({"tokens": tokens}, tokens, [0, 1]).doubled()
     objective = Objective.of(TrainConfig(steps=1, r_drop=2.0), model, [])
     torch.manual_seed(5)
     loss = objective(model, batch.inputs, batch.targets)
@@ -98,9 +98,9 @@ def test_pairs_of_texts_stay_together() -> None:
     model = EncoderConfig(head=head, **dict(SMALL, dropout=0.0)).build(8, 3).double()
     batch = Batch.of({"inputs": torch.randint(8, (6, 3))}, torch.tensor([2, 0, 1]), [0, 1, 2])
     plain = Objective.of(TrainConfig(steps=1), model, [])(model, batch.inputs, batch.targets)
-    twice = batch.twice()
+    doubled = batch.doubled()
     objective = Objective.of(TrainConfig(steps=1, r_drop=2.0), model, [])
-    assert_close(objective(model, twice.inputs, twice.targets), plain)
+    assert_close(objective(model, doubled.inputs, doubled.targets), plain)
 
 
 def test_without_dropout_it_is_cross_entropy() -> None:
@@ -108,26 +108,26 @@ def test_without_dropout_it_is_cross_entropy() -> None:
     tokens = torch.randint(11, (3, 5))
     batch = Batch.of({"tokens": tokens}, tokens, [0, 1, 2])
     plain = Objective.of(TrainConfig(steps=1), model, [])(model, batch.inputs, tokens)
-    twice = batch.twice()
+    doubled = batch.doubled()
     objective = Objective.of(TrainConfig(steps=1, r_drop=2.0), model, [])
-    assert_close(objective(model, twice.inputs, twice.targets), plain)
+    assert_close(objective(model, doubled.inputs, doubled.targets), plain)
 
 
 def test_a_doubled_batch_repeats_all_examples() -> None:
     soft = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
     batch = Batch({"inputs": torch.tensor([[1], [2]])}, torch.tensor([0, 1]), 2, [7, 9], soft)
-    twice = batch.twice()
-    assert twice.inputs["inputs"].tolist() == [[1], [2], [1], [2]]
-    assert twice.targets.tolist() == [0, 1, 0, 1]
-    assert (twice.n_tokens, twice.indices) == (4, [7, 9, 7, 9])
-    assert twice.soft_targets is not None
-    assert torch.equal(twice.soft_targets, soft[[0, 1, 0, 1]])
+    doubled = batch.doubled()
+    assert doubled.inputs["inputs"].tolist() == [[1], [2], [1], [2]]
+    assert doubled.targets.tolist() == [0, 1, 0, 1]
+    assert (doubled.n_tokens, doubled.indices) == (4, [7, 9, 7, 9])
+    assert doubled.soft_targets is not None
+    assert torch.equal(doubled.soft_targets, soft[[0, 1, 0, 1]])
 
 
 @pytest.mark.parametrize("targets", [torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool)])
 def test_numbers_and_several_labels_are_rejected(targets: torch.Tensor) -> None:
     model = EncoderConfig(head=ClassificationHeadConfig(), **SMALL).build(8, 3)
-    batch = Batch.of({"inputs": torch.zeros(2, 4, dtype=torch.long)}, targets, [0, 1]).twice()
+    batch = Batch.of({"inputs": torch.zeros(2, 4, dtype=torch.long)}, targets, [0, 1]).doubled()
     objective = Objective.of(TrainConfig(steps=1, r_drop=1.0), model, [])
     with pytest.raises(InputError, match=r"r_drop = 1\.0 compares probabilities of classes"):
         objective(model, batch.inputs, batch.targets)

@@ -1,4 +1,4 @@
-"""An example: what every kind of data to learn from says of itself."""
+"""The base class of examples: methods that give the inputs and targets of one."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -18,9 +18,9 @@ E = TypeVar("E", bound="Example")
 
 
 class Example:
-    """One thing to learn from: a frozen dataclass of any kind, which describes itself.
+    """One example to learn from: a frozen dataclass whose methods give its inputs and targets.
 
-    A kind of your own is a subclass with its fields; it overrides the methods that are of it.
+    A custom kind is a subclass with its fields, which overrides the methods that concern it.
     """
 
     __slots__ = ()
@@ -28,46 +28,46 @@ class Example:
     task: ClassVar[str]
     """The name of the task that such examples are usually for."""
     medium: ClassVar[Medium] = "text"
-    """What is read of an example."""
+    """The medium of the input."""
     writes: ClassVar[bool] = False
-    """Whether a text is to be written, for which there must be a tokenizer."""
+    """Whether the target is a text, which needs a tokenizer."""
     targets: ClassVar[tuple[str, ...]] = ()
-    """The fields that a model learns to predict; their defaults mean that it is asked for them."""
+    """The fields that a model learns to predict; an example to predict has their defaults."""
 
     def source_text(self) -> str:
-        """The text that is read; empty where none is."""
+        """Return the input text; empty for other inputs."""
         return ""
 
     def second_text(self) -> str:
-        """The text that is read after the first, of two; else empty."""
+        """Return the second of two input texts; else empty."""
         return ""
 
     def target_text(self) -> str:
-        """The text to write: a translation, caption or transcript; else empty."""
+        """Return the target text: a translation, caption or transcript; else empty."""
         return ""
 
     def target_labels(self) -> tuple[str, ...]:
-        """The class, labels or tags; empty for other targets."""
+        """Return the class, labels or tags; empty for other targets."""
         return ()
 
     def target_numbers(self) -> tuple[float, ...]:
-        """The numbers to predict; empty for other targets."""
+        """Return the numbers to predict; empty for other targets."""
         return ()
 
     def words(self) -> tuple[str, ...]:
-        """The words to tag; empty for other tasks."""
+        """Return the words to tag; empty for other tasks."""
         return ()
 
     def signal(self) -> Shaped[Tensor, "channels *size"] | None:
-        """The numbers of an image, a clip or a series that is read whole."""
+        """Return the numbers of an image, a clip or a whole series; None for text."""
         return None
 
     def problem(self) -> str | None:
-        """What is wrong with the values of its fields, besides texts; None if nothing is."""
+        """Return a description of a wrong value of a field other than a text; None if all fit."""
         return None
 
     def digest(self) -> str | None:
-        """A digest of the input, by which equal examples are found; None if none are compared."""
+        """Return a digest of the input, to find equal examples; None if they are not compared."""
         if self.signal() is not None:
             return signal_digest(self)
         read = "\0".join([*self.words()] or [self.source_text(), self.second_text()])
@@ -75,37 +75,37 @@ class Example:
 
     @classmethod
     def label_names(cls, examples: Iterable["Example"]) -> tuple[str, ...]:
-        """What the outputs of a model stand for: by default all labels of the examples, sorted."""
+        """Return the names of a model's outputs: by default all labels of the examples, sorted."""
         labels = {label for example in examples for label in example.target_labels()}
         return tuple(sorted(label for label in labels if label.strip()))
 
     @classmethod
     def may_lack_targets(cls) -> bool:
-        """Whether there are examples without targets, to predict them: those have defaults."""
-        learnt = (one for one in _fields(cls) if one.name in cls.targets)
+        """Return whether examples to predict may lack targets: every target has a default."""
+        learnt = (field for field in _fields(cls) if field.name in cls.targets)
         return bool(cls.targets) and not any(map(_is_needed, learnt))
 
     @classmethod
     def to_predict(cls: type[E], inputs: Mapping[str, Any]) -> E:
-        """The example of these fields, whose targets are to be predicted and have defaults.
+        """Return an example to predict from its inputs; its targets have their defaults.
 
         Raises `InputError` as `of` does.
         """
-        return cls.of(inputs, "its inputs", [one.name for one in _inputs(cls)])
+        return cls.of(inputs, "its inputs", [field.name for field in _inputs(cls)])
 
     @classmethod
     def of(cls: type[E], values: Mapping[str, Any], where: str, names: Sequence[str] = ()) -> E:
-        """The example of these fields, of which only `names` may be given; by default all.
+        """Return the example with these fields, of which only `names` may be given; by default all.
 
         Lists become tuples. Raises `InputError` for a field that is missing, does not exist, or is
         not text where it has to be.
         """
-        fields = [one for one in _fields(cls) if not names or one.name in names]
-        valid = [one.name for one in fields]
+        fields = [field for field in _fields(cls) if not names or field.name in names]
+        valid = [field.name for field in fields]
         for name in values:
             if name not in valid:
                 raise InputError(f"{name} is not a field of {where}.{choices(name, valid)}")
-        missing = [one.name for one in fields if _is_needed(one) and one.name not in values]
+        missing = [field.name for field in fields if _is_needed(field) and field.name not in values]
         if missing:
             raise InputError(f"{' and '.join(missing)} missing: give {', '.join(valid)}")
         given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
@@ -115,14 +115,14 @@ class Example:
 
 
 def _inputs(kind: type[Example]) -> list[Any]:
-    """The fields that are not targets."""
-    return [one for one in _fields(kind) if one.name not in kind.targets]
+    """Return the fields that are not targets."""
+    return [field for field in _fields(kind) if field.name not in kind.targets]
 
 
 def kind_named(name: str) -> type[Example]:
-    """The imported kind of example with this name, or `module:Class`.
+    """Return the imported kind of example with this name, or `module:Class`.
 
-    Raises `InputError`, with the nearest name, if there is none.
+    Raises `InputError` with the nearest name for an unknown one.
     """
     kinds = {kind.__name__: kind for kind in _below(Example)}
     if name in kinds:
@@ -137,7 +137,7 @@ def kind_named(name: str) -> type[Example]:
 
 
 def _below(kind: type[Example]) -> Iterator[type[Example]]:
-    """All imported subclasses; of a class with slots the last, which has them."""
+    """Yield all imported subclasses; a class with slots is the last of its name."""
     for below in kind.__subclasses__():
         yield below
         yield from _below(below)
@@ -145,17 +145,17 @@ def _below(kind: type[Example]) -> Iterator[type[Example]]:
 
 @cache
 def _text_fields(kind: type[Example]) -> tuple[tuple[str, Any], ...]:
-    """The fields that hold a text, perhaps none, or several, with their types; also labels."""
+    """Return the fields whose type is a text, an optional text or texts, with those types."""
     hints = get_type_hints(kind)
     return tuple(
-        (one.name, hints[one.name])
-        for one in _fields(kind)
-        if hints[one.name] in (str, str | None, tuple[str, ...])
+        (field.name, hints[field.name])
+        for field in _fields(kind)
+        if hints[field.name] in (str, str | None, tuple[str, ...])
     )
 
 
 def _strings_of(example: Example) -> Iterator[object]:
-    """Everything in an example that must be text: also its classes or tags."""
+    """Yield every value of an example that must be text, classes and tags included."""
     for name, hint in _text_fields(type(example)):
         value = getattr(example, name)
         if hint is str:
@@ -164,9 +164,9 @@ def _strings_of(example: Example) -> Iterator[object]:
             yield from (value,) if hint == str | None else value
 
 
-def _is_needed(known: Any) -> bool:
+def _is_needed(dataclass_field: Any) -> bool:
     """Whether a field has no default."""
-    return known.default is known.default_factory is MISSING
+    return dataclass_field.default is dataclass_field.default_factory is MISSING
 
 
 def _fields(kind: type[Example]) -> tuple[Any, ...]:
@@ -174,7 +174,7 @@ def _fields(kind: type[Example]) -> tuple[Any, ...]:
 
 
 def check_types(example: Example, where: str) -> None:
-    """Raise `InputError` for texts and classes that are not strings, and tags of other words."""
+    """Raise `InputError` for texts and labels that are not strings, and for other wrong values."""
     for text in _strings_of(example):
         if not isinstance(text, str):
             raise InputError(f"{where}: expected text, not {short(text)}")
@@ -183,7 +183,7 @@ def check_types(example: Example, where: str) -> None:
 
 
 def signal_digest(example: Example) -> str:
-    """A digest of the numbers of an image or a clip, by which the same one is known again."""
+    """Return a digest of the numbers of an image or a clip, to find equal ones."""
     signal = example.signal()
     assert signal is not None
     return xxhash.xxh3_128_hexdigest(signal.contiguous().numpy().tobytes())

@@ -218,7 +218,7 @@ class Captioned(Example):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transcribed(Example):
-    """A clip of sound, in log-mel features, and what is said in it."""
+    """A clip of speech, in log-mel features, and its transcript."""
 
     task = "translation"
     medium = "audio"
@@ -237,10 +237,10 @@ class Transcribed(Example):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Series(Example):
-    """A series of several variables, in units, whose steps from `start` on are to be forecast.
+    """A series of several variables, in their units, whose steps from `start` on are forecast.
 
-    NaN stands where a step or a value is missing; `places` has the line of each step. `scaling` is
-    by the training part, and a season is what repeats itself after so many steps.
+    NaN marks a missing step or value; `places` has the line of each step in its file. `scaling` is
+    computed from the training part, and `season` is the period in steps.
     """
 
     task = "forecasting"
@@ -254,13 +254,13 @@ class Series(Example):
     season: int | None = None
 
     def digest(self) -> None:
-        """The splits are parts of one series, which are not compared."""
+        """Return None: the splits are parts of one series, which are not compared."""
         return
 
     @classmethod
     def label_names(cls, examples: Iterable[Example]) -> tuple[str, ...]:
         """The names of the variables."""
-        return next((one.names for one in examples if isinstance(one, Series)), ())
+        return next((example.names for example in examples if isinstance(example, Series)), ())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -309,7 +309,7 @@ class ScoredSeries(Example):
 
 
 def wrong_number(values: Sequence[object]) -> str | None:
-    """What is wrong with one of the values as a number; None if nothing is."""
+    """Return a description of the first value that is not a number; None if all are."""
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Real):
             return f"expected a number, not {short(value)}"
@@ -317,8 +317,8 @@ def wrong_number(values: Sequence[object]) -> str | None:
 
 
 def number_names(examples: Iterable[Example]) -> tuple[str, ...]:
-    """The names of the numbers to predict: `value`, or `value_1`, `value_2` …"""
-    n = next((len(numbers) for one in examples if (numbers := one.target_numbers())), 0)
+    """Return the names of the numbers to predict: `value`, or `value_1`, `value_2` …"""
+    n = next((len(numbers) for example in examples if (numbers := example.target_numbers())), 0)
     return ("value",) if n == 1 else tuple(f"value_{i}" for i in range(1, n + 1))
 
 
@@ -326,7 +326,7 @@ EXAMPLES = (
     Text, Pair, Labelled, MultiLabelled, Scored, Tagged, Chat, Image, Clip, Captioned, Transcribed,
     Series, LabelledSeries, ScoredSeries,
 )  # fmt: skip
-"""The kinds of examples of AddNorm; others are subclasses of `Example`, too."""
+"""AddNorm's kinds of examples; a custom kind is another subclass of `Example`."""
 
 
 @dataclass(frozen=True)
@@ -334,7 +334,7 @@ class Report:
     """An account of the rows of one split: `read == used + left out`, with their locations.
 
     `left_out` maps reasons to locations (`file:line`); `shortened` lists truncated examples;
-    `skipped` counts lines that are no part of any row, such as comments, by their kind.
+    `skipped` counts lines that belong to no row, such as comments, by their kind.
     """
 
     read: int
@@ -375,9 +375,9 @@ class Corpus:
     test: Sequence[Example] = ()
     reports: Mapping[str, Report] = field(default_factory=dict[str, Report])
     pieces: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
-    """Where examples were made of several images or clips, the digests of these in each split."""
+    """The digests of the images or clips of each split, where examples are made of several."""
     lowercase: bool = False
-    """Whether all texts are in lower case: what learns from them puts other texts in it too."""
+    """Whether all texts are in lower case; a model that learns from them lower-cases its inputs."""
 
     def __post_init__(self) -> None:
         if not self.train:
@@ -386,16 +386,16 @@ class Corpus:
         if len(kinds) > 1 or not any(Example in kind.__mro__ for kind in kinds):
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
             valid = ", ".join(kind.__name__ for kind in EXAMPLES)
-            raise InputError(f"a corpus holds one kind of example of {valid}; here are {names}")
+            raise InputError(f"a corpus holds one kind of example of {valid}, not {names}")
         for split, examples in self.splits.items():
             for n, example in enumerate(examples, 1):
                 check_types(example, f"{split} example {n}")
         if len({bool(example.second_text()) for example in self._every()}) > 1:
-            raise InputError("some examples have a second text and others none")
+            raise InputError("some examples have a second text and others have none")
         sizes = {len(example.target_numbers()) for example in self._every()}
         if len(sizes) > 1:
             raise InputError(
-                f"every text needs as many values; here are {min(sizes)} and {max(sizes)}"
+                f"every text needs as many values; one has {min(sizes)}, another {max(sizes)}"
             )
 
     def _every(self) -> Iterator[Example]:
@@ -418,7 +418,7 @@ class Corpus:
 
     @property
     def medium(self) -> Medium:
-        """What the examples are made of."""
+        """The medium of the examples' input."""
         return self.kind.medium
 
     @property
@@ -428,23 +428,25 @@ class Corpus:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """All classes, labels or tags in train and valid, sorted, or the names of the numbers.
+        """The names of a model's outputs, from train and valid.
 
-        Of a series to forecast, the names of its variables. Empty for other tasks.
+        They are all classes, labels or tags, sorted; the names of the numbers to predict; or the
+        variables of a series to forecast. Empty for other tasks.
         """
         return self.kind.label_names(chain(self.train, self.valid))
 
     def source_texts(self) -> Iterator[str]:
         """The texts for training a (source) tokenizer: the training examples only."""
-        texts = ((one.source_text(), one.second_text()) for one in self.train)
-        return (text for both in texts for text in both if text)
+        texts = ((example.source_text(), example.second_text()) for example in self.train)
+        return (text for pair in texts for text in pair if text)
 
     def target_texts(self) -> Iterator[str]:
         """The texts to write in the training examples; none for other tasks."""
-        return (one.target_text() for one in self.train) if self.kind.writes else iter(())
+        return (example.target_text() for example in self.train) if self.kind.writes else iter(())
 
 
-# The methods of an example as functions, as earlier versions had them.
+# Former names: of a class, and of methods of an example that were functions.
+Said = ChatPart
 source_text = methodcaller("source_text")
 second_text = methodcaller("second_text")
 target_text = methodcaller("target_text")

@@ -1,11 +1,11 @@
-"""Media: what examples are made of, and what is true of all examples of one."""
+"""Media, such as text and images, and the properties of their examples."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 Medium = Literal["text", "images", "audio", "series"]
-"""What examples are made of."""
+"""The medium of the examples' input."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,17 +13,17 @@ class MediumProperties:
     """How examples of a medium are read."""
 
     plural: str
-    """What several of them are called."""
+    """The noun for several of them."""
     batching: str
     """The kind of batching that takes any of them."""
     tokens: bool = False
     """Whether a tokenizer reads them."""
     files: bool = False
-    """Whether each is in a file of its own."""
+    """Whether each is in a separate file."""
     padded: bool = False
-    """Whether those of several lengths stand in one batch, padded."""
+    """Whether examples of different lengths share a batch, padded."""
     frames: bool = False
-    """Whether their length is a time in frames, which bounds the length of a text about them."""
+    """Whether their length is a number of frames, which bounds the length of a target text."""
 
 
 PROPERTIES: Mapping[Medium, MediumProperties] = {
@@ -38,10 +38,10 @@ PROPERTIES: Mapping[Medium, MediumProperties] = {
 
 
 def has_signals(medium: Medium | None) -> bool:
-    """Whether examples are numbers, which no tokenizer reads; not if the medium is unknown."""
+    """Return whether examples are signals, which need no tokenizer; False for an unknown medium."""
     return medium is not None and not PROPERTIES[medium].tokens
 
 
 def has_files(medium: Medium | None) -> bool:
-    """Whether each example is in a file of its own; not if the medium is unknown."""
+    """Return whether each example is in a separate file; False for an unknown medium."""
     return medium is not None and PROPERTIES[medium].files

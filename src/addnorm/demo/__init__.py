@@ -11,7 +11,7 @@ from rich.console import Console
 from torch import Tensor
 
 from addnorm.data.examples import Pair
-from addnorm.data.ids.framing import as_read
+from addnorm.data.ids.framing import encode_for_task
 from addnorm.data.readers.dates import DatesConfig
 from addnorm.errors import InputError
 from addnorm.generate import translate
@@ -120,7 +120,7 @@ def word_attention(run: Run, source: str) -> Panel:
     """The word-level cross-attention of a translation, averaged over layers and heads."""
     model, tokenizers = run.model, run.tokenizers
     assert isinstance(model, EncoderDecoderModel)
-    [tokens] = as_read("translation", tokenizers.source, [source])
+    [tokens] = encode_for_task("translation", tokenizers.source, [source])
     [[best, *_]] = translate(model, [tokens], run.recipe.eval.decoding)
     output = [tokenizers.target.bos_id, *best.ids]
     with attention_weights(model) as by_module:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from addnorm.data.ids.encoding import IGNORE
-from addnorm.data.ids.framing import as_read, words_as_read
+from addnorm.data.ids.framing import encode_for_task, encode_words
 from addnorm.data.tokenizing.prompts import encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
@@ -83,9 +83,9 @@ def _ids(run: TrainedModel, text: str) -> list[int]:
     if isinstance(run.model, DecoderModel):
         return encode_prompts(tokenizer, [text])[0]
     if isinstance(task_of_head(run.recipe.model.head), Tagging):
-        [ids] = ids_as_shortened(run, [words_as_read(tokenizer, words_between_spaces(text))[0]])
+        [ids] = ids_as_shortened(run, [encode_words(tokenizer, words_between_spaces(text))[0]])
         return ids
-    [ids] = ids_as_shortened(run, as_read("classification", tokenizer, [text]))
+    [ids] = ids_as_shortened(run, encode_for_task("classification", tokenizer, [text]))
     return ids
 
 
@@ -93,7 +93,7 @@ def _prepare_pair(
     run: TrainedModel, model: EncoderDecoderModel, text: str, target: str | None
 ) -> PreparedText:
     source, writer = run.tokenizers.source, run.tokenizers.target
-    [ids] = ids_as_shortened(run, as_read("translation", source, [text]))
+    [ids] = ids_as_shortened(run, encode_for_task("translation", source, [text]))
     positions_for(model.source_embed, 1, ids)
     if target is None:
         decoding = run.recipe.eval.decoding
@@ -108,7 +108,7 @@ def _prepare_pair(
         ended = best.finished == "eos" or not best.ids
         target, said = best.text, [*best.ids, *(writer.eos_ids[:1] if ended else ())]
     else:
-        [said] = as_read("translation", writer, [target])
+        [said] = encode_for_task("translation", writer, [target])
     written = [writer.bos_id, *said[:-1]]
     positions_for(model.target_embed, 1, written)
     return PreparedText(

@@ -12,7 +12,7 @@ from addnorm.data.batches.batch import Batch
 from addnorm.data.examples import Tagged
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import IGNORE, numbers_of
-from addnorm.data.ids.framing import words_as_read
+from addnorm.data.ids.framing import encode_words
 from addnorm.data.ids.layout import PerToken
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.metrics import scores as metrics
@@ -47,7 +47,7 @@ class Tagging(Task):
         """The words of sentences in pieces, with the tag at the first piece of each word."""
         assert tokenizers is not None
         for i, example in enumerate(examples):
-            tokens, first = words_as_read(tokenizers.source, example.words())
+            tokens, first = encode_words(tokenizers.source, example.words())
             targets = [IGNORE] * len(tokens)
             for place, tag in zip(first, numbers_of(example.target_labels(), numbers), strict=True):
                 targets[place] = tag

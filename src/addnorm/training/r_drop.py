@@ -18,11 +18,11 @@ from addnorm.training.loss import chunks, in_groups, loss_sum
 
 
 def r_drop_sum(
-    outputs: Float[Tensor, "twice *rest"],
-    targets: Shaped[Tensor, "twice *others"],
+    outputs: Float[Tensor, "doubled *rest"],
+    targets: Shaped[Tensor, "doubled *others"],
     weight: float,
     label_smoothing: float = 0.0,
-    soft_targets: Float[Tensor, "twice classes"] | None = None,
+    soft_targets: Float[Tensor, "doubled classes"] | None = None,
 ) -> Float[Tensor, ""]:
     """`Σ ½ (CE(p) + CE(q)) + ¼ α (KL(p‖q) + KL(q‖p))` in nats, α the `weight`.
 
@@ -40,9 +40,9 @@ def r_drop_sum(
 
 def head_r_drop_sum(
     head: TokenHead,
-    x: Float[Tensor, "twice seq d_model"],
+    x: Float[Tensor, "doubled seq d_model"],
     ctx: Context,
-    targets: Int[Tensor, "twice seq"],
+    targets: Int[Tensor, "doubled seq"],
     weight: float,
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:

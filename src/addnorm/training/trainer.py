@@ -260,7 +260,7 @@ class Trainer:
         and weighted by its tokens.
         """
         recorded = record_router_logits(self.mixtures)
-        shown = batch.twice() if self.config.r_drop else batch
+        shown = batch.doubled() if self.config.r_drop else batch
         with autocast(self.config.precision, self.device), recorded as router_logits:
             loss = self.loss_of(shown.inputs, shown.targets, shown.soft_targets)
             loss = loss + batch.n_tokens * balance_loss(self.mixtures, router_logits, shown.inputs)

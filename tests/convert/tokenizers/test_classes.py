@@ -13,7 +13,7 @@ from tests.convert import vocabularies
 from tokenizers import Tokenizer as Library
 
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
-from addnorm.data.ids.sentence_pairs import pairs_as_read
+from addnorm.data.ids.sentence_pairs import encode_pairs
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import IgnoredSettings
@@ -150,7 +150,7 @@ def check(ours: Tokenizers, theirs: Any) -> None:
     for text in TEXTS:
         ids = [*one.before, *one.encode(text), *one.after]
         assert ids == theirs(text, **plain)["input_ids"], text
-    for pair, (ids, types, *_) in zip(PAIRS, pairs_as_read(one, PAIRS), strict=True):
+    for pair, (ids, types, *_) in zip(PAIRS, encode_pairs(one, PAIRS), strict=True):
         if not pair[0]:  # an empty first text is read as a single one there
             continue
         found = theirs(*pair, **plain)

@@ -23,7 +23,7 @@ from tests.convert.vocabularies import (
 from tokenizers import processors
 
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
-from addnorm.data.ids.framing import as_read, words_as_read
+from addnorm.data.ids.framing import encode_for_task, encode_words
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import (
     SPECIALS,
@@ -143,7 +143,7 @@ def test_marian_writes_with_the_pieces_of_the_target(made: Made) -> None:
     @given(anything)
     def check(text: str) -> None:
         text = text.replace("\0", "")
-        ids = as_read("translation", tokenizers.target, [text])[0]
+        ids = encode_for_task("translation", tokenizers.target, [text])[0]
         assert ids == other(text_target=text).input_ids
         assert tokenizers.target.decode(ids).strip() == other.decode(
             ids, skip_special_tokens=True, use_source_tokenizer=False
@@ -207,15 +207,15 @@ def test_ours_in_transformers(family: str, config: Any, tmp_path: Path) -> None:
     @settings(max_examples=40)
     @given(anything)
     def check(text: str) -> None:
-        [ids] = as_read(TASKS[family], ours, [text])
+        [ids] = encode_for_task(TASKS[family], ours, [text])
         assert other.encode(text) == ids
-        assert as_read(TASKS[family], again.source, [text]) == [ids]
+        assert encode_for_task(TASKS[family], again.source, [text]) == [ids]
         assert other.decode(ids, skip_special_tokens=True) == ours.decode(ids)
         assert again.source.decode(ids) == ours.decode(ids)
 
     check()
     if not isinstance(config, WordConfig):  # of which a word may be spelt as a special token
-        assert other.encode("a <eos>") == as_read(TASKS[family], ours, ["a <eos>"])[0]
+        assert other.encode("a <eos>") == encode_for_task(TASKS[family], ours, ["a <eos>"])[0]
 
 
 @hf
@@ -228,7 +228,7 @@ def test_a_target_of_its_own(tmp_path: Path) -> None:
     assert again.target.decode(again.target.encode("zyx")) == "zyx"
     assert again.target.vocab_size == target.vocab_size == 7
     assert again.source.vocab_size == source.vocab_size
-    assert theirs(tmp_path).encode("the") == as_read("translation", source, ["the"])[0]
+    assert theirs(tmp_path).encode("the") == encode_for_task("translation", source, ["the"])[0]
     save_tokenizer(tmp_path, Tokenizers(source, source), model_type="marian", max_len=9)
     assert load(tmp_path).target.vocab_size == source.vocab_size
 
@@ -241,7 +241,7 @@ def test_what_the_ids_of_gpt2_mean(tmp_path: Path) -> None:
     assert ours.special_ids == {0}
     text = "a<|endoftext|>"
     assert ours.decode(ours.encode(text)) == text
-    assert as_read("language", ours, ["the"]) == [ours.encode("the")]
+    assert encode_for_task("language", ours, ["the"]) == [ours.encode("the")]
 
 
 @pytest.mark.parametrize("make", [roberta, bert, distilbert])
@@ -254,14 +254,14 @@ def test_what_the_ids_of_an_encoder_mean(make: Any, tmp_path: Path) -> None:
     assert (ours.before, ours.after) == ((ours.bos_id,), (ours.end_id,))
     assert ours.pieces([ours.unk_id or 0])[0].lower() in ("<unk>", "[unk]")
     assert ours.pieces([ours.pad_id])[0].lower() in ("<pad>", "[pad]")
-    [ids] = as_read("classification", ours, ["the cat </s> [SEP]"])
+    [ids] = encode_for_task("classification", ours, ["the cat </s> [SEP]"])
     assert ids.count(ours.bos_id) == ids.count(ours.end_id) == 1
 
 
 def test_words_between_the_ends(tmp_path: Path) -> None:
     bert(tmp_path)
     ours = load(tmp_path).source
-    ids, first = words_as_read(ours, ["the", "quartz", "\0", "cat"])
+    ids, first = encode_words(ours, ["the", "quartz", "\0", "cat"])
     assert ids[0] == ours.bos_id
     assert ids[-1] == ours.end_id
     assert first[0] == 1

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.data.batches import shuffle as order
-from addnorm.data.batches.batch import chunks, dice
+from addnorm.data.batches.batch import chunks, epoch_random
 from addnorm.data.batches.shuffle import shuffled
 from addnorm.data.batches.windows import Cuts
 
@@ -39,7 +39,7 @@ def test_batches_made_on_demand_are_those_made_at_once(
     n: int, seq_len: int, batch_size: int, seed: int | None
 ) -> None:
     """Cut, shuffle and group, as it reads: what is left over stays last."""
-    rng = dice(seed, 3)
+    rng = epoch_random(seed, 3)
     first = rng.randrange(n) if rng else 0
     cuts = [*range(first, first + n, seq_len), first + n]
     windows = [range(i % n, i % n + j - i) for i, j in pairwise(cuts)]
@@ -47,7 +47,7 @@ def test_batches_made_on_demand_are_those_made_at_once(
     if rng:
         rng.shuffle(windows)
     expected = chunks(windows + rest, batch_size)
-    again = dice(seed, 3)
+    again = epoch_random(seed, 3)
     first = again.randrange(n) if again else 0
     found = Cuts(n, first, seq_len, batch_size, shuffled(again, n // seq_len) if again else None)
     assert list(found) == expected

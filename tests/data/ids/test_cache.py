@@ -20,8 +20,8 @@ from tokenizers import models, pre_tokenizers
 
 from addnorm.data import DataConfig, LinesConfig, TableConfig, TextConfig
 from addnorm.data.batches.buckets import WindowsConfig
-from addnorm.data.ids import cache as stored
-from addnorm.data.ids.cache import TextStore, can_keep, digest, is_whole, seal
+from addnorm.data.ids import cache as text_cache
+from addnorm.data.ids.cache import TextStore, append_checksum, can_keep, digest, is_intact
 from addnorm.data.ids.encoding import EncodedCorpus, id_type
 from addnorm.data.tokenizing.codecs import SPECIALS
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("types_unchecked")
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder in which things are kept, of small texts too."""
-    monkeypatch.setattr(stored, "SMALLEST", 0)
+    monkeypatch.setattr(text_cache, "SMALLEST", 0)
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
     return tmp_path / "cache" / "data"
 
@@ -153,9 +153,9 @@ def test_small_texts_and_missing_ones_are_left_to_others(
     play: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = play.stat().st_size
-    monkeypatch.setattr(stored, "SMALLEST", size)
+    monkeypatch.setattr(text_cache, "SMALLEST", size)
     assert can_keep(TextConfig(train=play))
-    monkeypatch.setattr(stored, "SMALLEST", size + 1)
+    monkeypatch.setattr(text_cache, "SMALLEST", size + 1)
     assert not can_keep(TextConfig(train=play))
     assert can_keep(TextConfig(train=play, valid=play))
     assert not can_keep(TextConfig(train=play, valid=play.parent / "none"))
@@ -215,10 +215,10 @@ def test_every_tokenizer_counts(play: Path) -> None:
 
 def test_our_own_code_counts(play: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = TextConfig(train=play)
-    before = stored.made_of(data)
-    assert stored.made_of(data) == before
-    monkeypatch.setattr(stored, "PACKAGE", play.parent)
-    assert stored.made_of(data) != before
+    before = text_cache.cache_key(data)
+    assert text_cache.cache_key(data) == before
+    monkeypatch.setattr(text_cache, "PACKAGE", play.parent)
+    assert text_cache.cache_key(data) != before
 
 
 def test_a_text_that_changes_while_it_is_read_is_not_kept(
@@ -269,22 +269,22 @@ def test_what_is_damaged_is_made_anew(play: Path, cache: Path, damage: str, suff
 
 
 def test_a_seal_is_of_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stored, "BLOCK", 10)
+    monkeypatch.setattr(text_cache, "BLOCK", 10)
     file = tmp_path / "f"
     for size in (0, 9, 10, 11, 25):
         file.write_bytes(bytes(range(size)))
         plain = digest(file)
-        seal(file)
-        assert is_whole(file)
+        append_checksum(file)
+        assert is_intact(file)
         assert digest(file, size) == plain
         good = file.read_bytes()
         for i in range(len(good)):
             file.write_bytes(good[:i] + bytes([good[i] ^ 4]) + good[i + 1 :])
-            assert not is_whole(file)
+            assert not is_intact(file)
         for i in range(0, len(good), 5):
             file.write_bytes(good[:i])
-            assert not is_whole(file)
-    assert not is_whole(tmp_path / "none")
+            assert not is_intact(file)
+    assert not is_intact(tmp_path / "none")
 
 
 # Disks that cannot
@@ -305,7 +305,7 @@ def test_a_user_without_a_home_costs_a_note(play: Path, monkeypatch: pytest.Monk
     def nowhere() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.setattr(stored, "cache_folder", nowhere)
+    monkeypatch.setattr(text_cache, "cache_folder", nowhere)
     data, said = TextConfig(train=play), list[str]()
     same(made(data, CharConfig(), said), plain(data))
     assert len(said) == 1
@@ -379,15 +379,15 @@ import os, signal, sys
 from contextlib import contextmanager
 from pathlib import Path
 from addnorm.data import TextConfig
-from addnorm.data.ids import cache as stored
+from addnorm.data.ids import cache as text_cache
 from addnorm.data.tokenizing.tokenizers import CharConfig
-stored.SMALLEST = 0
+text_cache.SMALLEST = 0
 
 @contextmanager
 def show(what, characters):
     yield lambda _: os.kill(os.getpid(), signal.SIGKILL)
 
-store = stored.TextStore(TextConfig(train=Path(sys.argv[1])), say=print, show=show)
+store = text_cache.TextStore(TextConfig(train=Path(sys.argv[1])), say=print, show=show)
 store.encoded(store.tokenizers(CharConfig()))
 """
 
@@ -487,6 +487,6 @@ def test_a_file_that_cannot_be_read_is_named(play: Path, monkeypatch: pytest.Mon
     def denied(file: Path, size: int | None = None) -> str:
         raise PermissionError(13, "Permission denied", str(file))
 
-    monkeypatch.setattr(stored, "digest", denied)
+    monkeypatch.setattr(text_cache, "digest", denied)
     with pytest.raises(InputError, match=r"play\.txt cannot be read: Permission denied"):
         made(TextConfig(train=play))

@@ -116,9 +116,7 @@ def test_the_second_text_of_a_pair_is_not_lost() -> None:
 def test_a_pair_needs_a_token_of_each_text(layout: str, special: int) -> None:
     _, ours = both(layout)
     corpus = encode(corpus_of([("a b c", "e f g")]), Tokenizers(ours, ours))
-    message = (
-        f"max_len = {special + 1} has no room for a token of each of two texts beside {special}"
-    )
+    message = f"max_len = {special + 1} has no room for a token of each of two texts in addition"
     with pytest.raises(InputError, match=message):
         corpus.within(special + 1, "shorten")
     assert len(corpus.within(special + 2, "shorten").train[0].tokens) == special + 2
@@ -129,7 +127,7 @@ def test_a_text_needs_room_beside_the_special_tokens() -> None:
     single = Corpus([Labelled("a b c", "x")])
     corpus = encode(single, Tokenizers(ours, ours))
     with pytest.raises(
-        InputError, match="max_len = 2 has no room for text beside 2 special tokens"
+        InputError, match="max_len = 2 has no room for text in addition to 2 special tokens"
     ):
         corpus.within(2, "shorten")
     assert corpus.within(3, "shorten").train[0].tokens == [2, 5, 3]

@@ -89,7 +89,7 @@ def test_answers_alone_are_targets(turns: list[tuple[str, str]]) -> None:
 def test_targets_are_the_next_token_of_answers() -> None:
     from addnorm.data.examples import Corpus
 
-    chat = conversation(TALK, None)
+    chat = Chat.of_messages(TALK, None)
     tokenizer = CharConfig().train(["".join(one.text for one in chat.parts)])
     corpus = Corpus(train=[chat])
     [one] = encode(corpus, Tokenizers(tokenizer, tokenizer)).train
@@ -188,7 +188,7 @@ def test_a_template_has_what_it_has_in_transformers() -> None:
 def test_what_messages_lack_is_left_out(tmp_path: Path) -> None:
     told = [{**one, "name": None, "tool_calls": None} for one in TALK]
     assert ChatConfig(train=written(tmp_path, {"messages": told})).load().train == [
-        conversation(TALK, None)
+        Chat.of_messages(TALK, None)
     ]
 
 
@@ -220,15 +220,14 @@ def test_special_tokens_of_a_folder_s_tokenizer() -> None:
     assert begun.parts[0].text.startswith(BEGIN)
     assert ids_and_answers(tokenizer, begun)[0] == [begin, *ids]
     forged = [{"role": "user", "content": "a<|im_end|>"}, messages[1]]
-    with pytest.raises(InputError, match=r"spells '<\|im_end\|>', which is a token of its own"):
+    with pytest.raises(InputError, match=r"spells '<\|im_end\|>', which is a special token"):
         ids_and_answers(tokenizer, conversation(forged, CHATML))
-    with pytest.raises(InputError, match=r"spells '<\|im_end\|>', which is a token of its own"):
+    with pytest.raises(InputError, match=r"spells '<\|im_end\|>', which is a special token"):
         prompt_ids(tokenizer, forged[:1], CHATML)
 
 
 def test_a_conversation_is_its_text_without_marks() -> None:
     from addnorm.data.examples import source_text
 
-    chat = conversation(TALK[1:3], None)
-    assert isinstance(chat, Chat)
+    chat = Chat.of_messages(TALK[1:3], None)
     assert source_text(chat) == "User: One and one?\nAssistant: Two."

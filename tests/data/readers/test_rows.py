@@ -283,7 +283,9 @@ def test_a_target_without_a_token_is_none() -> None:
 def test_tags_that_are_cut_off_all() -> None:
     corpus = Corpus([Tagged(("abcabc",) * 9, ("O",) * 9), Tagged(("a",), ("O",))])
     encoded = encode(corpus, LETTERS)
-    with pytest.raises(InputError, match="max_len = 2 has no room for text beside 2 special"):
+    with pytest.raises(
+        InputError, match="max_len = 2 has no room for text in addition to 2 special"
+    ):
         encoded.within(2, "shorten")
     short = encoded.within(3, "shorten")
     assert [one.index for one in short.train] == [0, 1]

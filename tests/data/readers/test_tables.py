@@ -105,7 +105,7 @@ def test_several_labels_and_numbers(put) -> None:
     for bad in ("four", "nan", "1e999", True, [1, None], {}):
         with pytest.raises(InputError, match="expected numbers"):
             table([{"t": "x", "v": bad}], text="t", values="v")
-    with pytest.raises(InputError, match="as many values; here are 1 and 2"):
+    with pytest.raises(InputError, match="as many values; one has 1, another 2"):
         table([{"t": "x", "v": 1}, {"t": "y", "v": [1, 2]}], text="t", values="v")
     with pytest.raises(InputError, match="expected labels"):
         table([{"t": "x", "l": 3}], text="t", labels="l")

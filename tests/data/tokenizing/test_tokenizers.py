@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, trainers
 
 from addnorm.data.examples import Corpus, Labelled, Pair, Text
-from addnorm.data.ids.framing import as_read, words_as_read
+from addnorm.data.ids.framing import encode_for_task, encode_words
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import (
     BOS_ID,
@@ -446,13 +446,13 @@ def test_others_say_what_goes_around_a_text() -> None:
     ids = Tokenizer(inner).encode("the cat")
     both = Tokenizer(inner, before=(2,), after=(3,))
     none = Tokenizer(inner, before=(), after=())
-    assert as_read("classification", both, ["the cat"]) == [[2, *ids, 3]]
-    assert as_read("translation", both, ["the cat"]) == [[2, *ids, 3]]
-    assert as_read("language", both, ["the cat"]) == [[2, *ids]]
-    assert as_read("classification", none, ["the cat"]) == [ids]
-    assert words_as_read(both, ["the", "cat"])[0] == [2, *ids, 3]
-    assert words_as_read(both, ["the"])[1] == [1]
-    assert words_as_read(none, ["the"])[1] == [0]
+    assert encode_for_task("classification", both, ["the cat"]) == [[2, *ids, 3]]
+    assert encode_for_task("translation", both, ["the cat"]) == [[2, *ids, 3]]
+    assert encode_for_task("language", both, ["the cat"]) == [[2, *ids]]
+    assert encode_for_task("classification", none, ["the cat"]) == [ids]
+    assert encode_words(both, ["the", "cat"])[0] == [2, *ids, 3]
+    assert encode_words(both, ["the"])[1] == [1]
+    assert encode_words(none, ["the"])[1] == [0]
 
 
 def test_others_read_each_task() -> None:

@@ -211,10 +211,10 @@ def encoded(folder: Path, task: str) -> EncodedCorpus:
 def test_text_kept_on_the_disk_has_the_digest_of_text_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from addnorm.data.ids import cache as stored
+    from addnorm.data.ids import cache as text_cache
 
     in_memory = data_digests(encoded(tmp_path, "language"))
-    monkeypatch.setattr(stored, "SMALLEST", 0)
+    monkeypatch.setattr(text_cache, "SMALLEST", 0)
     for _ in range(2):  # written, then read
         assert data_digests(encoded(tmp_path, "language")) == in_memory
     assert set(in_memory) == {"train", "valid", "test"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from tests.runs.tiny import train_tiny
 
-from addnorm.data.ids.framing import as_read
+from addnorm.data.ids.framing import encode_for_task
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, SampleConfig
 from addnorm.generate.early_exit import ConfidenceRule, EarlyExit
@@ -59,7 +59,7 @@ def test_probabilities_are_the_models(run_of: RunOf) -> None:
     run = Run.open(run_of("classification"))
     texts = ["a fine day", "", "wet", "and and and and cold"]
     for text, one in zip(texts, classify(run, texts, batch_size=3), strict=True):
-        [ids] = as_read("classification", run.tokenizers.source, [text])
+        [ids] = encode_for_task("classification", run.tokenizers.source, [text])
         with torch.no_grad():
             expected = run.model(torch.tensor([ids]))[0].softmax(-1)
         assert list(one.probabilities) == ["bad", "good"]

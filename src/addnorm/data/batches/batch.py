@@ -22,13 +22,13 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Batch:
-    """The keyword arguments of a model's forward, and what it should say.
+    """The keyword arguments of a model's forward, and its targets.
 
-    `targets` is -100 where nothing is to be predicted, `n_tokens` counts the others; where they are
-    numbers or truth values, every one counts. `indices` are
-    the places of the examples in their split of the corpus, row by row; for windows, where each
-    starts in the stream. Of mixed images the loss takes `soft_targets`, the probabilities of all
-    classes; `targets` are then the classes before.
+    `targets` is -100 where nothing is to be predicted; `n_tokens` counts the others, and all of
+    those that are numbers or truth values. `indices` has the index of each row's example in its
+    split of the corpus; for windows, the position in the stream where each starts. For mixed images
+    the loss takes `soft_targets`, the probabilities of all classes; `targets` are then the classes
+    before mixing.
     """
 
     inputs: dict[str, Tensor]
@@ -41,7 +41,7 @@ class Batch:
     def of(
         cls, inputs: dict[str, Tensor], targets: Shaped[Tensor, "..."], indices: list[int]
     ) -> "Batch":
-        """The batch, its targets counted."""
+        """Return the batch, with its targets counted."""
         return cls(inputs, targets, counted(targets), indices)
 
     def to(self, device: torch.device | str) -> "Batch":
@@ -50,8 +50,8 @@ class Batch:
         soft = None if self.soft_targets is None else self.soft_targets.to(device)
         return replace(self, inputs=inputs, targets=self.targets.to(device), soft_targets=soft)
 
-    def twice(self) -> "Batch":
-        """The whole batch, and after it the whole batch again."""
+    def doubled(self) -> "Batch":
+        """Return the batch followed by a copy of itself, as R-Drop takes it."""
 
         def rows(tensor: Tensor) -> Tensor:
             return torch.cat([tensor, tensor])
@@ -62,24 +62,24 @@ class Batch:
 
 
 def counted(targets: Shaped[Tensor, "..."]) -> int:
-    """How many targets there are to predict: those that are not -100, and all other numbers."""
+    """Return the number of targets to predict: of class numbers, those that are not -100."""
     return int((targets != IGNORE).sum()) if targets.dtype == torch.long else targets.numel()
 
 
 class Loader(ABC, Generic[Item]):
-    """The batches of each epoch: `plan` says what goes into each of them, `build` makes one.
+    """The batches of each epoch: `plan` chooses the items of each, `build` makes one.
 
     A plan is a pure function of the seed and the epoch, and has the same number of batches in every
-    epoch; so (epoch, position) is all that a run needs to go on where it stopped.
+    epoch; so a run needs only (epoch, position) to resume.
     """
 
     @abstractmethod
     def plan(self, epoch: int) -> Sequence[Sequence[Item]]:
-        """What goes into each batch of an epoch."""
+        """Return the items of each batch of an epoch."""
 
     @abstractmethod
     def build(self, items: Sequence[Item]) -> Batch:
-        """One batch."""
+        """Return the batch of these items."""
 
     @cached_property
     def _length(self) -> int:
@@ -96,9 +96,9 @@ class Loader(ABC, Generic[Item]):
 
 @dataclass(frozen=True)
 class Loaders:
-    """A loader for each split that is there: train in a new order every epoch, the others in one.
+    """A loader for each split with examples: only train changes its order with the epoch.
 
-    `reports` are those of the corpus, and what was too long for the batches besides.
+    `reports` are those of the corpus, with the examples that were too long for the batches.
     """
 
     train: Loader[Any]
@@ -132,8 +132,8 @@ def check_medium(corpus: EncodedCorpus, kind: str, medium: Medium) -> None:
         )
 
 
-def dice(seed: int | None, epoch: int) -> Random | None:
-    """The generator for the order of an epoch; None, for a fixed order, without a seed."""
+def epoch_random(seed: int | None, epoch: int) -> Random | None:
+    """Return the random generator of an epoch; without a seed None, for a fixed order."""
     return None if seed is None else Random(f"seed {seed}, epoch {epoch}")
 
 

@@ -12,7 +12,7 @@ from addnorm.data.batches.batch import (
     Loaders,
     by_width,
     check_medium,
-    dice,
+    epoch_random,
 )
 from addnorm.data.batches.denoising import Denoising, DenoisingConfig
 from addnorm.data.batches.frames import Frames, FramesConfig
@@ -85,8 +85,8 @@ class Buckets(Loader[int]):
         return -(-length // self.pad_to) * self.pad_to
 
     def plan(self, epoch: int) -> list[list[int]]:
-        """Numbers of examples; which ones of equal width share a batch changes with the epoch."""
-        rng = dice(self.seed, epoch)
+        """Return the examples of each batch; in each epoch others of one width are together."""
+        rng = epoch_random(self.seed, epoch)
         order = list(range(len(self.examples)))
         if rng:
             rng.shuffle(order)
@@ -96,7 +96,7 @@ class Buckets(Loader[int]):
         return batches
 
     def build(self, items: Sequence[int]) -> Batch:
-        """The examples as the task's model takes them."""
+        """Return the batch, as the task's model takes it."""
         examples = [self.examples[i] for i in items]
         layout = self.corpus.layout
         padding = Padding(self.corpus.bos_id, self.corpus.pad_id, self.width)
@@ -109,8 +109,8 @@ class Buckets(Loader[int]):
 class TokensConfig:
     """For every task: examples of similar length, `tokens` positions to a batch with the padding.
 
-    What is longer than `max_len`, special tokens included, is left out or shortened and reported; a
-    language model takes each document as an example. `pad_to` rounds widths up.
+    Examples longer than `max_len`, special tokens included, are left out or shortened, and
+    reported; a language model takes each document as an example. `pad_to` rounds widths up.
     """
 
     kind: Literal["tokens"] = "tokens"
@@ -126,9 +126,9 @@ class TokensConfig:
     """What happens to longer examples: they are left out, or shortened to `max_len`."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """The loaders of a corpus of text; raise `InputError` for images.
+        """Build the loaders of a corpus of text.
 
-        And where an example is longer than a batch.
+        Raises `InputError` for another medium, and where an example is longer than a batch.
         """
         check_medium(corpus, "tokens", "text")
         if self.max_len is not None:
@@ -143,7 +143,7 @@ class TokensConfig:
     def buckets(
         self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
     ) -> Buckets:
-        """The batches of some examples; in one order without a seed."""
+        """Build the batches of examples; without a seed, in a fixed order."""
         return Buckets(corpus, examples, self.tokens, seed=seed, pad_to=self.pad_to)
 
 
@@ -182,19 +182,19 @@ def build_loaders(batching: BatchingConfig, corpus: EncodedCorpus, seed: int = 0
 
 
 def special_tokens_of(batching: BatchingConfig) -> tuple[str, ...]:
-    """The tokens that batches stand for hidden text with, which a learnt tokenizer must have."""
+    """Return the tokens that batches put in place of hidden text, which a tokenizer must have."""
     hides = isinstance(batching, MaskedConfig | DenoisingConfig)
     return batching.special_tokens if hides else ()
 
 
 def batching_of(medium: Medium) -> BatchingConfig:
-    """The batches, with their defaults, that take any examples of a medium."""
+    """Return the kind of batches, with its defaults, that takes any examples of a medium."""
     kinds = {kind_of(config): config for config in members(BatchingConfig)}
     return kinds[PROPERTIES[medium].batching]()
 
 
 def medium_of_batches(batching: BatchingConfig) -> Medium | None:
-    """The medium that batches are for; None if they are custom ones."""
+    """Return the medium that batches are for; None for custom ones."""
     if not isinstance(batching, members(BatchingConfig)):
         return None
     kind = kind_of(batching)

@@ -9,7 +9,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from addnorm.config import config
-from addnorm.data.batches.batch import Batch, Loader, Loaders, by_width, check_medium, dice
+from addnorm.data.batches.batch import Batch, Loader, Loaders, by_width, check_medium, epoch_random
 from addnorm.data.batches.signals import batch_of, side_by_side
 from addnorm.data.ids.encoding import Encoded, EncodedCorpus
 from addnorm.errors import InputError
@@ -88,7 +88,7 @@ class Frames(Loader[Masked]):
 
     def plan(self, epoch: int) -> list[list[Masked]]:
         """Return numbers of clips with the seeds of their masks, in new batches every epoch."""
-        rng = dice(self.seed, epoch)
+        rng = epoch_random(self.seed, epoch)
         order = [(i, rng.getrandbits(32) if rng else 0) for i in range(len(self.examples))]
         if rng:
             rng.shuffle(order)

@@ -21,7 +21,7 @@ from addnorm.data.batches.augmentation import (
     FlipConfig,
     MixupConfig,
 )
-from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, dice
+from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, epoch_random
 from addnorm.data.batches.randaugment import RandAugmentConfig
 from addnorm.data.batches.signals import batch_of, scaled
 from addnorm.data.ids.encoding import Encoded, EncodedCorpus
@@ -84,7 +84,7 @@ class Images(Loader[Drawn]):
 
     def plan(self, epoch: int) -> list[Sequence[Drawn]]:
         """Return indices of examples with their draws, in a new order every epoch."""
-        rng = dice(self.seed, epoch)
+        rng = epoch_random(self.seed, epoch)
         if rng is None:
             return self.by_size([Drawn(i) for i in range(len(self.examples))])
         reach = range(-self.shift, self.shift + 1)

@@ -5,7 +5,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from addnorm.data.batches.batch import dice
+from addnorm.data.batches.batch import epoch_random
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus, n_before
 from addnorm.data.tokenizing.pieces import Ids
@@ -90,7 +90,7 @@ class SegmentBatches(Sequence[list[Segment]]):
 
 def generator(seed: int | None, epoch: int, what: str = "") -> np.random.Generator | None:
     """Return numpy's generator for an epoch; None without a seed."""
-    rng = dice(seed, epoch)
+    rng = epoch_random(seed, epoch)
     if rng is None:
         return None
     return np.random.default_rng([rng.getrandbits(64), *what.encode()])

@@ -7,7 +7,7 @@ import torch
 from pydantic import PositiveInt
 
 from addnorm.config import config
-from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, dice
+from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, epoch_random
 from addnorm.data.batches.frames import side_by_side
 from addnorm.data.ids.encoding import Encoded, EncodedCorpus
 
@@ -23,7 +23,7 @@ class SeriesBatches(Loader[int]):
     def plan(self, epoch: int) -> list[Sequence[int]]:
         """Return the numbers of the series in each batch."""
         order = list(range(len(self.examples)))
-        if rng := dice(self.seed, epoch):
+        if rng := epoch_random(self.seed, epoch):
             rng.shuffle(order)
         return chunks(order, self.size)
 

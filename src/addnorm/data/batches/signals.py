@@ -44,4 +44,4 @@ def batch_of(
     """The batch of these inputs, with the targets as the corpus lays them out."""
     padding = Padding(corpus.bos_id, corpus.pad_id)
     arguments, targets = corpus.layout.arranged(inputs, examples, padding)
-    return Batch.of(arguments, targets, [one.index for one in examples])
+    return Batch.of(arguments, targets, [example.index for example in examples])

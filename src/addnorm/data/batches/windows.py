@@ -17,7 +17,7 @@ from addnorm.data.batches.batch import (
     Loader,
     Loaders,
     chunks,
-    dice,
+    epoch_random,
 )
 from addnorm.data.batches.shuffle import shuffled
 from addnorm.data.ids.compact import Compact, Encoded
@@ -57,7 +57,7 @@ class Windows(Loader[range]):
 
     def plan(self, epoch: int) -> "Cuts":
         """Return windows as ranges of places in the ring, each starting in its first round."""
-        rng, n = dice(self.seed, epoch), self.n_tokens
+        rng, n = epoch_random(self.seed, epoch), self.n_tokens
         first = rng.randrange(n) if rng else 0
         order = shuffled(rng, n // self.seq_len) if rng else None
         return Cuts(n, first, self.seq_len, self.batch_size, order)
@@ -200,7 +200,7 @@ class Packed(Loader[list[int]]):
 
     def plan(self, epoch: int) -> list[Sequence[list[int]]]:
         """Return rows as lists of numbers of pieces."""
-        rng = dice(self.seed, epoch)
+        rng = epoch_random(self.seed, epoch)
         order = list(range(len(self.pieces)))
         if rng:
             rng.shuffle(order)

@@ -1,4 +1,4 @@
-"""The ids of a conversation, and which of them are answers."""
+"""Conversations as ids, with a mark on the ids of answers, which a model learns."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,17 +19,16 @@ from addnorm.data.tokenizing.codecs import LibraryCodec
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
-Told = tuple[list[int], list[bool]]
-"""The ids of a conversation, and whether each is answered."""
+IdsAndAnswers = tuple[list[int], list[bool]]
+"""The ids of a conversation, and whether each belongs to an answer."""
 
 
-def ids_and_answers(tokenizer: Tokenizer, chat: Conversation) -> Told:
-    """The ids of a conversation, and whether each is answered.
+def ids_and_answers(tokenizer: Tokenizer, chat: Conversation) -> IdsAndAnswers:
+    """Return the ids of a conversation, and whether each belongs to an answer.
 
-    It begins with the start token, or in a folder from Hugging Face as its template says.
-
-    An answer is its text up to and with the first end token. Raises `InputError` for a message that
-    spells a special token of the template, and where the tokenizer has no end.
+    The first id is the start token; with a template from Hugging Face, the template's first one. An
+    answer is its text up to and including the first end token. Raises `InputError` for a message
+    that spells a special token of the template, and for a tokenizer without an end token.
     """
     if tokenizer.end_id is None:
         raise InputError("the tokenizer has no end token, so no answer to learn from would end")
@@ -42,9 +41,9 @@ def ids_and_answers(tokenizer: Tokenizer, chat: Conversation) -> Told:
 def prompt_ids(
     tokenizer: Tokenizer, messages: Sequence[Message], template: str | None, *, dated: bool = False
 ) -> list[int]:
-    """The ids of what a template writes before an answer, as in training.
+    """Return the ids of the prompt that a template writes before an answer, as in training.
 
-    A `dated` template may write the date of today, as in transformers; in training none does.
+    A `dated` template may write today's date, as in transformers; in training none does.
     Raises `InputError` for a message that spells a special token of the template.
     """
     names = template_names(tokenizer)
@@ -53,10 +52,10 @@ def prompt_ids(
 
 
 def template_names(tokenizer: Tokenizer) -> Mapping[str, str]:
-    """The special tokens that a template reads by name.
+    """Return the special tokens that a template reads by name.
 
-    Those of a tokenizer that was learnt here have no spelling but `BEGIN` and `END`; in an older
-    run of a folder from Hugging Face they are what begins and ends its texts.
+    For a tokenizer that was learnt here they are `BEGIN` and `END`; in an older run of a folder
+    from Hugging Face, the tokens that begin and end its texts.
     """
     if tokenizer.before is None:
         return PLACEHOLDERS
@@ -67,7 +66,7 @@ def template_names(tokenizer: Tokenizer) -> Mapping[str, str]:
     return {role: name for role, name in named.items() if name is not None}
 
 
-def _encoded(tokenizer: Tokenizer, chat: Conversation, names: Mapping[str, str]) -> Told:
+def _encoded(tokenizer: Tokenizer, chat: Conversation, names: Mapping[str, str]) -> IdsAndAnswers:
     codec = tokenizer.codec
     if names is PLACEHOLDERS or not isinstance(codec, LibraryCodec):
         return _in_parts(tokenizer, chat.parts)
@@ -76,49 +75,51 @@ def _encoded(tokenizer: Tokenizer, chat: Conversation, names: Mapping[str, str])
     return _as_a_whole(tokenizer, codec, parts)
 
 
-def _in_parts(tokenizer: Tokenizer, parts: Sequence[ChatPart]) -> Told:
-    """Each part by itself: a prompt ends where an answer is to begin, in use as in training."""
-    known = {BEGIN: tokenizer.bos_id, END: tokenizer.end_id}
+def _in_parts(tokenizer: Tokenizer, parts: Sequence[ChatPart]) -> IdsAndAnswers:
+    """Encode each part by itself, so that a prompt has the same ids in training and in use."""
+    special_ids = {BEGIN: tokenizer.bos_id, END: tokenizer.end_id}
     ids: list[int] = []
     answered: list[bool] = []
     for part in parts:
-        found: list[int] = []
+        part_ids: list[int] = []
         for piece in re.split(f"({BEGIN}|{END})", part.text):
-            special = known.get(piece)
-            found += tokenizer.encode(piece) if special is None else [special]
-        ends = next((n for n, i in enumerate(found, 1) if i == tokenizer.end_id), len(found))
-        ids += found
-        answered += [part.is_answer and n < ends for n in range(len(found))]
+            special = special_ids.get(piece)
+            part_ids += tokenizer.encode(piece) if special is None else [special]
+        ends = next((n for n, i in enumerate(part_ids, 1) if i == tokenizer.end_id), len(part_ids))
+        ids += part_ids
+        answered += [part.is_answer and n < ends for n in range(len(part_ids))]
     if ids[:1] == [tokenizer.bos_id]:
         return ids, answered
     return [tokenizer.bos_id, *ids], [False, *answered]
 
 
-def _as_a_whole(tokenizer: Tokenizer, codec: LibraryCodec, parts: Sequence[ChatPart]) -> Told:
-    """The whole text at once, with its special tokens, as a tokenizer from elsewhere reads it.
+def _as_a_whole(
+    tokenizer: Tokenizer, codec: LibraryCodec, parts: Sequence[ChatPart]
+) -> IdsAndAnswers:
+    """Encode the whole text at once, special tokens included, as an imported tokenizer reads it.
 
-    Those tokens are answered that come after the ids of the text before an answer.
+    An answer's ids are those after the ids of the text before it.
     """
     texts = [*accumulate(tokenizer.prepared(part.text) for part in parts)]
     *before, ids = codec.encode_marked(texts)
-    stops = [*(_common(ids, some) for some in before), len(ids)]
+    stops = [*(_common(ids, text_ids) for text_ids in before), len(ids)]
     ends = {*tokenizer.eos_ids, tokenizer.end_id}
     answered: list[bool] = []
     for part, stop in zip(parts, stops, strict=True):
-        found = ids[len(answered) : stop]
-        last = next((n for n, i in enumerate(found, 1) if i in ends), len(found))
-        answered += [part.is_answer and n < last for n in range(len(found))]
+        part_ids = ids[len(answered) : stop]
+        last = next((n for n, i in enumerate(part_ids, 1) if i in ends), len(part_ids))
+        answered += [part.is_answer and n < last for n in range(len(part_ids))]
     return ids, answered
 
 
 def _common(ids: Sequence[int], others: Sequence[int]) -> int:
-    """How many ids two texts have in common before they differ."""
+    """Return how many ids two texts share before they differ."""
     pairs = enumerate(zip(ids, others, strict=False))
     return next((n for n, (i, j) in pairs if i != j), min(len(ids), len(others)))
 
 
 def _spelt(text: str, names: Mapping[str, str]) -> str:
-    """A part that was written without the names of the tokenizer, with them."""
+    """Return a part's text with the tokenizer's own start and end tokens in place of the marks."""
     return text.replace(BEGIN, names.get("bos_token", "")).replace(END, names.get("eos_token", ""))
 
 
@@ -135,5 +136,5 @@ def _check_contents(tokenizer: Tokenizer, codec: LibraryCodec, contents: Sequenc
             spelt = None if same else content
         if spelt is not None:
             raise InputError(
-                f"a message spells {spelt!r}, which is a token of its own: {content[:60]!r}"
+                f"a message spells {spelt!r}, which is a special token: {content[:60]!r}"
             )

@@ -1,8 +1,8 @@
 """A disk cache of token arrays and tokenizers of large texts, memory-mapped when used.
 
-Each is under a digest of all that it is made of: the bytes of the text's files, every option, the
-tokenizer, our code and the versions of what it uses. At its end is a digest of its own bytes, which
-are compared before they are used: what is damaged is made anew.
+The name of an entry is a digest of its cache key: the bytes of the text's files, every option, the
+tokenizer, our code and the versions of the libraries. An entry ends with a checksum, which is
+compared before use; a damaged entry is rebuilt.
 """
 
 import json
@@ -52,46 +52,46 @@ from addnorm.files import cache_folder
 from addnorm.parts import dump
 
 SMALLEST = 2**20
-"""Bytes of text from which what is made of it is kept: less is made again in a second."""
+"""Bytes of text from which its ids are cached: those of less are made again in a second."""
 
 Show = Callable[[str, int], AbstractContextManager[Advance]]
-"""Shows a long work: its name, how many characters it is about, and those that are done."""
+"""Show the progress of long work: its name, the characters to do, and a call with those done."""
 
 TextFiles = TextConfig | TableConfig
 """Data in files that may be for a language model."""
 
 
 class TextStore:
-    """What a language model reads of some files, made once and kept.
+    """The tokenizer and ids of a language model's text files, made once and cached.
 
-    `say` gets a line where nothing can be kept; all works as well then, in memory. Processes may
-    use one folder at the same time: what one writes appears whole.
+    `say` gets a line where the cache cannot be used; the ids are then made in memory. Processes may
+    share a folder: a file appears only when it is complete.
     """
 
     def __init__(self, data: TextFiles, *, say: Callable[[str], None], show: Show) -> None:
         self.data = data
         self.say = say
         self.show = show
-        self.made_of = made_of(data)
+        self.cache_key = cache_key(data)
         try:
             self.folder: Path | None = cache_folder() / "data"
-        except RuntimeError as error:  # nobody says where the user's folder is
-            self.give_up(str(error))
+        except RuntimeError as error:  # the home folder is unknown
+            self.disable(str(error))
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The texts themselves, read where something has to be made of them."""
+        """The texts themselves, read when their tokenizer or ids have to be made."""
         corpus = self.data.load()
-        if self.folder is not None and made_of(self.data) != self.made_of:
-            self.give_up("its files changed while they were read")
+        if self.folder is not None and cache_key(self.data) != self.cache_key:
+            self.disable("its files changed while they were read")
         return corpus
 
     def tokenizers(self, config: TokenizerConfig) -> Tokenizers:
-        """What the configuration learns from the training texts, or has learnt before."""
+        """Return the tokenizers that the configuration learns, or has learnt, from these texts."""
         if type(config) not in (BPEConfig, CharConfig, WordConfig):  # whose code is not ours
             return Tokenizers.train(config, self.corpus)
         file = self.file({"tokenizer": dump(config)}, "tokenizer")
-        if file is not None and (content := whole(file)) is not None:
+        if file is not None and (content := intact_content(file)) is not None:
             return _both(Tokenizer.learnt(library.Tokenizer.from_str(content.decode())))
         characters = int(characters_of(self.corpus.train).sum())
         with self.show("learning the tokenizer", characters):
@@ -100,32 +100,32 @@ class TextStore:
         return learnt
 
     def encoded(self, tokenizers: Tokenizers) -> EncodedCorpus:
-        """The texts in ids, mapped from the disk, or in memory where none can be kept."""
+        """Return the texts in ids, mapped from the disk, or in memory without a cache."""
         facts = _facts(tokenizers)
         file = None if facts is None else self.file({"ids": facts}, "ids")
-        found = None if file is None else mapped(file, tokenizers)
-        if found is not None:
-            return found
+        stored = None if file is None else load_mapped(file, tokenizers)
+        if stored is not None:
+            return stored
         corpus = self.corpus
         characters = sum(int(characters_of(split).sum()) for split in corpus.splits.values())
         if file is not None and self.folder is not None:
             with self.show("tokenising", characters) as advance:
                 self.keep(file, lambda path: write_ids(path, corpus, tokenizers, advance))
-            found = mapped(file, tokenizers)
-        if found is not None:
-            return found
+            stored = load_mapped(file, tokenizers)
+        if stored is not None:
+            return stored
         with self.show("tokenising", characters) as advance:
             return encode_texts(corpus, tokenizers, NextToken(), advance)
 
     def file(self, what: dict[str, Any], suffix: str) -> Path | None:
-        """Where something made of the texts and of `what` is kept; None where nothing is."""
+        """Return the file of an entry with the facts `what` in its key; None without a cache."""
         if self.folder is None:
             return None
-        facts = json.dumps([self.made_of, what], sort_keys=True)
+        facts = json.dumps([self.cache_key, what], sort_keys=True)
         return self.folder / f"{xxhash.xxh3_128_hexdigest(facts.encode())}.{suffix}"
 
     def keep(self, file: Path | None, write: Callable[[Path], None]) -> None:
-        """Write a file in one step; where that fails, say so once and keep nothing more."""
+        """Write a file atomically; where that fails, report it once and disable the cache."""
         if self.folder is None or file is None:
             return
         try:
@@ -134,20 +134,20 @@ class TextStore:
             remove_unused(file.parent)
             with atomic_file(file, concurrent=True) as partial:
                 write(partial)
-                seal(partial)
+                append_checksum(partial)
         except OSError as error:
-            self.give_up(f"{self.folder} cannot be written: {error.strerror or error}")
+            self.disable(f"{self.folder} cannot be written: {error.strerror or error}")
 
-    def give_up(self, why: str) -> None:
-        """Keep nothing from here on, and say why."""
+    def disable(self, why: str) -> None:
+        """Stop using the cache, and report why."""
         self.folder = None
         self.say(f"{why}: nothing is kept of the text, which takes longer and more memory")
 
 
 def can_keep(data: object) -> bool:
-    """Whether data are files of text for a language model, and so large that it is worth it.
+    """Return whether data are text files for a language model that are large enough to cache.
 
-    Custom ones and files that cannot be read are not considered.
+    Custom data and files that cannot be read are not.
     """
     table = type(data) is TableConfig and tuple(data.columns()) == ("text",)
     if not (type(data) is TextConfig or table):
@@ -160,11 +160,11 @@ def can_keep(data: object) -> bool:
 
 
 PACKAGE = Path(__file__).parents[1]
-"""`addnorm.data`, whose code decides what the ids are."""
+"""`addnorm.data`, whose code the ids depend on."""
 
 
-def made_of(data: TextFiles) -> dict[str, Any]:
-    """All that the texts depend on: their files, byte by byte, every option, code and versions."""
+def cache_key(data: TextFiles) -> dict[str, Any]:
+    """Return all that the texts depend on: the bytes of their files, options, code, versions."""
     files = _files(data)
     try:
         digests = {str(file): digest(file) for file in files}
@@ -192,16 +192,17 @@ def _version(package: str) -> str:
 
 
 def _facts(tokenizers: Tokenizers) -> list[Any] | None:
-    """Everything that the ids depend on; None for a custom tokenizer, whose code is unknown."""
-    both = dict.fromkeys((tokenizers.source, tokenizers.target))
-    if not all(isinstance(one.codec, LibraryCodec) for one in both):
+    """Return all that the ids depend on; None for a custom tokenizer, whose code is unknown."""
+    distinct = dict.fromkeys((tokenizers.source, tokenizers.target))
+    if not all(isinstance(tokenizer.codec, LibraryCodec) for tokenizer in distinct):
         return None
+    names = ("pad_id", "unk_id", "bos_id", "end_id", "before", "after")
     return [
         [
-            xxhash.xxh3_128_hexdigest(one.inner.to_str().encode()),
-            [one.pad_id, one.unk_id, one.bos_id, one.end_id, one.before, one.after],
+            xxhash.xxh3_128_hexdigest(tokenizer.inner.to_str().encode()),
+            [getattr(tokenizer, name) for name in names],
         ]
-        for one in both
+        for tokenizer in distinct
     ]
 
 
@@ -209,17 +210,17 @@ def _both(tokenizer: Tokenizer) -> Tokenizers:
     return Tokenizers(tokenizer, tokenizer)
 
 
-# Files with a digest at their end.
+# Files that end with a checksum of their content.
 
 BLOCK = 2**22
-"""Bytes that are read and digested at once, several such blocks at the same time."""
+"""Bytes of a block; several blocks are digested at the same time."""
 
-SEAL = 16
-"""Bytes of a digest."""
+CHECKSUM_BYTES = 16
+"""Bytes of a checksum."""
 
 
 def digest(file: Path, size: int | None = None) -> str:
-    """The digest of a file's bytes, or the first `size` of them: of the digests of its blocks."""
+    """Return the digest of a file's first `size` bytes, or all: that of its blocks' digests."""
     size = file.stat().st_size if size is None else size
 
     def block(start: int) -> bytes:
@@ -228,22 +229,22 @@ def digest(file: Path, size: int | None = None) -> str:
             return xxhash.xxh3_128_digest(stream.read(min(BLOCK, size - start)))
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        found = b"".join(pool.map(block, range(0, size, BLOCK)))
-    return xxhash.xxh3_128_hexdigest(found + size.to_bytes(8, "little"))
+        digests = b"".join(pool.map(block, range(0, size, BLOCK)))
+    return xxhash.xxh3_128_hexdigest(digests + size.to_bytes(8, "little"))
 
 
-def seal(file: Path) -> None:
-    """Write the digest of a file at its end."""
-    own = bytes.fromhex(digest(file))
+def append_checksum(file: Path) -> None:
+    """Append the digest of a file to it."""
+    checksum = bytes.fromhex(digest(file))
     with file.open("ab") as stream:
-        stream.write(own)
+        stream.write(checksum)
 
 
-def is_whole(file: Path) -> bool:
-    """Whether a file is there, and ends with the digest of what stands before."""
+def is_intact(file: Path) -> bool:
+    """Return whether a file exists and ends with the digest of its content."""
     try:
         with file.open("rb") as stream:
-            size = stream.seek(0, os.SEEK_END) - SEAL
+            size = stream.seek(0, os.SEEK_END) - CHECKSUM_BYTES
             stream.seek(max(size, 0))
             if size < 0 or digest(file, size) != stream.read().hex():
                 return False
@@ -254,9 +255,9 @@ def is_whole(file: Path) -> bool:
     return True
 
 
-def whole(file: Path) -> bytes | None:
-    """The content of a file that was sealed; None where it is missing or damaged."""
-    return file.read_bytes()[:-SEAL] if is_whole(file) else None
+def intact_content(file: Path) -> bytes | None:
+    """Return the content of a file without its checksum; None if it is missing or damaged."""
+    return file.read_bytes()[:-CHECKSUM_BYTES] if is_intact(file) else None
 
 
 def _write(file: Path, content: bytes) -> None:
@@ -267,7 +268,7 @@ DAY = 86_400
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove what processes left behind that were killed a day ago or earlier as they wrote."""
+    """Remove the partial files of processes that were killed a day ago or earlier."""
     for left in folder.glob("tmp*"):
         with suppress(OSError):
             newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
@@ -276,22 +277,22 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove what no process has used for 30 days; it is made again when it is needed."""
+    """Remove the entries that no process has used for 30 days."""
     for file in (*folder.glob("*.ids"), *folder.glob("*.tokenizer")):
         with suppress(OSError):
             if file.stat().st_mtime < time.time() - 30 * DAY:
                 file.unlink()
 
 
-# Token arrays: the ids of each split, the lengths of its texts in ids and in characters, and what
-# is said of them, in JSON, after which stands its length.
+# Token arrays: the ids of each split, the lengths of its texts in ids and in characters, and their
+# facts as JSON, followed by its length.
 
 LENGTH = 8
 """Bytes of a length."""
 
 
 def write_ids(file: Path, corpus: Corpus, tokenizers: Tokenizers, advance: Advance) -> None:
-    """Write the texts of a corpus in ids, as they come."""
+    """Write the ids of a corpus to a file, without holding them all in memory."""
     lengths: dict[str, Ids] = {}
     with file.open("wb") as out:
         for split, examples in corpus.splits.items():
@@ -302,24 +303,24 @@ def write_ids(file: Path, corpus: Corpus, tokenizers: Tokenizers, advance: Advan
             out.write(characters_of(examples).tobytes())
         facts = {
             "texts": {split: len(examples) for split, examples in corpus.splits.items()},
-            "ids": {split: int((one + 1).sum()) for split, one in lengths.items()},
-            "reports": {k: [one.read, one.used, one.left_out] for k, one in corpus.reports.items()},
+            "ids": {split: int((n + 1).sum()) for split, n in lengths.items()},
+            "reports": {k: [r.read, r.used, r.left_out] for k, r in corpus.reports.items()},
         }
         written = json.dumps(facts).encode()
         out.write(written + len(written).to_bytes(LENGTH, "little"))
 
 
-def mapped(file: Path, tokenizers: Tokenizers) -> EncodedCorpus | None:
-    """The texts that `write_ids` wrote, on the disk; None where they are missing or damaged."""
+def load_mapped(file: Path, tokenizers: Tokenizers) -> EncodedCorpus | None:
+    """Return the texts that `write_ids` wrote, mapped; None if they are missing or damaged."""
     try:
         with file.open("rb") as stream:
-            if not is_whole(file):
+            if not is_intact(file):
                 return None
-            # A copy where it is written to, which nobody does: torch wants what could be.
+            # Copy on write, though nothing writes: torch asks for a writable buffer.
             memory = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
     except OSError:
         return None
-    stop = len(memory) - SEAL - LENGTH
+    stop = len(memory) - CHECKSUM_BYTES - LENGTH
     start = stop - int.from_bytes(memory[stop : stop + LENGTH], "little")
     facts = json.loads(memory[start:stop])
     dtype, at = id_type(tokenizers), 0

@@ -18,7 +18,7 @@ IGNORE = -100
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One example in ids; `index` is its place in its split of the corpus.
+    """One example in ids; `index` is its index in its split of the corpus.
 
     | task           | `tokens`        | `targets`                                            |
     |----------------|-----------------|------------------------------------------------------|
@@ -28,12 +28,12 @@ class Encoded:
     | tagging        | bos words eos   | the number of the tag at each word's first piece     |
 
     A conversation is a text for a language model, whose targets are -100 outside of answers. An
-    image, a clip or a series has a `signal`, its pixels, frames or steps, and no tokens; its
-    targets are the number of its class, or its text and eos. Where every output of the model has to
-    say something of its own, `values` are the targets: numbers, or for each label whether the text
-    has it. Of two texts, `types` has the type of each token, and `spans` where the first starts and
-    stops, and then the second: without their special tokens where the two are read together, with
-    them where each is read by itself.
+    image, a clip or a series has a `signal` (its pixels, frames or steps) and no tokens; its
+    targets are the number of its class, or its text and eos. Where every output of the model has a
+    target, these are `values`: numbers, or for each label whether the text has it. For two texts,
+    `types` has the type of each token, and `spans` the start and stop of the first and then of the
+    second: without their special tokens where the two are encoded together, with them where each is
+    encoded separately.
     """
 
     index: int
@@ -47,7 +47,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Rows of ids in one array, each from its start and of its length."""
+    """Rows of ids in one array: the start and the length of each."""
 
     ids: Ids
     starts: Ids
@@ -55,7 +55,7 @@ class Rows:
 
     @classmethod
     def side_by_side(cls, ids: Ids, lengths: Ids) -> "Rows":
-        """Rows that follow one another without a gap."""
+        """Return rows of these lengths that follow one another without a gap."""
         return cls(ids, np.cumsum(lengths) - lengths, lengths)
 
     def __getitem__(self, i: int) -> list[int]:
@@ -63,21 +63,21 @@ class Rows:
         return self.ids[start : start + int(self.lengths[i])].tolist()
 
     def arrays(self) -> Iterator[Ids]:
-        """Each row as an array."""
+        """Yield each row as an array."""
         for start, length in zip(self.starts.tolist(), self.lengths.tolist(), strict=True):
             yield np.ascontiguousarray(self.ids[start : start + length])
 
     def count_except(self, nothing: int) -> Ids:
-        """How many ids of each row are other than one."""
+        """Return the number of ids of each row that differ from `nothing`."""
         before = np.concatenate([[0], np.cumsum(self.ids != nothing)])
         return before[self.starts + self.lengths] - before[self.starts]
 
 
 class Compact(Sequence[Encoded]):
-    """Encoded examples whose ids lie in arrays; each example is made when it is asked for.
+    """Encoded examples whose ids are in shared arrays; each example is built on access.
 
-    What is to be said may lie in the array of what is read: the targets of a language model are its
-    tokens, one place further on. Images have no ids, and are in no such sequence.
+    Targets may share the array of tokens: those of a language model are its tokens, shifted by one.
+    Images have no ids and are not stored here.
     """
 
     def __init__(
@@ -98,23 +98,23 @@ class Compact(Sequence[Encoded]):
 
     @classmethod
     def of(cls, examples: Iterable[Encoded]) -> "Compact":
-        """The same examples, their ids in arrays of the smallest type that holds them all."""
+        """Return the same examples, with ids in arrays of the smallest type that holds them."""
         tokens, targets, types, spans = array("q"), array("q"), array("q"), array("q")
-        index, read, said = array("q"), array("q"), array("q")
+        index, read, n_targets = array("q"), array("q"), array("q")
         values: list[Tensor] = []
-        for one in examples:
-            index.append(one.index)
-            tokens.extend(one.tokens)
-            read.append(len(one.tokens))
-            types.extend(one.types)
-            spans.extend(one.spans)
-            targets.extend(one.targets)
-            said.append(len(one.targets))
-            if one.values is not None:
-                values.append(one.values)
+        for example in examples:
+            index.append(example.index)
+            tokens.extend(example.tokens)
+            read.append(len(example.tokens))
+            types.extend(example.types)
+            spans.extend(example.spans)
+            targets.extend(example.targets)
+            n_targets.append(len(example.targets))
+            if example.values is not None:
+                values.append(example.values)
         return cls(
             Rows.side_by_side(narrow(tokens), np.array(read)),
-            Rows.side_by_side(narrow(targets), np.array(said)),
+            Rows.side_by_side(narrow(targets), np.array(n_targets)),
             np.array(index),
             values or None,
             Rows.side_by_side(narrow(types), np.array(read)) if types else None,
@@ -123,26 +123,26 @@ class Compact(Sequence[Encoded]):
 
     @classmethod
     def documents(cls, ids: Ids, lengths: Ids) -> "Compact":
-        """Texts for a language model, side by side: each of its length, and after it its end."""
+        """Return texts of a language model from one array: each of its length, then its end."""
         starts = np.cumsum(lengths + 1) - lengths - 1
         return cls(Rows(ids, starts, lengths), Rows(ids, starts + 1, lengths))
 
     @classmethod
     def as_documents(cls, examples: Sequence[Encoded]) -> "Compact":
-        """The examples of a language model, in the form of `documents`."""
+        """Return the examples of a language model in the form of `documents`."""
         if isinstance(examples, Compact) and examples.places is None:
             return examples
         ids, lengths = array("q"), array("q")
-        for one in examples:
-            ids.extend((*one.tokens, one.targets[-1]))
-            lengths.append(len(one.tokens))
+        for example in examples:
+            ids.extend((*example.tokens, example.targets[-1]))
+            lengths.append(len(example.tokens))
         return cls.documents(narrow(ids), np.array(lengths))
 
     def __len__(self) -> int:
         return len(self.tokens.lengths)
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other sequence has the same examples."""
+        """Return whether the other sequence has the same examples."""
         if not isinstance(other, Sequence) or isinstance(other, str):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
@@ -162,7 +162,7 @@ class Compact(Sequence[Encoded]):
         return Encoded(index, self.tokens[n], self.targets[n], None, values, types, spans)
 
     def cut(self, most: int) -> "Compact":
-        """The same examples in pieces of at most so many tokens, each with its targets."""
+        """Return the examples in pieces of at most `most` tokens, each with its targets."""
         n = -(-self.tokens.lengths // most)
         row = np.repeat(np.arange(len(self)), n)
         at = most * (np.arange(len(row)) - np.repeat(np.cumsum(n) - n, n))
@@ -172,57 +172,57 @@ class Compact(Sequence[Encoded]):
         return Compact(tokens, targets, row if self.places is None else self.places[row])
 
     def with_targets(self, nothing: int) -> "Compact":
-        """The examples of a language model that have a target other than `nothing`."""
-        if self.targets.ids is self.tokens.ids:  # every next token is one
+        """Return the examples of a language model that have a target other than `nothing`."""
+        if self.targets.ids is self.tokens.ids:  # every next token is a target
             return self
-        some = np.flatnonzero(self.targets.count_except(nothing))
+        indices = np.flatnonzero(self.targets.count_except(nothing))
         tokens, targets = (
-            Rows(rows.ids, rows.starts[some], rows.lengths[some])
+            Rows(rows.ids, rows.starts[indices], rows.lengths[indices])
             for rows in (self.tokens, self.targets)
         )
-        return Compact(tokens, targets, some if self.places is None else self.places[some])
+        return Compact(tokens, targets, indices if self.places is None else self.places[indices])
 
 
 def narrow(numbers: "array[int]") -> Ids:
-    """The numbers in two bytes each, or four where they need them; with a sign if one has it."""
+    """Return the numbers in the smallest type of two or four bytes that holds them."""
     wide = np.frombuffer(numbers, np.int64) if numbers else np.zeros(0, np.int64)
     low, high = (int(wide.min()), int(wide.max())) if len(wide) else (0, 0)
     types = (np.int16, np.int32) if low < 0 else (np.uint16, np.uint32)
-    for one in types:
-        if np.iinfo(one).min <= low and high <= np.iinfo(one).max:
-            return wide.astype(one)
+    for dtype in types:
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return wide.astype(dtype)
     return wide
 
 
 def texts_of(example: Encoded) -> tuple[list[int], list[int]]:
-    """The two texts of a pair, each of which is read by itself."""
+    """Return the two texts of a pair whose texts are encoded separately."""
     _, stop, start, _ = example.spans
     return example.tokens[:stop], example.tokens[start:]
 
 
-def side_by_side(one: Sequence[int], other: Sequence[int]) -> list[int]:
-    """The spans of two texts, the second right after the first."""
-    return [0, len(one), len(one), len(one) + len(other)]
+def side_by_side(first: Sequence[int], second: Sequence[int]) -> list[int]:
+    """Return the spans of two texts, the second right after the first."""
+    return [0, len(first), len(first), len(first) + len(second)]
 
 
 def shortened_apart(example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-    """Two texts that are read each by itself, each cut to `max_len` positions."""
-    one, other = (keep_special(text, max_len, special) for text in texts_of(example))
-    return replace(example, tokens=one + other, spans=side_by_side(one, other))
+    """Return a pair whose texts are encoded separately, each cut to `max_len` positions."""
+    first, second = (keep_special(text, max_len, special) for text in texts_of(example))
+    return replace(example, tokens=first + second, spans=side_by_side(first, second))
 
 
 def shortened_pair(example: Encoded, max_len: int) -> Encoded:
-    """Two texts cut to `max_len` positions in all, the longer one first, each at its end.
+    """Return two texts cut to `max_len` positions in all, the longer one first, each at its end.
 
-    As `truncation="longest_first"` of Hugging Face's tokenizers, which leaves an odd place to the
-    longer text. All special tokens stay, wherever they stand.
+    This is `truncation="longest_first"` of Hugging Face's tokenizers, which leaves an odd position
+    to the longer text. All special tokens stay.
     """
     starts, stops = example.spans[::2], example.spans[1::2]
     n, m = stops[0] - starts[0], stops[1] - starts[1]
     room = max_len - (len(example.tokens) - n - m)
     if room < 2:
         raise InputError(
-            f"max_len = {max_len} has no room for a token of each of two texts beside "
+            f"max_len = {max_len} has no room for a token of each of two texts in addition to "
             f"{max_len - room} special ones: raise max_len"
         )
     second = min(m, room // 2) if n > m else room - min(n, room // 2)
@@ -242,15 +242,16 @@ def shortened_pair(example: Encoded, max_len: int) -> Encoded:
 
 
 def keep_special(ids: list[int], n: int, special: tuple[int, int]) -> list[int]:
-    """At most `n` ids: the first, and the `special` ones at the end.
+    """Return at most `n` ids: the first ones, and the special ones at the end.
 
-    Those are so many before the text and so many after it. Raises `InputError` where no position is
-    left for text.
+    `special` counts the special tokens before the text and after it. Raises `InputError` where no
+    position is left for text.
     """
     if len(ids) <= n:
         return ids
     if n <= sum(special):
         raise InputError(
-            f"max_len = {n} has no room for text beside {sum(special)} special tokens: raise it"
+            f"max_len = {n} has no room for text in addition to {sum(special)} special tokens: "
+            "raise it"
         )
     return ids[: n - special[1]] + ids[len(ids) - special[1] :]

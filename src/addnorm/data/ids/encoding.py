@@ -1,4 +1,4 @@
-"""The encoded corpus, and the tools with which the tasks encode their examples."""
+"""The encoded corpus, and the functions with which tasks encode their examples."""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,38 +43,36 @@ class EncodedCorpus:
     medium: Medium = "text"
     n_labels: int = 0
     tokenizer: Tokenizer | None = field(default=None, compare=False)
-    """What made the ids of plain texts."""
+    """The tokenizer of plain texts."""
     layout: Layout = ONE_EACH
-    """How the targets of an example belong to what is read."""
+    """How targets and inputs are cut and batched together."""
     special: tuple[int, int] = (0, 1)
-    """The number of special tokens before each text that is read, and after it."""
+    """The number of special tokens before each input text, and after it."""
 
     @property
     def splits(self) -> dict[str, Sequence[Encoded]]:
-        """The three splits by name, empty ones too."""
+        """The three splits by name, including empty ones."""
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
     def lengths(self, examples: Sequence[Encoded]) -> list[int]:
-        """How long each example is: its tokens or frames, and of two sides the longer."""
+        """Return the length of each example: its tokens or frames; of two sides, the longer."""
         return self.layout.lengths_of(examples)
 
     def within(self, max_len: int, longer: Longer = "leave_out") -> "EncodedCorpus":
-        """The same corpus with no example longer than `max_len`; the reports say what it cost.
+        """Return the corpus with no example longer than `max_len`; others go to the reports.
 
-        Raises `InputError` when that leaves nothing of a split.
+        Raises `InputError` if a split loses all of its examples.
         """
         fits = {k: [n <= max_len for n in self.lengths(v)] for k, v in self.splits.items()}
         if longer == "leave_out":
             reason = f"longer than {max_len} tokens"
             return self.keeping(fits, reason, f"is longer than max_len={max_len}")
-        long = {split: [k for k, fit in enumerate(some) if not fit] for split, some in fits.items()}
-        cut = {
-            split: self._cut(self.splits[split], max_len) for split, some in long.items() if some
-        }
+        long = {k: [i for i, fit in enumerate(v) if not fit] for k, v in fits.items()}
+        cut = {split: self._cut(self.splits[split], max_len) for split in long if long[split]}
         shorter = replace(self, **cut).with_targets(f" within {max_len} tokens")
         reports = {**shorter.reports}
         for split in cut:
-            used = {one.index for one in shorter.splits[split]}
+            used = {example.index for example in shorter.splits[split]}
             indices = (self.splits[split][k].index for k in long[split])
             places = [_place(split, index) for index in indices if index in used]
             before = reports[split].shortened
@@ -82,18 +80,20 @@ class EncodedCorpus:
         return replace(shorter, reports=reports)
 
     def _cut(self, examples: Sequence[Encoded], max_len: int) -> Compact:
-        return Compact.of(self.layout.shortened(one, max_len, self.special) for one in examples)
+        return Compact.of(
+            self.layout.shortened(example, max_len, self.special) for example in examples
+        )
 
     def with_targets(self, where: str = "") -> "EncodedCorpus":
-        """The examples that have something to predict; others are left out and counted.
+        """Return the corpus of the examples that have a target; others go to the reports.
 
-        Raises `InputError` when that leaves nothing of a split.
+        Raises `InputError` if a split loses all of its examples.
         """
         fits = {split: self._have_targets(examples) for split, examples in self.splits.items()}
         return self.keeping(fits, f"nothing to predict{where}", f"has nothing to predict{where}")
 
     def _have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
-        """Whether each example has a target: of a plain text, a token besides its end."""
+        """Return whether each example has a target: for a plain text, a token besides its end."""
         if self.tokenizer is not None and isinstance(examples, Compact):
             return (examples.tokens.lengths > n_before(self.tokenizer)).tolist()
         return self.layout.have_targets(examples)
@@ -101,11 +101,11 @@ class EncodedCorpus:
     def keeping(
         self, fits: Mapping[str, Sequence[bool]], reason: str, every: str
     ) -> "EncodedCorpus":
-        """The examples that fit; others are counted in the reports, for one reason.
+        """Return the corpus of the examples that fit; others go to the reports, with a reason.
 
-        Raises `InputError` where a split has examples, `every` one of which does not fit.
+        Raises `InputError`, with the words `every`, if no example of a split fits.
         """
-        kept: Any = {}
+        changed: Any = {}
         reports: dict[str, Report] = {}
         for split, examples in self.splits.items():
             n = len(examples)
@@ -118,14 +118,14 @@ class EncodedCorpus:
                 report = replace(report, used=report.used - len(places), left_out=left_out)
                 chosen = compress(examples, fits[split])
                 compact = isinstance(examples, Compact)
-                kept[split] = Compact.of(chosen) if compact else list(chosen)
+                changed[split] = Compact.of(chosen) if compact else list(chosen)
             if report.read:
                 reports[split] = report
-        return replace(self, **kept, reports=reports)
+        return replace(self, **changed, reports=reports)
 
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
-"""The splits in words."""
+"""The splits in messages."""
 
 
 def _place(split: str, index: int) -> str:
@@ -133,14 +133,14 @@ def _place(split: str, index: int) -> str:
 
 
 def n_before(tokenizer: Tokenizer) -> int:
-    """The special tokens before each text of a language model, as `write_texts` begins it."""
+    """Return the number of special tokens that `write_texts` puts before each text."""
     return len(around("language", tokenizer)[0]) or 1
 
 
 def encode_texts(
     corpus: Corpus, tokenizers: Tokenizers, layout: Layout, advance: Advance = lambda _: None
 ) -> EncodedCorpus:
-    """Encode the plain texts of a language model; `advance` hears how they come along."""
+    """Encode the plain texts of a language model; `advance` gets the characters done."""
     splits: Any = {k: in_memory(v, tokenizers, advance) for k, v in corpus.splits.items()}
     return EncodedCorpus(
         corpus.task,
@@ -155,7 +155,7 @@ def encode_texts(
 
 
 def in_memory(examples: Sequence[Example], tokenizers: Tokenizers, advance: Advance) -> Compact:
-    """The texts of a language model in ids."""
+    """Return the texts of a language model in ids."""
     out = io.BytesIO()
     lengths = write_texts(examples, tokenizers, out, advance)
     return Compact.documents(np.frombuffer(out.getbuffer(), id_type(tokenizers)), lengths)
@@ -167,14 +167,14 @@ def write_texts(
     out: io.BufferedIOBase,
     advance: Advance = lambda _: None,
 ) -> Ids:
-    """Write the ids of the texts of a language model side by side, with the end of each after it.
+    """Write the ids of the texts of a language model one after the other, each with its end token.
 
-    Returns the length of each without its end. Raises `InputError` where the tokenizer has none.
+    Returns the length of each without its end. Raises `InputError` for a tokenizer without one.
     """
     tokenizer, dtype = tokenizers.source, id_type(tokenizers)
     if tokenizer.end_id is None:
         raise InputError("the tokenizer has no end token, so no text to learn from would end")
-    # GPT-2 reads a prompt as it is, but learnt that a text begins after the end of another.
+    # GPT-2 puts nothing before a prompt, but learnt that a text begins after the end of another.
     start = np.array(around("language", tokenizer)[0] or (tokenizer.bos_id,), dtype)
     end = np.array([tokenizer.end_id], dtype)
     lengths: list[int] = []
@@ -190,40 +190,41 @@ def write_texts(
 
 
 def id_type(tokenizers: Tokenizers) -> "np.dtype[Any]":
-    """Two bytes an id where the vocabulary has less than 65,536, else four."""
+    """Return two bytes an id for a vocabulary of less than 65,536, else four."""
     tokenizer = tokenizers.source
-    own = (*around("language", tokenizer)[0], tokenizer.bos_id, tokenizer.end_id or 0)
-    return np.dtype(np.uint16 if max(tokenizer.vocab_size, 1 + max(own)) < 2**16 else np.uint32)
+    special = (*around("language", tokenizer)[0], tokenizer.bos_id, tokenizer.end_id or 0)
+    n_ids = max(tokenizer.vocab_size, 1 + max(special))
+    return np.dtype(np.uint16 if n_ids < 2**16 else np.uint32)
 
 
 def characters_of(examples: Sequence[Example]) -> Ids:
-    """The length of each text."""
+    """Return the length of each text in characters."""
     return np.array([len(example.source_text()) for example in examples], np.int64)
 
 
 def encoded_inputs(
     examples: Sequence[Example], tokenizers: Tokenizers | None, *, apart: bool = False
 ) -> Iterator[Encoded]:
-    """What is read of each example, without targets: its signal, or its text or two texts in ids.
+    """Yield the input of each example without targets: its signal, or its one or two texts in ids.
 
-    With `apart` each of two texts is read by itself.
+    With `apart` two texts are encoded separately.
     """
     if not examples or has_signals(examples[0].medium):
-        return (Encoded(i, [], [], one.signal()) for i, one in enumerate(examples))
+        return (Encoded(i, [], [], example.signal()) for i, example in enumerate(examples))
     assert tokenizers is not None
     read = enumerate(whole_texts(tokenizers.source, examples, apart=apart))
-    return (Encoded(i, one.ids, [], types=one.types, spans=one.spans) for i, one in read)
+    return (Encoded(i, text.ids, [], types=text.types, spans=text.spans) for i, text in read)
 
 
 def written_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
-    """The ids of texts to write; none at all of one without a token but the special ones."""
+    """Yield the ids of each target text; empty for a text without a token but the special ones."""
     n_special = sum(map(len, around("translation", tokenizer)))
     for ids in in_groups("translation", tokenizer, texts):
         yield ids if len(ids) > n_special else []
 
 
 def numbers_of(labels: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
-    """The number of each label. Raises `InputError` for one that has none."""
+    """Return the number of each label. Raises `InputError` for an unknown one."""
     for label in labels:
         if label not in numbers:
             raise InputError(f"unknown label {label!r}.{choices(label, numbers)}")
@@ -231,5 +232,5 @@ def numbers_of(labels: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
 
 
 def encode(*arguments: Any, **options: Any) -> EncodedCorpus:
-    """Encode a corpus, by an earlier path of `addnorm.tasks.encoding.encode`."""
+    """Call `addnorm.tasks.encoding.encode`, by its former path."""
     return import_module("addnorm.tasks.encoding").encode(*arguments, **options)

@@ -1,4 +1,4 @@
-"""The windows of a series: a look-back to read and a horizon to forecast, made when asked for."""
+"""The windows of a series, cut on access: a look-back to read and a horizon to forecast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ HOLE = "a gap or an empty cell in the window"
 
 @dataclass(frozen=True, eq=False)
 class ForecastWindows(Sequence[Encoded]):
-    """The windows of one part of a series, each cut from `values` when it is asked for.
+    """The windows of one part of a series, each cut from `values` on access.
 
-    `starts` has the first step that each forecasts; it reads the `look_back` steps before. A
-    season of `season` steps is what a naive forecast repeats.
+    `starts` has the first step that each forecasts, from the `look_back` steps before. A naive
+    forecast repeats the last `season` steps.
     """
 
     values: Float[Tensor, "variables time"]
@@ -57,18 +57,18 @@ def encode_series(
 
     The `scaling` is by default that of the training part. Windows with a gap or an empty cell are
     left out, and counted in the reports with the line of the first step that they forecast. Raises
-    `InputError` for a part without a window, or of another interval than that scaling's.
+    `InputError` for a part without a window, or whose interval differs from the scaling's.
     """
     reports: dict[str, Report] = {}
     parts: dict[str, Sequence[Encoded]] = {"train": (), "valid": (), "test": ()}
     for split, examples in corpus.splits.items():
-        for one in examples:
-            assert isinstance(one, Series)
+        for series in examples:
+            assert isinstance(series, Series)
             if scaling is not None:
-                check_interval(f"the {split} part of the series", one.scaling.interval, scaling)
-            values = (scaling or one.scaling).scaled(one.values)
-            starts, reports[split] = _starts(one, look_back, horizon, split)
-            parts[split] = ForecastWindows(values, starts, look_back, horizon, one.season)
+                check_interval(f"the {split} part of the series", series.scaling.interval, scaling)
+            values = (scaling or series.scaling).scaled(series.values)
+            starts, reports[split] = _starts(series, look_back, horizon, split)
+            parts[split] = ForecastWindows(values, starts, look_back, horizon, series.season)
     return EncodedCorpus(
         "forecasting", 0, 0, parts["train"], parts["valid"], parts["test"],
         reports=reports, medium="series", layout=SeriesWindows(),
@@ -76,7 +76,7 @@ def encode_series(
 
 
 def _starts(series: Series, look_back: int, horizon: int, split: str) -> tuple[Ids, Report]:
-    """The first step that each window forecasts, and the report on those left out."""
+    """Return the first step that each window forecasts, and the report on those left out."""
     first, n_steps = max(series.start, look_back), series.values.shape[1]
     starts = np.arange(first, n_steps - horizon + 1)
     if not len(starts):
@@ -99,9 +99,9 @@ def _starts(series: Series, look_back: int, horizon: int, split: str) -> tuple[I
 def naive_forecasts(
     past: Float[Tensor, "batch variables look_back"], horizon: int, season: int | None
 ) -> dict[str, Float[Tensor, "batch variables horizon"]]:
-    """The forecasts to compare with: the last value repeated, and the last season, if known."""
-    found = {"last_value": past[..., -1:].expand(-1, -1, horizon)}
+    """Return the forecasts to compare with: the last value repeated, or the last known season."""
+    forecasts = {"last_value": past[..., -1:].expand(-1, -1, horizon)}
     if season is not None and 1 < season <= past.shape[-1]:
         steps = past.shape[-1] - season + torch.arange(horizon) % season
-        found["last_season"] = past[..., steps]
-    return found
+        forecasts["last_season"] = past[..., steps]
+    return forecasts

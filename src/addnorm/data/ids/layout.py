@@ -1,4 +1,4 @@
-"""Layouts: how the targets of an example belong to what is read, when it is cut and batched."""
+"""Layouts: how the input and the targets of an example are cut and batched together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from addnorm.data.ids.padding import padded, tensors, with_valid
 from addnorm.data.tokenizing.pieces import Ids
 
 SOURCE = {"inputs": "source", "valid": "source_valid"}
-"""What an encoder–decoder calls the inputs of an encoder."""
+"""The names in an encoder–decoder of an encoder's arguments."""
 
 Arranged = tuple[dict[str, Tensor], Shaped[Tensor, "..."]]
 """The arguments of a model, and the targets."""
@@ -29,7 +29,7 @@ Arranged = tuple[dict[str, Tensor], Shaped[Tensor, "..."]]
 
 @dataclass(frozen=True)
 class Padding:
-    """The ids before and after texts in a batch, and its width for a length of its longest row."""
+    """The start and padding ids of a batch, and its width as a function of its longest row."""
 
     bos_id: int = 0
     pad_id: int = 0
@@ -38,95 +38,99 @@ class Padding:
 
 @dataclass(frozen=True)
 class Layout:
-    """One target for a whole example, or as many for every example: classes, numbers, places.
+    """One target for a whole example, or as many for every example: classes, numbers, positions.
 
     The targets of a batch are `[batch]` where each example has one, else `[batch, n]`.
     """
 
     def lengths(self, read: Ids, targets: Ids) -> Ids:
-        """How long examples are, of which so many tokens are read and so many are targets."""
+        """Return the lengths of examples with so many input tokens and so many targets."""
         return read
 
     def lengths_of(self, examples: Sequence[Encoded]) -> list[int]:
-        """How long each example is: its tokens, or the frames, steps or width of its signal."""
+        """Return the length of each example: its tokens, or its signal's frames, steps or width."""
         if isinstance(examples, Compact):
             return self.lengths(examples.tokens.lengths, examples.targets.lengths).tolist()
-        targets = np.array([len(one.targets) for one in examples], np.int64)
-        if any(one.signal is not None for one in examples):
-            read = np.array([0 if one.signal is None else one.signal.shape[-1] for one in examples])
+        targets = np.array([len(example.targets) for example in examples], np.int64)
+        if any(example.signal is not None for example in examples):
+            signals = [example.signal for example in examples]
+            read = np.array([0 if signal is None else signal.shape[-1] for signal in signals])
             return np.maximum(read, targets).tolist()
-        read = np.array([len(one.tokens) for one in examples], np.int64)
+        read = np.array([len(example.tokens) for example in examples], np.int64)
         return self.lengths(read, targets).tolist()
 
     def rows(self, example: Encoded) -> Sequence[list[int]]:
-        """The rows of a batch in which an example is read: one, or one for each text."""
+        """Return the rows of an example in a batch of inputs: one, or one for each text."""
         return [example.tokens]
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-        """The example cut to `max_len` positions.
+        """Return the example cut to `max_len` positions.
 
-        What is read keeps its `special` tokens, so many before the text and after it. Raises
-        `InputError` where no position is left for text.
+        The input keeps its special tokens: `special` counts those before the text and after it.
+        Raises `InputError` where no position is left for text.
         """
         if example.spans and len(example.tokens) > max_len:
             return shortened_pair(example, max_len)
         return replace(example, tokens=keep_special(example.tokens, max_len, special))
 
     def have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
-        """Whether each example has something to predict."""
+        """Return whether each example has a target."""
         if isinstance(examples, Compact) and examples.values is None:
             return (examples.targets.count_except(IGNORE) > 0).tolist()
-        return [one.values is not None or any(i != IGNORE for i in one.targets) for one in examples]
+        return [
+            example.values is not None or any(i != IGNORE for i in example.targets)
+            for example in examples
+        ]
 
     def inputs(self, examples: Sequence[Encoded], padding: Padding) -> dict[str, Tensor]:
-        """The texts as the arguments of an encoder: the ids, what is no padding, and types."""
+        """Return the texts as the arguments of an encoder: ids, mask of real tokens, types."""
         rows = [row for example in examples for row in self.rows(example)]
         width = padding.width(max(map(len, rows)))
         inputs = with_valid("inputs", "valid", tensors(rows), padding.pad_id, width)
         if any(example.types for example in examples):
-            inputs["types"] = padded(tensors([[*one.types] for one in examples]), 0, width)
+            inputs["types"] = padded(tensors([[*example.types] for example in examples]), 0, width)
         return inputs
 
     def arranged(
         self, inputs: Mapping[str, Tensor], examples: Sequence[Encoded], padding: Padding
     ) -> Arranged:
-        """The arguments of a model and the targets, from what an encoder would read."""
-        values = [one.values for one in examples if one.values is not None]
+        """Return the arguments of a model and the targets, from the arguments of an encoder."""
+        values = [example.values for example in examples if example.values is not None]
         if values:
             return {**inputs}, torch.stack(values)
-        return {**inputs}, self.targets([one.targets for one in examples], padding)
+        return {**inputs}, self.targets([example.targets for example in examples], padding)
 
     def targets(self, targets: Sequence[list[int]], padding: Padding) -> Shaped[Tensor, "..."]:
-        """The targets of a batch."""
+        """Return the targets of a batch as a tensor."""
         rows = torch.tensor(targets)
         return rows[:, 0] if rows.ndim == 2 and rows.shape[1] == 1 else rows
 
 
 ONE_EACH = Layout()
-"""The layout of most tasks of whole inputs."""
+"""The layout of most tasks with a target for the whole input."""
 
 
 class Apart(Layout):
-    """One target for two texts, each of which is read by itself."""
+    """One target for two texts that are encoded separately."""
 
     def lengths_of(self, examples: Sequence[Encoded]) -> list[int]:
-        """The length of the longer text of each."""
+        """Return the length of each pair's longer text."""
         return [max(map(len, texts_of(example))) for example in examples]
 
     def rows(self, example: Encoded) -> Sequence[list[int]]:
-        """The two texts."""
+        """Return the two texts."""
         return texts_of(example)
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-        """Each text cut to `max_len` positions."""
+        """Return the example with each text cut to `max_len` positions."""
         return shortened_apart(example, max_len, special)
 
 
 class PerToken(Layout):
-    """A target for every token that is read, or -100: tags."""
+    """A target, or -100, for every input token, as for tags."""
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-        """Tokens and targets cut alike."""
+        """Return the example with tokens and targets cut alike."""
         targets = keep_special(example.targets, max_len, special)
         return replace(super().shortened(example, max_len, special), targets=targets)
 
@@ -136,30 +140,30 @@ class PerToken(Layout):
 
 
 class NextToken(PerToken):
-    """The token after every token that is read: of a plain text all, of a conversation answers."""
+    """The next token as the target of every input token; in a conversation, of answers only."""
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-        """The first tokens and targets; an end that was cut off is not learnt."""
+        """Return the first tokens and targets; an end that was cut off is not learnt."""
         cut = (example.tokens[:max_len], example.targets[:max_len])
         return replace(example, tokens=cut[0], targets=cut[1])
 
     def arranged(
         self, inputs: Mapping[str, Tensor], examples: Sequence[Encoded], padding: Padding
     ) -> Arranged:
-        """As `Layout`; a decoder calls what it reads `tokens`."""
+        """Return the arguments of a decoder, whose input is `tokens`, and the targets."""
         read, targets = super().arranged(inputs, examples, padding)
         return {"tokens" if name == "inputs" else name: x for name, x in read.items()}, targets
 
 
 class TargetSequence(Layout):
-    """A sequence of its own length, which no decoder reads: a transcript that is aligned (CTC)."""
+    """A target sequence of another length without a decoder: a transcript that is aligned (CTC)."""
 
     def lengths(self, read: Ids, targets: Ids) -> Ids:
-        """The longer side."""
+        """Return the lengths of the longer sides."""
         return np.maximum(read, targets)
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-        """Both sides cut, what is read without its special tokens."""
+        """Return the example with both sides cut; the input keeps its special tokens."""
         read = keep_special(example.tokens, max_len, special)
         return replace(example, tokens=read, targets=example.targets[:max_len])
 
@@ -169,13 +173,13 @@ class TargetSequence(Layout):
 
 
 class SourceAndTarget(TargetSequence):
-    """A sequence of its own length, which a decoder reads shifted after the start token."""
+    """A target sequence of another length, which a decoder reads shifted after the start token."""
 
     def arranged(
         self, inputs: Mapping[str, Tensor], examples: Sequence[Encoded], padding: Padding
     ) -> Arranged:
-        """What is read is the source; the target is read one place later, after bos."""
-        rows = [one.targets for one in examples]
+        """Return source and target as arguments, the target shifted after bos, and the targets."""
+        rows = [example.targets for example in examples]
         shifted = tensors([[padding.bos_id, *row[:-1]] for row in rows])
         width = padding.width(max(map(len, rows)))
         target = with_valid("target", "target_valid", shifted, padding.pad_id, width)
@@ -184,8 +188,8 @@ class SourceAndTarget(TargetSequence):
 
 
 class SeriesWindows(Layout):
-    """Every step of a horizon: each window of a series has them."""
+    """A target for every step of the horizon, in every variable."""
 
     def have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
-        """Always."""
+        """Return that every window has targets."""
         return [True] * len(examples)

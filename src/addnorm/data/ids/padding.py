@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def tensors(rows: Sequence[list[int]]) -> list[Int[Tensor, " _"]]:
-    """Each row of ids as a tensor."""
+    """Return each row of ids as a tensor."""
     return [torch.tensor(row) for row in rows]
 
 
 def padded(rows: Sequence[Int[Tensor, " _"]], value: int, width: int) -> Int[Tensor, "batch seq"]:
-    """The rows as one tensor, filled up on the right."""
+    """Return the rows as one tensor, filled up on the right with `value`."""
     out = torch.full((len(rows), width), value)
     for line, row in zip(out, rows, strict=True):
         line[: len(row)] = row
@@ -23,7 +23,7 @@ def padded(rows: Sequence[Int[Tensor, " _"]], value: int, width: int) -> Int[Ten
 def with_valid(
     name: str, valid_name: str, rows: Sequence[Int[Tensor, " _"]], pad_id: int, width: int
 ) -> dict[str, Tensor]:
-    """The rows as a model's argument, with the mask of what is no padding where there is any."""
+    """Return the rows as an argument of a model, and where some are padded, their mask."""
     tokens = {name: padded(rows, pad_id, width)}
     lengths = torch.tensor([len(row) for row in rows])
     if bool((lengths == width).all()):

@@ -2,10 +2,9 @@
 
 
 def lower_case(text: str) -> str:
-    """A text in lower case, each character by itself, as tokenizers of other libraries have it.
+    """Return a text in lower case, character by character, as tokenizers of other libraries do.
 
-    Python's `lower` looks at the characters around one in a single case: a capital sigma at the end
-    of a word, which here is a small one as within. A character may become two: `İ` is `i` and a
-    dot above.
+    Python's `lower` depends on the context for one character, a capital sigma at the end of a word;
+    here it becomes the usual small sigma. A character may become two: `İ` is `i` and a dot above.
     """
     return text.replace("Σ", "σ").lower()

@@ -6,7 +6,7 @@ from addnorm.data.tokenizing.tokenizers import Tokenizer
 
 
 def around(task: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
-    """The special tokens before and after each text, as a model of the task reads it."""
+    """Return the special tokens before and after each text that models of the task expect."""
     before, after = tokenizer.before, tokenizer.after
     if before is None:
         before = () if task == "translation" else (tokenizer.bos_id,)
@@ -16,10 +16,10 @@ def around(task: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int
 
 
 def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """The ids of texts that a language model continues, which begin as the rows that it learnt.
+    """Return the ids of texts to continue, which begin as the texts that the model learnt from.
 
-    None is empty: without a text it is the start token, of which a model that learnt from one text
-    knows little, or nothing: a line break or a word is a better beginning there.
+    None is empty: an empty text is the start token. A model that learnt from a single text has
+    seen it once at most, and starts better from a line break or a word.
     """
     before = around("language", tokenizer)[0] if tokenizer.begins is None else tokenizer.begins
     return [[*before, *ids] or [tokenizer.bos_id] for ids in tokenizer.encode_batch(texts)]

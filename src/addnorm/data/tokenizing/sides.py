@@ -1,4 +1,4 @@
-"""The two tokenizers of a model: that of the text read and that of the text written."""
+"""The source and target tokenizers of a model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,44 +10,44 @@ from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig, train
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizer of what is read and that of what is written; often one object."""
+    """The tokenizers of source and target texts; often one object."""
 
     source: Tokenizer
     target: Tokenizer
 
     @property
     def lowercase(self) -> bool:
-        """Whether they put every text in lower case before they read it."""
+        """Whether they put every text in lower case first."""
         return self.source.lowercase
 
     def lowercased(self, lowercase: bool = True) -> "Tokenizers":
-        """The same tokenizers, reading texts in lower case; or with False as they are."""
+        """Return the same tokenizers, with texts put in lower case first; with False, not."""
         source = self.source.lowercased(lowercase)
-        both = self.target is self.source
-        return Tokenizers(source, source if both else self.target.lowercased(lowercase))
+        shared = self.target is self.source
+        return Tokenizers(source, source if shared else self.target.lowercased(lowercase))
 
     def beginning(self, begins: tuple[int, ...] | None) -> "Tokenizers":
-        """The same tokenizers, with what stands before a text to continue."""
+        """Return the same tokenizers, with these ids before a text to continue."""
         source = self.source.beginning(begins)
-        both = self.target is self.source
-        return Tokenizers(source, source if both else self.target.beginning(begins))
+        shared = self.target is self.source
+        return Tokenizers(source, source if shared else self.target.beginning(begins))
 
     @classmethod
     def train(cls, config: TokenizerConfig, corpus: Corpus) -> "Tokenizers":
-        """Learn from the training examples: of images or sound, from the texts to write."""
+        """Learn tokenizers from the training examples; for signals, from their target texts."""
         if has_signals(corpus.medium):
             written = train_tokenizer(config, corpus.target_texts())
             return cls(written, written)
         if getattr(config, "joint", True) or not corpus.kind.writes:
-            both = train_tokenizer(config, [*corpus.source_texts(), *corpus.target_texts()])
-            return cls(both, both)
+            tokenizer = train_tokenizer(config, [*corpus.source_texts(), *corpus.target_texts()])
+            return cls(tokenizer, tokenizer)
         return cls(
             train_tokenizer(config, corpus.source_texts()),
             train_tokenizer(config, corpus.target_texts()),
         )
 
     def ending(self) -> "Tokenizers":
-        """Both, where the end of a text to learn from ends generation as well."""
+        """Return the same tokenizers, with the end of a training text also ending generation."""
         source = self.source.ending()
         shared = self.target is self.source
         return Tokenizers(source, source if shared else self.target.ending())
@@ -66,5 +66,5 @@ class Tokenizers:
         if (folder / "source.tokenizer.json").exists():
             source = Tokenizer.load(folder / "source.tokenizer.json")
             return cls(source, Tokenizer.load(folder / "target.tokenizer.json"))
-        both = Tokenizer.load(folder / "tokenizer.json")
-        return cls(both, both)
+        tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        return cls(tokenizer, tokenizer)

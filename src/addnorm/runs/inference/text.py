@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from addnorm.data.ids.framing import apart_as_read, around, as_read, words_as_read
-from addnorm.data.ids.sentence_pairs import Read, pairs_as_read
+from addnorm.data.ids.framing import around, encode_for_task, encode_separately, encode_words
+from addnorm.data.ids.sentence_pairs import Read, encode_pairs
 from addnorm.data.readers.tables import reads_pairs
 from addnorm.data.tokenizing.prompts import encode_prompts
 from addnorm.errors import InputError, check_choice, listed
@@ -103,7 +103,9 @@ def write(
             ]
         case EncoderDecoderModel() as model:
             filled = [i for i, text in enumerate(told) if text.strip()]
-            encoded = ids_as_shortened(run, as_read("translation", run.tokenizers.source, told))
+            encoded = ids_as_shortened(
+                run, encode_for_task("translation", run.tokenizers.source, told)
+            )
             check_lengths(model, encoded, first)
             some = translate(
                 _translator(model, compiled),
@@ -284,11 +286,11 @@ def _of_texts(
             how = "compares two texts" if apart else "reads two texts together"
             raise InputError(f"{run.name}: this model {how}: give pairs of them")
         if apart:
-            ids = ids_as_shortened(run, apart_as_read(tokenizer, pairs))
+            ids = ids_as_shortened(run, encode_separately(tokenizer, pairs))
             yield batch_logits(run, ids, first + start)
             continue
-        both = pairs_as_read(tokenizer, pairs)
-        read = as_shortened(run, [*map(Read, as_read(run.task, tokenizer, single)), *both])
+        both = encode_pairs(tokenizer, pairs)
+        read = as_shortened(run, [*map(Read, encode_for_task(run.task, tokenizer, single)), *both])
         types = [[*one.types] for one in read if one.types]
         yield batch_logits(run, [one.ids for one in read], first + start, types)
 
@@ -306,7 +308,7 @@ def tag(
     results: list[list[str]] = []
     for start in range(0, len(sentences), batch_size):
         some = sentences[start : start + batch_size]
-        read = [words_as_read(tokenizer, words) for words in some]
+        read = [encode_words(tokenizer, words) for words in some]
         ids = ids_as_shortened(run, [ids for ids, _ in read])
         logits = batch_logits(run, ids, first + start)
         places = [
@@ -383,7 +385,7 @@ def _hidden(
     if isinstance(model, DecoderModel) and folder is None:
         ids = encode_prompts(tokenizer, texts)
     else:
-        ids = [row or [tokenizer.bos_id] for row in as_read(task, tokenizer, texts)]
+        ids = [row or [tokenizer.bos_id] for row in encode_for_task(task, tokenizer, texts)]
     if folder is None:
         ids = ids_as_shortened(run, ids)
     else:
