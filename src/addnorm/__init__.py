@@ -12,11 +12,29 @@
 A user's mistake raises `InputError`, a `ValueError`, in one sentence with the nearest valid name.
 """
 
-from addnorm import moved
+import sys
+from typing import TYPE_CHECKING
+
 from addnorm.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 __version__ = "0.1.0.dev0"
 
 __getattr__, __dir__ = lazy_names(__name__)
 
-moved.install()
+
+class _FormerPaths:
+    """Finds modules at their former paths. Python asks it last, so they are read only then."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":
+        if not name.startswith("addnorm."):
+            return None
+        from addnorm.moved import spec_of
+
+        return spec_of(name)
+
+
+sys.meta_path.append(_FormerPaths)

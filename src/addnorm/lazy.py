@@ -1,23 +1,22 @@
 """Packages whose names are imported on first use, as listed in their `__init__.pyi`."""
 
-import re
 import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
-
-_IMPORT = re.compile(r"^from (\S+) import \W*(\w+)", re.MULTILINE)
 
 
 @cache
 def modules_of(package: str) -> dict[str, str]:
     """The module of each name of a package: `__init__.pyi` is the list, read by checkers too."""
+    import re
+
     file = sys.modules[package].__file__
     assert file is not None
-    stub = Path(file).with_suffix(".pyi").read_text("utf-8")
-    return {name: module for module, name in _IMPORT.findall(stub)}
+    with open(f"{file.removesuffix('.py')}.pyi", encoding="utf-8") as stub:
+        imports = re.findall(r"^from (\S+) import \W*(\w+)", stub.read(), re.MULTILINE)
+    return {name: module for module, name in imports}
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -218,11 +218,6 @@ MOVED: Mapping[str, str] = {
 """The new path of each module, or of a package with everything in it; of a split module, both."""
 
 
-def install() -> None:
-    """Let the former paths be imported."""
-    sys.meta_path.append(_Finder())
-
-
 def new_paths(name: str) -> list[str]:
     """Where a module has moved, by itself or with a package that holds it; empty if it has not."""
     parent = name
@@ -233,13 +228,11 @@ def new_paths(name: str) -> list[str]:
     return []
 
 
-class _Finder:
-    def find_spec(
-        self, fullname: str, path: object = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        paths = new_paths(fullname)
-        loader: Any = _Alias(paths)  # `importlib.abc` takes too long to import for its base classes
-        return ModuleSpec(fullname, loader, is_package=True) if paths else None
+def spec_of(name: str) -> ModuleSpec | None:
+    """How to import a module from its former path; None if it has not moved."""
+    paths = new_paths(name)
+    loader: Any = _Alias(paths)  # `importlib.abc` takes too long to import for its base classes
+    return ModuleSpec(name, loader, is_package=True) if paths else None
 
 
 class _Alias:
