@@ -479,7 +479,7 @@ def test_data_that_are_resized_otherwise_are_refused(case: str, tmp_path: Path) 
         if right:
             check_read_alike(one, more)
             continue
-        with pytest.raises(InputError, match="pictures are resized by other settings than data of"):
+        with pytest.raises(InputError, match="its settings resize pictures differently"):
             check_read_alike(one, more)
     file.write_text(json.dumps({"image_mean": 0.4}))
     for one, more in ((run, None), (given, None), (bare, corpus)):

@@ -90,7 +90,7 @@ def test_validations_keep_it_in_the_journal(tmp_path: Path) -> None:
     journal = train_tiny(tmp_path, "translation") / "metrics.jsonl"
     logged = read_journal(journal)
     bleu = measured_with(recipe_of("translation", tmp_path), "bleu", validation=True)
-    assert not logged.damaged
+    assert not logged.n_damaged
     assert [*logged.measured_with] == [2, 4]
     assert all(one["bleu"] == bleu for one in logged.measured_with.values())
     [line, *_] = [json.loads(x) for x in journal.read_text().splitlines() if "valid_bleu" in x]

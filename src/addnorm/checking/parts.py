@@ -63,7 +63,7 @@ def parts(family: str | None = None, modules: Sequence[str] = ()) -> list[Part]:
 
     Raises `InputError` for an unknown family.
     """
-    own = [part for module in modules for part in _own(module)]
+    own = [part for module in modules for part in _custom_parts(module)]
     names = [*dict.fromkeys([*FAMILIES, *(name for part in own for name in _families_of(part))])]
     if family is not None:
         check_family_name(family, names)
@@ -80,7 +80,7 @@ def module_names(imports: Sequence[str]) -> list[str]:
     return [Path(name).stem if name.endswith(".py") else name for name in imports]
 
 
-def _own(module: str) -> Iterator[Part]:
+def _custom_parts(module: str) -> Iterator[Part]:
     """Yield the parts that a user's module defines, in order."""
     for name, config in vars(sys.modules[module]).items():
         if not isinstance(config, type) or config.__module__ != module:

@@ -134,17 +134,17 @@ app.register_install_completion_command(
 
 def main() -> None:
     """Run the command given by the arguments, and exit with its status."""
-    for name in ("stdout", "stderr"):  # closed by who started us: messages are no answers
+    for name in ("stdout", "stderr"):  # closed by the parent process: messages need a place
         if getattr(sys, name) is None:
             nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
             setattr(sys, name, nowhere)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # input is UTF-8, so output is too
-    told = warnings.showwarning
+    show = warnings.showwarning
     warnings.showwarning = lambda message, category, *place: (
         print(f"addnorm: {message}", file=sys.stderr)
         if issubclass(category, IgnoredSettings | Shortened)
-        else told(message, category, *place)
+        else show(message, category, *place)
     )
     sys.exit(status(sys.argv[1:]))
 
@@ -168,8 +168,8 @@ def status(words: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (InputError, CycloptsError) as error:
-        told = message_of(error, app, words)
-        return failed("; ".join([told, *getattr(error, "__notes__", ())]), 2)
+        text = message_of(error, app, words)
+        return failed("; ".join([text, *getattr(error, "__notes__", ())]), 2)
     except OSError as error:
         return failed(f"{_place(error)}{error.strerror or error}", 2)
     except NonFiniteError as error:

@@ -200,8 +200,8 @@ def _print(report: "QuantizationReport", split: str) -> None:
         console.print("rise of the loss if that layer alone is rounded, nats a target:")
         for name, rise in worst:
             console.print(f"  {rise:+.6f}  {name}", soft_wrap=True)
-    if report.kept:
-        console.print(f"kept as before: {', '.join(report.kept)}", soft_wrap=True)
+    if report.unquantized:
+        console.print(f"kept as before: {', '.join(report.unquantized)}", soft_wrap=True)
     _print_left(report, console)
     if report.unmeasured is not None:
         console.print(f"no scores: {with_options(report.unmeasured, 'quantize')}", soft_wrap=True)

@@ -104,13 +104,13 @@ class Beams:
     done_scores: Float[Tensor, "batch kept"]
 
     @classmethod
-    def start(cls, batch: int, kept: int, device: torch.device) -> "Beams":
+    def start(cls, batch: int, n_done: int, device: torch.device) -> "Beams":
         """Start with one empty live hypothesis per sentence, with log p = 0."""
         return cls(
             live=torch.empty(batch, 1, 0, dtype=torch.long, device=device),
             live_scores=torch.zeros(batch, 1, device=device),
-            done=torch.empty(batch, kept, 0, dtype=torch.long, device=device),
-            done_scores=torch.full((batch, kept), -inf, device=device),
+            done=torch.empty(batch, n_done, 0, dtype=torch.long, device=device),
+            done_scores=torch.full((batch, n_done), -inf, device=device),
         )
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> "Beams":

@@ -252,15 +252,15 @@ def _maps(
         columns = prepared.pieces["encoder"] if cross else rows
         if tuple(weights.shape[2:]) != (len(rows), len(columns)):
             continue  # within a custom mixer, over something other than the tokens
-        kept = tuple(head for head in heads or range(weights.shape[1]) if head < weights.shape[1])
+        chosen = tuple(head for head in heads or range(weights.shape[1]) if head < weights.shape[1])
         maps.append(
             AttentionMap(
                 module=module,
                 stack=stack,
                 cross=cross,
                 layer=int(place[2]),
-                heads=kept,
-                weights=weights[0, list(kept)].cpu(),
+                heads=chosen,
+                weights=weights[0, list(chosen)].cpu(),
                 rows=rows,
                 columns=columns,
             )

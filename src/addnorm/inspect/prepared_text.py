@@ -106,17 +106,17 @@ def _prepare_pair(
             text_decoder=TextDecoder(writer),
         )
         ended = best.finished == "eos" or not best.ids
-        target, said = best.text, [*best.ids, *(writer.eos_ids[:1] if ended else ())]
+        target, target_ids = best.text, [*best.ids, *(writer.eos_ids[:1] if ended else ())]
     else:
-        [said] = encode_for_task("translation", writer, [target])
-    written = [writer.bos_id, *said[:-1]]
+        [target_ids] = encode_for_task("translation", writer, [target])
+    written = [writer.bos_id, *target_ids[:-1]]
     positions_for(model.target_embed, 1, written)
     return PreparedText(
         inputs=tuple(torch.tensor([row], device=run.device) for row in (ids, written)),
         pieces={"encoder": _pieces(source, ids), "decoder": _pieces(writer, written)},
-        produced=_pieces(writer, said),
+        produced=_pieces(writer, target_ids),
         translation=target,
-        targets=torch.tensor([said], device=run.device),
+        targets=torch.tensor([target_ids], device=run.device),
     )
 
 
@@ -128,7 +128,7 @@ def _pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, ...]:
 def loss_of(
     run: TrainedModel, prepared: PreparedText, outputs: Float[Tensor, "..."]
 ) -> tuple[Float[Tensor, ""] | None, str]:
-    """What the gradient is taken of, and its name; None, and why, where there is nothing.
+    """Return the scalar to differentiate and its name; or None and why there is none.
 
     Of a model that writes, the mean loss of the text's next tokens, or of the translation's. Of
     others, `-log p` of what they say themselves, tokens, tags, a class or labels; of numbers, their

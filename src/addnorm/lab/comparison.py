@@ -131,7 +131,7 @@ def _facts(folder: Path, name: str) -> Facts:
         last={k.removeprefix("valid_"): v for k, v in last.items() if k.startswith("valid_")},
         measured_with=measured,
         weights="float32" if quantization is None else quantization.label,
-        damaged=logged.damaged,
+        damaged=logged.n_damaged,
     )
 
 

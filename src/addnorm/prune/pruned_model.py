@@ -95,19 +95,19 @@ def _narrower_feedforward(config: ModelConfig, share: float) -> ModelConfig:
 
 
 def _shallower(config: ModelConfig, layers: Kept) -> ModelConfig:
-    kept = next(iter(layers.values()))
+    remaining = next(iter(layers.values()))
     changes = config.fields_of_layers(layers)
     if not isinstance(config, EncoderDecoderConfig) and config.exits:
-        changes["exits"] = _new_exits(config.exits, kept, config.n_layers)
+        changes["exits"] = _new_exits(config.exits, remaining, config.n_layers)
     return replace(config, **changes)
 
 
-def _new_exits(exits: Sequence[int], kept: tuple[int, ...], n_layers: int) -> tuple[int, ...]:
+def _new_exits(exits: Sequence[int], remaining: tuple[int, ...], n_layers: int) -> tuple[int, ...]:
     """The layers of the exits in the pruned model, counted from one."""
     below = [exit_layer - 1 for exit_layer in exits]
-    if {*below} <= {*kept} and max(below) < kept[-1]:
-        return tuple(kept.index(i) + 1 for i in below)
-    with_exits = {*kept, *below}
+    if {*below} <= {*remaining} and max(below) < remaining[-1]:
+        return tuple(remaining.index(i) + 1 for i in below)
+    with_exits = {*remaining, *below}
     valid = [with_exits | {max(*with_exits, max(below) + 1)}, {*below, n_layers - 1}]
     hints = [f"give `layers = {_listed(sorted(i))}`" for i in valid if len(i) < n_layers]
     hint = hints[0] if hints else f"none of these {n_layers} layers can be removed"
@@ -117,7 +117,7 @@ def _new_exits(exits: Sequence[int], kept: tuple[int, ...], n_layers: int) -> tu
         else f"early exits stand on layers {' and '.join(map(str, below))}"
     )
     raise InputError(
-        f"`layers = {_listed(kept)}`: {places}, counted from 0, which must stay with a layer "
+        f"`layers = {_listed(remaining)}`: {places}, counted from 0, which must stay with a layer "
         f"above: {hint}"
     )
 
@@ -162,11 +162,12 @@ def _origin(new: Model, pruning: Pruning) -> Callable[[str], str]:
                 name = layer + name[len(path) :]
         if match := re.match(r"(\w+)\.blocks\.(\d+)(?=\.|$)", name):
             stack, i = match[1], int(match[2])
-            kept = pruning.layers.get(stack)
-            return name if kept is None else f"{stack}.blocks.{kept[i]}{name[match.end() :]}"
+            remaining = pruning.layers.get(stack)
+            i = i if remaining is None else remaining[i]
+            return f"{stack}.blocks.{i}{name[match.end() :]}"
         if match := re.match(r"exits\.(\d+)(?=\.|$)", name):
-            kept = pruning.layers.get("stack")
-            i = int(match[1]) if kept is None else kept[int(match[1]) - 1] + 1
+            remaining = pruning.layers.get("stack")
+            i = int(match[1]) if remaining is None else remaining[int(match[1]) - 1] + 1
             return f"exits.{i}{name[match.end() :]}"
         return name
 
@@ -199,13 +200,13 @@ def _cuts(old: Model, pruning: Pruning) -> Mapping[int, tuple[int, Tensor]]:
     """The axis and the entries to keep along it, by the identity of a tensor of the old model."""
     cuts: dict[int, tuple[int, Tensor]] = {}
     tensors = _tensors(old)
-    for path, kept in pruning.units.items():
+    for path, units in pruning.units.items():
         axes = OF_HEADS if path.endswith("attention") else OF_ROWS
         for name, axis in axes.items():
             tensor = tensors.get(f"{path}.{name}")
             if tensor is not None:
                 width = tensor.shape[axis] // pruning.of[path]
-                starts = torch.tensor(kept)[:, None] * width
+                starts = torch.tensor(units)[:, None] * width
                 cuts[id(tensor)] = axis, (starts + torch.arange(width)).flatten()
     return cuts
 

@@ -90,14 +90,14 @@ def kept_units(units: Sequence[Units], scores: Importance, share: float, option:
     Euclidean length (Michel et al. 2019, §2.3). Raises `InputError` for a share that removes none
     or all.
     """
-    kept: dict[str, tuple[int, ...]] = {}
+    selected: dict[str, tuple[int, ...]] = {}
     for sublayer in units:
         table = sublayer.table
         together = [sublayer] if table is None else [u for u in units if u.table is table]
         total = torch.stack([F.normalize(scores[u.path], dim=0) for u in together]).sum(0)
         order = total.argsort(descending=True, stable=True).tolist()
-        kept[sublayer.path] = tuple(sorted(order[: n_kept(sublayer.n, share, option)]))
-    return kept
+        selected[sublayer.path] = tuple(sorted(order[: n_kept(sublayer.n, share, option)]))
+    return selected
 
 
 def n_kept(n: int, share: float, option: str) -> int:
@@ -120,11 +120,11 @@ def kept_layers(layers: Sequence[str], depths: Mapping[str, int]) -> Kept:
     a stack does not have, for numbers that do not rise, and for layers of which none is removed.
     """
     written = f"`layers = {' '.join(layers)}`"
-    kept = {name: _of_stack(layers, depth, written) for name, depth in depths.items()}
-    if all(len(numbers) == depths[name] for name, numbers in kept.items()):
+    selected = {name: _of_stack(layers, depth, written) for name, depth in depths.items()}
+    if all(len(numbers) == depths[name] for name, numbers in selected.items()):
         why = "the smallest step is every:2" if max(depths.values()) > 1 else "there is only one"
         raise InputError(f"{written} keeps every layer: {why}")
-    return kept
+    return selected
 
 
 def _of_stack(layers: Sequence[str], depth: int, written: str) -> tuple[int, ...]:

@@ -125,17 +125,17 @@ def is_calibrated(scheme: QuantizationConfig) -> bool:
 def laid_out(
     model: Model,
     scheme: QuantizationConfig,
-    kept: Sequence[str],
+    unquantized: Sequence[str],
     included: Sequence[str] = (),
 ) -> Model:
     """Replace the layers of a model in place as quantising does, for quantised weights to load.
 
-    Raises `InputError` for a kept or included layer that the model does not have.
+    Raises `InputError` for an unquantised or included layer that the model does not have.
     """
     names = [slot.name for slot in slots_of(model, included)]
-    if strange := [name for name in (*kept, *included) if name not in names]:
+    if strange := [name for name in (*unquantized, *included) if name not in names]:
         raise InputError(f"no layer {strange[0]!r} to keep.{nearest(strange[0], names)}")
-    layers = Chosen(tuple(included), frozenset(kept))
+    layers = Chosen(tuple(included), frozenset(unquantized))
     plain = Int4Config(group_size=scheme.group_size) if isinstance(scheme, Int4Config) else scheme
     calibration = _Calibration()
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
@@ -148,15 +148,15 @@ def laid_out(
 
 @dataclass(frozen=True)
 class Chosen:
-    """The names of the custom layers that are quantised, and of the layers that are kept."""
+    """The names of the custom layers to quantise, and of the layers that are not quantised."""
 
     included: tuple[str, ...]
-    kept: frozenset[str]
+    unquantized: frozenset[str]
 
     def products(self, model: Model) -> dict[str, nn.Module]:
         """The linear layers and heads to quantise, by name."""
         products = products_of(model, self.included)
-        return {name: layer for name, layer in products.items() if name not in self.kept}
+        return {name: layer for name, layer in products.items() if name not in self.unquantized}
 
 
 @dataclass
@@ -207,7 +207,7 @@ def _replaced(
     by_weight: dict[int, Matrix] = {}  # tied weights share a matrix
     activations = scheme.activations if isinstance(scheme, Int8Config) else WeightsOnlyConfig()
     for slot in slots_of(model, chosen.included):
-        if slot.name in chosen.kept:
+        if slot.name in chosen.unquantized:
             continue
         smoothing = calibration.smoothing.get(slot.name)
         statistics = calibration.statistics.get(slot.name)

@@ -139,9 +139,9 @@ def with_tied(
     return frozenset(slot.name for slot in tied)
 
 
-def check_some_left(model: Model, kept: Collection[str], include: Collection[str] = ()) -> None:
-    """Raise `InputError` if every layer is to be kept."""
-    if len(kept) == (n := len(slots_of(model, include))):
+def check_some_left(model: Model, names: Collection[str], include: Collection[str] = ()) -> None:
+    """Raise `InputError` if these are the names of all layers, so that none is left to quantise."""
+    if len(names) == (n := len(slots_of(model, include))):
         raise InputError(f"nothing to quantise: all {n} layers are to be kept as they are")
 
 

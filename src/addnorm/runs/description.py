@@ -110,8 +110,8 @@ def progress(folder: Path) -> dict[str, str]:
         rows["validation"] += f" (after step {checks[-1]['step']:,.0f})"
         lines = logged.measured_with.get(int(checks[-1]["step"]), {})
         rows |= {f"{name} is measured with": line for name, line in lines.items()}
-    if logged.damaged:
-        rows["damaged lines"] = f"{logged.damaged:,} of metrics.jsonl, left out here"
+    if logged.n_damaged:
+        rows["damaged lines"] = f"{logged.n_damaged:,} of metrics.jsonl, left out here"
     return rows
 
 

@@ -47,7 +47,7 @@ class Evaluator:
     labels: Sequence[str]
     settings: EvalConfig
     early: EarlyExit | None = None
-    """How to leave at early exits; by default every layer runs."""
+    """The early exits to leave at; by default every layer runs."""
     scaling: Scaling | None = None
     """The scaling of a series to forecast."""
 
@@ -59,7 +59,7 @@ class Evaluator:
         loaders: Loaders,
         settings: EvalConfig,
     ) -> "Evaluator | None":
-        """The evaluator of a split; None if the data have no such split."""
+        """Build the evaluator of a split; None if the data have no such split."""
         loader = loaders.valid if split == "valid" else loaders.test
         if loader is None:
             return None
@@ -77,7 +77,7 @@ class Evaluator:
         return self.task.evaluate(model, self, n_translated)
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
-        """The outputs of the model for a batch, at an early exit where one was asked for."""
+        """Return the outputs of the model for a batch, at early exits if `early` is given."""
         if self.early is None:
             return model(**batch.inputs)
         assert not isinstance(model, EncoderDecoderModel)
@@ -87,7 +87,7 @@ class Evaluator:
 def evaluate_on(
     run: TrainedModel, data: Corpus | DataConfig | None = None, split: str | None = None
 ) -> dict[str, float]:
-    """The scores for `Run.evaluate`: by default on the test split of the run's own data.
+    """Return the scores of `Run.evaluate`, by default on the test split of the run's own data.
 
     Raises `InputError` if the data have no such split, or are for another task.
     """
@@ -96,13 +96,13 @@ def evaluate_on(
     other = None if data is None else corpus_of(data)
     if other is not None and not (other.valid or other.test):
         other = replace(other, test=other.train, reports={})
-    found = data_of(run, other)
-    chosen = usual_split(found)
-    return evaluated(run, chosen if split is None else cast(Split, split), found).scores
+    encoded = data_of(run, other)
+    chosen = usual_split(encoded)
+    return evaluated(run, chosen if split is None else cast(Split, split), encoded).scores
 
 
 def usual_split(data: EncodedData) -> Split:
-    """The split to evaluate on: test, or else valid. Raises `InputError` if there is neither."""
+    """Return the split to evaluate on: test, else valid. Raises `InputError` if both are empty."""
     splits = data.encoded.splits
     if not (splits["valid"] or splits["test"]):
         raise InputError("the data have no test and no validation split: name some to evaluate")
@@ -112,7 +112,7 @@ def usual_split(data: EncodedData) -> Split:
 def evaluate_run(
     run: TrainedModel, split: Split, console: Console | None = None, corpus: Corpus | None = None
 ) -> dict[str, float]:
-    """The scores of a run on a split of its data or of `corpus` (see `evaluation_of`)."""
+    """Return the scores of a run on a split of its data or of `corpus` (see `evaluation_of`)."""
     return evaluation_of(run, split, console, corpus).scores
 
 
@@ -123,11 +123,11 @@ def evaluation_of(
     corpus: Corpus | None = None,
     early: EarlyExit | None = None,
 ) -> Evaluation:
-    """The scores and predictions of a run on a split of its data or of `corpus`.
+    """Return the scores and predictions of a run on a split of its data or of `corpus`.
 
     The prediction of an example that was skipped as too long is empty; language models have no
     predictions. With `early`, examples leave at early exits. Skipped examples are reported on the
-    `console`. Raises `InputError` if the data have no such split, or the model no exits.
+    `console`. Raises `InputError` if the data have no such split, or the model has no exits.
     """
     return evaluated(run, split, data_of(run, corpus, console), console, early)
 
@@ -135,7 +135,7 @@ def evaluation_of(
 def data_of(
     run: TrainedModel, corpus: Corpus | None = None, console: Console | None = None
 ) -> EncodedData:
-    """The encoded data of a run, or `corpus` encoded as they are."""
+    """Return the encoded data of a run, or `corpus`, encoded alike."""
     check_read_alike(run, corpus)
     saved = Saved(run.recipe, run.text, run.labels)
     return read_data(run.recipe, saved, corpus or run.corpus, console, run.scaling)
@@ -160,11 +160,11 @@ def evaluated(
         raise InputError(f"the data have no {split} split: data.{split} is not given{there}")
     if console is not None:
         console.out(f"{split}: {loaders.reports[split]}", highlight=False)
-    found = replace(evaluator, early=early).evaluate(run.model)
-    predictions = found.predictions and {
-        i: found.predictions.get(i, "") for i in range(len(evaluator.examples))
+    evaluation = replace(evaluator, early=early).evaluate(run.model)
+    predictions = evaluation.predictions and {
+        i: evaluation.predictions.get(i, "") for i in range(len(evaluator.examples))
     }
-    scores = {"examples": len(evaluator.encoded), **found.scores, **found.details}
+    scores = {"examples": len(evaluator.encoded), **evaluation.scores, **evaluation.details}
     if isinstance(evaluator.encoded, ForecastWindows):
         scores |= naive_scores(evaluator.encoded, evaluator.loader)
     if early is not None:
@@ -172,11 +172,11 @@ def evaluated(
     lines = lines_of(run.recipe, scores, lowercase=run.text is not None and run.text.lowercase)
     if early is not None:
         lines = {name: f"{line}; early exits" for name, line in lines.items()}
-    return replace(found, scores=scores, predictions=predictions, measured_with=lines)
+    return replace(evaluation, scores=scores, predictions=predictions, measured_with=lines)
 
 
 def check_early(run: TrainedModel) -> None:
-    """Raise `InputError` unless the run's model has exits whose answers are classes or tokens."""
+    """Raise `InputError` unless the run's model has exits that predict classes or tokens."""
     check_exits_early(run.model)
     if not run.task_value.exits_early:
         raise InputError(
@@ -186,7 +186,7 @@ def check_early(run: TrainedModel) -> None:
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """The data of a run, to measure models on a split and to train them further."""
+    """The data of a run, to evaluate models on a split and to train them further."""
 
     loaders: Loaders
     evaluator: Evaluator | None
@@ -194,7 +194,7 @@ class EvaluationData:
 
     @classmethod
     def of(cls, run: TrainedModel, split: Split) -> "EvaluationData":
-        """Read the data of a run; there is no evaluator where they lack the split."""
+        """Read the data of a run; without the split, the evaluator is None."""
         recipe, data = run.recipe, data_of(run)
         loaders = build_loaders(recipe.train.batching, data.encoded, recipe.train.seed)
         evaluator = Evaluator.of(split, data, loaders, recipe.eval)
@@ -204,7 +204,7 @@ class EvaluationData:
     def if_any(
         cls, run: TrainedModel, split: Split, *, needed: bool
     ) -> tuple["EvaluationData | None", str | None]:
-        """The data of a run, and why a model cannot be scored on them, if it cannot.
+        """Return the data of a run, and the reason if a model cannot be scored on them.
 
         Raises `InputError` if data that are `needed` cannot be read.
         """
@@ -218,6 +218,6 @@ class EvaluationData:
         return data, lacks if data.evaluator is None else None
 
     def scores(self, model: Model) -> dict[str, float]:
-        """The scores on the split, as in validation."""
+        """Return the scores on the split, as in validation."""
         assert self.evaluator is not None
         return self.evaluator.evaluate(model, self.valid_examples).scores

@@ -182,12 +182,12 @@ def take_weights(
 def transfer_by_name(
     model: nn.Module, ours: Names, axes: Axes, weights: Weights, theirs: Names
 ) -> MatchReport:
-    """Copy the weights of the same name and shape, and of named axes the rows of the same names.
+    """Copy the weights of the same name and shape, and for named axes the rows of the same names.
 
-    Raises `InputError` if there are none.
+    Raises `InputError` if nothing matches.
     """
     targets = weights_of(model)
-    kept: list[str] = []
+    complete: list[str] = []
     partly: list[str] = []
     for name, target in targets.items():
         source = weights.get(name)
@@ -196,15 +196,15 @@ def transfer_by_name(
             continue
         _copy(target, source, rows)
         whole = all(len(into) == n for (into, _), n in zip(rows, target.shape, strict=True))
-        (kept if whole else partly).append(name)
-    if not (kept or partly):
+        (complete if whole else partly).append(name)
+    if not (complete or partly):
         raise InputError(NOTHING_MATCHES)
-    taken = {*kept, *partly}
+    taken = {*complete, *partly}
     new, unused = ([name for name in side if name not in taken] for side in (targets, weights))
     kinds = {axis.kind for named in axes.values() for axis in named.values()}
     phrases = (_phrase(k, ours.named(k), theirs.named(k)) for k in KINDS if k in kinds)
     return MatchReport(
-        tuple(kept), tuple(new), tuple(unused), tuple(partly), tuple(filter(None, phrases))
+        tuple(complete), tuple(new), tuple(unused), tuple(partly), tuple(filter(None, phrases))
     )
 
 

@@ -119,11 +119,11 @@ class TrainedModel:
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """The folders of the files around the weights: its own, then its base's."""
+        """The folders of the files around the weights: the run's, then its base's."""
         return self.bases if self.folder is None else (*inner_places(self.folder), *self.bases)
 
     def written_to(self: T, folder: Path | None) -> T:
-        """This run as it is in a folder that has all of it."""
+        """Return this run as the content of a folder that has all of its files."""
         return replace(self, folder=folder, bases=())
 
     @property
@@ -133,12 +133,12 @@ class TrainedModel:
 
     @property
     def task_value(self) -> Task:
-        """The task of the model itself, which says what is true of all models of the task."""
+        """The task of the model, with the properties and functions of all models of the task."""
         return task_of(self.recipe)
 
     @property
     def medium(self) -> Medium | None:
-        """What the model reads: that of its data, or of its input where it came without any."""
+        """The medium of the model's data, or of its input if it came without data."""
         data, model = self.recipe.data, self.recipe.model
         if data is not None or isinstance(model, DecoderConfig):
             return medium_of(data)
@@ -146,7 +146,7 @@ class TrainedModel:
 
     @property
     def reads_files(self) -> bool:
-        """Whether the model reads images or sound, each in a file, and no lines of text."""
+        """Whether the model reads images or sound, each in a file, instead of lines of text."""
         return has_files(self.medium)
 
     @property

@@ -152,8 +152,8 @@ def adapt(model: nn.Module, config: AdapterConfig, new: Collection[str] = ()) ->
     """Add learned low-rank changes to the linear layers of a model, and freeze all other weights.
 
     Weights named in `new`, such as those of a new head, are not adapted and are learned too. Frozen
-    weights are no longer parameters, so that optimisers, checkpoints and averages contain only what
-    is learned. Raises `InputError` for a target that the model does not have.
+    weights are no longer parameters, so that optimisers, checkpoints and averages contain only
+    learned weights. Raises `InputError` for a target that the model does not have.
     """
     chosen = [layer for layer in _chosen(model, config) if f"{layer[0]}.weight" not in new]
     if not chosen:

@@ -294,9 +294,9 @@ class LayerLoss:
             if self.hidden is not None and learns(self.hidden.layers, i, n):
                 assert ours.output is not None
                 assert theirs.output is not None
-                mapped = self.mapped(path, ours.output)
-                _check_shapes("hidden states", mapped, theirs.output)
-                hidden.append(mean_squares(mapped, theirs.output.detach(), ours.valid))
+                hidden_states = self.map_hidden_states(path, ours.output)
+                _check_shapes("hidden states", hidden_states, theirs.output)
+                hidden.append(mean_squares(hidden_states, theirs.output.detach(), ours.valid))
             if self.attention is not None and learns(self.attention.layers, i, n):
                 assert ours.attention is not None
                 assert theirs.attention is not None
@@ -316,7 +316,7 @@ class LayerLoss:
             losses.append(mean_divergence(target.detach(), p, ours.valid))
         return torch.stack(losses).sum()
 
-    def mapped(self, path: str, x: Tensor) -> Tensor:
+    def map_hidden_states(self, path: str, x: Tensor) -> Tensor:
         """Map the hidden states of a stack of the student to the teacher's width."""
         maps = dict(self.student.named_children()).get(MAPS)
         by_stack = {} if maps is None else dict(maps.named_children())

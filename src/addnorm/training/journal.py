@@ -70,7 +70,7 @@ class Logged:
     """
 
     lines: Sequence[dict[str, float]]
-    damaged: int
+    n_damaged: int
     measured_with: Mapping[int, Mapping[str, str]]
 
 
@@ -81,7 +81,7 @@ def read_journal(file: Path) -> Logged:
     intact = [line for line in parsed if line is not None]
     return Logged(
         [figures for figures, _ in intact],
-        damaged=parsed.count(None),
+        n_damaged=parsed.count(None),
         measured_with={int(figures["step"]): facts for figures, facts in intact if facts},
     )
 

@@ -125,7 +125,7 @@ def test_a_model_that_did_not_learn_to_chat(root: Path) -> None:
 
 def test_batches_that_make_every_token_a_target_are_refused(root: Path) -> None:
     text = RECIPE.replace('kind = "tokens", tokens = 400', 'kind = "windows"')
-    with pytest.raises(InputError, match=r"the answers alone are: it needs 'tokens'"):
+    with pytest.raises(InputError, match=r"answers of a conversation are: it needs 'tokens'"):
         train_text(root, "run", text)
     other = RECIPE.replace('kind = "decoder"', 'kind = "encoder_decoder"')
     with pytest.raises(InputError, match="the data are for language, the model is for translation"):

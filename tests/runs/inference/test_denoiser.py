@@ -102,7 +102,7 @@ def test_a_probability_is_that_of_the_span(runs: dict[str, Run], monkeypatch) ->
 
     def filled(said: list[int], finished: Any) -> list[list[tuple[str, float]]]:
         given = Generated("", 0.0, finished, ids=tuple(said))
-        monkeypatch.setattr(restoring, "_said", lambda *_: [[given]])
+        monkeypatch.setattr(restoring, "_decode", lambda *_: [[given]])
         masks = run.fill("to <mask> or <mask>").masks
         return [[(one.token, one.probability) for one in mask] for mask in masks]
 

@@ -105,7 +105,7 @@ def test_files_have_the_classes_of_their_split(run: Run) -> None:
 
 
 def test_a_table_of_tokens_is_not_for_sound(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"model\.embedding is of tokens, .* reads log_mel"):
+    with pytest.raises(InputError, match=r"model\.embedding is for tokens, .* reads log_mel"):
         read_recipe(write(tmp_path), {"model.embedding": "{ word_dropout = 0.2 }"})
 
 
@@ -174,7 +174,7 @@ WRONG = {
     "patches": ('{ kind = "log_mel", n_mels = 16 }', '{ kind = "patches" }', "needs model.input"),
     "text": ('kind = "frames", frames = 200, augment = { time_width = 4, mel_width = 2 }',
              'kind = "tokens"', "kind = 'audio' needs 'frames'"),
-    "a tokenizer": ("[model]", '[tokenizer]\nkind = "char"\n\n[model]', "have no tokenizer"),
+    "a tokenizer": ("[model]", '[tokenizer]\nkind = "char"\n\n[model]', "need no tokenizer"),
     "a typo": ("sample_rate", "samplerate", "Did you mean 'sample_rate'"),
 }  # fmt: skip
 

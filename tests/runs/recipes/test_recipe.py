@@ -194,7 +194,7 @@ def test_what_learns_tags_one_by_one_is_refused_with_a_crf(
 ) -> None:
     recipe = write_recipe(tmp_path, "crf")
     with pytest.raises(
-        InputError, match=rf"train\.{field} is for labels that stand each for itself"
+        InputError, match=rf"train\.{field} is for labels that are learnt one by one"
     ):
         read_recipe(recipe, {f"train.{field}": value})
 
@@ -221,7 +221,7 @@ def test_what_is_for_classes_is_refused_for_others_before_a_run_begins(
 ) -> None:
     plain = read_recipe(file := write_recipe(tmp_path, task))
     recipe = replace(plain, train=replace(plain.train, **{field: 0.1}))
-    for_classes = rf"train\.{field} = 0\.1 is for classes: several labels"
+    for_classes = rf"train\.{field} = 0\.1 is for a single class"
     with pytest.raises(InputError, match=for_classes):
         train_run(recipe, tmp_path / "run", resume=False, console=quiet())
     with pytest.raises(InputError, match=for_classes):

@@ -102,7 +102,7 @@ def test_recovery_by_the_old_model_is_the_same_whatever_the_run_learnt_before(
 
 
 RULES: dict[str, tuple[str, dict[str, str], str]] = {
-    "crf": ("crf", {}, "train.distillation is for labels that stand each for itself"),
+    "crf": ("crf", {}, "train.distillation is for labels that are learnt one by one"),
     "exits": ("exits", {}, "leave model.exits out"),
     "r_drop": ("plain", {"train__r_drop": "1.0"}, "^recovery: train: r_drop goes with cross"),
     "adjustment": (
@@ -162,7 +162,7 @@ def crf(**options: Any) -> Any:
 
 def test_training_in_memory_keeps_the_rules_of_a_recipe() -> None:
     for options in ({"label_smoothing": 0.1}, {"r_drop": 1.0}):
-        with pytest.raises(InputError, match="for labels that stand each for itself"):
+        with pytest.raises(InputError, match="for labels that are learnt one by one"):
             crf(**options)
 
 

@@ -65,22 +65,22 @@ def test_texts_in_train_too_are_counted(task: str, expected: list[str], tmp_path
     found = [line for line in lines if REPEATED in line]
     assert len(found) == len(expected)
     for line, start in zip(found, expected, strict=True):
-        assert line.startswith(f"warning: {start} are in train too, such as number 1: their fig")
+        assert line.startswith(f"warning: {start} are in train too, such as number 1: scores on")
 
 
 def test_lines_of_a_language_model_in_train_too(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "language")
     lines = told(recipe, data__unit="line").splitlines()
     assert [line for line in lines if REPEATED in line] == [
-        "warning: valid: 8 of 8 texts are in train too, such as number 1: their figures say "
-        "nothing of new ones",
-        "warning: test: 4 of 4 texts are in train too, such as number 1: their figures say "
-        "nothing of new ones",
+        "warning: valid: 8 of 8 texts are in train too, such as number 1: scores on them "
+        "do not hold for new ones",
+        "warning: test: 4 of 4 texts are in train too, such as number 1: scores on them "
+        "do not hold for new ones",
     ]
 
 
 @pytest.mark.parametrize("task", RECIPES)
-def test_nothing_is_said_without_a_cause(task: str, tmp_path: Path) -> None:
+def test_no_warning_without_a_cause(task: str, tmp_path: Path) -> None:
     smaller = {"train__batching__tokens": "61"} if task == "tagging" else {}
     assert warned(write_recipe(tmp_path, task), **smaller) == []
 
@@ -91,22 +91,22 @@ def test_nothing_is_said_without_a_cause(task: str, tmp_path: Path) -> None:
         (
             "classification",
             {"eval__valid_examples": "3", "eval__decoding": "{ kind = 'greedy' }"},
-            "eval.decoding and eval.valid_examples: of texts that are written, and classification",
+            "eval.decoding and eval.valid_examples: for generated texts, and the evaluation of",
         ),
         (
             "translation",
             {"train__r_drop": "2", "model__dropout": "0"},
-            "train.r_drop = 2.0: nothing is dropped in this model, so both passes are one and",
+            "train.r_drop = 2.0: this model has no dropout, so both passes are the same",
         ),
         (
             "language",
             {"train__batching__seq_len": "703"},
-            "train.batching.seq_len = 703: the training text has 702 tokens, so no window",
+            "train.batching.seq_len = 703: the training text has only 702 tokens",
         ),
         (
             "language",
             {"train__batching__batch_size": "44"},
-            "train.batching.batch_size = 44: so many windows of 16 tokens are more than",
+            "train.batching.batch_size = 44: a batch of windows of 16 tokens is larger than",
         ),
         (
             "language",
@@ -131,16 +131,16 @@ def test_nothing_is_said_without_a_cause(task: str, tmp_path: Path) -> None:
         (
             "tagging",
             {"tokenizer__vocab_size": "400", "train__batching__tokens": "61"},
-            "tokenizer.vocab_size = 400, and the training text has no more than ",
+            "tokenizer.vocab_size = 400, but the training text gives only ",
         ),
         (
             "classification",
             {"model__attention": "recurrent", "model__position": "rotary"},
-            "model.position = rotary does nothing here: it acts in attention",
+            "model.position = rotary has no effect: it acts in attention",
         ),
     ],
 )
-def test_what_will_disappoint_is_said_once(
+def test_a_probable_mistake_gives_one_warning(
     task: str, fields: dict[str, str], expected: str, tmp_path: Path
 ) -> None:
     [found] = warned(write_recipe(tmp_path, task), **fields)
@@ -167,11 +167,11 @@ def test_a_label_that_is_held_out_whole_is_never_learnt(tmp_path: Path) -> None:
     recipe = write_labels(tmp_path, ["good"] * 4 + ["bad"] * 4 + ["odd"])
     said = [warned(recipe, data__valid_fraction="0.2", train__seed=str(n)) for n in range(1, 12)]
     told = {line for lines in said for line in lines if "no training example" in line}
-    expected = "warning: no training example has the label 'odd': all that have were held out for"
+    expected = "warning: no training example has the label 'odd': all such examples were held out"
     assert {line[: len(expected)] for line in told} <= {expected}
     only = write_labels(tmp_path, ["a", "b", "c", "d"])
     [found] = [one for one in warned(only, data__valid_fraction="0.5") if "held out" in one]
-    assert ", nor any of 1 others: all that have were held out" in found
+    assert ", nor any of 1 others: all such examples were held out" in found
 
 
 def write_labels(folder: Path, labels: list[str]) -> Path:
@@ -258,7 +258,7 @@ def test_how_large_the_data_are(tmp_path: Path) -> None:
 def test_a_type_that_the_processor_has_to_emulate(tmp_path, monkeypatch, native: bool) -> None:
     monkeypatch.setattr(warnings, "multiplies_natively", lambda *_: native)
     recipe = write_recipe(tmp_path, "language")
-    expected = "warning: train.precision = 'bfloat16': this processor has no products of it"
+    expected = "warning: train.precision = 'bfloat16': this processor has no instructions for it"
     found = warned(recipe, train__precision="bfloat16")
     assert [line[: len(expected)] for line in found] == ([] if native else [expected])
     assert warned(recipe, train__precision="auto") == []

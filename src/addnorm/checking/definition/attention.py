@@ -6,18 +6,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.checking.definition.cores import Heads, Keys, Queries, Seen, mixed
+from addnorm.checking.definition.cores import AttentionMask, Heads, Keys, Queries, mixed
 from addnorm.checking.definition.layers import Tokens, Weights, linear, under
 from addnorm.checking.definition.norms import normalised
 from addnorm.checking.definition.outputs import after_heads
 from addnorm.checking.definition.positions import Head, bias, met, rotated
 from addnorm.checking.definition.scores import Pairs, scale, scored
-from addnorm.checking.definition.texts import Place
+from addnorm.checking.definition.texts import MixerContext
 
 
-def self_attention(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
+def self_attention(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
     """`concat(heads) W_o` with self-attention (Vaswani et al. 2017, §3.2.2)."""
-    texts, position = place.texts, place.position
+    texts, position = context.texts, context.position
     position_weights, score_weights = under(weights, "position"), under(weights, "core.score")
     # Segment memory contributes keys and values, but gets no gradient.
     source = torch.where(texts.is_latest()[:, None], x, x.detach())
@@ -29,20 +29,20 @@ def self_attention(config: Any, weights: Weights, x: Tokens, place: Place) -> To
             number=h,
             n_heads=config.n_heads,
             texts=texts,
-            causal=place.causal,
+            causal=context.causal,
             scale=scale(config.score, q[h].shape[1]),
         )
         queries = met(position, position_weights, q[h], head)
         scores = scored(config.score, score_weights, h, queries, k[shared])
         return scores + bias(position, position_weights, q[h], head)
 
-    seen = texts.seen(causal=place.causal, pattern=config.pattern)
-    heads = Heads(q=q, k=k, v=v, score=score, seen=seen, layer=place.layer)
+    seen = texts.seen(causal=context.causal, pattern=config.pattern)
+    heads = Heads(q=q, k=k, v=v, score=score, seen=seen, layer=context.layer)
     return _merged(config, weights, heads, x)
 
 
 def cross_attention(
-    config: Any, weights: Weights, x: Queries, memory: Keys, seen: Seen, layer: int
+    config: Any, weights: Weights, x: Queries, memory: Keys, seen: AttentionMask, layer: int
 ) -> Queries:
     """`concat(heads) W_o` with cross-attention to a memory, without positions."""
     q, k, v = _heads(config, weights, x, memory)

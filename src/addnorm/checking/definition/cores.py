@@ -19,7 +19,7 @@ from addnorm.nn.attention import (
     SDPACoreConfig,
 )
 
-Seen = Bool[Tensor, "q_seq kv_seq"]
+AttentionMask = Bool[Tensor, "q_seq kv_seq"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Heads:
     k: Sequence[Keys]
     v: Sequence[Keys]
     score: Callable[[int, int], Pairs]
-    seen: Seen
+    seen: AttentionMask
     layer: int
 
     def shared(self, h: int) -> int:
@@ -45,7 +45,7 @@ class Heads:
         return h * len(self.k) // len(self.q)
 
 
-def softmax(scores: Pairs, seen: Seen) -> Pairs:
+def softmax(scores: Pairs, seen: AttentionMask) -> Pairs:
     """`exp(s) / Σ exp(s)` over the unmasked keys, of which there is at least one."""
     scores = scores.masked_fill(~seen, -math.inf)
     shares = torch.exp(scores - scores.max(1, keepdim=True).values)

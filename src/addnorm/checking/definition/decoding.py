@@ -50,8 +50,8 @@ def beam_search(log_p: NextLogP, config: Any, limit: int, ends: Sequence[int]) -
         if _stops(live, done, config, n):
             break
     unfinished = [] if config.unfinished == "ranked" else [_normalised(h, config, n) for h in live]
-    found = [*sorted(done, key=_score), *sorted(unfinished, key=_score)]
-    return found[: config.n_best]
+    ranked = [*sorted(done, key=_score), *sorted(unfinished, key=_score)]
+    return ranked[: config.n_best]
 
 
 def _extended(log_p: NextLogP, live: Sequence[Hypothesis], ends: Sequence[int]) -> list[Hypothesis]:

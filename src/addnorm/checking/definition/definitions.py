@@ -24,13 +24,13 @@ class Definitions(Generic[Definition]):
         self,
         family: str,
         file: str,
-        known: Mapping[type, Definition],
+        table: Mapping[type, Definition],
         *,
         wrap: Callable[[Any], Definition] | None = None,
     ) -> None:
         self.family = family
         self.file = file
-        self._known = dict(known)
+        self._known = dict(table)
         self._wrap = wrap
 
     def __contains__(self, part: type) -> bool:

@@ -50,15 +50,15 @@ def dynamic(scaling: Any, theta: float, width: int, i: int, length: int) -> floa
 
 def yarn(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
     """Peng et al. 2024, §3.2."""
-    kept, own = yarn_kept(scaling, theta, width, i), plain(scaling, theta, width, i, length)
-    return kept * own + (1 - kept) * own / scaling.factor
+    ramp, own = yarn_kept(scaling, theta, width, i), plain(scaling, theta, width, i, length)
+    return ramp * own + (1 - ramp) * own / scaling.factor
 
 
 def llama3(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
     """Grattafiori et al. 2024, and the Llama 3.1 code."""
     own = plain(scaling, theta, width, i, length)
-    kept = llama3_kept(scaling, own)
-    return kept * own + (1 - kept) * own / scaling.factor
+    ramp = llama3_kept(scaling, own)
+    return ramp * own + (1 - ramp) * own / scaling.factor
 
 
 def ntk(theta: float, width: int, i: int, factor: float) -> float:

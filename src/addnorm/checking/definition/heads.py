@@ -106,8 +106,8 @@ def similarity(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Output
     rows: list[Tensor] = []
     for u, v in zip(vectors[0::2], vectors[1::2], strict=True):
         if config.problem == "single_label":
-            both = torch.cat([u, v, (u - v).abs()])
-            rows.append(linear(under(weights, "compare"), "proj", both))
+            joined = torch.cat([u, v, (u - v).abs()])
+            rows.append(linear(under(weights, "compare"), "proj", joined))
         else:
             low, high = config.range
             rows.append(low + (high - low) * (u @ v)[None] / (u.norm() * v.norm()))
@@ -118,7 +118,7 @@ def forecast(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Nie et al. 2023, §3.1: the patches of each series side by side, their mean, or the last."""
     pool = {"flatten": lambda t: t.flatten(), "mean": lambda t: t.mean(0), "last": lambda t: t[-1]}
     return linear(
-        weights, "proj", torch.stack([pool[config.pooling](x[one]) for one in _each(texts)])
+        weights, "proj", torch.stack([pool[config.pooling](x[tokens]) for tokens in _each(texts)])
     )
 
 

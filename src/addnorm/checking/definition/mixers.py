@@ -1,4 +1,4 @@
-"""The definitions of token mixers, `f(config, weights, x, place)`."""
+"""The definitions of token mixers, `f(config, weights, x, context)`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,24 +9,24 @@ from torch import Tensor
 from addnorm.checking.definition.attention import self_attention
 from addnorm.checking.definition.definitions import Definitions, MissingDefinition
 from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, sigmoid, under
-from addnorm.checking.definition.texts import Place
+from addnorm.checking.definition.texts import MixerContext
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.recurrent import RecurrentConfig
 
 
-def recurrent(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
+def recurrent(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
     """A recurrence from left to right and, unless `causal`, also from right to left.
 
     Schuster & Paliwal 1997.
     """
-    texts = place.texts
+    texts = context.texts
     hidden: list[Any] = [None] * len(texts)
     for tokens in map(texts.tokens, set(texts.text)):
         ahead = _read(config.cell, under(weights, "ahead"), x, tokens)
         for n in tokens:
             hidden[n] = ahead[n]
-        if not place.causal:
+        if not context.causal:
             back = _read(config.cell, under(weights, "back"), x, tokens[::-1])
             for n in tokens:
                 hidden[n] = torch.cat([ahead[n], back[n]])
@@ -67,10 +67,10 @@ def _step(
             )
 
 
-def convolution(config: Any, weights: Weights, x: Tokens, place: Place) -> Tokens:
+def convolution(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
     """A convolution over neighbouring tokens (Gehring et al. 2017, §3.1)."""
     sizes = config.kernel_size if isinstance(config.kernel_size, tuple) else (config.kernel_size,)
-    texts = place.texts
+    texts = context.texts
     rows: list[Any] = [None] * len(texts)
     for tokens in map(texts.tokens, set(texts.text)):
         for p, n in enumerate(tokens):
@@ -78,7 +78,7 @@ def convolution(config: Any, weights: Weights, x: Tokens, place: Place) -> Token
             for number, size in enumerate(sizes):
                 kernel = weights[f"conv.{number}.weight"]
                 y = weights.get(f"conv.{number}.bias", x.new_zeros(len(kernel)))
-                first = p - (size - 1 if place.causal else size // 2)
+                first = p - (size - 1 if context.causal else size // 2)
                 for tap in range(size):
                     if 0 <= first + tap < len(tokens):
                         y = y + kernel[:, :, tap] @ x[tokens[first + tap]]
@@ -87,7 +87,7 @@ def convolution(config: Any, weights: Weights, x: Tokens, place: Place) -> Token
     return linear(weights, "out_proj", activated(config.activation, torch.stack(rows)))
 
 
-MIXERS = Definitions[Callable[[Any, Weights, Tokens, Place], Tokens]](
+MIXERS = Definitions[Callable[[Any, Weights, Tokens, MixerContext], Tokens]](
     "mixer",
     "mixers.py",
     {

@@ -16,7 +16,7 @@ from addnorm.checking.definition.mixers import MIXERS
 from addnorm.checking.definition.norms import Observed, normalised
 from addnorm.checking.definition.placements import PLACEMENTS, Depth
 from addnorm.checking.definition.positions import embedded
-from addnorm.checking.definition.texts import Place, Texts
+from addnorm.checking.definition.texts import MixerContext, Texts
 from addnorm.nn.attention import AttentionConfig
 
 Logits = Float[Tensor, "rows outputs"]
@@ -80,11 +80,11 @@ def encoder_decoder_logits(
     def cross(w: Weights, x: Tokens, layer: int) -> Tokens:
         return cross_attention(_looking_back(decoder, layer), w, x, memory, seen, layer)
 
-    found = _sublayers(decoder, target[1], causal=True)
+    of_decoder = _sublayers(decoder, target[1], causal=True)
     sublayers = {
-        "attention": found["attention"],
+        "attention": of_decoder["attention"],
         "cross_attention": cross,
-        "feedforward": found["feedforward"],
+        "feedforward": of_decoder["feedforward"],
     }
     embed = under(weights, "target_embed")
     y = _embedding(config, embed, *target, decoder.position, observed)
@@ -135,8 +135,8 @@ def _sublayers(config: Any, texts: Texts, *, causal: bool) -> dict[str, Sublayer
 
     def mix(w: Weights, x: Tokens, layer: int) -> Tokens:
         parts = layer_parts(config, layer)
-        place = Place(texts=texts, causal=causal, position=parts.position, layer=layer)
-        return MIXERS.of(parts.attention)(parts.attention, w, x, place)
+        context = MixerContext(texts=texts, causal=causal, position=parts.position, layer=layer)
+        return MIXERS.of(parts.attention)(parts.attention, w, x, context)
 
     def transform(w: Weights, x: Tokens, layer: int) -> Tokens:
         return feedforward(layer_parts(config, layer).feedforward, w, x)

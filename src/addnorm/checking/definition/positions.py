@@ -212,10 +212,10 @@ def met(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
 
 def bias(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
     """The position bias added to the scores of a head."""
-    found = POSITIONS.of(config).bias
-    if found is None:
+    definition = POSITIONS.of(config).bias
+    if definition is None:
         return torch.zeros(len(head.texts), len(head.texts), dtype=torch.float64)
-    return found(config, weights, q, head)
+    return definition(config, weights, q, head)
 
 
 def _numbers(table: Any) -> Tensor:

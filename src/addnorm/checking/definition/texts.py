@@ -86,7 +86,7 @@ class Texts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class MixerContext:
     """The surroundings of a mixer: its texts, direction, position encoding and layer.
 
     `causal` means left to right only. `position` is the configuration of this layer's position

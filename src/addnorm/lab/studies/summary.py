@@ -165,7 +165,7 @@ def _row(
 def _over_examples(
     metric: str, ours: BySeed, first: BySeed, common: Sequence[int]
 ) -> Interval | None:
-    """Return the difference with its interval over examples; None if the score is no mean."""
+    """Return the difference with its interval over examples; None unless the score is a mean."""
     sides = [[side[seed].values for seed in common] for side in (ours, first)]
     if not all(metric in values for side in sides for values in side):
         return None

@@ -134,7 +134,10 @@ def _check_tied(model: nn.Module, replaced: Collection[str]) -> None:
 
 def check_base(model: nn.Module, taken: MatchReport, folder: Path, base: Path) -> None:
     """Raise `InputError` if the base is not the one that the adapter was trained on."""
-    if read_dependency_digest(folder / BASE) not in (None, weights_digest(model, taken.kept)):
+    if read_dependency_digest(folder / BASE) not in (
+        None,
+        weights_digest(model, taken.transferred),
+    ):
         raise InputError(
             f"{base}: other weights than those that the adapter in {folder} was trained on"
         )

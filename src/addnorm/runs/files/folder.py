@@ -37,7 +37,7 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.runs.files.generation_config import Writes, decoding_of
 from addnorm.runs.files.lock import in_use
-from addnorm.runs.recipes.consistency import MEDIA, Place
+from addnorm.runs.recipes.consistency import MEDIA, Location
 from addnorm.runs.recipes.custom_parts import check_imports, imports_of
 from addnorm.runs.recipes.recipe import (
     RECIPE,
@@ -256,7 +256,7 @@ def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:
     return "transcript" if isinstance(model.input, LogMelEmbeddingConfig) else "target"
 
 
-def _place(file: Path, overrides: Mapping[str, str]) -> Place:
+def _place(file: Path, overrides: Mapping[str, str]) -> Location:
     def place(path: list[str]) -> str:
         name = ".".join(path)
         given = [field for field in overrides if f"{name}.".startswith(f"{field}.")]

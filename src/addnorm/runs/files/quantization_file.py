@@ -40,7 +40,7 @@ class Quantization:
         return f"int4 {scheme.rounding} by {scheme.group_size}"
 
     def facts(self) -> dict[str, str]:
-        """A description, in rows."""
+        """Return a description, in rows."""
         rows = {"weights": self.label, "made of": self.source}
         if self.examples:
             rows["calibrated on"] = f"{self.examples} examples"

@@ -1,4 +1,4 @@
-"""Filling gaps in texts with a denoiser: T5 says what stood in each, BART the whole text."""
+"""Filling gaps in texts with a denoiser: T5 predicts the span of each, BART the whole text."""
 
 import re
 from collections.abc import Sequence
@@ -21,43 +21,44 @@ from addnorm.runs.inference.results import Candidate, Filled
 from addnorm.runs.trained_model import TrainedModel
 
 GAP = re.compile("|".join([*map(re.escape, MASKS), r"<extra_id_\d+>"]))
-"""What marks a gap: a mask of any name, or a sentinel of T5; the first gap is always sentinel 0."""
+"""The mark of a gap: a mask of any name, or a sentinel of T5; the first gap is always sentinel 0.
+"""
 
 BLANK = Generated("", 0.0, "eos")
-"""What is written of a blank text."""
+"""The result for a blank text."""
 
 
 @dataclass(frozen=True)
 class Gapped:
-    """A text in ids, cut at its gaps, and the special tokens that an encoder reads there.
+    """A text in ids, cut at its gaps, and as the encoder reads it, with special tokens for gaps.
 
-    `sentinels` has one more than there are gaps, which ends what the decoder says; without any, the
-    decoder says the whole text.
+    `sentinels` has one for each gap, and one that ends the output; it is empty where the decoder
+    writes the whole text.
     """
 
     parts: list[list[int]]
     read: list[int]
     sentinels: tuple[int, ...] = ()
 
-    def spans(self, said: Sequence[int]) -> list[list[int]]:
-        """What a decoder said of each gap: nothing where it left one out."""
-        found: list[list[int]] = [[] for _ in self.parts[1:]]
+    def spans(self, ids: Sequence[int]) -> list[list[int]]:
+        """Return the span of each gap in the decoder's output; empty for a gap that it left out."""
+        spans: list[list[int]] = [[] for _ in self.parts[1:]]
         place = -1
-        for i in said:
+        for i in ids:
             if i in self.sentinels:
                 place = self.sentinels.index(i)
-            elif 0 <= place < len(found):
-                found[place].append(i)
-        return found
+            elif 0 <= place < len(spans):
+                spans[place].append(i)
+        return spans
 
-    def filled(self, said: Sequence[int]) -> list[int]:
-        """The ids of the text with its gaps filled."""
-        spans = [*self.spans(said), list[int]()]
+    def filled(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids of the text, its gaps filled from the decoder's output."""
+        spans = [*self.spans(ids), list[int]()]
         return [i for part, span in zip(self.parts, spans, strict=True) for i in (*part, *span)]
 
 
-def says_spans(run: TrainedModel) -> bool:
-    """Whether the decoder says the spans alone (T5), and not the whole text (BART)."""
+def predicts_spans(run: TrainedModel) -> bool:
+    """Return whether the decoder writes the spans alone (T5), and not the whole text (BART)."""
     batching = run.recipe.train.batching
     return isinstance(batching, DenoisingConfig) and isinstance(
         batching.noise, SpanCorruptionConfig
@@ -65,9 +66,9 @@ def says_spans(run: TrainedModel) -> bool:
 
 
 def gapped(run: TrainedModel, text: str, number: int) -> Gapped:
-    """A text with its gaps, as the encoder reads it.
+    """Return a text with its gaps, as the encoder reads it.
 
-    Raises `TextError` for one without a gap where spans alone are said, or with too many.
+    Raises `TextError` for too many gaps, and if the decoder writes spans, for a text without a gap.
     """
     tokenizer = run.tokenizers.source
     before, after = around("translation", tokenizer)
@@ -78,14 +79,13 @@ def gapped(run: TrainedModel, text: str, number: int) -> Gapped:
         for n, part in enumerate(pieces)
     ]
     sentinels: tuple[int, ...] = ()
-    marks = [mask_id_of(tokenizer)] * n_gaps if not says_spans(run) else []
-    if says_spans(run):
-        known = sentinel_ids_of(tokenizer)
-        if not 0 < n_gaps < len(known):
-            raise TextError(
-                f"text {number}: {n_gaps} gaps: mark 1 to {len(known) - 1} of them by {MASKS[0]}"
-            )
-        sentinels, marks = known[: n_gaps + 1], [*known[:n_gaps]]
+    marks = [mask_id_of(tokenizer)] * n_gaps if not predicts_spans(run) else []
+    if predicts_spans(run):
+        every_sentinel = sentinel_ids_of(tokenizer)
+        most = len(every_sentinel) - 1
+        if not 1 <= n_gaps <= most:
+            raise TextError(f"text {number}: {n_gaps} gaps: mark 1 to {most} of them by {MASKS[0]}")
+        sentinels, marks = every_sentinel[: n_gaps + 1], [*every_sentinel[:n_gaps]]
     read = [
         *parts[0],
         *(i for mark, part in zip(marks, parts[1:], strict=True) for i in (mark, *part)),
@@ -94,7 +94,7 @@ def gapped(run: TrainedModel, text: str, number: int) -> Gapped:
 
 
 def before_gap(tokenizer: Tokenizer, part: str) -> str:
-    """A part of a text before a gap, which has the space before it where words have."""
+    """Return a part of a text before a gap, without the space that belongs to the next word."""
     spaced = tokenizer.encode_batch([" a", "a"])
     joins = len(spaced[0]) == len(spaced[1]) and spaced[0] != spaced[1]
     return part.removesuffix(" ") if joins else part
@@ -109,24 +109,24 @@ def restored(
     plain: bool = True,
     first: int = 0,
 ) -> list[list[Generated]]:
-    """Each text with its gaps filled, in the ways that are best; an empty text stays empty.
+    """Fill the gaps of each text, and return the best results; an empty text stays empty.
 
-    A string in `stop` and a compiled graph, not `plain`, are refused.
+    Raises `InputError` for a string in `stop` and for a compiled graph, which are not `plain`.
     """
     if not plain:
         raise InputError(f"{run.name}: a text with gaps takes no stop and no compiled graph")
     gaps = [
         gapped(run, text, n) if text.strip() else None for n, text in enumerate(texts, first + 1)
     ]
-    some = [one for one in gaps if one is not None]
-    found = iter(_said(run, some, decoding, max_new_tokens, first))
+    not_empty = [text for text in gaps if text is not None]
+    results = iter(_decode(run, not_empty, decoding, max_new_tokens, first))
     return [
-        [_written(run, one, best) for best in ([BLANK] if one is None else next(found))]
-        for one in gaps
+        [BLANK] if text is None else [_with_text(run, text, best) for best in next(results)]
+        for text in gaps
     ]
 
 
-def _said(
+def _decode(
     run: TrainedModel,
     gaps: Sequence[Gapped],
     decoding: DecodingConfig,
@@ -135,11 +135,11 @@ def _said(
 ) -> list[list[Generated]]:
     model, target = run.model, run.tokenizers.target
     assert isinstance(model, EncoderDecoderModel)
-    for number, one in enumerate(gaps, first + 1):
-        positions_for(model.source_embed, number, one.read)
+    for number, text in enumerate(gaps, first + 1):
+        positions_for(model.source_embed, number, text.read)
     return translate(
         model,
-        [one.read for one in gaps],
+        [text.read for text in gaps],
         later(decoding, first),
         max_new_tokens=most,
         bos_id=target.bos_id,
@@ -148,44 +148,49 @@ def _said(
     )
 
 
-def _written(run: TrainedModel, gaps: Gapped | None, said: Generated) -> Generated:
-    spans = gaps is not None and gaps.sentinels
-    text = run.tokenizers.source.decode(gaps.filled(said.ids)) if gaps and spans else said.text
-    return replace(said, text=text)
+def _with_text(run: TrainedModel, gaps: Gapped, generated: Generated) -> Generated:
+    """Return what was generated with the whole text, its gaps filled."""
+    if not gaps.sentinels:
+        return generated
+    return replace(generated, text=run.tokenizers.source.decode(gaps.filled(generated.ids)))
 
 
 def fill_gaps(
     run: TrainedModel, texts: Sequence[str], decoding: DecodingConfig, first: int = 0
 ) -> list[Filled]:
-    """Each text with its gaps filled, and what stands in each with its probability.
+    """Fill the gaps of each text, and return it with the span of each gap and its probability.
 
-    A decoder that says the whole text tells of no gap by itself.
+    There are no spans from a decoder that writes the whole text, which does not mark the gaps.
     """
     gaps = [gapped(run, text, n) for n, text in enumerate(texts, first + 1)]
-    if empty := next((n for n, one in enumerate(gaps, first + 1) if len(one.parts) == 1), None):
+    if empty := next((n for n, text in enumerate(gaps, first + 1) if len(text.parts) == 1), None):
         raise TextError(f"text {empty}: no {MASKS[0]} to fill")
-    found = _said(run, gaps, decoding, None, first)
+    results = _decode(run, gaps, decoding, None, first)
     return [
-        Filled(_written(run, one, best).text, _candidates(run, one, best) if one.sentinels else [])
-        for one, (best, *_) in zip(gaps, found, strict=True)
+        Filled(
+            _with_text(run, gap, best).text, _candidates(run, gap, best) if gap.sentinels else []
+        )
+        for gap, (best, *_) in zip(gaps, results, strict=True)
     ]
 
 
 @torch.inference_mode()
-def _candidates(run: TrainedModel, gaps: Gapped, said: Generated) -> list[tuple[Candidate, ...]]:
-    """The span of each gap, with the product of the probabilities of its tokens and of its end.
+def _candidates(
+    run: TrainedModel, gaps: Gapped, generated: Generated
+) -> list[tuple[Candidate, ...]]:
+    """Return the span of each gap, with the probability of its tokens and its end together.
 
-    None for a gap that the decoder left out. What ends a span is the next sentinel, or the end of
-    all; where the decoder was stopped before, the last span has no end.
+    There is none for a gap that the decoder left out. A span ends with the next sentinel or the end
+    token; the last span of a decoder that was stopped before has no end.
     """
     tokenizer = run.tokenizers.target
-    ended = said.finished == "eos"
-    read = [tokenizer.bos_id, *(said.ids if ended else said.ids[:-1])]
-    source, target = (torch.tensor([some], device=run.device) for some in (gaps.read, read))
+    ended = generated.finished == "eos"
+    read = [tokenizer.bos_id, *(generated.ids if ended else generated.ids[:-1])]
+    source, target = (torch.tensor([ids], device=run.device) for ids in (gaps.read, read))
     logits = run.model(source=source, target=target)[0].float().log_softmax(-1)
-    sure = [row[i].item() for row, i in zip(logits, said.ids, strict=False)]
+    sure = [row[i].item() for row, i in zip(logits, generated.ids, strict=False)]
     scores, place = dict[int, float](), -1
-    for i, score in zip(said.ids, sure, strict=True):
+    for i, score in zip(generated.ids, sure, strict=True):
         if place in scores:
             scores[place] += score
         if i in gaps.sentinels:
@@ -193,7 +198,7 @@ def _candidates(run: TrainedModel, gaps: Gapped, said: Generated) -> list[tuple[
             scores.setdefault(place, 0.0)
     if ended and place in scores:
         scores[place] += logits[-1, list(tokenizer.eos_ids)].logsumexp(-1).item()
-    texts = [tokenizer.decode(span) for span in gaps.spans(said.ids)]
+    texts = [tokenizer.decode(span) for span in gaps.spans(generated.ids)]
     return [
         (Candidate(text, exp(scores[place])),) if place in scores else ()
         for place, text in enumerate(texts)

@@ -18,7 +18,7 @@ from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.of_model import wrong_task
 
 MOST_STEPS = 1_000_000
-"""The longest forecast; a number with more digits is a mistake, and fills the memory."""
+"""The longest forecast; a larger number is a mistake, and fills the memory."""
 
 
 def forecast(
@@ -31,10 +31,10 @@ def forecast(
 ) -> Forecast:
     """Forecast `horizon` steps after a table, or after its last row before the date `until`.
 
-    By default as many steps as the model was trained for; where they are more, its forecasts are
-    read as the past of further ones. The truth is from the table `truth`, else from the rows of the
-    history from `until` on. Raises `InputError` for a model that forecasts nothing, and for a table
-    that is wrong, too short, or has gaps where the model reads.
+    The default is the number of steps that the model was trained for; of more, the later ones are
+    forecast from its own forecasts. The truth is from the table `truth`, else from the rows of the
+    history from `until` on. Raises `InputError` for a model of another task, and for a table that
+    is wrong, too short, or has gaps where the model reads.
     """
     look_back, at_once = window_of(run)
     if horizon is not None and not 1 <= horizon <= MOST_STEPS:
@@ -55,9 +55,9 @@ def forecast(
 
 
 def window_of(run: TrainedModel) -> tuple[int, int]:
-    """The steps that a model reads, and those it forecasts at once.
+    """Return the number of steps that a model reads, and of those that it forecasts at once.
 
-    Raises `InputError` for a model that forecasts nothing.
+    Raises `InputError` for a model of another task.
     """
     task = run.task_value
     if not isinstance(task, Forecasting):
@@ -66,9 +66,9 @@ def window_of(run: TrainedModel) -> tuple[int, int]:
 
 
 def read_like(run: TrainedModel, file: Path) -> SeriesTable:
-    """Read a table by the names and settings of the data of a run; gaps are looked at later.
+    """Read a table by the names and settings of a run's data; gaps are allowed.
 
-    Raises `InputError` as `read_series` does, and for one of another interval.
+    Raises `InputError` as `read_series` does, and for a table of another interval.
     """
     data = run.recipe.data
     assert isinstance(data, SeriesConfig)
@@ -88,14 +88,14 @@ def read_like(run: TrainedModel, file: Path) -> SeriesTable:
 def next_steps(
     run: TrainedModel, past: Float[Tensor, "variables look_back"], horizon: int
 ) -> Float[Tensor, "variables horizon"]:
-    """The steps after the past, both in units."""
+    """Forecast the steps after the past; both are in the units of the table."""
     assert run.scaling is not None
     look_back, _ = window_of(run)
-    known = run.scaling.scaled(past)
-    while known.shape[1] < past.shape[1] + horizon:
-        window = known[None, :, -look_back:].to(run.device)
-        known = torch.cat([known, run.model(window)[0].float().cpu()], -1)
-    return run.scaling.in_units(known[:, past.shape[1] : past.shape[1] + horizon])
+    series = run.scaling.scaled(past)
+    while series.shape[1] < past.shape[1] + horizon:
+        window = series[None, :, -look_back:].to(run.device)
+        series = torch.cat([series, run.model(window)[0].float().cpu()], -1)
+    return run.scaling.in_units(series[:, past.shape[1] : past.shape[1] + horizon])
 
 
 def _check_past(table: SeriesTable, past: Tensor, end: int, look_back: int) -> None:
@@ -115,8 +115,8 @@ def _check_past(table: SeriesTable, past: Tensor, end: int, look_back: int) -> N
 def _truth(
     table: SeriesTable, other: SeriesTable | None, end: int, horizon: int
 ) -> Float[Tensor, "variables horizon"] | None:
-    """The true values of the steps from `end` on; None where none of them is known."""
-    found = torch.full((len(table.names), horizon), math.nan, dtype=torch.float64)
+    """Return the true values of the steps from `end` on; None if none of them is known."""
+    values = torch.full((len(table.names), horizon), math.nan, dtype=torch.float64)
     held = table if other is None else other
     if other is not None and other.interval != table.interval:
         raise InputError(
@@ -127,11 +127,11 @@ def _truth(
     first = int(shift)
     for step in range(horizon):
         if shift == first and 0 <= first + step < held.n_steps:
-            found[:, step] = held.values[:, first + step]
-    known = not bool(found.isnan().all())
-    if other is not None and not known:
+            values[:, step] = held.values[:, first + step]
+    any_known = not bool(values.isnan().all())
+    if other is not None and not any_known:
         raise InputError(
             f"{other.file} goes from {other.start} to {other.time(other.n_steps - 1)}, and the "
             f"forecast begins at {table.time(end)}: it holds no truth for it"
         )
-    return found if known else None
+    return values if any_known else None

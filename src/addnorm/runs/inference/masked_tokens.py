@@ -22,14 +22,14 @@ MASKED = re.compile("|".join(map(re.escape, MASKS)))
 
 
 def check_fills(run: TrainedModel) -> None:
-    """Raise `InputError` for a model of another task, whatever files are to be filled."""
+    """Raise `InputError` for a model of another task."""
     if not isinstance(run.task_value, Hidden):
         raise wrong_task(run, "fills no masks: train one on batches of kind masked or denoising")
 
 
 @dataclass(frozen=True)
 class Gaps:
-    """A text as ids, and the places of its masks among them."""
+    """A text as ids, and the indices of its masks."""
 
     ids: list[int]
     places: list[int]
@@ -45,32 +45,32 @@ def fill(
         return fill_gaps(run, texts, decoding_for(run), first)
     check_fills(run)
     tokenizer = run.tokenizers.source
-    found: list[Filled] = []
+    results: list[Filled] = []
     for start in range(0, len(texts), batch_size):
-        some = texts[start : start + batch_size]
-        gaps = [gaps_of(tokenizer, text, n) for n, text in enumerate(some, first + start + 1)]
-        logits = batch_logits(run, [one.ids for one in gaps], first + start)
-        says = [tokenizer.is_text(i) for i in range(logits.shape[-1])]
-        able = torch.tensor(says, device=logits.device)
-        for one, row in zip(gaps, logits, strict=True):
-            # A mask hides a part of a text, which no special token is.
-            shares = row[one.places].float().masked_fill(~able, -torch.inf).softmax(-1)
-            best = shares.topk(min(top_k, sum(says)), -1)
+        group = texts[start : start + batch_size]
+        gaps = [gaps_of(tokenizer, text, n) for n, text in enumerate(group, first + start + 1)]
+        logits = batch_logits(run, [text.ids for text in gaps], first + start)
+        text_ids = [tokenizer.is_text(i) for i in range(logits.shape[-1])]
+        able = torch.tensor(text_ids, device=logits.device)
+        for text, row in zip(gaps, logits, strict=True):
+            # A mask hides text, so no special token can stand there.
+            shares = row[text.places].float().masked_fill(~able, -torch.inf).softmax(-1)
+            best = shares.topk(min(top_k, sum(text_ids)), -1)
             masks = [
                 _candidates(tokenizer, ids, probabilities)
                 for ids, probabilities in zip(
                     best.indices.tolist(), best.values.tolist(), strict=True
                 )
             ]
-            found.append(Filled(_filled(tokenizer, one, best.indices[:, 0].tolist()), masks))
-    return found
+            results.append(Filled(_filled(tokenizer, text, best.indices[:, 0].tolist()), masks))
+    return results
 
 
 def _candidates(
     tokenizer: Tokenizer, ids: list[int], probabilities: list[float]
 ) -> tuple[Candidate, ...]:
     names = tokenizer.pieces(ids)
-    return tuple(Candidate(*one) for one in zip(names, probabilities, strict=True))
+    return tuple(Candidate(*candidate) for candidate in zip(names, probabilities, strict=True))
 
 
 def _filled(tokenizer: Tokenizer, gaps: Gaps, chosen: list[int]) -> str:
@@ -83,7 +83,7 @@ def _filled(tokenizer: Tokenizer, gaps: Gaps, chosen: list[int]) -> str:
 
 
 def gaps_of(tokenizer: Tokenizer, text: str, number: int = 1) -> Gaps:
-    """The ids of a text with masks. Raises `TextError` for one without a mask."""
+    """Return the ids of a text with masks. Raises `TextError` for a text without a mask."""
     before, after = around("classification", tokenizer)
     mask_id = mask_id_of(tokenizer)
     first, *others = MASKED.split(text)

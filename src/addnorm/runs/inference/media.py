@@ -1,4 +1,4 @@
-"""Classes or texts of image and sound files by a trained model, read as its data were."""
+"""Using a trained model on files of images and sound, which are read as its training data were."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -60,16 +60,16 @@ def classify_files(
     skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
 ) -> Iterator[tuple[Path, Classified]]:
-    """The class of each image or clip, in the order of the files.
+    """Yield the class of each image or clip, in the order of the files.
 
-    A file that cannot be read is left out if `skipped` returns after taking the `InputError`; by
-    default it raises it.
+    `skipped` takes the `InputError` of a file that cannot be read, which is then left out; by
+    default it raises the error.
     """
     if not isinstance(run.task_value, Classification):
         raise wrong_task(run, "has no classes")
     read = _reader(run)
-    for some in _groups(read, files, batch_size, skipped):
-        yield from zip([file for file, _ in some], _classified(run, some), strict=True)
+    for group in _groups(read, files, batch_size, skipped):
+        yield from zip([file for file, _ in group], _classified(run, group), strict=True)
 
 
 @torch.inference_mode()
@@ -82,7 +82,7 @@ def transcribe_files(
     skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
 ) -> Iterator[tuple[Path, list[Generated]]]:
-    """The texts of each image or clip, best first, in the order of the files.
+    """Yield the texts of each image or clip, best first, in the order of the files.
 
     Raises `InputError` as `classify_files` does.
     """
@@ -96,11 +96,11 @@ def transcribe_files(
     writer = Translation(model, target.bos_id, never=target.never_ids)
     prompt = _prompt(run)
     done = 0
-    for some in _groups(read, files, batch_size, skipped):
-        found = transcribe(
+    for group in _groups(read, files, batch_size, skipped):
+        results = transcribe(
             Transcription(
                 writer,
-                [signal for _, signal in some],
+                [signal for _, signal in group],
                 medium,
                 opening=prompt.tokens,
                 languages=prompt.languages,
@@ -111,8 +111,8 @@ def transcribe_files(
             eos_id=target.eos_ids,
             text_decoder=TextDecoder(target),
         )
-        done += len(some)
-        for (file, _), best in zip(some, found, strict=True):
+        done += len(group)
+        for (file, _), best in zip(group, results, strict=True):
             yield file, best
 
 
@@ -122,19 +122,19 @@ def _read_off(
     skipped: Callable[[InputError], None],
     batch_size: int,
 ) -> Iterator[tuple[Path, list[Generated]]]:
-    """The texts that an encoder's outputs spell, without a decoder."""
-    kinds = (one for one in run.task_value.examples if one.writes and one.medium == run.medium)
+    """Yield the texts that an encoder's outputs spell, without a decoder."""
+    kinds = (kind for kind in run.task_value.examples if kind.writes and kind.medium == run.medium)
     kind = next(kinds, None)
     if kind is None or not run.task_value.writes_text:
         raise wrong_task(run, "writes no text")
-    for some in _groups(_reader(run), files, batch_size, skipped):
-        examples = [kind(signal, "") for _, signal in some]  # pyright: ignore[reportCallIssue]
-        for (file, _), text in zip(some, predicted(run, examples), strict=True):
+    for group in _groups(_reader(run), files, batch_size, skipped):
+        examples = [kind(signal, "") for _, signal in group]  # pyright: ignore[reportCallIssue]
+        for (file, _), text in zip(group, predicted(run, examples), strict=True):
             yield file, [text]
 
 
 def _prompt(run: TrainedModel) -> SpeechPrompt:
-    """What texts begin with: those of Hugging Face's Whisper with language and task."""
+    """Return the tokens that texts begin with: language and task for Hugging Face's Whisper."""
     if not (_is_foreign(run) and run.hears):
         return SpeechPrompt()
     assert run.folder is not None
@@ -142,11 +142,11 @@ def _prompt(run: TrainedModel) -> SpeechPrompt:
 
 
 def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
-    """Raise `InputError` for data that are read otherwise than files of a Hugging Face folder.
+    """Raise `InputError` for data that are not read as a Hugging Face folder reads its files.
 
-    Data of pictures are scaled to [-1, 1], a mean and a deviation of 0.5, and files of them resized
-    in one way. Those of sound are not padded to the seconds that Whisper hears, and their texts
-    begin with no language and task.
+    Pictures in data are scaled to [-1, 1], by a mean and a deviation of 0.5, and resized in one
+    way. Clips in data are not padded to the seconds that Whisper reads, and their texts do not
+    begin with language and task.
     """
     folder, data = run.folder, corpus or run.corpus or run.recipe.data
     if data is None or not run.reads_files or folder is None:
@@ -157,35 +157,39 @@ def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
     theirs = preprocessing_of(places, run.recipe.model)
     if not isinstance(theirs, Pictures):
         raise InputError(
-            f"{file}: this model hears {theirs.seconds} s, the rest of a clip as silence, and its "
-            "texts begin with a language and a task; data of sound have neither: this model cannot "
-            "be measured on them; `addnorm generate` reads files as the folder says"
+            f"{file}: this model reads {theirs.seconds} s, padded with silence, and its texts "
+            "begin with a language and a task; data of sound have neither, so it cannot be "
+            "evaluated on them; `addnorm generate` reads files by the folder's settings"
         )
     half = (0.5,) * theirs.channels
     if (theirs.mean, theirs.std) != (half, half) or abs(theirs.factor * 255 - 1) > 1e-6:
         raise InputError(
             f"{file}: pixels are scaled by image_mean = {list(theirs.mean)} and image_std "
-            f"= {list(theirs.std)}, and data of pictures by 0.5 and 0.5: this model cannot be "
-            "measured on them; `addnorm classify` reads files as the folder says"
+            f"= {list(theirs.std)}, and data of pictures by 0.5 and 0.5, so this model cannot be "
+            "evaluated on them; `addnorm classify` reads files by the folder's settings"
         )
     if not _resized_alike(theirs, data):
         raise InputError(
-            f"{file}: pictures are resized by other settings than data of pictures: this model "
-            "cannot be measured on them; `addnorm classify` reads files as the folder says"
+            f"{file}: its settings resize pictures differently than data of pictures, so this "
+            "model cannot be evaluated on them; `addnorm classify` reads files by the folder's "
+            "settings"
         )
 
 
 def _resized_alike(theirs: Pictures, data: object) -> bool:
-    """Whether data are resized as a folder's pictures: arrays have the model's size already."""
+    """Return whether data are resized as a folder's pictures; arrays have the right size."""
     if isinstance(data, ImagesConfig | Corpus) and theirs.keeps_its_size:
         return True
     ours = pictures_of(data, theirs.size, theirs.channels)
-    ways = [(one.resize, one.crop, one.resample) for one in (theirs, ours) if one is not None]
-    return len(ways) == 2 and ways[0] == ways[1]
+    return ours is not None and (ours.resize, ours.crop, ours.resample) == (
+        theirs.resize,
+        theirs.crop,
+        theirs.resample,
+    )
 
 
 def _is_foreign(run: TrainedModel) -> bool:
-    """Whether a model of Hugging Face's came without data: its folder says how files are read."""
+    """Return whether the preprocessing is that of a Hugging Face folder, for lack of data."""
     return run.recipe.data is None and run.folder is not None
 
 
@@ -197,23 +201,23 @@ def embed_files(
     skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
 ) -> Iterator[tuple[Path, Float[Tensor, " width"]]]:
-    """A vector for each image or clip, pooled from its final hidden states.
+    """Yield a vector for each image or clip, pooled from the encoder's final hidden states.
 
-    Of an encoder–decoder these are the encoder's. Raises `InputError` as `classify_files` does.
+    Raises `InputError` as `classify_files` does.
     """
     read = _reader(run)
-    for some in _groups(read, files, batch_size, skipped):
-        vectors = _vectors(run, [signal for _, signal in some], pooling)
-        yield from zip([file for file, _ in some], vectors, strict=True)
+    for group in _groups(read, files, batch_size, skipped):
+        vectors = _vectors(run, [signal for _, signal in group], pooling)
+        yield from zip([file for file, _ in group], vectors, strict=True)
 
 
 def embedded_files(
     run: TrainedModel, files: Sequence[str], pooling: Pooling | None, batch_size: int
 ) -> Float[Tensor, "files width"]:
-    """The vectors of files, one below the other."""
+    """Return the vectors of files as rows."""
     paths = [Path(file) for file in files]
-    found = [vector for _, vector in embed_files(run, paths, pooling, batch_size=batch_size)]
-    return torch.stack(found) if found else torch.zeros(0, run.recipe.model.d_model)
+    vectors = [vector for _, vector in embed_files(run, paths, pooling, batch_size=batch_size)]
+    return torch.stack(vectors) if vectors else torch.zeros(0, run.recipe.model.d_model)
 
 
 def transcribed(
@@ -224,14 +228,17 @@ def transcribed(
     *,
     plain: bool,
 ) -> list[list[Generated]]:
-    """The texts of each file; a string in `stop` and a compiled graph, not `plain`, are refused."""
+    """Return the texts of each file.
+
+    Raises `InputError` for a string in `stop` and for a compiled graph, which are not `plain`.
+    """
     if not plain:
         raise InputError(
             f"{run.name}: the text of an image or a clip takes no stop and no compiled graph"
         )
     paths = [Path(file) for file in files]
-    found = transcribe_files(run, paths, decoding, max_new_tokens=max_new_tokens)
-    return [best for _, best in found]
+    results = transcribe_files(run, paths, decoding, max_new_tokens=max_new_tokens)
+    return [best for _, best in results]
 
 
 def _groups(
@@ -240,20 +247,20 @@ def _groups(
     size: int,
     skipped: Callable[[InputError], None],
 ) -> Iterator[list[tuple[Path, Tensor]]]:
-    """Files with what is in them, in groups; none of which is empty."""
+    """Yield files with their content, in groups that are not empty."""
     for start in range(0, len(files), size):
-        some: list[tuple[Path, Tensor]] = []
+        group: list[tuple[Path, Tensor]] = []
         for file in files[start : start + size]:
             try:
-                some.append((file, read(file)))
+                group.append((file, read(file)))
             except InputError as error:
                 skipped(error)
-        if some:
-            yield some
+        if group:
+            yield group
 
 
 def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
-    """The function that reads a file as the run's data were read."""
+    """Return the function that reads a file as the run's data were read."""
     data, model = run.recipe.data, run.recipe.model
     if _is_foreign(run):
         assert run.folder is not None
@@ -278,7 +285,7 @@ def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
 
 
 def _checked(model: ModelConfig, signal: Tensor, file: Path) -> Tensor:
-    """The signal. Raises `InputError` for a picture of its own size that the model cannot read."""
+    """Return the signal. Raises `InputError` for a picture that is too small for the model."""
     shape = getattr(model, "input", None)
     if isinstance(shape, ConvolutionalEmbeddingConfig):
         try:
@@ -290,7 +297,7 @@ def _checked(model: ModelConfig, signal: Tensor, file: Path) -> Tensor:
 
 def _there(file: Path) -> Path:
     if not file.is_file():
-        raise InputError(f"{file}: {'is no file' if file.exists() else 'does not exist'}")
+        raise InputError(f"{file}: {'is not a file' if file.exists() else 'does not exist'}")
     return file
 
 
@@ -308,7 +315,7 @@ def _vectors(
 def _hidden(
     model: object, inputs: Tensor, valid: Tensor | None = None
 ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
-    """The final hidden states of an encoder, and their context."""
+    """Return the final hidden states of an encoder, and their context."""
     if isinstance(model, EncoderDecoderModel):
         x, ctx = embedded(model.source_embed, inputs, valid)
         return model.encoder(x, ctx), ctx
@@ -317,7 +324,7 @@ def _hidden(
 
 
 def _inputs(run: TrainedModel, signals: Sequence[Tensor]) -> Iterator[dict[str, Tensor]]:
-    """The model's inputs, in the order of the signals: one batch, or images of several sizes."""
+    """Yield the model's inputs, in the order of the signals; images of several sizes one by one."""
     medium = run.medium
     assert medium is not None
     padded = PROPERTIES[medium].padded
@@ -328,7 +335,7 @@ def _inputs(run: TrainedModel, signals: Sequence[Tensor]) -> Iterator[dict[str, 
         yield {name: tensor.to(run.device) for name, tensor in inputs.items()}
 
 
-def _classified(run: TrainedModel, some: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
-    for inputs in _inputs(run, [signal for _, signal in some]):
+def _classified(run: TrainedModel, group: Sequence[tuple[Path, Tensor]]) -> Iterator[Classified]:
+    for inputs in _inputs(run, [signal for _, signal in group]):
         for row in run.model(**inputs).softmax(-1).tolist():
             yield Classified.of(run.labels, row)

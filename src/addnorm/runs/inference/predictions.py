@@ -1,4 +1,4 @@
-"""Predictions of any task for new examples, by what the task says of them."""
+"""Predictions of any task for new examples, through the methods of the task."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
@@ -25,12 +25,12 @@ Row = Mapping[str, Any]
 def predict_rows(
     run: TrainedModel, rows: Sequence[Row | Example], batch_size: int = 64, first: int = 0
 ) -> list[Any]:
-    """The result of the run's task for each row; `first` is the number of rows before these.
+    """Return the result of the run's task for each row; `first` is the number of rows before these.
 
-    Raises `InputError` if the task has a command of its own for that, and `TextError` for a row of
-    other fields, or one that is too long.
+    Raises `InputError` for a task that another command answers for, and `TextError` for a row that
+    has other fields or is too long.
     """
-    kind = next((one for one in run.task_value.examples if one.may_lack_targets()), None)
+    kind = next((kind for kind in run.task_value.examples if kind.may_lack_targets()), None)
     if kind is None:
         raise wrong_task(run, "does not predict for rows")
     examples = [
@@ -52,14 +52,15 @@ def _example(kind: type[Example], row: object, number: int) -> Example:
 def predicted(
     run: TrainedModel, examples: Sequence[Example], batch_size: int = 64, first: int = 0
 ) -> Iterator[Any]:
-    """The result of the run's task for each example, in batches and in their order."""
+    """Yield the result of the run's task for each example, in their order."""
     task, model = run.task_value, run.model
     numbers = {label: n for n, label in enumerate(run.labels)}
     for start in range(0, len(examples), batch_size):
         group = examples[start : start + batch_size]
         encoded = [*task.encode(group, run.text, numbers)]
         inputs = {name: x.to(run.device) for name, x in _inputs(run, encoded, first + start)}
-        batch = Batch(inputs, torch.empty(0, device=run.device), 0, [one.index for one in encoded])
+        indices = [example.index for example in encoded]
+        batch = Batch(inputs, torch.empty(0, device=run.device), 0, indices)
         with torch.inference_mode():
             logits, valid = model(**inputs), valid_outputs(model, inputs)
             answers = task.answers(model.head, logits, batch, valid)
@@ -70,20 +71,20 @@ def predicted(
 def _inputs(
     run: TrainedModel, encoded: Sequence[Encoded], first: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """The arguments of the model."""
-    signals = [one.signal for one in encoded if one.signal is not None]
+    """Yield the arguments of the model."""
+    signals = [example.signal for example in encoded if example.signal is not None]
     if signals:
         assert run.medium is not None
         yield from inputs_of(run.medium, signals).items()
         return
     encoded = examples_as_shortened(run, encoded)
-    check_lengths(run.model, [one.tokens for one in encoded], first)
+    check_lengths(run.model, [example.tokens for example in encoded], first)
     padding = Padding(pad_id=run.tokenizers.source.pad_id)
     yield from run.task_value.layout.inputs(encoded, padding).items()
 
 
 def as_json(result: Any) -> dict[str, Any]:
-    """A result with its names, as a line of JSON has them."""
+    """Return a result as the fields of a line of JSON."""
     if is_dataclass(result) and not isinstance(result, type):
         return asdict(result)
     return dict(cast(Row, result)) if isinstance(result, Mapping) else {"prediction": result}

@@ -1,4 +1,4 @@
-"""Argument and result types of `Run`, and checks of arguments."""
+"""The types of arguments and results of `Run`, and checks of arguments."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,9 +32,9 @@ Sentence = str | Sequence[str]
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """What a model forecasts after a history, in units, with that history and the truth.
+    """The forecast after a history, with that history and the truth, all in their units.
 
-    NaN stands in the truth where it is not known.
+    Unknown values of the truth are NaN.
     """
 
     names: tuple[str, ...]
@@ -61,7 +61,7 @@ class Classified:
     def of(
         cls, labels: Sequence[str], row: Sequence[float], threshold: float | None = None
     ) -> "Classified":
-        """From the probability of each label; with a `threshold`, all labels above it are right."""
+        """Build it from the probability of each label; with a `threshold`, predict all above it."""
         probabilities = dict(zip(labels, row, strict=True))
         best = max(probabilities, key=probabilities.__getitem__)
         if threshold is None:
@@ -72,7 +72,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that may stand at a mask, or the span of a denoiser, and its probability there."""
+    """A token at a mask, or a denoiser's span in a gap, and its probability there."""
 
     token: str
     probability: float
@@ -82,8 +82,8 @@ class Candidate:
 class Filled:
     """A text with the most probable token at each mask, and the candidates for each, best first.
 
-    A denoiser has one for each, its span, and none for a gap that it left out; and no list at all
-    where its decoder says the whole text.
+    A denoiser gives one candidate for each gap, its span, and none for a gap that it left out.
+    `masks` is empty if its decoder writes the whole text.
     """
 
     text: str
@@ -91,14 +91,14 @@ class Filled:
 
 
 Written = Generated
-"""A generated text, by its name in earlier versions."""
+"""The former name of `Generated`."""
 
 
 def words_of(sentences: object) -> list[list[str]]:
-    """The words of one or several sentences. Raises `InputError` for anything else."""
+    """Return the words of one or several sentences. Raises `InputError` for anything else."""
     return [
-        words_between_spaces(one) if isinstance(one, str) else listed(one, f"sentences[{i}]")
-        for i, one in enumerate(items_of(sentences, "sentences"))
+        words_between_spaces(words) if isinstance(words, str) else listed(words, f"sentences[{i}]")
+        for i, words in enumerate(items_of(sentences, "sentences"))
     ]
 
 

@@ -92,7 +92,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 LOWERCASE = Lowercase()
-"""Each character for itself: a sigma at the end of a word is as one within."""
+"""Lower case of each character by itself: the final sigma of a word is the usual one."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +106,11 @@ class SentenceVectors:
     max_len: int | None = None
     """The number of tokens, special ones included, to which longer texts are shortened."""
     keep_end: bool = False
-    """Whether the end of a longer text is what remains of it."""
+    """Whether a longer text is cut at its start, and keeps its end."""
     lowercase: bool = False
     prompt: str = ""
-    kept: int | None = None
-    """The number of the first features that are kept of a vector; all by default."""
+    truncate_dim: int | None = None
+    """The number of features to which a vector is truncated; all by default."""
 
     @classmethod
     def of(cls, *places: Path) -> "SentenceVectors | None":
@@ -149,7 +149,7 @@ class SentenceVectors:
             keep_end=limits.get("truncation_side") == "left",
             lowercase=text.get("do_lower_case", False),
             prompt=prompt,
-            kept=settings.optional_int("truncate_dim"),
+            truncate_dim=settings.optional_int("truncate_dim"),
         )
 
     def texts(self, texts: Sequence[str]) -> list[str]:
@@ -178,7 +178,7 @@ class SentenceVectors:
         vectors = torch.cat([POOLINGS[name](x, valid) for name in self.poolings], dim=-1)
         for step in self.steps:
             vectors = step(vectors)
-        return vectors[..., : self.kept]
+        return vectors[..., : self.truncate_dim]
 
     def check_width(self, d_model: int) -> None:
         """Raise `InputError` where the pooling is for hidden states of another width."""

@@ -1,4 +1,4 @@
-"""Classes and numbers of new series by a trained model, from tables like those it learnt from."""
+"""Using a trained model on new series, in tables like those of its training data."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from addnorm.tasks.of_model import wrong_task
 
 @dataclass(frozen=True)
 class SeriesAnswer:
-    """What a model says of a series of a table: its class, or its numbers by their names."""
+    """The prediction for a series of a table: its class, or its numbers by their names."""
 
     file: Path
     series: str
@@ -31,7 +31,7 @@ class SeriesAnswer:
 
 
 def reads_tables(run: TrainedModel) -> bool:
-    """Whether the model reads whole series, each in the rows of a table."""
+    """Return whether the model reads whole series, each in the rows of a table."""
     return isinstance(run.recipe.data, LabelledSeriesConfig)
 
 
@@ -43,11 +43,12 @@ def answer_series(
     skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
 ) -> Iterator[SeriesAnswer]:
-    """The class, or the numbers, of each series of each table, in their order.
+    """Yield the class, or the numbers, of each series of each table, in their order.
 
-    A table has the columns of the training data by their names, in any order; that of the answer
-    may be missing, and is not read. `skipped` takes the `InputError` of a table that cannot be
-    read, whose rest is left out, and of a series with an empty cell; by default it raises it.
+    A table has the columns of the training data by their names, in any order; the column of the
+    answer may be missing, and is not read. `skipped` takes the `InputError` of a series with an
+    empty cell, and of a table that cannot be read on, whose rest is then left out; by default it
+    raises the error.
     """
     data = run.recipe.data
     if not isinstance(data, LabelledSeriesConfig):
@@ -56,9 +57,9 @@ def answer_series(
         where = run.name if run.folder is None else run.folder / VARIABLES
         raise InputError(f"{where}: missing: the run does not have the names of its variables")
     for file in files:
-        found = _series(data, file, run.variables, skipped)
-        while some := list(islice(found, batch_size)):
-            yield from _answered(run, file, some)
+        series = _series(data, file, run.variables, skipped)
+        while group := list(islice(series, batch_size)):
+            yield from _answered(run, file, group)
 
 
 def _series(
@@ -67,26 +68,26 @@ def _series(
     variables: tuple[str, ...],
     skipped: Callable[[InputError], None],
 ) -> Iterator[tuple[str, Float[Tensor, "variables time"]]]:
-    """The series of a table by their names, each complete."""
+    """Yield the complete series of a table by their names."""
     try:
-        for one in data.series(find(file, Path()), variables):
-            values = data.values(one)
+        for series in data.series(find(file, Path()), variables):
+            values = data.values(series)
             if not isinstance(values, str):
-                yield one.name, values
+                yield series.name, values
                 continue
-            skipped(InputError(f"{one.where}: series {one.name!r}: {values}"))
+            skipped(InputError(f"{series.where}: series {series.name!r}: {values}"))
     except InputError as error:
         skipped(error)
 
 
 def _answered(
-    run: TrainedModel, file: Path, some: Sequence[tuple[str, Float[Tensor, "variables time"]]]
+    run: TrainedModel, file: Path, group: Sequence[tuple[str, Float[Tensor, "variables time"]]]
 ) -> Iterator[SeriesAnswer]:
-    inputs = side_by_side([values for _, values in some])
+    inputs = side_by_side([values for _, values in group])
     outputs = run.model(**{name: tensor.to(run.device) for name, tensor in inputs.items()})
     classes = isinstance(run.task_value, Classification)
     rows = outputs.float().softmax(-1) if classes else outputs.float()
-    for (name, _), row in zip(some, rows.tolist(), strict=True):
+    for (name, _), row in zip(group, rows.tolist(), strict=True):
         if classes:
             yield SeriesAnswer(file, name, Classified.of(run.labels, row), {})
         else:

@@ -55,7 +55,7 @@ from addnorm.tasks.tagging import Tagging, filled, tags_at
 from addnorm.tasks.task import Task
 
 Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
-"""What stands in for a model: a compiled graph, or early exits at which tokens leave it."""
+"""A replacement for a model: a compiled graph, or early exits at which tokens leave it."""
 
 
 def write(
@@ -72,23 +72,23 @@ def write(
 
     The translation of a blank text is empty; a language model starts a new text; a denoiser fills
     the gaps of a text. `first` is the number of texts before these, an offset for messages and
-    random seeds. `compiled` is used instead of the model, and may be early exits of a decoder
-    too. Where images or sound are read, texts are names of files. Raises `InputError` if the model
-    writes no text, and for early exits of a translator.
+    random seeds. `compiled` replaces the model, and may be early exits of a decoder. For a model
+    that reads images or sound, texts are names of files. Raises `InputError` if the model writes no
+    text, and for early exits of a translator.
     """
-    told = [text for text in texts if isinstance(text, str)]
+    strings = [text for text in texts if isinstance(text, str)]
     plain = not (stop or compiled)
     if run.reads_files:
-        return transcribed(run, told, decoding, max_new_tokens, plain=plain)
+        return transcribed(run, strings, decoding, max_new_tokens, plain=plain)
     if isinstance(run.task_value, Denoising):
-        return restored(run, told, decoding, max_new_tokens, plain=plain, first=first)
+        return restored(run, strings, decoding, max_new_tokens, plain=plain, first=first)
     target = run.tokenizers.target
     match run.model:
         case DecoderModel() as model:
             encoded = prompts(run, texts)
-            drops = [drops_space(run, *both) for both in zip(texts, encoded, strict=True)]
+            drops = [drops_space(run, *pair) for pair in zip(texts, encoded, strict=True)]
             check_lengths(model, encoded, first)
-            found = generate(
+            results = generate(
                 _continuation(model, compiled, target.never_ids),
                 encoded,
                 later(decoding, first),
@@ -97,17 +97,17 @@ def write(
                 start_id=target.bos_id,
                 text_decoder=TextDecoder(target, stop, continues=continues(run, texts)),
             )
-            found = [
+            results = [
                 [replace(g, text=g.text.removeprefix(" " * drop)) for g in best]
-                for drop, best in zip(drops, found, strict=True)
+                for drop, best in zip(drops, results, strict=True)
             ]
         case EncoderDecoderModel() as model:
-            filled = [i for i, text in enumerate(told) if text.strip()]
+            filled = [i for i, text in enumerate(strings) if text.strip()]
             encoded = ids_as_shortened(
-                run, encode_for_task("translation", run.tokenizers.source, told)
+                run, encode_for_task("translation", run.tokenizers.source, strings)
             )
             check_lengths(model, encoded, first)
-            some = translate(
+            translated = translate(
                 _translator(model, compiled),
                 [encoded[i] for i in filled],
                 later(decoding, first),
@@ -116,11 +116,11 @@ def write(
                 eos_id=target.eos_ids,
                 text_decoder=TextDecoder(target, stop),
             )
-            by_place = dict(zip(filled, some, strict=True))
-            found = [by_place.get(i, [BLANK]) for i in range(len(told))]
+            by_place = dict(zip(filled, translated, strict=True))
+            results = [by_place.get(i, [BLANK]) for i in range(len(strings))]
         case EncoderModel():
             raise wrong_task(run, "writes no text")
-    return found
+    return results
 
 
 def write_as_it_comes(
@@ -152,9 +152,9 @@ def write_as_it_comes(
 
 
 def prompts(run: TrainedModel, texts: Sequence[str | Messages]) -> list[list[int]]:
-    """What a language model continues: texts, or conversations to answer.
+    """Return the ids that a language model continues, of texts or of conversations to answer.
 
-    Of a model that learnt to chat, a text is a user's message.
+    For a model that learnt to chat, a text is a user's message.
     """
     if run.chats:
         texts = [[{"role": "user", "content": x}] if isinstance(x, str) else x for x in texts]
@@ -167,26 +167,26 @@ def prompts(run: TrainedModel, texts: Sequence[str | Messages]) -> list[list[int
 
 
 def continues(run: TrainedModel, texts: Sequence[str | Messages]) -> bool:
-    """Whether what is written continues the texts, and is no answer to them."""
+    """Return whether the output continues the texts, and does not answer them."""
     return not run.chats and all(isinstance(text, str) for text in texts)
 
 
 def drops_space(run: TrainedModel, text: str | Messages, prompt: Sequence[int]) -> bool:
-    """Whether a text to continue ends in white space that its ids do not have, as words' do not."""
+    """Return whether a text to continue ends in white space that its ids, such as words', lack."""
     if not (isinstance(text, str) and text[-1:].isspace() and continues(run, [text])):
         return False
     return not run.tokenizers.source.decode(prompt)[-1:].isspace()
 
 
 def _without_space(pieces: Iterator[str]) -> Iterator[str]:
-    """The pieces of a text without a space at its start."""
+    """Yield the pieces of a text without a space at its start."""
     for first in pieces:
         yield from filter(None, [first.removeprefix(" ")])
         yield from pieces
 
 
 def answer(run: TrainedModel, messages: Messages, **options: Unpack[GenerateOptions]) -> str:
-    """The assistant's answer to a conversation. Raises `InputError` as `chat_prompt` does."""
+    """Return the answer to a conversation. Raises `InputError` as `chat_prompt` does."""
     chat_prompt(run, messages)
     most, stop = ends_of(options)
     decoding = chosen_decoding(run, None, options)
@@ -194,7 +194,7 @@ def answer(run: TrainedModel, messages: Messages, **options: Unpack[GenerateOpti
 
 
 def ends_of(options: GenerateOptions) -> tuple[int | None, list[str]]:
-    """The most tokens of a text and the strings that end it; removed from the options."""
+    """Pop the most tokens of a text and the strings that end it from the options."""
     return options.pop("max_new_tokens", None), listed(options.pop("stop", ()), "stop")
 
 
@@ -246,9 +246,10 @@ def classify(
     *,
     threshold: float = 0.5,
 ) -> list[Classified]:
-    """The class of each text or pair, or the labels above `threshold`; `first` came before.
+    """Return the class of each text or pair, or all labels above `threshold`.
 
-    Raises `InputError` as `tag` does, and for a threshold outside [0, 1].
+    `first` is the number of texts before. Raises `InputError` as `tag` does, and for a threshold
+    outside [0, 1].
     """
     several = isinstance(run.task_value, MultiLabel)
     if not several:
@@ -266,7 +267,10 @@ def predict(
     batch_size: int = 64,
     first: int = 0,
 ) -> Float[Tensor, "texts outputs"]:
-    """The numbers of each text or pair; `first` came before. Raises `InputError` as `tag` does."""
+    """Return the numbers of each text or pair; `first` is the number of texts before.
+
+    Raises `InputError` as `tag` does.
+    """
     check_use(run, Regression, "gives no numbers")
     none = torch.empty(0, len(run.labels), device=run.device)
     return torch.cat([none, *map(at_least_float32, _of_texts(run, texts, batch_size, first))])
@@ -275,24 +279,24 @@ def predict(
 def _of_texts(
     run: TrainedModel, texts: Sequence[str] | Sequence[TextPair], batch_size: int, first: int
 ) -> Iterator[Float[Tensor, "batch outputs"]]:
-    """The outputs for texts or pairs, in batches and in their order."""
+    """Yield the outputs for texts or pairs, in batches and in their order."""
     tokenizer = run.tokenizers.source
     for start in range(0, len(texts), batch_size):
-        some = texts[start : start + batch_size]
-        single = [text for text in some if isinstance(text, str)]
-        pairs = [pair for pair in some if not isinstance(pair, str)]
-        apart = isinstance(run.model.head, SimilarityHead)
-        if single and (apart or reads_pairs(run.recipe.data)):
-            how = "compares two texts" if apart else "reads two texts together"
+        group = texts[start : start + batch_size]
+        single = [text for text in group if isinstance(text, str)]
+        pairs = [pair for pair in group if not isinstance(pair, str)]
+        separate = isinstance(run.model.head, SimilarityHead)
+        if single and (separate or reads_pairs(run.recipe.data)):
+            how = "compares two texts" if separate else "reads two texts together"
             raise InputError(f"{run.name}: this model {how}: give pairs of them")
-        if apart:
+        if separate:
             ids = ids_as_shortened(run, encode_separately(tokenizer, pairs))
             yield batch_logits(run, ids, first + start)
             continue
-        both = encode_pairs(tokenizer, pairs)
-        read = as_shortened(run, [*map(Read, encode_for_task(run.task, tokenizer, single)), *both])
-        types = [[*one.types] for one in read if one.types]
-        yield batch_logits(run, [one.ids for one in read], first + start, types)
+        encoded = [*map(Read, encode_for_task(run.task, tokenizer, single))]
+        encoded = as_shortened(run, [*encoded, *encode_pairs(tokenizer, pairs)])
+        types = [[*text.types] for text in encoded if text.types]
+        yield batch_logits(run, [text.ids for text in encoded], first + start, types)
 
 
 def tag(
@@ -307,8 +311,8 @@ def tag(
     n_after = len(around("tagging", tokenizer)[1])
     results: list[list[str]] = []
     for start in range(0, len(sentences), batch_size):
-        some = sentences[start : start + batch_size]
-        read = [encode_words(tokenizer, words) for words in some]
+        group = sentences[start : start + batch_size]
+        read = [encode_words(tokenizer, words) for words in group]
         ids = ids_as_shortened(run, [ids for ids, _ in read])
         logits = batch_logits(run, ids, first + start)
         places = [
@@ -318,7 +322,7 @@ def tag(
         best = tags_at(run.model.head, logits, places)
         results += [
             filled([run.labels[tag] for tag in row], len(words))
-            for row, words in zip(best, some, strict=True)
+            for row, words in zip(best, group, strict=True)
         ]
     return results
 
@@ -348,20 +352,20 @@ def embed(
     folder = None if learnt or pooling is not None else SentenceVectors.of(*run.places)
     if not texts:
         return embed(run, ["a"], pooling)[:0]
-    found: list[Tensor] = []
+    vectors: list[Tensor] = []
     for start in range(0, len(texts), batch_size):
         x, ctx = _hidden(run, texts[start : start + batch_size], first + start, folder)
         if folder is None:
-            found.append(pooled(run, x, ctx, pooling))
+            vectors.append(pooled(run, x, ctx, pooling))
         else:
             assert ctx.valid is not None
-            found.append(folder.vectors(at_least_float32(x), ctx.valid))
-    return torch.cat(found)
+            vectors.append(folder.vectors(at_least_float32(x), ctx.valid))
+    return torch.cat(vectors)
 
 
 @torch.inference_mode()
 def hidden_states(run: TrainedModel, text: str) -> Float[Tensor, "seq d_model"]:
-    """The final hidden states of one text."""
+    """Return the final hidden states of one text."""
     x, _ = _hidden(run, [text], 0)
     return at_least_float32(x[0])
 
@@ -369,7 +373,7 @@ def hidden_states(run: TrainedModel, text: str) -> Float[Tensor, "seq d_model"]:
 def _hidden(
     run: TrainedModel, texts: Sequence[str], first: int, folder: SentenceVectors | None = None
 ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
-    """The final hidden states of the texts, and their context."""
+    """Return the final hidden states of the texts, and their context."""
     model, tokenizer = run.model, run.tokenizers.source
     task = "classification"
     if isinstance(model, EncoderDecoderModel):
@@ -400,7 +404,7 @@ def _hidden(
 
 
 def _as_theirs(model: DecoderModel | EncoderModel, x: Tensor) -> Tensor:
-    """The hidden states that `transformers` gives: OPT's have the width of its table."""
+    """Return the hidden states as `transformers` does: OPT's have the width of its table."""
     transform = getattr(model.head, "transform", None)
     if not (isinstance(model, DecoderModel) and isinstance(transform, Transform)):
         return x
@@ -411,7 +415,7 @@ def _as_theirs(model: DecoderModel | EncoderModel, x: Tensor) -> Tensor:
 def batch_logits(
     run: TrainedModel, ids: Sequence[list[int]], first: int, types: Sequence[list[int]] = ()
 ) -> Tensor:
-    """The outputs for ids, with the `types` of pairs where the model tells two texts apart."""
+    """Return the outputs for ids, with the `types` of pairs if the model has sentence types."""
     check_lengths(run.model, ids, first)
     tokens, valid = _batch(run, ids)
     embed = run.model.embed if isinstance(run.model, EncoderModel) else None
@@ -425,7 +429,7 @@ def batch_logits(
 def _batch(
     run: TrainedModel, ids: Sequence[list[int]]
 ) -> tuple[Int[Tensor, "batch seq"], Bool[Tensor, "batch seq"]]:
-    """A batch of ids padded on the right, and its mask, on the model's device."""
+    """Return a batch of ids padded on the right, and its mask, on the model's device."""
     width = max(len(row) for row in ids)
     pad = run.tokenizers.source.pad_id
     tokens = torch.tensor([row + [pad] * (width - len(row)) for row in ids])

@@ -1,4 +1,4 @@
-"""Whether the tables of a recipe fit each other: data, tokenizer, input, batching and metric."""
+"""Check that data, tokenizer, model, batching and metric of a recipe are compatible."""
 
 from collections.abc import Callable
 
@@ -24,7 +24,7 @@ from addnorm.tasks.task import Task
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.settings import TrainConfig
 
-Place = Callable[[list[str]], str]
+Location = Callable[[list[str]], str]
 """A function that gives the source location of a field, for error messages."""
 
 
@@ -33,14 +33,14 @@ def check_input(
     tokenizer: TokenizerConfig | None,
     model: ModelConfig,
     train: TrainConfig,
-    place: Place,
+    place: Location,
 ) -> None:
     """Raise `InputError` if data, tokenizer, model and batching are inconsistent."""
     batching = train.batching
     reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
     # Custom data are assumed to fit the model's input; `encode` checks the examples.
     medium = medium_of(data) or MEDIA.get(reads, "text")
-    fitting = [name for name, one in MEDIA.items() if one == medium] or ["tokens"]
+    fitting = [name for name in MEDIA if MEDIA[name] == medium] or ["tokens"]
     has_text = not has_signals(medium) or writes_text(model)
     kind = f"data.kind = {kind_of(data)!r}"
     batched = medium_of_batches(batching) or medium
@@ -64,8 +64,8 @@ def check_input(
         (
             tokenizer is not None and not has_text,
             "tokenizer",
-            f"{medium} with classes have no tokenizer: leave [tokenizer] out beside {kind}, or "
-            "write texts by model.kind = 'encoder_decoder'",
+            f"{medium} with classes need no tokenizer: leave [tokenizer] out with {kind}, or write "
+            "texts by model.kind = 'encoder_decoder'",
         ),
         (
             batched != medium and has_signals(medium),
@@ -78,7 +78,7 @@ def check_input(
             and reads != "tokens"
             and model.embedding != EncoderConfig().embedding,
             "model.embedding",
-            f"model.embedding is of tokens, and the model reads {reads}: leave it out",
+            f"model.embedding is for tokens, and the model reads {reads}: leave it out",
         ),
     ]
     for wrong, path, message in rules:
@@ -87,7 +87,7 @@ def check_input(
     if isinstance(data, ChatConfig) and not isinstance(batching, TokensConfig):
         raise InputError(
             f"{place(['train', 'batching', 'kind'])}: train.batching.kind = {kind_of(batching)!r} "
-            "makes every token a target, and of a conversation the answers alone are: it needs "
+            "makes every token a target, but only the answers of a conversation are: it needs "
             "'tokens'"
         )
     if isinstance(data, ImageFilesConfig) and not isinstance(model, DecoderConfig):
@@ -106,18 +106,18 @@ def check_input(
             )
 
 
-def check_targets(train: TrainConfig, task: Task, place: Place) -> None:
-    """Raise `InputError` for a setting about classes where numbers or several labels are learnt."""
+def check_targets(train: TrainConfig, task: Task, place: Location) -> None:
+    """Raise `InputError` for a setting about classes if targets are numbers or several labels."""
     for name in ("r_drop", "label_smoothing"):
         if (value := getattr(train, name)) and not task.classes:
             raise InputError(
-                f"{place(['train', name])}: train.{name} = {value} is for classes: several labels "
-                "and numbers have none, so leave it out"
+                f"{place(['train', name])}: train.{name} = {value} is for a single class; this "
+                "model learns several labels or numbers: leave it out"
             )
 
 
-def check_joint_loss(model: ModelConfig, train: TrainConfig, place: Place) -> None:
-    """Raise `InputError` where outputs that a head learns together are to be learnt one by one."""
+def check_joint_loss(model: ModelConfig, train: TrainConfig, place: Location) -> None:
+    """Raise `InputError` for a loss of single outputs if the head has a loss of all together."""
     if not has_joint_loss(model.head):
         return
     instead = (
@@ -132,8 +132,8 @@ def check_joint_loss(model: ModelConfig, train: TrainConfig, place: Place) -> No
     for name, given in rules:
         if given:
             raise InputError(
-                f"{place(['train', name])}: train.{name} is for labels that stand each for itself, "
-                f"and the outputs of a {kind_of(model.head)} head are learnt together: leave it "
+                f"{place(['train', name])}: train.{name} is for labels that are learnt one by one, "
+                f"and a {kind_of(model.head)} head learns its outputs together: leave it "
                 f"out{instead}"
             )
 
@@ -144,16 +144,16 @@ MEDIA: dict[str, Medium] = {
     "log_mel": "audio",
     "series": "series",
 }
-"""What a model with another input than tokens reads."""
+"""The medium that each kind of model input reads, other than tokens."""
 
 
 def check_training(
-    model: ModelConfig, train: TrainConfig, settings: EvalConfig, place: Place
+    model: ModelConfig, train: TrainConfig, settings: EvalConfig, place: Location
 ) -> None:
-    """The rules of training, whatever the data and the command.
+    """Check the rules of training that hold for all data and commands.
 
-    Raise `InputError` if the model has no task, if batches, metric, loss or targets are of another,
-    and where the tags of a CRF are to be learnt one by one.
+    Raises `InputError` if the model has no task, if batches, metric, loss or targets are for
+    another task, and if the tags of a CRF are to be learnt one by one.
     """
     check_joint_loss(model, train, place)
     try:
@@ -178,6 +178,6 @@ def check_training(
     reads_text = isinstance(model, DecoderConfig) or model.input.kind == "tokens"
     if metric in ("wer", "cer") and reads_text:
         raise InputError(
-            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is measured for images and "
-            "sound: of a translation take 'bleu' or 'chrf'"
+            f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is for images and sound: for "
+            "translations take 'bleu' or 'chrf'"
         )

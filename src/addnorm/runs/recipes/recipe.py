@@ -20,7 +20,7 @@ from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.parts import FROM_FILE, family_of, kind_of
 from addnorm.runs.recipes.chat_template import chat_template
-from addnorm.runs.recipes.consistency import Place, check_input, check_training
+from addnorm.runs.recipes.consistency import Location, check_input, check_training
 from addnorm.runs.recipes.custom_parts import check_imports, import_named
 from addnorm.runs.recipes.error_messages import chooses, classes_in, explain, hints_of, written_path
 from addnorm.runs.recipes.starting_model import MODEL, merged, model_tree
@@ -131,7 +131,7 @@ def read_recipe(
     return recipe
 
 
-def _write_start(tree: dict[str, Any], place: Place) -> None:
+def _write_start(tree: dict[str, Any], place: Location) -> None:
     """Merge the recipe's model settings into the model of the folder that training starts from."""
     train, model = tree.get("train"), tree.get("model", {})
     start = train.get("start") if isinstance(train, dict) else None
@@ -184,7 +184,7 @@ TOML = {
 """Messages of Python's TOML reader, in other words."""
 
 
-def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) -> Recipe:
+def check_recipe(tree: dict[str, Any], place: Location, *, from_file: bool = True) -> Recipe:
     """Validate a recipe tree; with `from_file`, no package is imported for custom parts.
 
     Raises `InputError` about the first error.
@@ -203,7 +203,7 @@ def check_recipe(tree: dict[str, Any], place: Place, *, from_file: bool = True) 
     return recipe
 
 
-def _check_numbers(tree: Mapping[str, Any], made: Any, place: Place, *above: str) -> None:
+def _check_numbers(tree: Mapping[str, Any], made: Any, place: Location, *above: str) -> None:
     """Raise `InputError` for a number that no machine counts to, and for true or false as one."""
     for key, value in tree.items():
         checked, path = getattr(made, key, None), [*above, key]
@@ -217,7 +217,7 @@ def _check_numbers(tree: Mapping[str, Any], made: Any, place: Place, *above: str
             raise InputError(f"{place(path)}: {'.'.join(path)} = {checked}: must be less than 2⁶².")
 
 
-def check_layer_patterns(written: Any, model: ModelConfig, place: Place) -> None:
+def check_layer_patterns(written: Any, model: ModelConfig, place: Location) -> None:
     """Raise `InputError` for entries of a written `layer_pattern` that no layer takes."""
     depths = {
         "layer_pattern": max(map(len, model.stacks.values())),

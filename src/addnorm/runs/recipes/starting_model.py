@@ -70,7 +70,7 @@ def merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 class MatchReport:
     """Which weights were transferred by name and shape, and which were not."""
 
-    kept: tuple[str, ...]
+    transferred: tuple[str, ...]
     new: tuple[str, ...]
     """Weights of the model without a match, which are unchanged."""
     unused: tuple[str, ...]
@@ -82,12 +82,12 @@ class MatchReport:
 
     @property
     def fresh(self) -> tuple[str, ...]:
-        """Weights that are not whole those of the source."""
+        """Weights that were not transferred, or in part only."""
         return (*self.new, *self.partly)
 
     def __str__(self) -> str:
         """A one-line summary."""
-        parts = [f"{len(self.kept)} weights taken over"]
+        parts = [f"{len(self.transferred)} weights taken over"]
         parts += [f"in part: {shown(self.partly)}"] if self.partly else []
         parts += [f"new: {shown(self.new)}"] if self.new else []
         parts += [f"left out: {shown(self.unused)}"] if self.unused else []
@@ -110,12 +110,12 @@ def transfer_matching_weights(model: nn.Module, weights: Weights) -> MatchReport
     Raises `InputError` if none match.
     """
     targets = weights_of(model)
-    kept = [
+    matching = [
         name for name, w in targets.items() if name in weights and weights[name].shape == w.shape
     ]
-    if not kept:
+    if not matching:
         raise InputError(NOTHING_MATCHES)
-    for name in kept:
+    for name in matching:
         targets[name].copy_(weights[name])
-    new, unused = ([name for name in side if name not in kept] for side in (targets, weights))
-    return MatchReport(tuple(kept), tuple(new), tuple(unused))
+    new, unused = ([name for name in side if name not in matching] for side in (targets, weights))
+    return MatchReport(tuple(matching), tuple(new), tuple(unused))

@@ -90,18 +90,18 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class QuantizationReport:
-    """What was measured of a model before and after, by name."""
+    """The sizes, scores and speeds of a model before and after quantisation, by name."""
 
     models: Mapping[str, Measured]
-    kept: tuple[str, ...] = ()
+    unquantized: tuple[str, ...] = ()
     left: Mapping[str, int] = field(default_factory=dict)
     """The number of weights that are not quantised by part, the largest first."""
     includable: tuple[str, ...] = ()
     """The layers among them that would be quantised if they were named."""
     sensitivity: Mapping[str, float] | None = None
-    """By how much each layer alone raises the loss, the worst first, where it was asked for."""
+    """How much quantising each layer alone raises the loss, the worst first, if it was measured."""
     unmeasured: str | None = None
-    """Why no scores were measured, if so."""
+    """Why no scores were measured; None if they were."""
 
 
 def quantize_run(
@@ -141,7 +141,7 @@ def quantize_run(
         figures = measure(run, models, data, console)
         facts = Quantization(
             scheme=scheme,
-            kept=layers.kept,
+            kept=layers.unquantized,
             included=layers.included,
             examples=len(examples) if is_calibrated(scheme) else 0,
             source=run.name,
@@ -153,7 +153,7 @@ def quantize_run(
                 write_validation(partial, run.recipe, figures[scheme.kind].scores)
     return QuantizationReport(
         models=figures,
-        kept=layers.kept,
+        unquantized=layers.unquantized,
         left=unquantized_weights(model),
         includable=tuple(includable(model)),
         sensitivity=sensitivity,
@@ -183,27 +183,29 @@ def sweep_run(
             models[name] = _quantized(run.model, scheme, examples, layers)
             check_runs(run, models[name], layers)
     return QuantizationReport(
-        models=measure(run, models, data, console), kept=layers.kept, unmeasured=unmeasured
+        models=measure(run, models, data, console),
+        unquantized=layers.unquantized,
+        unmeasured=unmeasured,
     )
 
 
 @dataclass(frozen=True)
 class Layers:
-    """The names of the layers that stay as they are, and of those quantised besides the usual."""
+    """The names of the layers that are not quantised, and of the custom layers that are."""
 
-    kept: tuple[str, ...] = ()
+    unquantized: tuple[str, ...] = ()
     included: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: Model, options: QuantizeOptions, worst: Sequence[str] = ()) -> "Layers":
-        """The layers that the options name, and the `worst`, which stay too.
+        """Return the layers that the options name; the `worst` are not quantised either.
 
-        Raises `InputError` for a pattern that matches none, and where every layer would stay.
+        Raises `InputError` for a pattern that matches none, and if no layer is left to quantise.
         """
         included = names_to_include(model, options.include)
-        kept = names_matching(model, (*options.keep, *worst), included)
-        check_some_left(model, kept, included)
-        return cls(tuple(sorted(kept)), included)
+        unquantized = names_matching(model, (*options.keep, *worst), included)
+        check_some_left(model, unquantized, included)
+        return cls(tuple(sorted(unquantized)), included)
 
 
 PLAIN = Layers()
@@ -214,11 +216,11 @@ def _quantized(
 ) -> Model:
     batches = [batch.inputs for batch in examples] if is_calibrated(scheme) else []
     new = copy.deepcopy(model)
-    return quantize(new, scheme, batches, keep=layers.kept, include=layers.included)
+    return quantize(new, scheme, batches, keep=layers.unquantized, include=layers.included)
 
 
 def check_runs(run: TrainedModel, model: Model, layers: Layers) -> None:
-    """Raise `InputError` if a layer was included that the module around it reads the weight of."""
+    """Raise `InputError` for an included layer whose weight is read by the module around it."""
     if not layers.included:
         return
     try:
@@ -303,7 +305,7 @@ def sensitivities(
     rounded = _quantized(model, scheme, examples, layers)
     before = _loss(model, few)
     rises: dict[str, float] = {}
-    done = set(layers.kept)
+    done = set(layers.unquantized)
     for name in (slot.name for slot in slots_of(model, layers.included)):
         if name in done:
             continue

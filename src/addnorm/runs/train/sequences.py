@@ -29,11 +29,11 @@ AT_ONCE = 64
 def written_sequences(
     teacher: TrainedModel, recipe: Recipe, folder: Path, console: Console
 ) -> tuple[Path, Path]:
-    """The file of training sources, and that of the teacher's translations, line by line.
+    """Write the teacher's translation of each training source, line by line; return both files.
 
-    Kim & Rush 2016, §3.2. By the beam search of the teacher's recipe. Written once: where it was
-    stopped it goes on. Raises `InputError` if the data are no parallel files, or if the folder
-    holds those of another teacher or source.
+    Kim & Rush 2016, §3.2, with the decoding of the teacher's recipe. Work that was stopped resumes.
+    Raises `InputError` if the data are not parallel files, or if the folder holds the translations
+    of another teacher or source.
     """
     data = recipe.data
     if not isinstance(data, ParallelConfig):
@@ -54,17 +54,17 @@ def written_sequences(
     ):
         advance(done)
         for first in range(done, len(sources), AT_ONCE):
-            some = sources[first : first + AT_ONCE]
-            found = write(teacher, some, teacher.recipe.eval.decoding, first=first)
-            out.writelines(f"{best[0].text.replace(chr(10), ' ')}\n" for best in found)
+            group = sources[first : first + AT_ONCE]
+            results = write(teacher, group, teacher.recipe.eval.decoding, first=first)
+            out.writelines(f"{best[0].text.replace(chr(10), ' ')}\n" for best in results)
             out.flush()
-            advance(len(some))
+            advance(len(group))
     partial.replace(whole)
     return data.train[0], whole.absolute()
 
 
 def _finished_lines(file: Path) -> int:
-    """How many whole lines a file has; what follows them is cut off."""
+    """Cut an incomplete line off the end of a file, and return the number of lines."""
     if not file.exists():
         return 0
     content = file.read_bytes()
@@ -75,7 +75,7 @@ def _finished_lines(file: Path) -> int:
 
 
 def _check_readable(data: ParallelConfig) -> None:
-    """Raise `InputError` where the student would read what is written otherwise than it is."""
+    """Raise `InputError` if the student would not read the translations as they are written."""
     if lookup(data.encoding).name != "utf-8":
         raise InputError(
             f"`sequences` writes UTF-8, and data.encoding = {data.encoding!r}: convert the data's "

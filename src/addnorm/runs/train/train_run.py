@@ -128,7 +128,7 @@ class TrainingSetup:
         self.adapted: Adapted | None = None
         if recipe.train.adapter is not None:
             assert self.start_report is not None
-            self.beside[BASE] = weights_digest(self.model, self.start_report.kept)
+            self.beside[BASE] = weights_digest(self.model, self.start_report.transferred)
             self.adapted = adapt(self.model, recipe.train.adapter, self.start_report.fresh)
 
     def report(self, console: Console) -> None:

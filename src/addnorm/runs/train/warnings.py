@@ -1,4 +1,4 @@
-"""Warnings before training about settings that will disappoint, and what to do about them."""
+"""Warnings before training about settings that are probably mistakes, and how to mend them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -32,7 +32,10 @@ LONG = 2**20
 def warnings_for(
     recipe: Recipe, data: EncodedData, train: Loader[Any], learnt: Tokenizers | None
 ) -> list[str]:
-    """A sentence on each thing that will disappoint; `learnt` are tokenizers learnt just now."""
+    """Return a sentence on each setting that is probably a mistake.
+
+    `learnt` are the tokenizers, if they were learnt for this run.
+    """
     return [
         *_precision(recipe),
         *_r_drop(recipe),
@@ -49,17 +52,17 @@ def warnings_for(
 
 
 def _precision(recipe: Recipe) -> Iterator[str]:
-    """Products in a type that this processor has none of."""
+    """Warn of a number type that this processor only emulates."""
     device = resolve_device(recipe.train.device)
     if recipe.train.precision == "bfloat16" and not multiplies_natively(torch.bfloat16, device):
         yield (
-            "train.precision = 'bfloat16': this processor has no products of it, and emulated "
-            "ones take up to a hundred times as long: 'auto' takes float32 here"
+            "train.precision = 'bfloat16': this processor has no instructions for it, and "
+            "emulation takes up to a hundred times as long: 'auto' takes float32 here"
         )
 
 
 def _writing(recipe: Recipe, task: Task) -> Iterator[str]:
-    """Settings about written texts, of which this model writes none while it is measured."""
+    """Warn of settings of decoding if evaluation decodes no text."""
     defaults = EvalConfig()
     unused = [name for name in WRITING if getattr(recipe.eval, name) != getattr(defaults, name)]
     if task.decodes:  # `generate` does
@@ -67,41 +70,41 @@ def _writing(recipe: Recipe, task: Task) -> Iterator[str]:
     if unused and not task.written_metrics:
         names = " and ".join(f"eval.{name}" for name in unused)
         what = task.name.replace("_", " ")
-        yield f"{names}: of texts that are written, and {what} is measured without: leave it out"
+        yield f"{names}: for generated texts, and the evaluation of {what} has none: leave it out"
 
 
 def _r_drop(recipe: Recipe) -> Iterator[str]:
-    """Two passes that are one and the same."""
+    """Warn of R-Drop without dropout, whose two passes are equal."""
     if recipe.train.r_drop and not any(_dropped(asdict(recipe.model))):
         yield (
-            f"train.r_drop = {recipe.train.r_drop}: nothing is dropped in this model, so both "
-            "passes are one and the same: give model.dropout, or leave train.r_drop out"
+            f"train.r_drop = {recipe.train.r_drop}: this model has no dropout, so both passes are "
+            "the same: give model.dropout, or leave train.r_drop out"
         )
 
 
 def _dropped(settings: Any) -> Iterator[bool]:
-    """Whether each rate of dropout in some settings, of whatever kind, is more than zero."""
+    """Yield for each rate of dropout in nested settings whether it is more than zero."""
     if isinstance(settings, dict):
         for name, value in cast(dict[str, Any], settings).items():
             yield "drop" in name and bool(value)
             yield from _dropped(value)
     elif isinstance(settings, list | tuple):
-        for one in cast(Sequence[Any], settings):
-            yield from _dropped(one)
+        for value in cast(Sequence[Any], settings):
+            yield from _dropped(value)
 
 
 def _vocabulary(recipe: Recipe, learnt: Tokenizers | None) -> Iterator[str]:
-    """Fewer tokens than were asked for; a default was not asked for."""
-    asked = getattr(recipe.tokenizer, "vocab_size", None)
-    if learnt is None or not isinstance(asked, int) or asked == _usual_size(recipe.tokenizer):
+    """Warn of a vocabulary that is smaller than an explicit `vocab_size`."""
+    size = getattr(recipe.tokenizer, "vocab_size", None)
+    if learnt is None or not isinstance(size, int) or size == _usual_size(recipe.tokenizer):
         return
-    for side in {id(one): one for one in (learnt.source, learnt.target)}.values():
-        if side.vocab_size < 0.9 * asked:
+    for side in dict.fromkeys((learnt.source, learnt.target)):
+        if side.vocab_size < 0.9 * size:
             frequency = getattr(recipe.tokenizer, "min_frequency", 1)
             lower = ", or tokenizer.min_frequency = 1" if frequency > 1 else ""
             yield (
-                f"tokenizer.vocab_size = {asked:,}, and the training text has no more than "
-                f"{side.vocab_size:,}: give more text{lower}, or ask for fewer"
+                f"tokenizer.vocab_size = {size:,}, but the training text gives only "
+                f"{side.vocab_size:,}: give more text{lower}, or a smaller vocab_size"
             )
 
 
@@ -110,7 +113,7 @@ def _usual_size(tokenizer: Any) -> Any:
 
 
 def _positions(recipe: Recipe) -> Iterator[str]:
-    """Positions that act in attention, and no attention."""
+    """Warn of a position encoding that acts in attention if no layer has attention."""
     position, layers = recipe.model.position, next(iter(recipe.model.stacks.values()))
     acts_in_attention = tuple(get_args(get_args(LayerPositionConfig)[0])[:-1])
     attends = any(isinstance(layer.attention, AttentionConfig) for layer in layers)
@@ -119,14 +122,14 @@ def _positions(recipe: Recipe) -> Iterator[str]:
     if isinstance(position, acts_in_attention):
         mixers = " and ".join(dict.fromkeys(kind_of(layer.attention) for layer in layers))
         yield (
-            f"model.position = {kind_of(position)} does nothing here: it acts in attention, and "
-            f"the layers are {mixers}: 'learned' and 'sinusoidal' act before them, 'none' "
-            "says what is"
+            f"model.position = {kind_of(position)} has no effect: it acts in attention, and the "
+            f"layers are {mixers}: take 'none', or 'learned' or 'sinusoidal', which act before "
+            "the layers"
         )
 
 
 def _batches(recipe: Recipe, train: Loader[Any]) -> Iterator[str]:
-    """Windows and batches that are larger than the data."""
+    """Warn of windows and batches that are larger than the data."""
     if problem := _too_large(train):
         yield f"train.batching.{problem}"
     elif recipe.train.accumulate > len(train):
@@ -137,17 +140,18 @@ def _batches(recipe: Recipe, train: Loader[Any]) -> Iterator[str]:
 
 
 def _too_large(train: Loader[Any]) -> str | None:
-    """How batches or windows are larger than what there is to train on."""
+    """Return a message on batches or windows that are larger than the data; None if none are."""
     match train:
         case Windows(n_tokens=n, seq_len=length) if length > n:
             return (
-                f"seq_len = {length:,}: the training text has {n:,} tokens, so no window is as "
-                "long: lower it, or give more text"
+                f"seq_len = {length:,}: the training text has only {n:,} tokens: lower it, or give "
+                "more text"
             )
         case Windows(n_tokens=n, seq_len=length, batch_size=size) if size * length > n:
             return (
-                f"batch_size = {size:,}: so many windows of {length:,} tokens are more than the "
-                f"training text, which has {n:,}, so each step sees all of it: lower it, or seq_len"
+                f"batch_size = {size:,}: a batch of windows of {length:,} tokens is larger than "
+                f"the training text of {n:,} tokens, so each step sees all of it: lower it, or "
+                "seq_len"
             )
         case Packed(seq_len=length, pieces=pieces) if length > max(pieces.tokens.lengths.sum(), 1):
             return (
@@ -174,27 +178,27 @@ def _too_large(train: Loader[Any]) -> str | None:
 
 
 def _of_task(recipe: Recipe, data: EncodedData) -> Iterator[str]:
-    """What the task finds in the data, such as labels that are numbers."""
+    """Warn of the task's findings in the data, such as labels that are numbers."""
     if data.corpus is not None:
         yield from data.task.warnings(data.corpus, getattr(recipe.data, "label", None))
 
 
 def _never_learnt(corpus: Corpus | None) -> Iterator[str]:
-    """Labels of which every example was held out for validation."""
+    """Warn of labels of which every example was held out for validation."""
     if corpus is None or not corpus.labels:
         return
-    learnt = {label for one in corpus.train for label in one.target_labels()}
+    learnt = {label for example in corpus.train for label in example.target_labels()}
     missing = [label for label in corpus.labels if label not in learnt]
-    if learnt and missing:  # numbers have names, which no example says
+    if learnt and missing:  # the names of numbers are in no example
         others = f", nor any of {len(missing) - 1} others" if missing[1:] else ""
         yield (
-            f"no training example has the label {missing[0]!r}{others}: all that have were "
+            f"no training example has the label {missing[0]!r}{others}: all such examples were "
             "held out for validation: give more of them, or lower data.valid_fraction"
         )
 
 
 def _in_train_too(data: EncodedData) -> Iterator[str]:
-    """What is read of examples that are learnt, and measured or tested on."""
+    """Warn of examples of validation or test that are in training too."""
     encoded = data.encoded
     measured = [split for split in ("valid", "test") if len(encoded.splits[split])]
     learnt = {*_digests(data, "train")} if measured else set[str]()
@@ -203,15 +207,15 @@ def _in_train_too(data: EncodedData) -> Iterator[str]:
     what = PROPERTIES[encoded.medium].plural
     for split in measured:
         digests = _digests(data, split)
-        if same := [i for i, one in enumerate(digests, 1) if one in learnt]:
+        if same := [i for i, digest in enumerate(digests, 1) if digest in learnt]:
             yield (
                 f"{split}: {len(same):,} of {len(digests):,} {what} are in train too, "
-                f"such as number {same[0]:,}: their figures say nothing of new ones"
+                f"such as number {same[0]:,}: scores on them do not hold for new ones"
             )
 
 
 def _digests(data: EncodedData, split: str) -> Sequence[str]:
-    """What is read of each example, in a digest: of plain texts that of their ids."""
+    """Return a digest of each example's input; for plain texts, of their ids."""
     corpus, encoded = data.corpus, data.encoded.splits[split]
     if corpus is None:
         assert isinstance(encoded, Compact)
@@ -221,7 +225,7 @@ def _digests(data: EncodedData, split: str) -> Sequence[str]:
 
 
 def _single_lines(recipe: Recipe, data: EncodedData) -> Iterator[str]:
-    """A large file of which one line or paragraph was read."""
+    """Warn of a large file that was read as a single line or paragraph."""
     unit = recipe.data.unit if isinstance(recipe.data, TextConfig) else "line"
     if unit == "file":
         return
@@ -232,12 +236,12 @@ def _single_lines(recipe: Recipe, data: EncodedData) -> Iterator[str]:
 
 
 def _characters(data: EncodedData, split: str) -> int:
-    """The characters of the first text of a split; none of an image."""
+    """Return the number of characters of the first text of a split; 0 for an image."""
     if data.corpus is None:
         return int(data.encoded.characters[split][0])
     return 0 if data.tokenizers is None else len(data.corpus.splits[split][0].source_text())
 
 
 def size_of(characters: int, tokens: int) -> str:
-    """How large a side of the data is, in words."""
+    """Describe the size of a side of the data."""
     return f"{characters:,} characters, {tokens:,} tokens"
