@@ -43,8 +43,6 @@ UNMIRRORED = {
     "tasks/multi_label.py": "runs/test_evaluation.py",
     "tasks/regression.py": "runs/test_evaluation.py",
     "tasks/tagging.py": "runs/test_evaluation.py",
-    "tasks/registry.py": "tasks/test_eval_config.py",
-    "tasks/task.py": "runs/test_evaluation.py",
     "tasks/translation.py": "runs/test_evaluation.py",
     "tasks/encoding.py": "data/batches/test_buckets.py",
     "tasks/measures.py": "runs/test_measured_with.py",

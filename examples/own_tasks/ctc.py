@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from addnorm.data import Transcribed
 from addnorm.data.ids.encoding import Encoded, encoded_inputs
-from addnorm.data.ids.layout import TargetSequence
+from addnorm.data.ids.layout import Aligned
 from addnorm.generate import Generated
 from addnorm.metrics.scores import transcription_scores
 from addnorm.tasks.task import Evaluation, Task
@@ -26,7 +26,7 @@ class Spelling(Task):
     name = "spelling"
     examples = (Transcribed,)
     metrics = ("wer", "cer", "loss")
-    layout = TargetSequence()
+    layout = Aligned()
     writes_text = True
     command = "addnorm generate"
 

@@ -205,3 +205,26 @@ def test_one_line_turns_a_translator_into_a_describer() -> None:
     text = EncoderDecoderConfig(**SMALL)
     model = dataclasses.replace(text, input=INPUTS["patches"]).build(VOCAB)
     assert model(READ["patches"][0], TARGET).shape == text.build(VOCAB)(TARGET, TARGET).shape
+
+
+LENGTHS = [(n,) for n in range(1, 12)]
+SIDES = [(4, 6), (2, 2), (8, 4), (6, 10)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"),
+    [
+        ("patches", SIDES),
+        ("convolutions", [(4, 6), (8, 4), (5, 7), (9, 4)]),
+        ("log_mel", LENGTHS),
+        ("series", LENGTHS),
+    ],
+)
+def test_the_number_of_positions_is_that_of_the_sequence(
+    kind: str, sizes: list[tuple[int, ...]]
+) -> None:
+    model, n_channels = classifier(kind), READ[kind][0].shape[1]
+    for size in sizes:
+        x, _ = model.hidden(torch.zeros(1, n_channels, *size))
+        assert INPUTS[kind].n_positions(size) == x.shape[1]
+    assert TokenInputConfig().n_positions([5]) == 5

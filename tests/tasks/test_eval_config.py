@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from addnorm.errors import InputError
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.registry import TASKS
 
@@ -15,8 +16,9 @@ def test_every_task_has_a_metric() -> None:
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 def test_a_metric_of_translations_needs_some(metric: str) -> None:
     assert EvalConfig(metric=metric, valid_examples=3).metric == metric
-    with pytest.raises(ValidationError, match="needs valid_examples"):
-        EvalConfig(metric=metric)
+    EvalConfig(metric=metric, valid_examples=3).check_written()
+    with pytest.raises(InputError, match=r"needs eval\.valid_examples"):
+        EvalConfig(metric=metric).check_written()
 
 
 def test_unknown_fields_are_refused() -> None:

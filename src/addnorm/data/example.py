@@ -66,6 +66,13 @@ class Example:
         """Return a description of a wrong value of a field other than a text; None if all fit."""
         return None
 
+    def lack(self) -> str | None:
+        """What it lacks to be learnt from, such as "no label"; None if it is complete.
+
+        Incomplete examples are left out and counted by this reason.
+        """
+        return None
+
     def digest(self) -> str | None:
         """Return a digest of the input, to find equal examples; None if they are not compared."""
         if self.signal() is not None:
@@ -180,6 +187,15 @@ def check_types(example: Example, where: str) -> None:
             raise InputError(f"{where}: expected text, not {short(text)}")
     if problem := example.problem():
         raise InputError(f"{where}: {problem}")
+
+
+def lack_of(**texts: str | None) -> str | None:
+    """Which of the texts are blank, as "empty source and target"; None if none is.
+
+    A text that is None is not there, and not blank.
+    """
+    blank = [name for name, text in texts.items() if text is not None and not text.strip()]
+    return f"empty {' and '.join(blank)}" if blank else None
 
 
 def signal_digest(example: Example) -> str:

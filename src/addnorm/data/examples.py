@@ -1,5 +1,6 @@
 """Corpora: examples of every kind, three splits, and a report on every row read."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from addnorm.data.conversation import BEGIN, END, Conversation, Message, conversation
 from addnorm.data.conversation import ChatPart as ChatPart
-from addnorm.data.example import Example, check_types
+from addnorm.data.example import Example, check_types, lack_of
 from addnorm.data.example import signal_digest as signal_digest
 from addnorm.data.media import Medium, has_signals
 from addnorm.data.scaling import Scaling
@@ -29,6 +30,9 @@ class Text(Example):
 
     def source_text(self) -> str:
         return self.text
+
+    def lack(self) -> str | None:
+        return lack_of(text=self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,9 @@ class Pair(Example):
 
     def target_text(self) -> str:
         return self.target
+
+    def lack(self) -> str | None:
+        return lack_of(source=self.source, target=self.target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +78,9 @@ class Labelled(Example):
     def target_labels(self) -> tuple[str, ...]:
         return (self.label,)
 
+    def lack(self) -> str | None:
+        return lack_of(text=self.text, text_pair=self.text_pair) or no_label(self.label)
+
 
 @dataclass(frozen=True, slots=True)
 class MultiLabelled(Example):
@@ -87,6 +97,9 @@ class MultiLabelled(Example):
 
     def target_labels(self) -> tuple[str, ...]:
         return self.labels
+
+    def lack(self) -> str | None:
+        return lack_of(text=self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +129,9 @@ class Scored(Example):
     def label_names(cls, examples: Iterable[Example]) -> tuple[str, ...]:
         return number_names(examples)
 
+    def lack(self) -> str | None:
+        return lack_of(text=self.text, text_pair=self.text_pair) or not_finite(self.values)
+
 
 @dataclass(frozen=True, slots=True)
 class Tagged(Example):
@@ -142,6 +158,11 @@ class Tagged(Example):
             return None
         return f"{len(self.tokens)} words but {len(self.tags)} tags"
 
+    def lack(self) -> str | None:
+        if not self.tokens:
+            return "no words"
+        return None if all((*self.tokens, *self.tags)) else "an empty word or tag"
+
 
 @dataclass(frozen=True, slots=True)
 class Chat(Conversation, Example):
@@ -159,6 +180,9 @@ class Chat(Conversation, Example):
 
     def source_text(self) -> str:
         return "".join(part.text for part in self.parts).replace(BEGIN, "").replace(END, "")
+
+    def lack(self) -> str | None:
+        return None if any(part.is_answer for part in self.parts) else "no answer of the assistant"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -178,6 +202,9 @@ class Image(Example):
     def signal(self) -> Tensor:
         return self.pixels
 
+    def lack(self) -> str | None:
+        return no_label(self.label)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clip(Example):
@@ -195,6 +222,9 @@ class Clip(Example):
 
     def signal(self) -> Tensor:
         return self.frames
+
+    def lack(self) -> str | None:
+        return no_label(self.label)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,6 +245,9 @@ class Captioned(Example):
     def signal(self) -> Tensor:
         return self.pixels
 
+    def lack(self) -> str | None:
+        return None if self.text.strip() else "no text"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Transcribed(Example):
@@ -233,6 +266,9 @@ class Transcribed(Example):
 
     def signal(self) -> Tensor:
         return self.frames
+
+    def lack(self) -> str | None:
+        return None if self.text.strip() else "no text"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -281,6 +317,9 @@ class LabelledSeries(Example):
     def signal(self) -> Tensor:
         return self.values
 
+    def lack(self) -> str | None:
+        return no_label(self.label)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScoredSeries(Example):
@@ -306,6 +345,23 @@ class ScoredSeries(Example):
     @classmethod
     def label_names(cls, examples: Iterable[Example]) -> tuple[str, ...]:
         return number_names(examples)
+
+    def lack(self) -> str | None:
+        return not_finite(self.values)
+
+
+NOT_FINITE = "a number that is missing, NaN or infinite"
+"""Why an example without a number, or with such a one, is left out."""
+
+
+def no_label(label: str) -> str | None:
+    """The lack of a label; None if there is one."""
+    return None if label.strip() else "no label"
+
+
+def not_finite(values: Sequence[float]) -> str | None:
+    """The lack of a number; None if there are some, all of them finite."""
+    return None if values and all(map(math.isfinite, values)) else NOT_FINITE
 
 
 def wrong_number(values: Sequence[object]) -> str | None:

@@ -1,5 +1,6 @@
 """Encoder inputs: tokens, images, audio and time series, and their embeddings."""
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from jaxtyping import Bool, Float, Int, Shaped
@@ -30,6 +31,10 @@ class TokenInputConfig:
     """`E[token]`, by the table of `model.embedding` (Vaswani et al. 2017, §3.4)."""
 
     kind: Literal["tokens"] = "tokens"
+
+    def n_positions(self, size: Sequence[int]) -> int:
+        """The length of the sequence that a text of so many tokens becomes."""
+        return size[-1]
 
 
 InputConfig = Annotated[

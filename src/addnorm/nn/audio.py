@@ -1,5 +1,6 @@
 """Audio input: embeds log-mel frames as a sequence of half their length."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -64,6 +65,10 @@ class LogMelEmbeddingConfig:
     kind: Literal["log_mel"] = "log_mel"
     n_mels: PositiveInt = 80
     """Mel features of a frame."""
+
+    def n_positions(self, size: Sequence[int]) -> int:
+        """The length of the sequence that a clip of so many frames becomes."""
+        return (size[-1] + 1) // 2
 
     def build(self, d_model: int, position: Position, dropout: float) -> LogMelEmbedding:
         return LogMelEmbedding(d_model, n_mels=self.n_mels, position=position, dropout=dropout)

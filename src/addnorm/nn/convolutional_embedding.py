@@ -1,5 +1,6 @@
 """A convolutional stem for images, whose feature map gives the tokens in place of patches."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Literal
 
@@ -139,6 +140,11 @@ class ConvolutionalEmbeddingConfig:
     def n_layers(self) -> int:
         """How many convolutions there are."""
         return len(self.widths) + 1
+
+    def n_positions(self, size: Sequence[int]) -> int:
+        """The length of the sequence that an image of this height and width becomes."""
+        rows, columns = halved((size[0], size[1]), self.n_layers)
+        return rows * columns
 
     def build(self, d_model: int, position: Position, dropout: float) -> ConvolutionalEmbedding:
         return ConvolutionalEmbedding(

@@ -384,7 +384,8 @@ class CTCHead(nn.Module):
     ) -> Float[Tensor, ""]:
         """`-log p(y | x)`, summed over the texts, in nats.
 
-        A text with more tokens than its sound has frames has no path: it counts as 0.
+        A text with more tokens than its sound has frames has no path: its loss is infinite. Two
+        equal tokens that follow each other count as three, for the blank between them.
         """
         batch, n_frames = outputs.shape[:2]
         frames = (
@@ -397,7 +398,6 @@ class CTCHead(nn.Module):
             (targets != IGNORED).sum(1),
             blank=BLANK,
             reduction="sum",
-            zero_infinity=True,
         )
 
 

@@ -1,6 +1,6 @@
 """Patch embeddings of images and time series."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -128,6 +128,10 @@ class PatchEmbeddingConfig:
 
     def __post_init__(self) -> None:
         check_divides(self.size, self.patch)
+
+    def n_positions(self, size: Sequence[int]) -> int:
+        """The length of the sequence that an image of this height and width becomes."""
+        return (size[0] // self.patch) * (size[1] // self.patch) + self.class_token
 
     def build(self, d_model: int, position: Position, dropout: float) -> PatchEmbedding:
         height, width = self.size
@@ -268,7 +272,11 @@ class SeriesEmbeddingConfig:
     def n_patches(self) -> int:
         """The patches of a window of `look_back` steps."""
         assert self.look_back is not None
-        return n_patches(self.look_back, self.patch, self.stride or self.patch)
+        return self.n_positions([self.look_back])
+
+    def n_positions(self, size: Sequence[int]) -> int:
+        """The length of the sequence that a series of so many steps becomes."""
+        return n_patches(size[-1], self.patch, self.stride or self.patch)
 
     def __post_init__(self) -> None:
         if self.affine == "learned" and self.norm == "none":

@@ -18,6 +18,7 @@ from addnorm.data.tokenizing.lowered_examples import lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.special_tokens import with_special_tokens
 from addnorm.errors import InputError
+from addnorm.models import EncoderConfig
 from addnorm.runs.files.folder import Saved, as_trained, read_settings
 from addnorm.runs.recipes.recipe import Recipe, task_of
 from addnorm.tasks.encoding import encode
@@ -89,7 +90,10 @@ def read_data(
         assert isinstance(task, Forecasting)
         scaling = scaling or first.scaling
         task = replace(task, scaling=scaling)
-    encoded = encode(corpus, tokenizers, labels, task=task).with_targets()
+    encoded = encode(corpus, tokenizers, labels, task=task)
+    if isinstance(recipe.model, EncoderConfig):
+        encoded = encoded.for_input(recipe.model.input.n_positions)
+    encoded = encoded.with_targets()
     counted = bool(encoded.characters)  # of texts for a language model that is all one needs
     return EncodedData(task, None if counted else corpus, encoded, tokenizers, labels, scaling)
 

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from addnorm.config import config
+from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, DecodingConfig
 
 MetricName = Literal[
@@ -69,15 +70,21 @@ class EvalConfig:
     batch_size: PositiveInt = 64
     """Texts that are decoded at once."""
 
-    def __post_init__(self) -> None:
+    def check_written(self) -> None:
+        """Raise `InputError` unless texts are written and measured by the metric that is chosen.
+
+        For a task whose models write as `decoding` says.
+        """
         measures = TEXT_METRICS[self.text_metrics]
-        if self.metric in WRITTEN and self.metric not in measures:
-            raise ValueError(
-                f"metric = {self.metric!r} is not measured with text_metrics = "
+        if self.metric not in WRITTEN:
+            return
+        if self.metric not in measures:
+            raise InputError(
+                f"eval.metric = {self.metric!r} is not measured with text_metrics = "
                 f"{self.text_metrics!r}: that has {', '.join(measures)}"
             )
-        if self.metric in WRITTEN and not self.valid_examples:
-            raise ValueError(
-                f"metric = {self.metric!r} needs valid_examples, the number of validation "
-                "examples to translate or transcribe"
+        if not self.valid_examples:
+            raise InputError(
+                f"eval.metric = {self.metric!r} needs eval.valid_examples, the number of "
+                "validation examples to translate or transcribe"
             )

@@ -8,7 +8,7 @@ from typing import Any
 from addnorm import tasks
 from addnorm.errors import InputError, choices
 from addnorm.parts import named
-from addnorm.tasks.task import Task
+from addnorm.tasks.task import Task, undefined
 
 ABOVE = ("encoding", "of_model", "registry")
 """The files of this folder that read the list of tasks, and define none."""
@@ -35,7 +35,7 @@ def task_named(task: Any) -> Task:
     """The task of this name, or the task itself where it is given as a value or its class.
 
     A name is one of `TASKS`, `module:Class` of an imported module, or the name of an entry point in
-    `addnorm.parts`. Raises `InputError` for anything else.
+    `addnorm.parts`. Raises `InputError` for anything else, and for a class that lacks a method.
     """
     if isinstance(task, str) and task in TASKS:
         return TASKS[task]
@@ -44,11 +44,21 @@ def task_named(task: Any) -> Task:
     except ValueError as error:
         raise InputError(f"task = {task!r}: {error}") from error
     if isinstance(value, type) and issubclass(value, Task):
-        value = value()
+        value = _made(value)
     if isinstance(value, Task):
+        if lacks := value.lacks():
+            raise undefined(value, lacks)
         return value
     if value is None:
         raise InputError(f"task = {task!r}.{choices(str(task), TASKS)}")
     raise InputError(
         f"task = {value!r}: a task is a subclass of addnorm.tasks.task.Task, or a value"
     )
+
+
+def _made(kind: type[Task]) -> Task:
+    """The task of a class. Raises `InputError` if it takes arguments that have no default."""
+    try:
+        return kind()
+    except TypeError as error:
+        raise InputError(f"task = {kind.__name__}: {error}: give the task as a value") from error

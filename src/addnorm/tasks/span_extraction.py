@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from addnorm.data import Example
 from addnorm.data.batches.batch import Batch
+from addnorm.data.example import lack_of
 from addnorm.data.ids.compact import IGNORE, Encoded
 from addnorm.data.ids.encoding import encoded_inputs
 from addnorm.data.ids.layout import Layout
@@ -48,6 +49,10 @@ class QuestionAnswer(Example):
     def second_text(self) -> str:
         """The text that may hold the answer."""
         return self.context
+
+    def lack(self) -> str | None:
+        """A question or a text without words."""
+        return lack_of(question=self.question, context=self.context)
 
     def problem(self) -> str | None:
         """An answer that does not stand where it should."""
@@ -123,7 +128,7 @@ class SpanExtraction(Task):
 
     def answers(
         self, head: nn.Module, logits: Float[Tensor, "batch seq 2"], batch: Batch, valid: Valid
-    ) -> Mapping[int, Float[Tensor, "seq 2"]]:
+    ) -> Mapping[int, Float[Tensor, "_ 2"]]:
         """The logits of the real tokens."""
         rows = [row if valid is None else row[valid[i]] for i, row in enumerate(logits.cpu())]
         return dict(zip(batch.indices, rows, strict=True))

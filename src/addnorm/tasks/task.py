@@ -106,6 +106,14 @@ class Outputs:
         return self.total_loss / max(self.n_targets, 1)
 
 
+def undefined(task: "Task", names: Sequence[str]) -> InputError:
+    """The error for a task whose class lacks methods or attributes."""
+    return InputError(
+        f"the task {type(task).__name__} lacks {' and '.join(names)}: define "
+        f"{'it' if len(names) == 1 else 'them'} (see `addnorm.tasks.task.Task`)"
+    )
+
+
 class Task:
     """What a model is for: a value that training, evaluation, use and messages ask.
 
@@ -162,6 +170,19 @@ class Task:
     written_metrics: ClassVar[tuple[str, ...]] = ()
     """The metrics of texts that a model writes as `eval.decoding` says."""
 
+    def lacks(self) -> list[str]:
+        """The methods and attributes without which its models cannot be trained and scored."""
+        kind = type(self)
+        names = [name for name in ("name", "examples") if not hasattr(kind, name)]
+        if kind.encode is Task.encode and kind.encode_corpus is Task.encode_corpus:
+            names.append("encode()")
+        if not self.metrics:
+            return [*names, "metrics"]
+        is_scored = kind.score is not Task.score or kind.evaluate is not Task.evaluate
+        if self.metrics[0] != "loss" and not is_scored:
+            names.append(f"score(), which gives {self.metrics[0]!r}")
+        return names
+
     def for_model(self, model: ModelConfig) -> "Task":
         """The task with what it takes from the configuration of a model; by default nothing."""
         return self
@@ -195,7 +216,31 @@ class Task:
         Examples to predict for have None in place of their targets, and no targets here.
         `addnorm.data.ids.encoding` has the tools, such as `encoded_inputs` and `numbers_of`.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no encode()")
+        raise undefined(self, ["encode()"])
+
+    def encoded(
+        self,
+        examples: Sequence[Any],
+        tokenizers: Tokenizers | None,
+        numbers: Mapping[str, int],
+    ) -> Iterator[Encoded]:
+        """The examples in ids as `encode` gives them: every one, in their order.
+
+        Raises `InputError` where `encode` leaves one out, or gives it another place.
+        """
+        n = -1
+        for n, encoded in enumerate(self.encode(examples, tokenizers, numbers)):
+            if encoded.index != n:
+                raise InputError(
+                    f"{type(self).__name__}.encode() gives example {n} the index {encoded.index}: "
+                    "the index of an example is its place among them"
+                )
+            yield encoded
+        if n + 1 != len(examples):
+            raise InputError(
+                f"{type(self).__name__}.encode() gives {n + 1} of {len(examples)} examples: give "
+                "those with nothing to learn no targets, so that they are counted"
+            )
 
     def encode_corpus(
         self,
@@ -215,7 +260,7 @@ class Task:
             facts["special"] = (len(before), len(after))
             collected = Compact.of
         for split, examples in corpus.splits.items():
-            facts[split] = collected(self.encode(examples, tokenizers, numbers))
+            facts[split] = collected(self.encoded(examples, tokenizers, numbers))
         return EncodedCorpus(
             self.name,
             **facts,
@@ -277,6 +322,11 @@ class Task:
             outputs = self._outputs(model, split)
         evaluation = self.score(outputs, split, model, n_written)
         scores = {"loss": outputs.loss, **evaluation.scores}
+        metric = split.settings.metric or self.metrics[0]
+        if metric not in scores and metric not in self.written_metrics:
+            raise InputError(
+                f"eval.metric = {metric!r}: {type(self).__name__}.score() gives {', '.join(scores)}"
+            )
         return replace(evaluation, scores=scores, batches=outputs.batches)
 
     def _outputs(self, model: Model, split: EvaluationSplit) -> Outputs:

@@ -13,7 +13,7 @@ from addnorm.data.batches.batch import Batch
 from addnorm.data.examples import Captioned, Transcribed
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import encoded_inputs
-from addnorm.data.ids.layout import TargetSequence
+from addnorm.data.ids.layout import Aligned
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.generate import Generated
 from addnorm.metrics import scores as metrics
@@ -37,7 +37,7 @@ class FrameTranscription(Task):
     command = "addnorm generate"
     target_unit = "tokens"
     examples = (Transcribed, Captioned)
-    layout = TargetSequence()
+    layout = Aligned()
     writes_text = True
 
     def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:

@@ -14,7 +14,7 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.models import ModelConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
-from addnorm.tasks.task import Task
+from addnorm.tasks.task import Task, undefined
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,12 @@ class OfWholeInputs(Task):
     labels: ClassVar[bool] = True
 
     apart: bool = False
+
+    def lacks(self) -> list[str]:
+        """As of any task, and `with_target()` where `encode()` is the one of this class."""
+        kind, here = type(self), OfWholeInputs
+        is_lacking = kind.encode is here.encode and kind.with_target is here.with_target
+        return [*super().lacks(), *(["with_target()"] if is_lacking else [])]
 
     def for_model(self, model: ModelConfig) -> Task:
         """With a similarity head, the two texts are read apart."""
@@ -46,8 +52,8 @@ class OfWholeInputs(Task):
             yield self.with_target(read, example, numbers)
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
-        """An input with what is to be predicted of it."""
-        raise NotImplementedError
+        """An input with its target."""
+        raise undefined(self, ["with_target()"])
 
     def encode_corpus(
         self,

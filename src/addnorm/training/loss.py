@@ -134,9 +134,14 @@ def labels_loss_sum(
     """`loss_sum` of the outputs of a head, or the loss that the head itself has.
 
     Of a CRF that is `-log p` of all tags of each text. `valid` marks the real positions of the
-    outputs.
+    outputs. Raises `InputError` for soft targets of outputs that are learnt together.
     """
     if isinstance(head, HasLoss):
+        if soft_targets is not None:
+            raise InputError(
+                "train.batching.augment: mixup and cutmix need a loss of single classes, and "
+                f"{type(head).__name__} has a loss of its own: leave them out"
+            )
         return head.loss_sum(outputs, targets, valid)
     return loss_sum(outputs, targets, label_smoothing, soft_targets)
 

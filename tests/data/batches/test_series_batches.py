@@ -34,12 +34,12 @@ def test_series_of_several_lengths_are_padded() -> None:
     labelled = encode(
         Corpus([LabelledSeries(series[0], "a"), LabelledSeries(series[1], "b")]), None
     )
-    [batch] = SeriesBatches(labelled.train, 4).batches()
+    [batch] = SeriesBatches(labelled, labelled.train, 4).batches()
     assert batch.inputs["valid"].tolist() == [[True] * 3 + [False] * 2, [True] * 5]
     assert batch.inputs["inputs"][0, :, :3].equal(series[0])
     assert batch.targets.tolist() == [0, 1]
     scored = encode(Corpus([ScoredSeries(one, (n, 2.0)) for n, one in enumerate(series)]), None)
-    [batch] = SeriesBatches(scored.train, 4).batches()
+    [batch] = SeriesBatches(scored, scored.train, 4).batches()
     assert batch.targets.tolist() == [[0, 2], [1, 2]]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import tokenizers as library
 import torch
+from tests.tasks.counting import Counted, CountHeadConfig
 
 import addnorm
 from addnorm.data.batches.buckets import (
@@ -42,13 +43,22 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
-from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig, TokenHeadConfig
+from addnorm.nn.heads import (
+    ClassificationHeadConfig,
+    CTCHeadConfig,
+    SpanHeadConfig,
+    TaggingHeadConfig,
+    TokenHeadConfig,
+)
 from addnorm.nn.patches import PatchEmbeddingConfig, SeriesEmbeddingConfig
 from addnorm.nn.positions import NoPositionConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run
 from addnorm.tasks.encoding import encode
+from addnorm.tasks.of_model import task_of_training
+from addnorm.tasks.registry import TASKS
+from addnorm.tasks.span_extraction import QuestionAnswer
 
 SIZES: Any = {"d_model": 8, "n_layers": 1, "attention": AttentionConfig(n_heads=1), "dropout": 0.0}
 PIXELS = torch.zeros(1, 4, 4, dtype=torch.uint8)
@@ -215,6 +225,48 @@ CASES: dict[str, Case] = {
         "no text",
         {},
     ),
+    "transcription by frames": (
+        EncoderConfig(**SIZES, **SOUND, head=CTCHeadConfig()),
+        [Transcribed(FRAMES, "aab"), Transcribed(FRAMES + 1, "abcabc")],
+        Transcribed(FRAMES, "aabba"),  # five letters and two blanks in six frames
+        "more tokens to write than the model has outputs",
+        {"tokenizer": LETTERS},
+    ),
+    "transcription of images": (
+        EncoderConfig(**SIZES, **VISION, head=CTCHeadConfig()),
+        [Captioned(PIXELS, "abcab"), Captioned(PIXELS + 1, "aa")],
+        Captioned(PIXELS, "aabb"),  # four letters and two blanks in a class token and four patches
+        "more tokens to write than the model has outputs",
+        {"tokenizer": LETTERS},
+    ),
+    "an answer cut off": (
+        EncoderConfig(**SIZES, head=SpanHeadConfig()),
+        [QuestionAnswer("a", "a b", ("b",)), QuestionAnswer("b", "a b " * 20, ("a",))],
+        QuestionAnswer("a", "a b " * 20 + "c", ("c",)),
+        "nothing to predict within 40 tokens",
+        SHORTEN,
+    ),
+    "a question without a right answer": (
+        EncoderConfig(**SIZES, head=SpanHeadConfig()),
+        [QuestionAnswer("a", "a b", ("b",)), QuestionAnswer("b", "a b", ())],
+        QuestionAnswer("b", "a b"),
+        "nothing to predict",
+        {},
+    ),
+    "a question without a text": (
+        EncoderConfig(**SIZES, head=SpanHeadConfig()),
+        [QuestionAnswer("a", "a b", ("b",))],
+        QuestionAnswer("b", " ", ()),
+        "empty context",
+        {},
+    ),
+    "a custom task": (
+        EncoderConfig(**SIZES, head=CountHeadConfig()),
+        [Counted("a b", 2), Counted("a", 1)],
+        Counted("a b"),
+        "nothing to predict",
+        {},
+    ),
     "series with classes": (
         EncoderConfig(**SIZES, **STEPS, head=ClassificationHeadConfig()),
         [LabelledSeries(SERIES, "x"), LabelledSeries(SERIES + 1, "y")],
@@ -231,6 +283,18 @@ CASES: dict[str, Case] = {
     ),
 }
 """Of each task a model, examples, one without a target, why it is left out, and options."""
+
+
+def test_every_task_has_a_case() -> None:
+    """But forecasting: it learns from windows (see `data/ids/test_forecast_windows.py`)."""
+    batching = {
+        name: options.get("batching", TokensConfig()) for name, (*_, options) in CASES.items()
+    }
+    tasks = {task_of_training(case[0], batching[name]).name for name, case in CASES.items()}
+    assert tasks == {*TASKS, "counting"} - {"forecasting"}
+
+
+REFUSED = r"no example that is complete|every .* example has (nothing|more)"
 
 
 def trained(model: Any, corpus: Corpus, options: dict[str, Any], **more: Any) -> Run:
@@ -257,9 +321,9 @@ def test_examples_without_a_target_are_left_out_counted_and_refused_alone(
     assert scores["examples"] == n + 1
     for split in ("train", "valid", "test"):
         alone: Any = {"train": good, "valid": good, "test": good, split: [bad]}
-        with pytest.raises(InputError, match=r"no example that is complete|example has no"):
+        with pytest.raises(InputError, match=REFUSED):
             trained(model, Corpus(**alone), options)
-    with pytest.raises(InputError, match=r"no example that is complete|example has no"):
+    with pytest.raises(InputError, match=REFUSED):
         evaluate_on(run, Corpus([bad]))
 
 

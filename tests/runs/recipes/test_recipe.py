@@ -122,7 +122,7 @@ WRONG = {
         "[train]",
         "either steps or epochs",
     ),
-    "a metric without examples": ("valid_examples = 2", "", "[eval]", "needs valid_examples"),
+    "a metric without examples": ("valid_examples = 2", "", "metric =", "valid_examples"),
     "a metric of another task": ('"bleu"', '"accuracy"', "metric", "not measured for translation"),
     "too few of two": ('["train.en", "train.de"]', '["train.en"]', "train =", "data.train"),
     "bad TOML": ("d_model = 16", "d_model = ", "d_model", "not valid TOML"),

@@ -172,7 +172,7 @@ class ExamplesConfig:
         if corpus.task != "classification" and mixes(self.augment):
             raise InputError(
                 "train.batching.augment: mixup and cutmix mix the classes of images, and these "
-                "have texts: leave them out"
+                f"have targets of {corpus.task}: leave them out"
             )
         options: Any = {"shift": self.shift, "augment": self.augment, "pixels": self.pixels}
 

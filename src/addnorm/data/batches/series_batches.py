@@ -3,19 +3,26 @@
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
 from pydantic import PositiveInt
 
 from addnorm.config import config
 from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, epoch_random
-from addnorm.data.batches.frames import side_by_side
+from addnorm.data.batches.signals import batch_of, side_by_side
 from addnorm.data.ids.encoding import Encoded, EncodedCorpus
 
 
 class SeriesBatches(Loader[int]):
     """Batches of `size` series, in a new order every epoch; those of other lengths are padded."""
 
-    def __init__(self, examples: Sequence[Encoded], size: int, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        corpus: EncodedCorpus,
+        examples: Sequence[Encoded],
+        size: int,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        self.corpus = corpus
         self.examples = examples
         self.size = size
         self.seed = seed
@@ -30,13 +37,8 @@ class SeriesBatches(Loader[int]):
     def build(self, items: Sequence[int]) -> Batch:
         """Return the series with their targets."""
         examples = [self.examples[i] for i in items]
-        inputs = side_by_side(
-            [example.signal for example in examples if example.signal is not None]
-        )
-        values = [example.values for example in examples if example.values is not None]
-        classes = [label for example in examples for label in example.targets]
-        targets = torch.stack(values) if values else torch.tensor(classes)
-        return Batch.of(inputs, targets, [example.index for example in examples])
+        signals = [example.signal for example in examples if example.signal is not None]
+        return batch_of(self.corpus, examples, side_by_side(signals))
 
 
 @config
@@ -51,5 +53,7 @@ class SeriesBatchesConfig:
         """Build the loaders of a corpus of series; raise `InputError` for another medium."""
         check_medium(corpus, "series", "series")
         return Loaders.of(
-            corpus, seed, lambda examples, seed: SeriesBatches(examples, self.size, seed=seed)
+            corpus,
+            seed,
+            lambda examples, seed: SeriesBatches(corpus, examples, self.size, seed=seed),
         )

@@ -85,7 +85,7 @@ class Compact(Sequence[Encoded]):
         tokens: Rows,
         targets: Rows,
         places: Ids | None = None,
-        values: Sequence[Tensor] | None = None,
+        values: Sequence[Tensor | None] | None = None,
         types: Rows | None = None,
         spans: Rows | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class Compact(Sequence[Encoded]):
         """Return the same examples, with ids in arrays of the smallest type that holds them."""
         tokens, targets, types, spans = array("q"), array("q"), array("q"), array("q")
         index, read, n_targets = array("q"), array("q"), array("q")
-        values: list[Tensor] = []
+        values: list[Tensor | None] = []
         for example in examples:
             index.append(example.index)
             tokens.extend(example.tokens)
@@ -110,13 +110,12 @@ class Compact(Sequence[Encoded]):
             spans.extend(example.spans)
             targets.extend(example.targets)
             n_targets.append(len(example.targets))
-            if example.values is not None:
-                values.append(example.values)
+            values.append(example.values)
         return cls(
             Rows.side_by_side(narrow(tokens), np.array(read)),
             Rows.side_by_side(narrow(targets), np.array(n_targets)),
             np.array(index),
-            values or None,
+            values if any(value is not None for value in values) else None,
             Rows.side_by_side(narrow(types), np.array(read)) if types else None,
             Rows.side_by_side(narrow(spans), np.full(len(index), 4)) if spans else None,
         )

@@ -13,7 +13,7 @@ from addnorm.data.examples import Corpus, Example, Medium, Report
 from addnorm.data.ids.compact import IGNORE as IGNORE
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.framing import around, in_groups, whole_texts
-from addnorm.data.ids.layout import ONE_EACH, Layout
+from addnorm.data.ids.layout import ONE_EACH, Layout, Positions
 from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.pieces import Advance, Ids, ids_of
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -85,12 +85,21 @@ class EncodedCorpus:
         )
 
     def with_targets(self, where: str = "") -> "EncodedCorpus":
-        """Return the corpus of the examples that have a target; others go to the reports.
+        """Return the corpus of the examples that have a target, and outputs for it.
+
+        The reports count the others.
 
         Raises `InputError` if a split loses all of its examples.
         """
         fits = {split: self._have_targets(examples) for split, examples in self.splits.items()}
-        return self.keeping(fits, f"nothing to predict{where}", f"has nothing to predict{where}")
+        corpus = self.keeping(fits, f"nothing to predict{where}", f"has nothing to predict{where}")
+        fits = {k: self.layout.have_outputs(examples) for k, examples in corpus.splits.items()}
+        what = f"more tokens to write than the model has outputs for its input{where}"
+        return corpus.keeping(fits, what, f"has {what}")
+
+    def for_input(self, n_positions: Positions) -> "EncodedCorpus":
+        """Return the corpus for models with so many outputs for an input of a size."""
+        return replace(self, layout=self.layout.for_input(n_positions))
 
     def _have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
         """Return whether each example has a target: for a plain text, a token besides its end."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -25,6 +26,10 @@ SOURCE = {"inputs": "source", "valid": "source_valid"}
 
 Arranged = tuple[dict[str, Tensor], Shaped[Tensor, "..."]]
 """The arguments of a model, and the targets."""
+
+
+Positions = Callable[[Sequence[int]], int]
+"""The number of a model's outputs for the tokens of a text, or for the size of a signal."""
 
 
 @dataclass(frozen=True)
@@ -74,13 +79,21 @@ class Layout:
         return replace(example, tokens=keep_special(example.tokens, max_len, special))
 
     def have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
-        """Return whether each example has a target."""
+        """Return whether each example has a target: values, if any of the examples has values."""
         if isinstance(examples, Compact) and examples.values is None:
             return (examples.targets.count_except(IGNORE) > 0).tolist()
-        return [
-            example.values is not None or any(i != IGNORE for i in example.targets)
-            for example in examples
-        ]
+        has_values = [example.values is not None for example in examples]
+        if any(has_values):
+            return has_values
+        return [any(i != IGNORE for i in example.targets) for example in examples]
+
+    def have_outputs(self, examples: Sequence[Encoded]) -> Sequence[bool]:
+        """Return whether a model has enough outputs for the targets of each example; here yes."""
+        return [True] * len(examples)
+
+    def for_input(self, n_positions: Positions) -> "Layout":
+        """Return the layout for models with so many outputs for an input of a size; here self."""
+        return self
 
     def inputs(self, examples: Sequence[Encoded], padding: Padding) -> dict[str, Tensor]:
         """Return the texts as the arguments of an encoder: ids, mask of real tokens, types."""
@@ -156,7 +169,7 @@ class NextToken(PerToken):
 
 
 class TargetSequence(Layout):
-    """A target sequence of another length without a decoder: a transcript that is aligned (CTC)."""
+    """A target sequence of another length."""
 
     def lengths(self, read: Ids, targets: Ids) -> Ids:
         """Return the lengths of the longer sides."""
@@ -170,6 +183,43 @@ class TargetSequence(Layout):
     def targets(self, targets: Sequence[list[int]], padding: Padding) -> Shaped[Tensor, "..."]:
         """`[batch, target_seq]`, -100 after the end of each."""
         return padded(tensors(targets), IGNORE, padding.width(max(map(len, targets))))
+
+
+def last_side(size: Sequence[int]) -> int:
+    """Return the tokens of a text, the frames or steps of a signal, or the width of an image."""
+    return size[-1]
+
+
+@dataclass(frozen=True)
+class Aligned(TargetSequence):
+    """A sequence whose tokens are aligned with the outputs of a model, without a decoder (CTC).
+
+    Each token takes an output of its own, and two equal neighbours a blank between them (Graves et
+    al. 2006, §3.1): `n + Σ_i [y_i = y_{i+1}]` outputs at least.
+    """
+
+    n_positions: Positions = last_side
+
+    def for_input(self, n_positions: Positions) -> Layout:
+        """Return the layout for models with so many outputs for an input of a size."""
+        return replace(self, n_positions=n_positions)
+
+    def have_outputs(self, examples: Sequence[Encoded]) -> Sequence[bool]:
+        """Return whether the targets of each example have an alignment with its outputs."""
+        return [
+            fewest_outputs(example.targets) <= self.n_positions(size_of(example))
+            for example in examples
+        ]
+
+
+def fewest_outputs(targets: Sequence[int]) -> int:
+    """Return the fewest outputs that targets can be aligned with: `n + Σ_i [y_i = y_{i+1}]`."""
+    return len(targets) + sum(left == right for left, right in pairwise(targets))
+
+
+def size_of(example: Encoded) -> Sequence[int]:
+    """Return the number of tokens that are read, or the sides of the signal without channels."""
+    return [len(example.tokens)] if example.signal is None else example.signal.shape[1:]
 
 
 class SourceAndTarget(TargetSequence):

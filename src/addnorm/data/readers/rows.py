@@ -1,6 +1,5 @@
 """Building a corpus from rows: leaving out incomplete ones, checking labels, holding out."""
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,69 +10,15 @@ from typing import Any
 
 import torch
 
-from addnorm.data.examples import (
-    Captioned,
-    Chat,
-    Clip,
-    Corpus,
-    Example,
-    Image,
-    Labelled,
-    LabelledSeries,
-    MultiLabelled,
-    Pair,
-    Report,
-    Scored,
-    ScoredSeries,
-    Tagged,
-    Text,
-    Transcribed,
-    labels_of,
-    signal_of,
-)
+from addnorm.data.examples import NOT_FINITE, Corpus, Example, Report, labels_of, signal_of
 from addnorm.data.readers.cells import check_one_type
 from addnorm.data.tokenizing.lowered_examples import lowered
 from addnorm.errors import InputError, choices
 
-NOT_FINITE = "a number that is missing, NaN or infinite"
-"""Why an example without a number, or with such a one, is left out."""
-
 
 def lack(example: Example) -> str | None:
-    """Return what an example lacks, such as an "empty text" or "no label"; None if complete."""
-    return _lack_of_text(example) or _lack_of_target(example) or _lack_of_numbers(example)
-
-
-def _lack_of_text(example: Example) -> str | None:
-    match example:
-        case Text(text) | Labelled(text) | MultiLabelled(text) | Scored(text) if not text.strip():
-            return "empty text"
-        case Labelled(_, _, str(second)) | Scored(_, _, str(second)) if not second.strip():
-            return "empty text_pair"
-        case Tagged(()):
-            return "no words"
-        case Tagged(tokens, tags) if not all((*tokens, *tags)):
-            return "an empty word or tag"
-        case _:
-            return None
-
-
-def _lack_of_target(example: Example) -> str | None:
-    match example:
-        case Pair(source, target):
-            sides = {"source": source, "target": target}
-            empty = [name for name, side in sides.items() if not side.strip()]
-            return f"empty {' and '.join(empty)}" if empty else None
-        case Captioned(_, text) | Transcribed(_, text):
-            return None if text.strip() else "no text"
-        case Labelled(_, label) | Image(_, label) | Clip(_, label) | LabelledSeries(_, label):
-            return None if label.strip() else "no label"
-        case Scored(_, values) | ScoredSeries(_, values):
-            return None if values and all(map(math.isfinite, values)) else NOT_FINITE
-        case Chat(parts):
-            return None if any(part.is_answer for part in parts) else "no answer of the assistant"
-        case _:
-            return None
+    """Return what an example lacks, such as "empty text" or "no label"; None if it is complete."""
+    return example.lack() or _lack_of_numbers(example)
 
 
 def _lack_of_numbers(example: Example) -> str | None:

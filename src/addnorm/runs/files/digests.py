@@ -177,7 +177,8 @@ def _digest(examples: Sequence[Encoded]) -> str:
         if examples.targets.ids is not examples.tokens.ids:
             _add_rows(state, examples.targets)
         if examples.values is not None:
-            state.update(torch.stack(list(examples.values)).numpy().tobytes())
+            values = [value for value in examples.values if value is not None]
+            state.update(torch.stack(values).numpy().tobytes())
     elif isinstance(examples, ForecastWindows):
         state.update(np.array([examples.look_back, examples.horizon], np.int64).tobytes())
         state.update(examples.starts.tobytes())

@@ -17,6 +17,7 @@ from addnorm.models.encoder import valid_outputs
 from addnorm.runs.inference.shortening import check_lengths, examples_as_shortened
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.task import undefined
 
 Row = Mapping[str, Any]
 """The fields of an example without its targets, such as those of a line of JSON."""
@@ -57,13 +58,15 @@ def predicted(
     numbers = {label: n for n, label in enumerate(run.labels)}
     for start in range(0, len(examples), batch_size):
         group = examples[start : start + batch_size]
-        encoded = [*task.encode(group, run.text, numbers)]
+        encoded = [*task.encoded(group, run.text, numbers)]
         inputs = {name: x.to(run.device) for name, x in _inputs(run, encoded, first + start)}
         indices = [example.index for example in encoded]
         batch = Batch(inputs, torch.empty(0, device=run.device), 0, indices)
         with torch.inference_mode():
             logits, valid = model(**inputs), valid_outputs(model, inputs)
             answers = task.answers(model.head, logits, batch, valid)
+        if set(answers) != set(range(len(group))):
+            raise undefined(task, ["answers() for every example"])
         for i, example in enumerate(group):
             yield task.result(answers[i], example, run.text, run.labels)
 

@@ -173,10 +173,12 @@ def check_training(
     metric = settings.metric
     try:
         task.check_metric(metric)
+        if metric in task.written_metrics:
+            settings.check_written()
     except InputError as error:
         raise InputError(f"{place(['eval', 'metric'])}: {error}") from error
     reads_text = isinstance(model, DecoderConfig) or model.input.kind == "tokens"
-    if metric in ("wer", "cer") and reads_text:
+    if metric in ("wer", "cer") and metric in task.written_metrics and reads_text:
         raise InputError(
             f"{place(['eval', 'metric'])}: eval.metric = {metric!r} is for images and sound: for "
             "translations take 'bleu' or 'chrf'"
