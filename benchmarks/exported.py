@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from addnorm.data.examples import source_text
-from addnorm.data.ids.framing import as_read
+from addnorm.data.ids.framing import encode_for_task
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, translate
 from addnorm.models import EncoderDecoderModel
 from addnorm.runs.export import export_run
@@ -162,7 +162,7 @@ def main() -> None:
     assert isinstance(run.model, EncoderDecoderModel)
     corpus = run.recipe.corpus()
     texts = [source_text(example) for example in corpus.test]
-    sources = as_read("translation", run.tokenizers.source, texts)
+    sources = encode_for_task("translation", run.tokenizers.source, texts)
     with tempfile.TemporaryDirectory() as folder:
         made = {form: Path(folder) / form for form in ("hf", "ctranslate2", "onnx")}
         for form, out in made.items():

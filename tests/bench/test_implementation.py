@@ -58,7 +58,7 @@ def test_a_silent_worker_times_out(tmp_path: Path) -> None:
         rounds(fakes.silent, tmp_path, 1, patience=0.5)
 
 
-def test_what_is_missing() -> None:
+def test_missing_packages_are_named() -> None:
     assert Implementation(name="c", build=fakes.process, needs=("json",)).missing == ""
     absent = Implementation(name="c", build=fakes.process, needs=("json", "no_such_package"))
     assert absent.missing == "no_such_package"

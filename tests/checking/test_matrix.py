@@ -75,7 +75,7 @@ def test_cells_by_name() -> None:
         named("decoder/rotry")
 
 
-def test_a_part_of_ones_own_takes_its_place() -> None:
+def test_a_custom_part_takes_the_place_of_its_family() -> None:
     from dataclasses import replace
 
     from addnorm.nn.norms import RMSNormConfig

@@ -41,7 +41,7 @@ def test_a_wrong_family() -> None:
         parts("?")
 
 
-def test_parts_of_ones_own_are_listed() -> None:
+def test_custom_parts_are_listed() -> None:
     from tests.checking import my_parts
 
     module = my_parts.__name__

@@ -56,7 +56,7 @@ def test_wrong_input(words: list[str], said: str, tmp_path: Path, addnorm: Comma
     assert not out.exists()
 
 
-def test_a_folder_is_no_recipe(tmp_path: Path, addnorm: Command) -> None:
+def test_a_folder_is_not_a_recipe(tmp_path: Path, addnorm: Command) -> None:
     code, _, err = addnorm("ablate", tmp_path, *NORMS)
     assert code == 2
     assert "ablate takes a recipe" in err

@@ -49,7 +49,7 @@ def test_what_a_person_gives_is_shown(
 
 
 @pytest.mark.parametrize("command", ["train", "demo", "info"])
-def test_a_wrong_one_is_said_before_anything_is_written(
+def test_a_damaged_file_is_named_before_anything_is_written(
     command: str, addnorm: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     file, out = tmp_path / "kernels.json", tmp_path / "run"

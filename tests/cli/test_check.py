@@ -92,7 +92,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.long
-def test_a_part_of_ones_own(addnorm: Command, folder: Path) -> None:
+def test_a_custom_part(addnorm: Command, folder: Path) -> None:
     code, out, err = addnorm(
         *("check", "--part", "strangers_parts:SineConfig", "--no-compile", "--sample", 2)
     )
@@ -114,7 +114,7 @@ def test_a_part_that_differs_from_its_definition(addnorm: Command, folder: Path)
     assert "logits, off by" in out
 
 
-def test_a_loss_of_ones_own(addnorm: Command, folder: Path) -> None:
+def test_a_custom_loss(addnorm: Command, folder: Path) -> None:
     code, out, _ = addnorm("check", "--part", "strangers_parts:MeanConfig")
     assert code == 1
     assert "failed: loss/" in out

@@ -82,7 +82,7 @@ def test_a_writer_is_refused(run_of: RunOf, tmp_path: Path, addnorm: Command) ->
         assert (code, "use `addnorm generate`" in err) == (2, True)
 
 
-def test_a_line_that_is_no_pair_costs_no_other(
+def test_a_line_without_a_pair_is_left_out_alone(
     run_of: RunOf, tmp_path: Path, addnorm: Command
 ) -> None:
     (tmp_path / "in.txt").write_text("good day\tx\nwet\tcold\nno tab here\nok\tyes\n")

@@ -10,9 +10,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.usefixtures("types_unchecked")
-def test_a_run_beside_itself_in_another_place(
-    run_of: RunOf, tmp_path: Path, addnorm: Command
-) -> None:
+def test_a_run_compared_with_its_copy(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     import shutil
 
     shutil.copytree(run_of("language"), tmp_path / "other")

@@ -39,7 +39,7 @@ def test_both_ways_to_write_a_value() -> None:
         (["--train.steps", "3", "--resume"], "--resume is for `addnorm train`"),
     ],
 )
-def test_what_is_no_field(words: list[str], expected: str) -> None:
+def test_unknown_fields_are_rejected(words: list[str], expected: str) -> None:
     with pytest.raises(InputError) as caught:
         fields_given(words)
     assert expected in str(caught.value)

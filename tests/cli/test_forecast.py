@@ -86,7 +86,7 @@ def test_a_mistake_is_one_message(
     assert not (tmp_path / "f.csv").exists()
 
 
-def test_a_gap_before_what_the_model_reads_is_no_matter(run: Run, tmp_path: Path) -> None:
+def test_a_gap_before_the_look_back_is_accepted(run: Run, tmp_path: Path) -> None:
     whole, parted = tmp_path / "whole.csv", tmp_path / "parted.csv"
     whole.write_text("\n".join([waves()[0], *waves()[50:90]]) + "\n")
     parted.write_text("\n".join([waves()[0], *waves()[50:60], *waves()[61:90]]) + "\n")

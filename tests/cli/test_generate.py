@@ -325,7 +325,7 @@ def test_a_bad_file_is_named_or_left_out(
         (["a.wav", "--compile"], "leave out --compile"),
     ],
 )
-def test_what_is_only_for_text(
+def test_options_for_text_are_rejected_for_sound(
     folder: Path, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert status(["generate", str(folder / "run"), *options]) == 2
@@ -340,7 +340,7 @@ def test_a_classifier_is_named_and_classes_are_refused(folder: Path) -> None:
 
 
 @pytest.mark.long
-def test_going_on_ends_where_one_go_would(folder: Path, tmp_path: Path) -> None:
+def test_resumed_training_equals_uninterrupted_training(folder: Path, tmp_path: Path) -> None:
     recipe = read_recipe(folder / "tones.toml")
     train_run(recipe, tmp_path / "run", resume=True, console=quiet(), until=3)
     train_run(recipe, tmp_path / "run", resume=True, console=quiet())

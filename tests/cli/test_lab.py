@@ -10,7 +10,7 @@ from addnorm.lab.claims import CLAIMS
 Command = Callable[..., tuple[int, str, str]]
 
 
-def test_the_claims_are_listed_with_what_is_known(tmp_path: Path, addnorm: Command) -> None:
+def test_the_claims_are_listed_with_their_results(tmp_path: Path, addnorm: Command) -> None:
     code, out, _ = addnorm("lab", "list", "--out", tmp_path)
     assert code == 0
     assert all(name in out for name in CLAIMS)

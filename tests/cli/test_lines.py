@@ -123,7 +123,7 @@ def test_another_encoding(tmp_path: Path) -> None:
             Reading(encoding=wide)
 
 
-def test_a_pause_in_a_pipe_is_no_reason_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_answered_before_a_pause_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each line is there before the next is written."""
     end, begin = os.pipe()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(os.fdopen(end, "rb")))

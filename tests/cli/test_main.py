@@ -219,7 +219,7 @@ def test_a_fault_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
         status(["train"])
 
 
-def test_an_interrupted_training_says_how_to_go_on(
+def test_an_interrupted_training_prints_how_to_resume(
     tmp_path: Path, run_of: RunOf, addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = run_of("language").parent / "language.toml"
@@ -275,7 +275,7 @@ def test_an_output_that_is_full_is_named() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
-def test_a_stream_that_was_closed_is_no_fault(stream: str) -> None:
+def test_a_closed_stream_is_accepted(stream: str) -> None:
     number = {"stdin": 0, "stdout": 1, "stderr": 2}[stream]
     found = subprocess.run(
         ["sh", "-c", f'exec "$0" -m addnorm parts {number}>&-', sys.executable],

@@ -169,7 +169,9 @@ NUMBERS = [(n, o, numeric(a.hint, int)) for n, o, a in options() if numeric(a.hi
 
 
 @pytest.mark.parametrize(("name", "option", "whole"), NUMBERS)
-def test_what_is_no_number_is_named(name: str, option: str, whole: bool, addnorm: Command) -> None:
+def test_a_word_in_place_of_a_number_is_named(
+    name: str, option: str, whole: bool, addnorm: Command
+) -> None:
     large = {"1e30", str(10**30)} if whole else {"1e400"}
     for word in ("x", "", "nan", "inf", "-inf", *large):
         code, out, err = addnorm(*name.split(), *needed(name, option), option, word)

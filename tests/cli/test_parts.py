@@ -31,7 +31,7 @@ def test_a_wrong_family_is_one_message(addnorm: Command) -> None:
     )
 
 
-def test_parts_of_ones_own(addnorm: Command, tmp_path: Path) -> None:
+def test_custom_parts(addnorm: Command, tmp_path: Path) -> None:
     own = Path(__file__).parent.parent / "checking" / "my_parts.py"
     (tmp_path / "listed_parts.py").write_text(own.read_text("utf-8"), "utf-8")
     try:

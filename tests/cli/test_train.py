@@ -52,9 +52,7 @@ def test_resume(tmp_path: Path, addnorm: Command) -> None:
 
 
 @pytest.mark.long
-def test_the_hint_after_ctrl_c_goes_on_with_overrides_and_all(
-    tmp_path: Path, addnorm: Command
-) -> None:
+def test_the_hint_after_ctrl_c_resumes_with_all_overrides(tmp_path: Path, addnorm: Command) -> None:
     """The command that an interrupted run prints, as it is, ends what was begun."""
     recipe, folder = write_recipe(tmp_path, "language"), tmp_path / "other"
     words = ["train", recipe, "--out", folder, "--train.lr", "3e-3", "--train.steps", "100000"]
@@ -99,7 +97,7 @@ def test_two_processes_in_one_folder(tmp_path: Path, addnorm: Command) -> None:
     Run.open(folder)
 
 
-def test_what_is_no_run(tmp_path: Path, addnorm: Command) -> None:
+def test_a_folder_that_is_not_a_run_is_rejected(tmp_path: Path, addnorm: Command) -> None:
     (tmp_path / "empty").mkdir()
     code, _, err = addnorm("train", "--resume", tmp_path / "empty")
     assert (code, "no run to resume" in err) == (2, True)

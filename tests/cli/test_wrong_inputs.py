@@ -239,7 +239,7 @@ def test_another_file(
     check(addnorm, tmp_path, ["train", recipe, "--out", tmp_path / "out", *words], said)
 
 
-def test_what_is_evaluated(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+def test_data_to_evaluate_on(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
     """Labels that training never saw, splits that are not there, data for something else."""
     (tmp_path / "god.txt").write_text("god a fine day\n")
     (tmp_path / "play.txt").write_text("To be\n")
@@ -256,7 +256,7 @@ def test_what_is_evaluated(run_of: RunOf, tmp_path: Path, addnorm: Command) -> N
         check(addnorm, tmp_path, ["evaluate", *words], said)
 
 
-def test_what_is_no_file(tmp_path: Path, addnorm: Command) -> None:
+def test_missing_files_and_folders(tmp_path: Path, addnorm: Command) -> None:
     recipe = write_recipe(tmp_path, "language")
     folder, out = tmp_path / "folder.toml", tmp_path / "out"
     folder.mkdir()

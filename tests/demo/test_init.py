@@ -68,7 +68,7 @@ def test_an_unknown_language_costs_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_what_is_shown_is_varied() -> None:
+def test_shown_examples_are_varied() -> None:
     sources = ["Friday, March 5, 2026", "March 5, 2026 at 7:45 PM", "four hundred", "7:45 PM"] * 4
     shown = [pair.source for pair in varied([Pair(s, s) for s in sources])]
     assert set(shown) == {"Friday, March 5, 2026", "March 5, 2026 at 7:45 PM", "four hundred"}
@@ -84,11 +84,11 @@ def test_each_token_is_a_word_without_spaces() -> None:
     assert words_of(["5日", " 16", ":06"]) == [("5日", [0]), ("16", [1]), (":06", [2])]
 
 
-def test_no_pieces_are_no_words() -> None:
+def test_without_pieces_words_are_empty() -> None:
     assert words_of([]) == []
 
 
-def test_gathering_sums_over_what_is_read_and_averages_over_what_is_written() -> None:
+def test_gathering_sums_over_source_and_averages_over_target() -> None:
     weights = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
     found = gathered(weights, rows=[[0, 1], [2]], columns=[[0, 1], [2]])
     assert torch.allclose(found, torch.tensor([[0.65, 0.35], [0.0, 1.0]]))

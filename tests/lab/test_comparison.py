@@ -94,7 +94,7 @@ def test_damaged_lines_of_a_log_are_counted(runs: list[Path], tmp_path: Path) ->
 
 
 @pytest.mark.long
-def test_damaged_times_are_no_matter(runs: list[Path], tmp_path: Path) -> None:
+def test_damaged_times_are_accepted(runs: list[Path], tmp_path: Path) -> None:
     folder = tmp_path / "cell"
     shutil.copytree(runs[0], folder)
     for text in ("{bad", '{"a": 1}'):

@@ -139,7 +139,7 @@ def test_verdicts() -> None:
     assert math.isnan(single.effect)
 
 
-def test_sides_of_different_lengths_are_no_pairs() -> None:
+def test_sides_of_different_lengths_are_not_paired() -> None:
     with pytest.raises(ValueError, match=r"shorter|longer|argument"):
         differences([([1.0], [1.0, 2.0])])
 
@@ -168,13 +168,13 @@ def test_the_bootstrap_weighs_and_repeats_itself() -> None:
             bootstrap_interval(wrong, first[:0] if not wrong.size else first)
 
 
-def test_a_score_that_is_no_number_hides_no_other() -> None:
+def test_a_nan_score_does_not_hide_others() -> None:
     good = ([1.0, 1.1, 1.2, 1.15], [0.0, 0.0, 0.0, 0.0])
     found = differences([good, ([math.nan, 1.0, 1.0, 1.0], [0.0] * 4)])
     assert [one.verdict for one in found] == ["higher", "undecided"]
 
 
-def test_equal_differences_of_few_seeds_are_no_certainty() -> None:
+def test_equal_differences_of_few_seeds_keep_an_interval() -> None:
     """Of scores with a resolution they vary by one step at least; of others there are signs."""
     [two] = differences([([2.0, 3.0], [1.0, 2.0])])
     assert (two.p, two.verdict) == (0.5, "undecided")

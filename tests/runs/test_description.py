@@ -47,7 +47,7 @@ def test_a_run_and_its_recipe(task: str, run_of: RunOf) -> None:
     assert "max_len" not in text or task == "tagging", "what is at its default is not shown"
 
 
-def test_lists_are_no_markup(run_of: RunOf) -> None:
+def test_lists_are_not_markup(run_of: RunOf) -> None:
     assert 'train = ["train.en", "train.de"]' in shown(describe(run_of("translation")))
 
 
@@ -93,7 +93,7 @@ def test_a_model_without_a_task_is_shown() -> None:
     assert re.search(r"head +pooler", text)
 
 
-def test_what_is_neither(tmp_path: Path) -> None:
+def test_neither_run_nor_recipe_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "folder.toml").mkdir()
     for what in (tmp_path, tmp_path / "nothing", tmp_path / "no.toml", tmp_path / "folder.toml"):
         with pytest.raises(InputError):

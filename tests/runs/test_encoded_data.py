@@ -73,9 +73,7 @@ def test_a_run_is_the_same_with_the_cache_and_without(
     assert scores[1:] == [scores[0], scores[0]]
 
 
-def test_a_run_goes_on_from_the_cache_as_if_it_had_not_stopped(
-    tmp_path: Path, kept: Path, no_reading
-) -> None:
+def test_a_run_resumes_from_the_cache_to_the_bit(tmp_path: Path, kept: Path, no_reading) -> None:
     recipe = read_recipe(write_recipe(tmp_path, "language"), batching("windows"))
     run = tmp_path / "run"
     train_run(recipe, run, resume=False, console=quiet())
@@ -96,14 +94,14 @@ def test_texts_are_not_held_while_a_model_learns_from_them(tmp_path: Path, kept:
     assert len([*kept.iterdir()]) == 2
 
 
-def test_what_is_compared_with_is_held(tmp_path: Path, kept: Path) -> None:
+def test_data_of_other_tasks_are_not_cached(tmp_path: Path, kept: Path) -> None:
     data = read_data(read_recipe(write_recipe(tmp_path, "translation")))
     assert data.corpus is not None
     assert len(data.corpus.train) == len(data.encoded.train)
     assert not kept.exists()
 
 
-def test_the_note_of_a_folder_that_cannot_be_written_is_said_once(
+def test_a_folder_that_cannot_be_written_is_reported_once(
     tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_bytes(b"")

@@ -10,7 +10,7 @@ import torch
 from tests.runs.tiny import quiet, said
 
 from addnorm.data import Corpus, Labelled, MultiLabelled, Pair, Scored, Tagged
-from addnorm.data.ids.framing import words_as_read
+from addnorm.data.ids.framing import encode_words
 from addnorm.errors import InputError
 from addnorm.metrics import scores as metrics
 from addnorm.nn.crf import CRFHead, best_tags, log_likelihood
@@ -69,7 +69,7 @@ def test_a_translator(run_of: RunOf) -> None:
     assert scores["examples"] == 3
 
 
-def test_a_summary_is_scored_beside_the_lead_against_the_best_reference(run_of: RunOf) -> None:
+def test_a_summary_and_the_lead_are_scored_against_the_best_reference(run_of: RunOf) -> None:
     pytest.importorskip("rouge_score", exc_type=ImportError)
     run = Run.open(run_of("translation"))
     pairs = [pair for pair in run.recipe.data.load().test if isinstance(pair, Pair)]
@@ -197,7 +197,7 @@ def test_a_tagger_with_a_crf(run_of: RunOf) -> None:
     evaluation = evaluation_of(run, "test")
     total, tags = 0.0, list[list[str]]()
     for example in examples:
-        ids, places = words_as_read(run.tokenizers.source, example.tokens)
+        ids, places = encode_words(run.tokenizers.source, example.tokens)
         with torch.no_grad():
             scores = run.model(torch.tensor([ids]))[:, places].double()
         gold = torch.tensor([[run.labels.index(one) for one in example.tags]])

@@ -113,7 +113,7 @@ def test_the_cost_is_estimated(tmp_path: Path) -> None:
     console.print(expectation(prepared.recipe, estimate(prepared, 1)))
 
 
-def test_going_on_ends_where_one_go_would(tmp_path: Path) -> None:
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
     """Order, shifts and dropout: cut in the midst of an epoch, two halves are the whole."""
     file = write(tmp_path)
     file.write_text(file.read_text().replace("epochs = 10", "steps = 18\nsave_every = 9"))
@@ -130,7 +130,7 @@ AUGMENT = (
 )
 
 
-def test_augmentation_goes_on_where_it_stopped(tmp_path: Path) -> None:
+def test_augmentation_resumes_to_the_bit(tmp_path: Path) -> None:
     """A convolutional stem and mixed classes: two halves are the whole; validation is as before."""
     file = write(tmp_path)
     file.write_text(

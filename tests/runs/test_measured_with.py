@@ -76,7 +76,7 @@ def test_lower_case_is_part_of_every_line(tmp_path: Path, task: str) -> None:
         assert measured_with(lower, metric) == (line and f"{line}; texts in lower case")
 
 
-def test_it_is_the_signature_of_what_is_computed() -> None:
+def test_bleu_has_the_signature_of_its_computation() -> None:
     texts = ["The cat sat on the mat .", "A dog"], ["the cat sat on a mat.", "a dog"]
     from sacrebleu.metrics import BLEU  # pyright: ignore[reportPrivateImportUsage]
 

@@ -56,7 +56,7 @@ def test_it_learns_and_answers(folder: Path) -> None:
     assert tokenizer.pieces(tokenizer.encode("Who didn't")) == ["Who", "did", "n't"]
 
 
-def test_what_needs_a_layer_says_so(folder: Path, tmp_path: Path) -> None:
+def test_operations_on_layers_reject_a_model_without_layers(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no layer to look at"):
         look(Run.open(folder), "Who is it?")
     with pytest.raises(InputError, match="no layer to prune"):

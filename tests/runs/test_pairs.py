@@ -136,7 +136,7 @@ def test_numbers_of_pairs_have_their_correlation(root: Path) -> None:
     assert evaluate_on(run)["spearman"] == pytest.approx(expected, abs=1e-5)
 
 
-def test_early_exits_tell_the_texts_apart(root: Path) -> None:
+def test_early_exits_read_sentence_types(root: Path) -> None:
     text = RECIPE.replace("n_layers = 1", "n_layers = 2\nexits = [1]")
     run = train_text(root, "run", text)
     assert evaluate_on(run)["examples"] == 12
@@ -204,7 +204,7 @@ def test_shortened_as_transformers_does(longest: int) -> None:
         assert list(one.types) == read["token_type_ids"]
 
 
-def test_batches_hold_types_beside_tokens() -> None:
+def test_batches_hold_tokens_and_types() -> None:
     corpus = addnorm.labelled([((a, b), label) for a, b, label in rows()])
     text = Tokenizers.train(WordConfig(), corpus)
     encoded = encode(corpus, text)

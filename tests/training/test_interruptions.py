@@ -57,7 +57,7 @@ def trainer_on(disk: Path, folder: Path, case: str) -> Trainer:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_full_disk_ends_a_run_without_losing_what_is_saved(disk: Path, case: str) -> None:
+def test_a_full_disk_ends_a_run_without_losing_saved_checkpoints(disk: Path, case: str) -> None:
     messages: list[str] = []
     trainer = trainer_on(disk, disk / "r", case)
     trainer.say = messages.append

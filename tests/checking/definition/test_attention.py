@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from addnorm.checking.definition.attention import cross_attention, self_attention
-from addnorm.checking.definition.texts import Place, Texts
+from addnorm.checking.definition.texts import MixerContext, Texts
 from addnorm.nn.attention import AttentionConfig, GatedOutputConfig
 from addnorm.nn.positions import NoPositionConfig
 
@@ -17,8 +17,8 @@ def weights(d_model: int, width: int) -> dict[str, torch.Tensor]:
     return {f"{name}_proj.weight": torch.randn(n, d_model).double() for name, n in widths.items()}
 
 
-def place(*lengths: int, causal: bool) -> Place:
-    return Place(texts=Texts.of(lengths), causal=causal, position=NoPositionConfig())
+def place(*lengths: int, causal: bool) -> MixerContext:
+    return MixerContext(texts=Texts.of(lengths), causal=causal, position=NoPositionConfig())
 
 
 @pytest.mark.parametrize("n_kv_heads", [4, 2, 1])

@@ -25,7 +25,7 @@ def heads(n: int, shared: int, layer: int = 0) -> Heads:
     )
 
 
-def test_softmax_over_what_is_seen() -> None:
+def test_softmax_over_visible_keys() -> None:
     scores = torch.tensor([[0.0, math.log(3), 1e9]]).double()
     seen = torch.tensor([[True, True, False]])
     assert softmax(scores, seen).tolist() == [pytest.approx([0.25, 0.75, 0])]

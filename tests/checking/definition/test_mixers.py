@@ -8,15 +8,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from addnorm.checking.definition.mixers import MIXERS, convolution, recurrent
-from addnorm.checking.definition.texts import Place, Texts
+from addnorm.checking.definition.texts import MixerContext, Texts
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.recurrent import RecurrentConfig
 
 LENGTHS = [4, 1, 2]
 
 
-def place(*lengths: int, causal: bool) -> Place:
-    return Place(texts=Texts.of(lengths), causal=causal, position=None)
+def place(*lengths: int, causal: bool) -> MixerContext:
+    return MixerContext(texts=Texts.of(lengths), causal=causal, position=None)
 
 
 OUT = {"out_proj.weight": torch.eye(6).double()}

@@ -44,7 +44,7 @@ def test_sinusoids() -> None:
     assert len(sinusoid(3, 5)) == 5
 
 
-def test_what_is_added_to_embeddings() -> None:
+def test_position_vectors_added_to_embeddings() -> None:
     x = torch.tensor([[0.5, 1.0, 0.3, 0.7], [0.8, 0.6, 0.4, 0.9]]).double()
     expected = torch.tensor([[0.5, 2.0, 0.3, 1.7], [1.6415, 1.1403, 0.4100, 1.89995]]).double()
     found = embedded(SinusoidalConfig(), {}, x, Texts.of([2]))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from addnorm.checking.definition.texts import Place, Texts
+from addnorm.checking.definition.texts import MixerContext, Texts
 from addnorm.nn.attention import (
     BlocksPatternConfig,
     FullPatternConfig,
@@ -49,4 +49,4 @@ def test_segments_look_back_at_the_memory() -> None:
 
 
 def test_a_place_is_that_of_the_first_layer_by_default() -> None:
-    assert Place(texts=Texts.of([1]), causal=True, position=None).layer == 0
+    assert MixerContext(texts=Texts.of([1]), causal=True, position=None).layer == 0

@@ -128,7 +128,7 @@ def test_joint_is_one_tokenizer(tmp_path: Path) -> None:
 # Too long
 
 
-def test_what_is_too_long_is_left_out_and_reported() -> None:
+def test_long_examples_are_left_out_and_reported() -> None:
     corpus, _ = chars(
         Corpus([Text("abcd"), Text("ab")], reports={"train": Report(3, 2, {"x": ["?"]})})
     )
@@ -150,7 +150,7 @@ def test_what_is_too_long_is_left_out_and_reported() -> None:
         (Tagged(("ab", "cd"), ("x", "x")), [2, 5, 3], [-100, 0, -100]),
     ],
 )
-def test_what_is_too_long_is_shortened_and_reported(example, tokens, targets) -> None:
+def test_long_examples_are_shortened_and_reported(example, tokens, targets) -> None:
     corpus, _ = chars(Corpus([example]))
     short = corpus.within(3, "shorten")
     assert short.train == [Encoded(0, tokens, targets)]

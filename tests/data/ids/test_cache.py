@@ -117,7 +117,7 @@ def in_files(corpus: EncodedCorpus) -> bool:
 
 @pytest.mark.parametrize("unit", ["file", "line", "paragraph"])
 @pytest.mark.parametrize("config", [CharConfig(), BPEConfig(vocab_size=300), WordConfig()])
-def test_what_is_kept_is_what_would_be_made(
+def test_cached_ids_equal_encoded_ones(
     play: Path, unit, config: TokenizerConfig, no_reading
 ) -> None:
     data = TextConfig(train=play, unit=unit, valid_fraction=0.2, test_fraction=0.1, lowercase=True)
@@ -245,7 +245,7 @@ def test_a_text_that_changes_while_it_is_read_is_not_kept(
 
 @pytest.mark.parametrize("damage", ["bit", "short", "empty", "folder", "longer"])
 @pytest.mark.parametrize("suffix", ["ids", "tokenizer"])
-def test_what_is_damaged_is_made_anew(play: Path, cache: Path, damage: str, suffix: str) -> None:
+def test_damaged_files_are_rebuilt(play: Path, cache: Path, damage: str, suffix: str) -> None:
     data = TextConfig(train=play, valid_fraction=0.1)
     expected = plain(data)
     made(data)
@@ -364,7 +364,7 @@ def test_two_at_once_do_not_hurt_each_other(play: Path, cache: Path) -> None:
     assert sorted(file.suffix for file in cache.iterdir()) == [".ids", ".tokenizer"]
 
 
-def test_what_is_mapped_stays_where_its_file_is_replaced(play: Path, cache: Path) -> None:
+def test_mapped_ids_stay_when_their_file_is_replaced(play: Path, cache: Path) -> None:
     data = TextConfig(train=play)
     found = made(data)
     [file] = cache.glob("*.ids")

@@ -70,7 +70,7 @@ def test_windows_are_those_of_a_plain_loop(
         assert report.read - report.used == left_out.get(split, 0)
 
 
-def test_what_is_left_out_has_its_line() -> None:
+def test_windows_left_out_have_their_line() -> None:
     values = torch.arange(40.0).repeat(2, 1).double()
     values[1, 10] = math.nan
     report = encode_series(corpus(values, (20, 30)), 2, 2).reports["train"]

@@ -85,7 +85,7 @@ def test_pairs_are_shortened_as_transformers_does(
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=15, deadline=None)
 @given(lengths=lengths, room=st.integers(1, 13))
-def test_single_texts_and_texts_apart_are_shortened_as_transformers_does(
+def test_single_and_separate_texts_are_shortened_as_transformers_does(
     layout: str, lengths: list[tuple[int, int]], room: int
 ) -> None:
     theirs, ours = both(layout)
@@ -122,7 +122,7 @@ def test_a_pair_needs_a_token_of_each_text(layout: str, special: int) -> None:
     assert len(corpus.within(special + 2, "shorten").train[0].tokens) == special + 2
 
 
-def test_a_text_needs_room_beside_the_special_tokens() -> None:
+def test_a_text_needs_room_in_addition_to_special_tokens() -> None:
     _, ours = both("bert")
     single = Corpus([Labelled("a b c", "x")])
     corpus = encode(single, Tokenizers(ours, ours))

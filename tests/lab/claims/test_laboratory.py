@@ -81,7 +81,7 @@ def test_rows_are_plain_and_equal_again() -> None:
 
 
 @pytest.mark.long
-def test_a_second_run_measures_only_what_is_missing(tmp_path: Path) -> None:
+def test_a_second_run_measures_missing_cells_only(tmp_path: Path) -> None:
     jobs = [replace(REACH, seed=seed) for seed in (1, 2)]
     run_claims(jobs, tmp_path, 1, nobody)
     kept = (tmp_path / "distance.jsonl").read_text("utf-8")

@@ -59,7 +59,7 @@ def test_an_encoder_learns_the_order_of_two_marks() -> None:
     assert accuracy(model, asked) > 99
 
 
-def test_only_what_is_scored_counts() -> None:
+def test_only_scored_targets_count() -> None:
     model = decoder(8, 1).eval()
     examples = in_order(torch.Generator().manual_seed(0), 4, 3, causal=True)
     examples = examples._replace(tokens=examples.tokens % 8)

@@ -53,7 +53,7 @@ def test_the_chain_needs_the_two_latest_tokens() -> None:
     assert alone > after_one + 0.1 > best + 0.3
 
 
-def test_a_seed_decides_what_is_drawn() -> None:
+def test_draws_depend_on_the_seed_alone() -> None:
     first, again, other = (Chain().draw(seeded(seed), 8, 16) for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -119,7 +119,7 @@ def test_characters_keep_their_tests_apart(tmp_path: Path) -> None:
         Characters(tmp_path / "none" / "text.txt")
 
 
-def test_a_text_shorter_than_what_is_drawn_is_one_message(tmp_path: Path) -> None:
+def test_a_text_shorter_than_a_sample_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "text.txt"
     file.write_text("a short text", "utf-8")
     with pytest.raises(InputError, match="too short"):

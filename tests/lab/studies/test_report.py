@@ -92,7 +92,7 @@ def test_every_variant_is_accounted_for(language, sentences, tmp_path) -> None:
         assert one.name in text
 
 
-def test_a_question_of_ones_own_is_the_title(tmp_path) -> None:
+def test_a_given_question_is_the_title(tmp_path) -> None:
     study = small_study(tmp_path)
     assert markdown(study, SUMMARY, "en", []).startswith("# Which norm is best?\n")
     assert markdown(study, SUMMARY, "zh", []).startswith("# 哪种 norm 最好？\n")

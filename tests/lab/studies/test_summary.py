@@ -77,7 +77,7 @@ def test_what_was_dropped_has_its_cost(tmp_path) -> None:
     assert dropped.mean is None
 
 
-def test_nothing_measured_is_no_error(tmp_path) -> None:
+def test_without_figures_a_summary_is_empty(tmp_path) -> None:
     rows = summarise(small_study(tmp_path)).rows
     assert all(row.mean is None and row.difference is None for row in rows)
     assert [row.missing for row in rows] == [2, 2]

@@ -92,7 +92,7 @@ def test_a_refused_combination_keeps_its_reason(tmp_path: Path) -> None:
         variants_of(read, {})
 
 
-def test_twins_are_no_variants(tmp_path: Path) -> None:
+def test_equal_variants_are_rejected(tmp_path: Path) -> None:
     read = reader_of(recipe_file(tmp_path))
     vary = {"model.norm": ["layernorm", '{kind = "layernorm"}', "rmsnorm"]}
     first, twin, other = without_twins(variants_of(read, vary))

@@ -44,7 +44,7 @@ def test_the_folder_has_the_adapter_alone_and_opens_as_a_plain_model(root: Path,
     assert opened.generate("To be", beams=1) == trained.generate("To be", beams=1)
 
 
-def test_checkpoints_hold_what_is_learned_and_a_run_goes_on_to_the_bit(root: Path) -> None:
+def test_checkpoints_hold_learned_weights_and_resume_to_the_bit(root: Path) -> None:
     steady = ADAPTED.replace("lr = 1e-2", 'lr = 1e-2\nschedule = "constant"')
     whole = train_text(root, "whole", steady)
     train_text(root, "parts", steady, train__steps="2")
@@ -201,7 +201,7 @@ def test_the_command_merges(root: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert not (root / "again").exists()
 
 
-def test_a_run_goes_on_beside_the_same_base_alone(root: Path) -> None:
+def test_a_run_resumes_with_the_same_base_alone(root: Path) -> None:
     steady = ADAPTED.replace("lr = 1e-2", 'lr = 1e-2\nschedule = "constant"')
     train_text(root, "parts", steady, train__steps="2")
     train_text(root, "other", LANGUAGE, train__seed="5")

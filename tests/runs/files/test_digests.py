@@ -70,7 +70,7 @@ def test_every_file_is_compared_on_demand(run: Path, name: str) -> None:
         check_digests(run)
 
 
-def test_of_what_is_not_listed_nothing_is_known(run: Path) -> None:
+def test_a_file_without_a_digest_cannot_be_verified(run: Path) -> None:
     (run / DIGESTS).write_text("{}")
     with pytest.raises(InputError, match=r"digests\.json: damaged"):
         check_digest(run / "model.safetensors")
@@ -84,7 +84,7 @@ def test_of_what_is_not_listed_nothing_is_known(run: Path) -> None:
     assert check_digests(run) == 3
 
 
-def test_a_run_that_goes_on_has_those_of_its_new_end(tmp_path: Path) -> None:
+def test_a_resumed_run_has_the_digests_of_its_new_end(tmp_path: Path) -> None:
     run = train_tiny(tmp_path, "language")
     before = (run / DIGESTS).read_text()
 

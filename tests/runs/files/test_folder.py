@@ -127,7 +127,7 @@ def test_a_run_of_the_first_version_opens(copied: Path) -> None:
     assert Run.open(copied, override).recipe.model.layer_pattern == (LayerConfig(),)
 
 
-def test_what_is_no_run(tmp_path: Path, copied: Path) -> None:
+def test_other_folders_are_rejected(tmp_path: Path, copied: Path) -> None:
     assert "no such folder" in refusal(tmp_path / "nothing" / "here")
     assert "a file, not a run folder" in refusal(copied / "config.json")
     assert refusal(tmp_path / "copide").endswith("Did you mean 'copied'?")
@@ -225,7 +225,7 @@ def test_it_is_read_as_it_was(interval: Interval | None, tmp_path: Path) -> None
     assert not (tmp_path / "other").exists()
 
 
-def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
+def test_missing_or_damaged_files_are_named(tmp_path: Path) -> None:
     recipe = read_recipe(write(tmp_path))
     with pytest.raises(InputError, match=r"scaling.json: missing: the folder is damaged"):
         read_scaling(tmp_path, recipe)

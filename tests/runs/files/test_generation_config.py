@@ -27,7 +27,7 @@ def asked(
     return decoding_of(folder, writes, size)
 
 
-def test_what_is_said_of_beams(tmp_path: Path) -> None:
+def test_settings_of_beam_search(tmp_path: Path) -> None:
     found = asked(tmp_path, {"num_beams": 4, "no_repeat_ngram_size": 3, "temperature": 1.0})
     assert BEAM.items() <= found.items()
     assert (found["beams"], found["length_penalty"], found["early_stopping"]) == (4, 1.0, False)
@@ -38,7 +38,7 @@ def test_what_is_said_of_beams(tmp_path: Path) -> None:
         assert (found["early_stopping"], found["length_penalty"]) == (stopping, -0.5)
 
 
-def test_what_is_said_of_samples(tmp_path: Path) -> None:
+def test_settings_of_sampling(tmp_path: Path) -> None:
     found = asked(tmp_path, {"do_sample": True, "temperature": 0.6, "top_p": 0.9})
     assert (found["kind"], found["temperature"], found["top_p"]) == ("sample", 0.6, 0.9)
     assert found["top_k"] == 50, "as theirs where nothing is said"
@@ -46,7 +46,7 @@ def test_what_is_said_of_samples(tmp_path: Path) -> None:
     assert asked(tmp_path, {"do_sample": True, "top_k": 7})["top_k"] == 7
 
 
-def test_what_is_left_open_stays_as_it_is_here(tmp_path: Path) -> None:
+def test_absent_settings_keep_our_defaults(tmp_path: Path) -> None:
     ids = {"eos_token_id": [1, 2], "bos_token_id": 0, "transformers_version": "5.0.0"}
     assert asked(tmp_path, {**ids, "top_k": 50}) is None
     assert asked(tmp_path, {**ids, "do_sample": False})["kind"] == "greedy"
@@ -95,7 +95,7 @@ FORMS = {"normaliser": "length", "width": "constant", "unfinished": "ranked"}
     ],
     ids=str,
 )
-def test_what_is_written_reads_back_equal(decoding: DecodingConfig, tmp_path: Path) -> None:
+def test_round_trips(decoding: DecodingConfig, tmp_path: Path) -> None:
     keys = keys_of(decoding, "target")
     found = asked(tmp_path, keys, writes="target")
     assert TypeAdapter(DecodingConfig).validate_python(found) == decoding
@@ -111,7 +111,7 @@ def test_a_seed_has_no_key_and_other_forms_have_none_either() -> None:
     assert keys_of(BeamConfig(n_best=2, **FORMS), "target") is None  # type: ignore[arg-type]
 
 
-def test_what_is_not_followed_is_named_once(tmp_path: Path) -> None:
+def test_ignored_settings_are_named_once(tmp_path: Path) -> None:
     keys = {"typical_p": 0, "num_beam_groups": 1, "stop_strings": ["x"], "new_key": 3}
     with pytest.warns(IgnoredSettings) as caught:
         asked(tmp_path, {**keys, "bad_words_ids": [[1], [2, 3]], "unused": None})

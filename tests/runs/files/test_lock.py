@@ -65,7 +65,7 @@ def test_a_process_may_take_it_again_and_leaves_nothing_behind(tmp_path: Path) -
     assert [file.name for file in folder.iterdir()] == ["journal"]
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "r").touch()
     with pytest.raises(InputError, match="is a file"), locked(tmp_path / "r"):
         pass

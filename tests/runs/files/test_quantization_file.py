@@ -28,9 +28,7 @@ from addnorm.runs.files.quantization_file import (
         (Int4Config(rounding="gptq", group_size=64), "int4 gptq by 64"),
     ],
 )
-def test_what_is_written_is_read(
-    scheme: Int8Config | Int4Config, label: str, tmp_path: Path
-) -> None:
+def test_round_trips(scheme: Int8Config | Int4Config, label: str, tmp_path: Path) -> None:
     facts = Quantization(scheme=scheme, kept=("head",), examples=3, source="runs/my")
     write_quantization(tmp_path, facts)
     assert read_quantization(tmp_path) == facts

@@ -28,7 +28,7 @@ def weights(
     return [*load_file(folder / "run" / "model.safetensors").values()]
 
 
-def test_a_run_that_goes_on_is_equal_to_the_bit_whatever_is_measured_now(tmp_path: Path) -> None:
+def test_a_resumed_run_is_equal_to_the_bit_whatever_is_measured_now(tmp_path: Path) -> None:
     for name in ("whole", "parts", "other"):
         (tmp_path / name).mkdir()
     whole = weights(tmp_path / "whole", kernels=TORCH, steps=4)
@@ -59,7 +59,7 @@ def test_what_the_run_began_with_is_used(tmp_path: Path) -> None:
     assert said(console) == ""
 
 
-def test_what_is_left_of_another_run_decides_nothing(
+def test_files_left_by_another_run_have_no_effect(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a checkpoint a run is new, so this machine or `ADDNORM_KERNELS` chooses."""
@@ -85,7 +85,9 @@ def test_a_run_of_an_earlier_version_keeps_what_there_was(tmp_path: Path) -> Non
     assert '"product": "onednn"' in (run / FILE).read_text()
 
 
-def test_every_move_is_said_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_change_of_machine_is_reported_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with use_choices(ONEDNN):
         run = train_tiny(tmp_path, "language")
     file, here = run / FILE, machine.this_machine()

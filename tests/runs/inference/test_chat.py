@@ -52,7 +52,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_it_is_trained_goes_on_to_the_bit_and_counts_answers_alone(root: Path) -> None:
+def test_chat_training_resumes_to_the_bit_and_counts_answers_alone(root: Path) -> None:
     whole = train_text(root, "whole", RECIPE)
     train_text(root, "parts", RECIPE, train__steps="2")
     steady = RECIPE.replace("[train]\n", '[train]\nschedule = "constant"\n')
@@ -104,7 +104,7 @@ def test_a_text_is_a_user_s_message(root: Path, capsys: pytest.CaptureFixture[st
         run.chat([])
 
 
-def test_a_run_goes_on_with_the_template_it_began_with(root: Path) -> None:
+def test_a_run_resumes_with_its_first_template(root: Path) -> None:
     template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{{ eos_token }}{% endfor %}"
     template += "{% if add_generation_prompt %}[assistant]{% endif %}"
     text = RECIPE.replace("valid_fraction", f"template = {json.dumps(template)}\nvalid_fraction")

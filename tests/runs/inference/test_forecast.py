@@ -138,7 +138,7 @@ def test_a_forecast_is_a_call_of_the_model(run: Run) -> None:
     assert_close(found.past.T, past)
 
 
-def test_going_on_ends_where_one_go_would(tmp_path: Path) -> None:
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
     file = write(tmp_path)
     file.write_text(file.read_text().replace("epochs = 6", "steps = 8\nsave_every = 4"))
 
@@ -218,7 +218,7 @@ def test_a_mistake_in_a_recipe_is_named(case: str, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_holes_outside_what_is_read_are_no_matter(run: Run, tmp_path: Path) -> None:
+def test_holes_outside_the_look_back_are_accepted(run: Run, tmp_path: Path) -> None:
     (tmp_path / "s.csv").write_text("\n".join([waves()[0], *waves()[1:20], *waves()[25:80]]) + "\n")
     overrides = {"data.missing": "leave_out"}
     lenient = Run.open(folder_of(run), overrides)

@@ -72,7 +72,9 @@ def test_scores_are_those_of_a_plain_loop(runs: dict[str, Run], name: str) -> No
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_going_on_ends_where_one_go_would(runs: dict[str, Run], folder: Path, name: str) -> None:
+def test_resumed_training_equals_uninterrupted_training(
+    runs: dict[str, Run], folder: Path, name: str
+) -> None:
     recipe = read_recipe(folder / f"{name}.toml", {"data.root": f'"{folder}"'})
     broken = folder / f"{name}-broken"
     train_run(recipe, broken, resume=False, console=quiet(), until=2)

@@ -154,7 +154,7 @@ def test_a_bad_file_is_named_or_left_out(run: Run, tmp_path: Path) -> None:
     ]
 
 
-def test_going_on_ends_where_one_go_would(tmp_path: Path) -> None:
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
     file = write(tmp_path)
     file.write_text(file.read_text().replace("epochs = 15", "steps = 12\nsave_every = 6"))
 

@@ -161,7 +161,7 @@ def test_lower_case_and_a_prompt(minilm: Path, tmp_path: Path) -> None:
         ([{"type": "my.Transformer"}, {"type": "my.Pooling"}], "my.Transformer is custom code"),
     ],
 )
-def test_what_is_not_followed_is_refused(modules: Any, message: str, tmp_path: Path) -> None:
+def test_unsupported_settings_are_rejected(modules: Any, message: str, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text(json.dumps(modules))
     with pytest.raises(InputError, match=message):
         SentenceVectors.of(tmp_path)
@@ -325,7 +325,7 @@ def test_no_text_is_longer_than_the_positions(minilm: Path, tmp_path: Path) -> N
         ("tokenizer_config.json", {"truncation_side": "middle"}, "truncation_side"),
     ],
 )
-def test_what_is_not_accounted_for_is_refused(
+def test_unaccounted_settings_are_rejected(
     file: str, change: dict[str, Any], message: str, minilm: Path, tmp_path: Path
 ) -> None:
     folder = with_dense(minilm, tmp_path)

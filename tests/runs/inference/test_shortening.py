@@ -138,7 +138,7 @@ def test_evaluate_is_what_the_answers_make_of_whole_texts(tmp_path: Path, name: 
 
 
 @pytest.mark.long
-def test_vectors_and_looks_are_of_what_is_read(tmp_path: Path) -> None:
+def test_vectors_and_inspection_are_of_the_shortened_text(tmp_path: Path) -> None:
     """A long text is its beginning; one that fits is no reason for a warning."""
     long, short = "w1 w2 w3 w4 w5 w6 w7 w8 w9", "w1 w2 w3 w4 w5 w6"
     run = learnt("classes")

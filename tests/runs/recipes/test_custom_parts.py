@@ -82,7 +82,7 @@ def test_a_run_resumes_with_the_import_of_its_recipe(run: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["run", "here", "package"])
-def test_what_is_only_read_imports_nothing(
+def test_reading_a_recipe_imports_nothing(
     where: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A module of the right name beside the run, in the current folder, and on the path."""
@@ -214,14 +214,14 @@ def test_a_mistake_is_one_message_with_its_line(case: str, tmp_path: Path) -> No
     assert "\n" not in said
 
 
-def test_a_mistake_inside_of_a_module_keeps_its_traceback(tmp_path: Path) -> None:
+def test_an_error_in_an_imported_module_keeps_its_traceback(tmp_path: Path) -> None:
     (tmp_path / "own_norms.py").write_text("def (:\n")
     with pytest.raises(SyntaxError):
         read_recipe(own_recipe(tmp_path, "model.norm", NORM, imports=IMPORT), import_parts=True)
     assert "own_norms" not in sys.modules
 
 
-def test_a_deep_file_is_no_fault(tmp_path: Path) -> None:
+def test_a_deeply_nested_file_is_accepted(tmp_path: Path) -> None:
     tree: dict[str, Any] = {}
     for _ in range(100_000):
         tree = {"a": tree}

@@ -157,7 +157,7 @@ def test_an_end_in_the_middle_is_on_the_last_line(tmp_path: Path) -> None:
     assert message(tmp_path / "r.toml").startswith(f"{tmp_path}/r.toml:3: not valid TOML")
 
 
-def test_files_that_are_no_recipes(tmp_path: Path) -> None:
+def test_files_that_are_not_recipes(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_bytes(b"[data]\n# \xff\n")
     assert message(tmp_path / "recipe.toml").startswith(f"{tmp_path}/recipe.toml:2: ")
     assert "Did you mean 'recipe.toml'?" in message(tmp_path / "recip.toml")
@@ -208,7 +208,7 @@ def test_rare_tokens_are_not_adjusted(tmp_path: Path) -> None:
         read_recipe(write_recipe(tmp_path, "classification"), teacher)
 
 
-def test_r_drop_is_beside_cross_entropy(tmp_path: Path) -> None:
+def test_r_drop_needs_cross_entropy(tmp_path: Path) -> None:
     teacher = {"train.r_drop": "2", "train.distillation": '{teacher = "runs/big"}'}
     with pytest.raises(InputError, match="r_drop goes with cross_entropy: leave it out with dist"):
         read_recipe(write_recipe(tmp_path, "classification"), teacher)
@@ -216,7 +216,7 @@ def test_r_drop_is_beside_cross_entropy(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["r_drop", "label_smoothing"])
 @pytest.mark.parametrize("task", ["multi_label", "regression"])
-def test_what_is_for_classes_is_refused_for_others_before_a_run_begins(
+def test_settings_for_classes_are_rejected_for_other_targets(
     field: str, task: str, tmp_path: Path
 ) -> None:
     plain = read_recipe(file := write_recipe(tmp_path, task))

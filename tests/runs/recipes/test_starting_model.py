@@ -91,7 +91,7 @@ def test_a_run_that_began_elsewhere_stands_alone(
         assert torch.equal(again.weights[name], weight)
 
 
-def test_another_head_is_new_and_said_to_be(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_another_head_is_new_and_reported(folders: tuple[Path, Path], tmp_path: Path) -> None:
     file = write_recipe(tmp_path, "classification")
     file.write_text(without(file.read_text(), "tokenizer"))
     recipe = read_recipe(file, {"train.start": str(folders[0])})

@@ -85,7 +85,7 @@ def test_weights_that_are_not_finite_are_named(run_of: RunOf, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("recover", [0, 2])
-def test_what_was_measured_stays_beside_it(recover: int, run_of: RunOf, tmp_path: Path) -> None:
+def test_scores_are_saved_with_the_run(recover: int, run_of: RunOf, tmp_path: Path) -> None:
     report = pruned(run_of("language"), tmp_path / "out", heads=0.5, recover=recover)
     lines = [json.loads(one) for one in (tmp_path / "out/metrics.jsonl").read_text().splitlines()]
     [line] = [one for one in lines if "valid_loss" in one]
@@ -130,7 +130,7 @@ def test_a_refusal_writes_nothing(
     assert not [*(tmp_path / "out").glob("*.*")]
 
 
-def test_what_is_there_stays(run_of: RunOf, tmp_path: Path) -> None:
+def test_existing_files_stay(run_of: RunOf, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(InputError, match="something is there already"):
         pruned(run_of("language"), tmp_path, heads=0.5)

@@ -75,7 +75,7 @@ def test_a_folder_that_opens_as_it_was_written(
     assert again.quantization == opened.quantization
 
 
-def test_it_is_said_what_it_is_made_of(run_of: RunOf, tmp_path: Path) -> None:
+def test_quantization_file_names_scheme_source_and_layers(run_of: RunOf, tmp_path: Path) -> None:
     run = quantized(run_of("language"), tmp_path / "out", keep=("head",), keep_worst=1)
     facts = run.quantization
     assert facts is not None
@@ -86,7 +86,7 @@ def test_it_is_said_what_it_is_made_of(run_of: RunOf, tmp_path: Path) -> None:
     assert len(facts.kept) == 3
 
 
-def test_what_was_measured_stays_beside_it(run_of: RunOf, tmp_path: Path) -> None:
+def test_scores_are_saved_with_the_run(run_of: RunOf, tmp_path: Path) -> None:
     report = quantize_run(Run.open(run_of("language")), tmp_path / "out", Int8Config())
     [_, facts] = compare([run_of("language"), tmp_path / "out"]).runs
     scores = {k: v for k, v in report.models["int8"].scores.items() if k != "examples"}
@@ -175,7 +175,9 @@ def small(run_of: RunOf, tmp_path: Path) -> Path:
     return tmp_path / "small"
 
 
-def test_what_takes_a_float_model_says_so(small: Path, run_of: RunOf, tmp_path: Path) -> None:
+def test_operations_on_float_models_reject_a_quantised_one(
+    small: Path, run_of: RunOf, tmp_path: Path
+) -> None:
     run = Run.open(small)
     with pytest.raises(
         InputError,
@@ -216,7 +218,7 @@ def test_a_folder_whose_scheme_was_changed(damage: str, small: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("bits", "kind"), [(8, "Q8_0"), (4, "Q4_0")])
-def test_gguf_has_the_same_whole_numbers(bits: int, kind: str, tmp_path: Path) -> None:
+def test_gguf_has_the_same_integers(bits: int, kind: str, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     (tmp_path / "run").mkdir()
     parts = GPT2_PARTS | {
@@ -237,7 +239,7 @@ def test_gguf_has_the_same_whole_numbers(bits: int, kind: str, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_ctranslate2_has_the_same_whole_numbers(run_of: RunOf, tmp_path: Path) -> None:
+def test_ctranslate2_has_the_same_integers(run_of: RunOf, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     folder = run_of("translation")
     run = quantized(folder, tmp_path / "small", scheme=Int8Config())

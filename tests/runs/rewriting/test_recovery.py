@@ -138,7 +138,7 @@ def test_a_teacher_that_is_asked_for_teaches_recovery(root: Path, tmp_path: Path
     assert told.hidden_states is not None
 
 
-def test_recovery_keeps_what_is_given_and_no_tail_of_a_longer_schedule() -> None:
+def test_recovery_keeps_given_settings_and_no_tail_of_a_longer_schedule() -> None:
     train = TrainConfig(steps=100, lr=1.0, schedule_steps=50, patience=None, average=2)
     kept = recovery(train, 10, {})
     assert (kept.steps, kept.lr, kept.schedule_steps, kept.average) == (10, 0.1, None, 0)

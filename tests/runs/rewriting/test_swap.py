@@ -80,7 +80,7 @@ def test_the_same_function_has_the_same_loss(gpt: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_grouped_heads_cost_something_and_it_is_said(gpt: Path, tmp_path: Path) -> None:
+def test_grouped_heads_change_the_loss_and_it_is_reported(gpt: Path, tmp_path: Path) -> None:
     console = quiet()
     wanted = SwapOptions(sets=("attention.n_kv_heads=1",), split="test")
     done = swap_run(Run.open(gpt), tmp_path / "out", wanted, console=console)
@@ -261,7 +261,7 @@ def test_data_that_are_gone_and_splits_that_are_not_there(gpt: Path, tmp_path: P
     assert not (tmp_path / "r").exists()
 
 
-def test_what_is_refused_writes_nothing(gpt: Path, tmp_path: Path) -> None:
+def test_a_rejected_swap_writes_nothing(gpt: Path, tmp_path: Path) -> None:
     out = tmp_path / "r"
     for sets, wanted, expected in [
         ((), {}, "nothing to change"),

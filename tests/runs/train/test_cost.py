@@ -66,7 +66,7 @@ def test_activation_checkpointing_takes_less(tmp_path: Path) -> None:
     assert counted(setup_of(tmp_path, **blocks), values=False).peak < 0.85 * usual.peak
 
 
-def test_accumulation_has_gradients_beside_activations(tmp_path: Path) -> None:
+def test_accumulation_holds_gradients_and_activations(tmp_path: Path) -> None:
     one = counted(setup_of(tmp_path), values=False)
     two = counted(setup_of(tmp_path, **{"train.accumulate": "2"}), values=False)
     assert two.peak > one.peak
@@ -115,7 +115,7 @@ def test_memory_of_an_unknown_size_is_enough() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_what_is_counted(precision: str, tmp_path: Path) -> None:
+def test_an_estimate_counts_parameters_tokens_and_steps(precision: str, tmp_path: Path) -> None:
     file = write_recipe(tmp_path, "language")
     overrides = {
         "train.accumulate": "3",

@@ -36,12 +36,12 @@ TOLD: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize("settings", QUIET, ids=str)
-def test_nothing_is_said_of_what_acts(settings: dict[str, Any]) -> None:
+def test_no_warning_for_settings_that_act(settings: dict[str, Any]) -> None:
     assert [*settings_without_effect(TrainConfig(**settings), 10, validates=True)] == []
 
 
 @pytest.mark.parametrize(("settings", "message"), TOLD, ids=str)
-def test_what_cannot_act_is_said_once(settings: dict[str, Any], message: str) -> None:
+def test_settings_that_cannot_act_give_one_warning(settings: dict[str, Any], message: str) -> None:
     [found] = settings_without_effect(TrainConfig(**settings), 10, validates=True)
     assert found.startswith("train.")
     assert message in found

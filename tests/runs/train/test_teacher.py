@@ -52,7 +52,7 @@ def student(text: str) -> str:
 
 
 @pytest.mark.parametrize("text", [LANGUAGE, TRANSLATION, CLASSIFICATION], ids=["lm", "mt", "class"])
-def test_a_student_of_other_sizes_learns_and_goes_on_to_the_bit(root: Path, text: str) -> None:
+def test_a_student_of_other_sizes_learns_and_resumes_to_the_bit(root: Path, text: str) -> None:
     train_text(root, "teacher", text)
     steady = student(text).replace("[train]\n", '[train]\nschedule = "constant"\n')
     steady = steady.replace("epochs = 2", "steps = 4\nsave_every = 2").replace(
@@ -81,7 +81,7 @@ INSIDE = (
 
 
 @pytest.mark.parametrize("text", [LANGUAGE, TRANSLATION, CLASSIFICATION], ids=["lm", "mt", "class"])
-def test_layers_learn_from_layers_and_go_on_to_the_bit(root: Path, text: str) -> None:
+def test_layers_learn_from_layers_and_resume_to_the_bit(root: Path, text: str) -> None:
     train_text(root, "teacher", text)
     steady = student(text).replace("[train]\n", '[train]\nschedule = "constant"\n')
     steady = steady.replace("epochs = 2", "steps = 4\nsave_every = 2")
@@ -145,7 +145,7 @@ class Fixed(torch.nn.Module):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("weight", [0.3, 1.0])
-def test_the_loss_is_the_one_that_is_said(weight: float, smoothing: float) -> None:
+def test_the_loss_is_the_weighted_sum_of_its_definition(weight: float, smoothing: float) -> None:
     torch.manual_seed(0)
     ours, theirs = (torch.randn(2, 5, 7, dtype=torch.float64) for _ in range(2))
     targets = torch.tensor([[1, 2, -100, 4, 6], [0, -100, 3, 3, 5]])
@@ -176,7 +176,7 @@ def test_other_tokens_are_named(root: Path) -> None:
     assert same.task == "translation"
 
 
-def test_a_crf_is_no_teacher_of_single_tags(root: Path) -> None:
+def test_a_crf_is_rejected_as_teacher_of_single_tags(root: Path) -> None:
     train_text(root, "teacher", TAGGING.replace('"tagging"', '"crf"'))
     with pytest.raises(InputError, match="teacher: a head such as crf gives its outputs together"):
         train_text(root, "other", student(TAGGING))
@@ -251,7 +251,7 @@ def test_sequences_are_the_teacher_s_translations(root: Path) -> None:
 
 
 @pytest.mark.long
-def test_half_of_them_are_gone_on_with(root: Path) -> None:
+def test_half_written_sequences_resume(root: Path) -> None:
     with_recipes(root)
     assert status(COMMAND) == 0
     whole = (root / "out" / "sequences.txt").read_bytes()
@@ -340,7 +340,7 @@ def test_killed_while_writing_it_ends_the_same(root: Path) -> None:
     assert (root / "again" / "sequences.txt").read_bytes() == first
 
 
-def test_a_run_goes_on_with_the_same_teacher_alone(root: Path) -> None:
+def test_a_run_resumes_with_the_same_teacher_alone(root: Path) -> None:
     train_text(root, "teacher", LANGUAGE)
     steady = student(LANGUAGE).replace("[train]\n", '[train]\nschedule = "constant"\n')
     train_text(root, "parts", steady, train__steps="2")

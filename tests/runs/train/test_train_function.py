@@ -133,7 +133,7 @@ def test_images_have_no_tokenizer() -> None:
         ({"steps": 1, "tokenizer": "char", "precision": "float61"}, "Did you mean 'float16'?"),
     ],
 )
-def test_mistakes_name_what_is_nearest(options: dict[str, Any], said: str) -> None:
+def test_errors_name_the_nearest_valid_value(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
         train(DecoderConfig(**SMALL), text([PLAY]), progress=False, **options)
     assert said in str(caught.value)

@@ -34,7 +34,7 @@ def test_what_was_left_out_is_told(tmp_path: Path) -> None:
     assert f"{tmp_path}/train.de:19" in said(console)
 
 
-def test_a_path_with_brackets_is_no_markup(tmp_path: Path) -> None:
+def test_a_path_with_brackets_is_not_markup(tmp_path: Path) -> None:
     console, folder = quiet(), tmp_path / "[bold] [red]x"
     folder.mkdir()
     recipe = read_recipe(write_recipe(folder, "translation"))
@@ -57,7 +57,7 @@ def test_the_folder_may_not_be_a_file(tmp_path: Path) -> None:
     assert "is a file" in refusal(file, file)
 
 
-def test_going_on_ends_where_one_go_would(tmp_path: Path) -> None:
+def test_resumed_training_equals_uninterrupted_training(tmp_path: Path) -> None:
     """Two steps, then two more: the weights are those of four; what changed is told and kept."""
     for name in ("whole", "parts"):
         (tmp_path / name).mkdir()
@@ -85,9 +85,7 @@ def test_going_on_ends_where_one_go_would(tmp_path: Path) -> None:
         ("train.batching.tokens", "99", "train.batching.tokens is 64 there and 99 here"),
     ],
 )
-def test_another_run_is_not_gone_on_with(
-    field: str, value: str, expected: str, run_of: RunOf
-) -> None:
+def test_another_run_is_not_resumed(field: str, value: str, expected: str, run_of: RunOf) -> None:
     run = run_of("translation")
     before = (run / "config.json").read_bytes()
     file = run.parent / "translation.toml"
@@ -95,7 +93,7 @@ def test_another_run_is_not_gone_on_with(
     assert (run / "config.json").read_bytes() == before
 
 
-def test_going_on_with_nothing_begins_and_says_so(tmp_path: Path) -> None:
+def test_resuming_without_a_run_begins_one_and_reports_it(tmp_path: Path) -> None:
     console = quiet()
     recipe = read_recipe(write_recipe(tmp_path, "classification"))
     train_run(recipe, tmp_path / "new", resume=True, console=console)
@@ -103,7 +101,7 @@ def test_going_on_with_nothing_begins_and_says_so(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "model.safetensors").exists()
 
 
-def test_going_on_takes_the_runs_own_tokenizer(
+def test_resuming_takes_the_tokenizer_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = train_tiny(tmp_path, "translation")
@@ -114,7 +112,7 @@ def test_going_on_takes_the_runs_own_tokenizer(
     assert (run / "tokenizer.json").read_bytes() == before
 
 
-def test_a_damaged_run_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_damaged_run_is_not_resumed(tmp_path: Path) -> None:
     run = train_tiny(tmp_path, "classification")
     (run / "labels.json").write_text("[")
     assert "labels.json: damaged" in refusal(tmp_path / "classification.toml", run, resume=True)

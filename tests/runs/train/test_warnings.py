@@ -159,7 +159,9 @@ def test_a_probable_mistake_gives_one_warning(
         ("classification", {"model__attention": "recurrent"}),  # sinusoidal: acts on the embeddings
     ],
 )
-def test_what_just_fits_is_no_cause(task: str, fields: dict[str, str], tmp_path: Path) -> None:
+def test_no_warning_for_data_that_just_fit(
+    task: str, fields: dict[str, str], tmp_path: Path
+) -> None:
     assert warned(write_recipe(tmp_path, task), **fields) == []
 
 
