@@ -37,6 +37,8 @@ UNMIRRORED = {
     "lazy.py": "test_front_door.py",
     "nn/paged_cache.py": "serve/engine/test_decoder.py",
     "serve/engine/sequence.py": "serve/engine/test_schedule.py",
+    "serve/engine/events.py": "serve/engine/test_engine.py",
+    "serve/engine/options.py": "serve/engine/test_choosing.py",
     "tasks/classification.py": "runs/test_evaluation.py",
     "tasks/hidden.py": "runs/test_evaluation.py",
     "tasks/language.py": "runs/test_evaluation.py",

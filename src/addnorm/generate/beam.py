@@ -1,6 +1,6 @@
 """Batched beam search with length-normalised scores."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from math import inf
@@ -141,23 +141,73 @@ def beam_search(
     hypotheses ended within the limit. Closed sentences leave the batch at once. `ends` are the end
     tokens; `rules` modify the log p of tokens. Raises `InputError` if the rules allow no token.
     """
-    logits = next_token.start(prompts)
-    limit = torch.tensor(limits, device=logits.device)
-    beams = Beams.start(len(prompts), decoding.kept, logits.device)
-    sentences = torch.arange(len(prompts), device=logits.device)
+    search = BeamSearch(next_token, prompts, decoding, limits, ends, rules)
     results: list[list[Generated]] = [[] for _ in prompts]
-    while True:
-        beams, parents = extend(beams, logits, decoding, ends, limit, rules)
-        closed = is_closed(beams, decoding, limit)
-        for i in ints(closed.nonzero()[:, 0]):
-            results[int(sentences[i])] = hypotheses(beams, i, decoding, ends)
-        still_open = (~closed).nonzero()[:, 0]
-        if len(still_open) == 0:
-            return results
-        beams, sentences, limit = beams.keep(still_open), sentences[still_open], limit[still_open]
-        rules = None if rules is None else rules.keep(still_open)
-        next_token.select(parents[still_open].flatten())
-        logits = next_token.step(beams.live[:, :, -1].flatten())
+    while search.sentences:
+        for i, best in search.advance():
+            results[i] = best
+    return results
+
+
+class BeamSearch:
+    """A `beam_search` step by step; `sentences` are the prompts that are still open.
+
+    Raises `InputError` as `beam_search` does.
+    """
+
+    def __init__(
+        self,
+        next_token: NextToken,
+        prompts: Sequence[Ids],
+        decoding: BeamConfig,
+        limits: Sequence[int],
+        ends: Ids,
+        rules: Rules | None = None,
+    ) -> None:
+        self.sentences = list(range(len(prompts)))
+        self._next_token = next_token
+        self._decoding = decoding
+        self._ends = ends
+        self._rules = rules
+        logits = next_token.start(prompts)
+        self._logits: Tensor | None = logits
+        self._limit = torch.tensor(limits, device=logits.device)
+        self._beams = Beams.start(len(prompts), decoding.kept, logits.device)
+
+    def advance(self) -> list[tuple[int, list[Generated]]]:
+        """Extend all hypotheses by a token; return the sentences that this closes, with results."""
+        logits, self._logits = self._logits, None
+        if logits is None:
+            logits = self._next_token.step(self._beams.live[:, :, -1].flatten())
+        self._beams, parents = extend(
+            self._beams, logits, self._decoding, self._ends, self._limit, self._rules
+        )
+        closed = is_closed(self._beams, self._decoding, self._limit)
+        results = [
+            (self.sentences[i], hypotheses(self._beams, i, self._decoding, self._ends))
+            for i in ints(closed.nonzero()[:, 0])
+        ]
+        self._keep((~closed).nonzero()[:, 0], parents)
+        return results
+
+    def drop(self, sentences: Container[int]) -> None:
+        """Close some sentences without results, between two steps."""
+        places = [i for i, sentence in enumerate(self.sentences) if sentence not in sentences]
+        n, width = self._beams.live.shape[:2]
+        rows = torch.arange(n * width, device=self._limit.device).view(n, width)
+        still_open = rows.new_tensor(places)
+        if self._logits is not None:
+            self._logits = self._logits[rows[still_open].flatten()]
+        self._keep(still_open, rows)
+
+    def _keep(self, still_open: Int[Tensor, " kept"], parents: Int[Tensor, "batch beams"]) -> None:
+        """Keep these sentences, whose hypotheses extend the given rows."""
+        self.sentences = [self.sentences[i] for i in ints(still_open)]
+        if not self.sentences:
+            return
+        self._beams, self._limit = self._beams.keep(still_open), self._limit[still_open]
+        self._rules = None if self._rules is None else self._rules.keep(still_open)
+        self._next_token.select(parents[still_open].flatten())
 
 
 def extend(

@@ -117,37 +117,69 @@ class Rules:
         Each text has the same number of rows. Forbidden tokens get -inf, forced tokens 0. Raises
         `InputError` for a rule about a token outside the vocabulary.
         """
-        self._check(scores.shape[-1])
         each, n = len(written) // len(self.before), written.shape[1]
         before = self.before.to(written.device).repeat_interleave(each, 0)
         history = torch.cat([before, written], dim=1)
-        scores = repetition_penalised(scores, history, self.config.repetition_penalty)
-        if self.config.no_repeat_ngram_size:
-            repeated = ngrams_repeated(history, self.config.no_repeat_ngram_size, scores.shape[-1])
-            scores = scores.masked_fill(repeated, -inf)
-        length = (history != NOTHING).sum(1)
-        short = (length < self.config.min_length) | (n < self.config.min_new_tokens)
-        scores = _without(scores, self.ends, short)
-        no_prompt = length - n == 1  # only a start token
-        first, last = self.config.forced_bos_token_id, self.config.forced_eos_token_id
-        if first is not None:
-            scores = _forced(scores, first, no_prompt & (n == 0))
-        if last is not None:
-            limits = self.limits.to(written.device).repeat_interleave(each)
-            scores = _forced(scores, last, limits == n + 1)
-        scores = _without(scores, self.config.suppress_tokens, torch.ones_like(no_prompt))
-        begins = no_prompt.long() * (first is not None)  # a forced token comes before the first
-        scores = _without(scores, self.config.begin_suppress_tokens, begins == n)
-        if not self.config.renormalize_logits:
-            return scores
-        return scores.log_softmax(-1).masked_fill(scores == -inf, -inf)
+        progress = Progress(
+            length=(history != NOTHING).sum(1),
+            new=torch.full((len(written),), n, device=written.device),
+            limits=self.limits.to(written.device).repeat_interleave(each),
+        )
+        return constrained(scores, self.config, self.ends, history, progress)
 
-    def _check(self, vocab: int) -> None:
-        config = self.config
-        forced = (config.forced_bos_token_id, config.forced_eos_token_id)
-        for i in (*config.suppress_tokens, *config.begin_suppress_tokens, *forced):
-            if i is not None and i >= vocab:
-                raise InputError(f"a rule names the token {i}: this model writes 0 to {vocab - 1}")
+
+@dataclass(frozen=True)
+class Progress:
+    """How far each text is: all its tokens, those that are new, and the most new ones it may get.
+
+    A prompt counts towards `length`, as the start of a translation does.
+    """
+
+    length: Int[Tensor, " rows"]
+    new: Int[Tensor, " rows"]
+    limits: Int[Tensor, " rows"]
+
+
+def constrained(
+    scores: Scores,
+    config: RulesConfig,
+    ends: Sequence[int],
+    history: Int[Tensor, "rows seq"],
+    progress: Progress,
+) -> Scores:
+    """Apply the rules to the next-token scores of texts with this history, padded with -1.
+
+    Forbidden tokens get -inf, forced tokens 0. Raises `InputError` for a rule about a token outside
+    the vocabulary.
+    """
+    check_rules(config, scores.shape[-1])
+    scores = repetition_penalised(scores, history, config.repetition_penalty)
+    if config.no_repeat_ngram_size:
+        repeated = ngrams_repeated(history, config.no_repeat_ngram_size, scores.shape[-1])
+        scores = scores.masked_fill(repeated, -inf)
+    length, new = progress.length, progress.new
+    short = (length < config.min_length) | (new < config.min_new_tokens)
+    scores = _without(scores, ends, short)
+    no_prompt = length - new == 1  # only a start token
+    first, last = config.forced_bos_token_id, config.forced_eos_token_id
+    if first is not None:
+        scores = _forced(scores, first, no_prompt & (new == 0))
+    if last is not None:
+        scores = _forced(scores, last, progress.limits == new + 1)
+    scores = _without(scores, config.suppress_tokens, torch.ones_like(no_prompt))
+    begins = no_prompt.long() * (first is not None)  # a forced token comes before the first
+    scores = _without(scores, config.begin_suppress_tokens, begins == new)
+    if not config.renormalize_logits:
+        return scores
+    return scores.log_softmax(-1).masked_fill(scores == -inf, -inf)
+
+
+def check_rules(config: RulesConfig, vocab: int) -> None:
+    """Raise `InputError` for a rule about a token outside the vocabulary."""
+    forced = (config.forced_bos_token_id, config.forced_eos_token_id)
+    for i in (*config.suppress_tokens, *config.begin_suppress_tokens, *forced):
+        if i is not None and i >= vocab:
+            raise InputError(f"a rule names the token {i}: this model writes 0 to {vocab - 1}")
 
 
 def repetition_penalised(

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from addnorm.generate.next_token import check_writes, checked, device_of, evaluating
+from addnorm.generate.next_token import check_writes, device_of, evaluating
 from addnorm.models import DecoderModel
-from addnorm.models.step import DecoderState, decoder_step
+from addnorm.models.step import EVERY, LAST, DecoderState, decoder_step
 from addnorm.nn.cache import KVCache
 from addnorm.nn.paged_cache import GatheredCache, PagedBuffer, Slots
 from addnorm.serve.engine.pages import Copy, PagePool
@@ -35,13 +35,17 @@ class PagedDecoder:
         self._device = device_of(model)
 
     @torch.inference_mode()
-    def compute(self, step: Step) -> Float[Tensor, "rows vocab"]:
-        """The logits after the last token read of each sequence: of `decode`, then of `chunk`."""
+    def compute(self, step: Step, *, every: bool = False) -> Float[Tensor, "rows vocab"]:
+        """The logits after the last token read of each sequence: of `decode`, then of `chunk`.
+
+        With `every`, those after every token of the chunk, in their order. A row may hold NaN.
+        """
         self._copy(step.copies)
         groups = [[(sequence, 1) for sequence in step.decode]]
         if step.chunk is not None:
             groups.append([step.chunk])
-        return torch.cat([self._logits(parts) for parts in groups if parts])
+        positions = EVERY if every else LAST
+        return torch.cat([self._logits(parts, positions) for parts in groups if parts])
 
     def _copy(self, copies: Items[Copy]) -> None:
         if not copies:
@@ -56,7 +60,7 @@ class PagedDecoder:
         for buffer in self._buffers:
             buffer.copy(source, target)
 
-    def _logits(self, parts: Items[Part]) -> Float[Tensor, "rows vocab"]:
+    def _logits(self, parts: Items[Part], positions: slice) -> Float[Tensor, "rows vocab"]:
         slots, valid = self._slots(parts)
         new = slots.written.shape[1]
         tokens = torch.tensor([s.tokens[s.computed : s.computed + new] for s, _ in parts])
@@ -64,8 +68,8 @@ class PagedDecoder:
         cache = KVCache(layers, length=slots.past.shape[1])
         with evaluating(self.model):
             state = DecoderState(cache=cache, valid=valid)
-            logits, _ = decoder_step(self.model, tokens.to(self._device), state)
-        return checked(logits[:, -1])
+            logits, _ = decoder_step(self.model, tokens.to(self._device), state, positions)
+        return logits.flatten(0, 1).float()
 
     def _slots(self, parts: Items[Part]) -> tuple[Slots, Bool[Tensor, "rows so_far"] | None]:
         """The slots of the texts, and which of them are real; None if all are.

@@ -106,7 +106,7 @@ class Schedule:
         Raises `TooLarge` for one that the pages or rows never hold, `QueueFull` if too many wait.
         """
         capacity = self.pool.n_pages * self.pool.page_size
-        if len(request.prompt) + request.limit - 1 > capacity:
+        if len(request.prompt) + max(request.limit, 1) - 1 > capacity:
             raise TooLarge(
                 f"{len(request.prompt)} tokens and {request.limit} new ones: the memory holds at "
                 f"most {capacity + 1} together"
@@ -134,9 +134,33 @@ class Schedule:
         self._queue = [place for place in self._queue if place.sequence is not sequence]
         self._ends.append(self._clock())
 
-    def cancel(self, name: str) -> list[Sequence]:
-        """End all sequences of a request; return them."""
-        return self._end_all(lambda request: request.name == name, "cancelled")
+    def cancel(self, name: str, index: int | None = None) -> list[Sequence]:
+        """End all sequences of a request, or the one of this index; return them."""
+        if index is None:
+            return self._end_all(lambda request: request.name == name, "cancelled")
+        for place in (*self._running, *self._queue):
+            if place.sequence.request.name == name:
+                for sequence in (place.sequence, *place.sequence.forks):
+                    if sequence.index == index:
+                        self._withdraw(place, sequence)
+                        return [sequence]
+        return []
+
+    def _withdraw(self, place: _Place, sequence: Sequence) -> None:
+        """End one sequence of a place; the prompt of its forks is computed all the same."""
+        first = place.sequence
+        if not first.forks:
+            self.end(first, "cancelled")
+            return
+        sequence.ended = "cancelled"
+        if sequence is not first:
+            first.forks.remove(sequence)
+            return
+        heir = first.forks.pop(0)
+        heir.forks, first.forks = first.forks, []
+        heir.table, first.table = first.table, heir.table
+        heir.computed, heir.digests, heir.cached = first.computed, first.digests, first.cached
+        place.sequence = heir
 
     def expire(self) -> list[Sequence]:
         """End all sequences of requests whose deadline has passed; return them."""
@@ -231,6 +255,8 @@ class Schedule:
             return None
         sequence.table = PageTable(self.pool, self._shared(sequence))
         sequence.computed = sequence.table.length
+        if not sequence.written:
+            sequence.cached = sequence.computed
         needed = sequence.table.needed(sequence.missing) + len(self._running)
         if needed > self.pool.available:
             sequence.table.clear()
@@ -243,7 +269,7 @@ class Schedule:
     def _shared(self, sequence: Sequence) -> list[int]:
         """The pages of a beginning that is in the cache, at most all tokens but the last."""
         pages: list[int] = []
-        if not self.limits.shares:
+        if not (self.limits.shares and sequence.request.shares):
             return pages
         size, salt = self.pool.page_size, sequence.request.salt
         for end in range(size, len(sequence.tokens), size):
@@ -261,7 +287,7 @@ class Schedule:
         forks, sequence.forks = sequence.forks, []
         for fork in forks:
             fork.table, fork.computed = sequence.table.fork(), sequence.computed
-            fork.digests = list(sequence.digests)
+            fork.digests, fork.cached = list(sequence.digests), sequence.cached
             self._running.append(_Place(place.rank, next(self._numbers), fork))
         return [sequence, *forks]
 

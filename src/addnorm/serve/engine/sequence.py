@@ -5,8 +5,8 @@ from typing import Any, Literal
 
 from addnorm.serve.engine.pages import Digest, PageTable
 
-Ended = Literal["eos", "stop", "length", "cancelled", "timeout"]
-"""Why a sequence ended: an end token, a stop string, a limit, its reader, or its deadline."""
+Ended = Literal["eos", "stop", "length", "cancelled", "timeout", "failed"]
+"""Why a sequence ended: an end token, a stop string, a limit, its reader, its deadline, or NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Request:
     prompt: tuple[int, ...]
     """The tokens to continue, at least one."""
     limit: int
-    """The most new tokens of an answer, at least one."""
+    """The most new tokens of an answer; with none, the prompt alone is computed."""
     n: int = 1
     """How many answers are sampled; they share the pages of the prompt."""
     priority: int = 0
@@ -27,6 +27,8 @@ class Request:
     """When the request is given up, in seconds of the schedule's clock."""
     salt: str = ""
     """Pages of common beginnings are shared between requests of the same salt only."""
+    shares: bool = True
+    """Whether the beginning of its prompt may come from the cache; not if its logits are needed."""
     options: Any = None
     """How tokens are chosen; the schedule does not read it."""
 
@@ -45,6 +47,8 @@ class Sequence:
     tokens: list[int]
     computed: int = 0
     """How many of the tokens are in the cache."""
+    cached: int = 0
+    """How many of them were there before the sequence was computed first."""
     ended: Ended | None = None
     forks: list["Sequence"] = field(default_factory=list["Sequence"])
     """The other answers of the request, which begin once its prompt is in the cache."""

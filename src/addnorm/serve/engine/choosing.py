@@ -1,0 +1,290 @@
+"""Choosing the next tokens of many answers from their logits, each by its request's options."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from secrets import randbits
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from addnorm.errors import InputError
+from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, SampleConfig
+from addnorm.generate.next_token import floats, ints
+from addnorm.generate.rules import (
+    NO_RULES,
+    NO_TOKEN_ALLOWED,
+    NOTHING,
+    Progress,
+    check_rules,
+    constrained,
+)
+from addnorm.generate.sampling import draw, generator_of, uniforms
+from addnorm.runs.inference.decoding import SAMPLING, decoding_for, search_of, usual_decoding
+from addnorm.runs.trained_model import TrainedModel
+from addnorm.serve.engine.events import Best
+from addnorm.serve.engine.options import Options
+
+Logits = Float[Tensor, "rows vocab"]
+
+NEAR = 1e-4
+"""Two logits nearer than this may change places with the other rows of a batch."""
+
+NOT_A_NUMBER = "the model's logits hold NaN: its weights are damaged or its training diverged"
+
+
+def decoding_of(run: TrainedModel, options: Options) -> DecodingConfig:
+    """The decoding that the options of a request ask for, on top of the run's own.
+
+    Raises `InputError` for options that are out of range or contradict.
+    """
+    names = (*SAMPLING, "beams", "length_penalty", "early_stopping", "no_repeat_ngram")
+    given = {name: getattr(options, name) for name in (*names, "forced_bos")}
+    given |= {"n_best": options.n_best, "seed": randbits(63)}
+    given |= {} if options.seed is None else {"seed": options.seed}
+    own = usual_decoding(run.recipe)
+    if options.decoding == "greedy":
+        given |= {**dict.fromkeys(SAMPLING), "beams": 1}
+    elif options.decoding == "sample" and not any(given[name] is not None for name in SAMPLING):
+        given["temperature"] = own.temperature if isinstance(own, SampleConfig) else 1.0
+    elif options.decoding == "beam" and options.beams is None:
+        usual = own if isinstance(own, BeamConfig) else search_of(run)
+        given["beams"] = max(usual.beams, options.n_best)
+    decoding = decoding_for(run, **given)
+    if isinstance(decoding, BeamConfig) and (wrong := options.unknown_to_search):
+        raise InputError(
+            f"beam search has no {' or '.join(wrong)}: leave it out, or ask for a sample"
+        )
+    changes: dict[str, Any] = {
+        "min_new_tokens": max(options.min_tokens, decoding.rules.min_new_tokens)
+    }
+    if options.repetition_penalty is not None:
+        changes["repetition_penalty"] = options.repetition_penalty
+    never = run.tokenizers.target.never_ids
+    changes["suppress_tokens"] = (*decoding.rules.suppress_tokens, *never)
+    return replace(decoding, rules=replace(decoding.rules, **changes))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a token is chosen: what requests whose tokens are chosen together have in common."""
+
+    decoding: GreedyConfig | SampleConfig
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    ends: tuple[int, ...] = ()
+
+    def tokens(self, scores: Logits, answers: Sequence["Answer"]) -> Int[Tensor, " rows"]:
+        """A token of each row that has an allowed one."""
+        if isinstance(self.decoding, GreedyConfig):
+            return scores.argmax(-1)
+        numbers = uniforms([answer.generator for answer in answers])
+        return draw(self.decoding.filtered(scores), numbers.to(scores.device))
+
+    def scores(self, logits: Logits, answers: Sequence["Answer"]) -> Logits:
+        """The logits after penalties, biases and rules, as vLLM and `generate` apply them."""
+        logits = self._penalised(logits, answers)
+        if self.logit_bias:
+            ids, biases = zip(*self.logit_bias, strict=True)
+            bias = logits.new_tensor(biases).expand(len(logits), -1)
+            logits = logits.index_add(1, _ids(ids, logits), bias)
+        rules = self.decoding.rules
+        if rules == NO_RULES:
+            return logits
+        looks_back = rules.repetition_penalty != 1.0 or rules.no_repeat_ngram_size
+        history = [[*answer.before, *answer.written] if looks_back else [] for answer in answers]
+        new = [len(answer.written) for answer in answers]
+        length = [len(answer.before) + n for answer, n in zip(answers, new, strict=True)]
+        limits = [answer.limit for answer in answers]
+        progress = Progress(*(_ids(numbers, logits) for numbers in (length, new, limits)))
+        return constrained(logits, rules, self.ends, _padded(history, logits), progress)
+
+    def _penalised(self, logits: Logits, answers: Sequence["Answer"]) -> Logits:
+        """`logits - frequency · count - presence · (count > 0)`, of the tokens generated so far."""
+        if not (self.presence_penalty or self.frequency_penalty):
+            return logits
+        written = _padded([answer.written for answer in answers], logits)
+        counts = logits.new_zeros(len(logits), logits.shape[1] + 1)
+        counts.scatter_add_(
+            1,
+            torch.where(written == NOTHING, logits.shape[1], written),
+            torch.ones_like(written, dtype=logits.dtype),
+        )
+        counts = counts[:, :-1]
+        return logits - self.frequency_penalty * counts - self.presence_penalty * (counts > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Chooser:
+    """How the tokens of one request are chosen: by which choice and random numbers."""
+
+    choice: Choice
+    options: Options
+    before: tuple[int, ...]
+    """The tokens that rules count as the beginning of each answer."""
+    limit: int
+    generators: tuple[torch.Generator, ...]
+    """The random numbers of each answer."""
+
+    @classmethod
+    def of(
+        cls,
+        decoding: GreedyConfig | SampleConfig,
+        options: Options,
+        *,
+        before: Sequence[int],
+        limit: int,
+        n: int,
+        ends: tuple[int, ...],
+    ) -> "Chooser":
+        """The chooser of a request with `n` answers of at most `limit` tokens.
+
+        Answer `i` draws the numbers of `generate` for prompt `i` with the same seed.
+        """
+        seed, sampled = 0, isinstance(decoding, SampleConfig)
+        rules = replace(decoding.rules, max_new_tokens=None, max_length=None)
+        decoding = replace(decoding, rules=rules)
+        if isinstance(decoding, SampleConfig):
+            seed, decoding = decoding.seed, replace(decoding, seed=0)
+        choice = Choice(
+            decoding,
+            options.presence_penalty,
+            options.frequency_penalty,
+            tuple(sorted(options.logit_bias.items())),
+            ends,
+        )
+        generators = [generator_of(seed, i) for i in range(n if sampled else 0)]
+        return cls(choice, options, tuple(before), limit, tuple(generators))
+
+    def answer(self, index: int, written: Sequence[int]) -> "Answer":
+        """Answer number `index`, of which some tokens are written."""
+        return Answer(self, index, written)
+
+    def check(self, vocab: int) -> None:
+        """Raise `InputError` for an option about a token outside the vocabulary."""
+        check_rules(self.choice.decoding.rules, vocab)
+        for name, ids in (
+            ("logit_bias", self.options.logit_bias),
+            ("ends", self.choice.ends),
+        ):
+            for i in ids:
+                if not 0 <= i < vocab:
+                    raise InputError(
+                        f"`{name}` names the token {i}: this model writes 0 to {vocab - 1}"
+                    )
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Answer:
+    """An answer whose next token is chosen: its request, its number and its tokens so far."""
+
+    chooser: Chooser
+    index: int
+    written: Sequence[int]
+
+    @property
+    def before(self) -> Sequence[int]:
+        """The tokens that come before it."""
+        return self.chooser.before
+
+    @property
+    def limit(self) -> int:
+        """The most tokens that it may have."""
+        return self.chooser.limit
+
+    @property
+    def generator(self) -> torch.Generator:
+        """Its random numbers."""
+        return self.chooser.generators[self.index]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The next token of each answer, or why there is none; what was reported of them."""
+
+    tokens: list[int]
+    failed: dict[int, str]
+    """The answers without a token, by their place among the rows, each with the reason."""
+    near_ties: int
+    """How many greedy choices were between tokens whose logits are nearer than `NEAR`."""
+
+
+def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
+    """Choose the next token of each answer from its row of logits.
+
+    Answers whose tokens are chosen in the same way are computed together; none depends on another.
+    """
+    broken = logits.sum(-1).isnan()
+    failed = dict.fromkeys(ints(broken.nonzero()[:, 0]), NOT_A_NUMBER)
+    if failed:
+        logits = logits.masked_fill(broken[:, None], 0.0)
+    groups: dict[Choice, list[int]] = {}
+    for i, answer in enumerate(answers):
+        groups.setdefault(answer.chooser.choice, []).append(i)
+    tokens, near_ties = [0] * len(answers), 0
+    for choice, rows in groups.items():
+        members = [answers[i] for i in rows]
+        scores = choice.scores(logits if len(groups) == 1 else logits[rows], members)
+        forbidden = (scores == -inf).all(-1)
+        if bool(forbidden.any()):
+            failed |= dict.fromkeys(
+                [rows[i] for i in ints(forbidden.nonzero()[:, 0])], NO_TOKEN_ALLOWED
+            )
+            scores = scores.masked_fill(forbidden[:, None], 0.0)
+        chosen = choice.tokens(scores, members)
+        if isinstance(choice.decoding, GreedyConfig):
+            near_ties += int(_is_near(scores, chosen).sum())
+        for i, token in zip(rows, ints(chosen), strict=True):
+            tokens[i] = token
+    return Chosen(tokens, failed, near_ties)
+
+
+def _is_near(scores: Logits, chosen: Int[Tensor, " rows"]) -> Bool[Tensor, " rows"]:
+    """Whether another token has almost the score of the chosen one."""
+    best = scores.gather(1, chosen[:, None])
+    return (scores > best - NEAR).sum(-1) > 1
+
+
+def token_scores(
+    logits: Logits, tokens: Sequence[int], options: Sequence[Options]
+) -> dict[int, dict[str, Any]]:
+    """The log-probabilities of the tokens of a step, by row, of the requests that ask for them."""
+    rows = [i for i, each in enumerate(options) if each.log_probs is not None]
+    if not rows:
+        return {}
+    most = max(options[i].log_probs or 0 for i in rows)
+    log_probs, best = reported(logits[rows], [tokens[i] for i in rows], most)
+    return {
+        i: {"log_probs": (log_p,), "best": (each[: options[i].log_probs],)}
+        for i, log_p, each in zip(rows, log_probs, best, strict=True)
+    }
+
+
+def reported(
+    logits: Logits, tokens: Sequence[int], n_best: int
+) -> tuple[tuple[float, ...], tuple[Best, ...]]:
+    """The log-probability of the token of each row, and the `n_best` most probable ones."""
+    log_p = logits.log_softmax(-1)
+    of_tokens = floats(log_p.gather(1, _ids(tokens, logits)[:, None])[:, 0])
+    if not n_best:
+        return tuple(of_tokens), ((),) * len(of_tokens)
+    values, ids = log_p.topk(min(n_best, log_p.shape[1]))
+    best = [
+        tuple(zip(ints(row), floats(each), strict=True))
+        for row, each in zip(ids, values, strict=True)
+    ]
+    return tuple(of_tokens), tuple(best)
+
+
+def _ids(numbers: Sequence[int], like: Tensor) -> Int[Tensor, " n"]:
+    return torch.tensor(numbers, dtype=torch.long, device=like.device)
+
+
+def _padded(rows: Sequence[Sequence[int]], like: Tensor) -> Int[Tensor, "rows seq"]:
+    """Rows of tokens, padded with `NOTHING` on the left."""
+    width = max(map(len, rows))
+    padded = [[NOTHING] * (width - len(row)) + [*row] for row in rows]
+    return torch.tensor(padded, dtype=torch.long, device=like.device)

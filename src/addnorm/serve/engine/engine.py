@@ -1,0 +1,245 @@
+"""The engine: it takes requests to one model, and computes all of them together, step by step."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from sys import maxsize
+from time import monotonic
+
+import torch
+from torch import Tensor
+
+from addnorm.errors import InputError
+from addnorm.generate import BeamConfig, Continuation, Translation
+from addnorm.generate.decode import NEW_TOKENS
+from addnorm.generate.next_token import Ids, device_of, evaluating, maximum_length
+from addnorm.generate.rules import check_rules
+from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.nn.attention.multihead import MultiHead
+from addnorm.runs.trained_model import TrainedModel
+from addnorm.serve.engine.batches import BatchLane, Search
+from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
+from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
+from addnorm.serve.engine.options import Options
+from addnorm.serve.engine.paged import PagedLane, bytes_per_token, why_not_paged
+from addnorm.serve.engine.pages import PagePool
+from addnorm.serve.engine.schedule import Limits
+from addnorm.serve.engine.sequence import Request
+from addnorm.tasks.of_model import wrong_task
+
+FOR_BEAMS = 8
+"""The share of the memory of a model in pages that beam search gets: one in so many."""
+
+Writer = DecoderModel | EncoderDecoderModel
+
+
+class Engine:
+    """A trained model that answers many requests at once.
+
+    `add` queues a request, `step` computes a token of every open answer and returns the news, and
+    `cancel` ends answers. `memory` is for keys and values, in bytes; a step reads at most `chunk`
+    tokens of a prompt, and has at most `rows` answers. Deadlines are in seconds of the `clock`.
+
+    Keys and values are in pages wherever they depend on earlier tokens alone; other models, and
+    beam search, are advanced in batches of requests that arrive together. Raises `InputError` for a
+    model that reads or writes no text, and for a memory without a page.
+    """
+
+    def __init__(
+        self,
+        run: TrainedModel,
+        *,
+        memory: int = 2**30,
+        chunk: int = 256,
+        max_queue: int = 256,
+        rows: int = 256,
+        page_size: int = 16,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self.run = run
+        self._model = _writer(run)
+        self._why_batches = why_not_paged(self._model)
+        self._paged: PagedLane | None = None
+        limits = Limits(rows=rows, chunk=chunk, queue=max_queue)
+        if isinstance(self._model, DecoderModel) and self._why_batches is None:
+            pages = memory - memory // FOR_BEAMS
+            pool = _pool(pages, page_size, bytes_per_token(self._model))
+            reach = max((mask.reach[0] for mask in self._model.stack.patterns), default=0)
+            self._paged = PagedLane(self._model, pool, replace(limits, reach=reach), clock)
+            memory //= FOR_BEAMS
+        self._batches = BatchLane(
+            self._next_token,
+            self._prompt_scores,
+            limits,
+            clock,
+            most_tokens=memory // max(1, _bytes_of_attention(self._model)),
+        )
+
+    def _next_token(self) -> Continuation | Translation:
+        if isinstance(self._model, DecoderModel):
+            return Continuation(self._model)
+        return Translation(self._model, self.run.tokenizers.target.bos_id)
+
+    @property
+    def _vocab(self) -> int:
+        """How many tokens the model writes."""
+        model = self._model
+        embed = model.embed if isinstance(model, DecoderModel) else model.target_embed
+        return embed.tokens.num_embeddings
+
+    # Requests.
+
+    def add(self, request: Request) -> None:
+        """Queue a request, with `Options`; it never gets more tokens than there are positions.
+
+        Raises `InputError` for a prompt or an option that the model does not have, `TooLarge` for a
+        request that the memory never holds, and `QueueFull` if too many wait.
+        """
+        if any(request.name in lane for lane in self._lanes):
+            raise InputError(f"a request named {request.name} is open already")
+        options = Options() if request.options is None else request.options
+        next_token = self._next_token()
+        room = next_token.remaining_length(0, request.prompt)
+        request = replace(request, limit=min(request.limit, room))
+        before = request.prompt
+        if isinstance(next_token, Translation):
+            before = (next_token.bos_id,)
+            if options.prompt_log_probs:
+                raise InputError(
+                    "prompt_log_probs: an encoder reads the source, so its tokens have no scores"
+                )
+        plan = self._plan(request, options, before)
+        if isinstance(plan, Chooser) and self._paged is not None:
+            self._paged.add(request, plan)
+        else:
+            self._batches.add(request, plan)
+
+    def _plan(
+        self, request: Request, options: Options, before: tuple[int, ...]
+    ) -> Chooser | Search:
+        """How the tokens of a request are chosen. Raises `InputError` for wrong options."""
+        decoding = decoding_of(self.run, options)
+        own = () if options.ignore_eos else self.run.tokenizers.target.eos_ids
+        ends, limit = (*own, *options.ends), request.limit
+        if not isinstance(decoding, BeamConfig):
+            chooser = Chooser.of(
+                decoding, options, before=before, limit=limit, n=request.n, ends=ends
+            )
+            chooser.check(self._vocab)
+            return chooser
+        if request.n > 1:
+            raise InputError(f"n = {request.n}: of a beam search, n_best says how many results")
+        check_rules(decoding.rules, self._vocab)
+        return Search(decoding, ends, before, limit)
+
+    def default_limit(self, prompt: Ids, options: Options) -> int:
+        """The most new tokens after a prompt where a request names none, as in `generate`."""
+        rules = decoding_of(self.run, options).rules
+        if isinstance(self._model, DecoderModel):
+            return rules.limit(None, len(prompt), NEW_TOKENS)
+        return rules.limit(None, 1, len(prompt) + 50)
+
+    def cancel(self, name: str, index: int | None = None) -> None:
+        """End all answers of a request, or one of them; no event tells of it."""
+        for lane in self._lanes:
+            lane.cancel(name, index)
+
+    # Steps.
+
+    @property
+    def _lanes(self) -> list[PagedLane | BatchLane]:
+        return [self._batches] if self._paged is None else [self._paged, self._batches]
+
+    def step(self) -> list[Event]:
+        """Compute one step; return the new tokens and ends. Without open requests, return none."""
+        return [event for lane in self._lanes for event in lane.step()]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is open."""
+        return any(self._lanes)
+
+    def _prompt_scores(self, prompt: Ids, n_best: int) -> PromptScores:
+        """The scores of a prompt that is not read in pages."""
+        assert isinstance(self._model, DecoderModel)
+        tokens = torch.tensor([prompt], device=device_of(self._model))
+        with torch.inference_mode(), evaluating(self._model):
+            logits: Tensor = self._model(tokens)[0, :-1].float()
+        return PromptScores(*reported(logits, prompt[1:], n_best))
+
+    # Facts for clients.
+
+    def stats(self) -> Stats:
+        """How busy the engine is."""
+        running, waiting = self._batches.n_running, self._batches.n_waiting
+        if self._paged is None:
+            return Stats(running=running, waiting=waiting, near_ties=self._batches.near_ties)
+        schedule = self._paged.schedule
+        return Stats(
+            running=running + len(schedule.running),
+            waiting=waiting + schedule.n_waiting,
+            pages=schedule.pool.held,
+            pages_in_all=schedule.pool.n_pages,
+            set_aside=schedule.n_set_aside,
+            near_ties=self._batches.near_ties + self._paged.near_ties,
+        )
+
+    @property
+    def description(self) -> Description:
+        """The model as its clients see it, and how many requests fit into the memory."""
+        model = self._model
+        embed = model.embed if isinstance(model, DecoderModel) else model.target_embed
+        longest = maximum_length(embed)
+        return Description(
+            name=self.run.name,
+            task=self.run.task,
+            vocab_size=self._vocab,
+            max_len=None if longest == maxsize else longest,
+            decoding=decoding_of(self.run, Options()).kind,
+            lines=self._lines(min(512, longest)),
+        )
+
+    def _lines(self, length: int) -> tuple[str, ...]:
+        most = self._batches.most_tokens
+        in_batches = f"requests that arrive together, of up to {most:,} tokens"
+        if self._paged is None:
+            return (
+                f"in batches of {in_batches}: {self._why_batches}",
+                "beginnings of prompts are not shared",
+            )
+        pool = self._paged.schedule.pool
+        tokens = pool.n_pages * pool.page_size
+        return (
+            f"{tokens:,} tokens in {pool.n_pages:,} pages: "
+            f"{tokens // length:,} requests of {length}",
+            f"beam search: in batches of {in_batches}",
+        )
+
+
+def _writer(run: TrainedModel) -> Writer:
+    """The model of a run. Raises `InputError` unless it writes text, and reads it."""
+    model = run.model
+    if not isinstance(model, DecoderModel | EncoderDecoderModel):
+        raise wrong_task(run, "writes no text")
+    if run.reads_files:
+        raise InputError(f"{run.name}: it reads files of images or sound, and no text")
+    return model
+
+
+def _pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
+    """The pages that a memory holds. Raises `InputError` if there are none."""
+    per_page = bytes_per_token * page_size
+    n_pages = memory // per_page - 1  # the buffers have a slot for padding
+    if n_pages < 1:
+        raise InputError(
+            f"memory = {memory:,} bytes for pages: one of {page_size} tokens takes {per_page:,} "
+            "bytes of keys and values, and at least two are needed"
+        )
+    return PagePool(n_pages, page_size)
+
+
+def _bytes_of_attention(model: Writer) -> int:
+    """The bytes of the keys and values of a token in a batch, those of cross-attention included."""
+    stack = model.stack if isinstance(model, DecoderModel) else model.decoder
+    heads = [module for module in stack.modules() if isinstance(module, MultiHead)]
+    width = sum(each.k_proj.out_features + each.v_proj.out_features for each in heads)
+    return width * torch.finfo(next(model.parameters()).dtype).bits // 8

@@ -1,0 +1,83 @@
+"""What an engine reports: new tokens, ends, and how busy it is."""
+
+from dataclasses import dataclass
+
+from addnorm.serve.engine.sequence import Ended
+
+Best = tuple[tuple[int, float], ...]
+"""The most probable tokens at one place, best first, each with its log-probability."""
+
+
+@dataclass(frozen=True)
+class PromptScores:
+    """The log-probability of each token of a prompt after the first, given those before it."""
+
+    log_probs: tuple[float, ...]
+    best: tuple[Best, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """News of one answer of a request: the tokens of a step, and its end.
+
+    Log-probabilities are those of the model's own distribution, before temperature, filters,
+    penalties and biases. They are reported where the request asks for them.
+    """
+
+    name: str
+    """The request."""
+    index: int = 0
+    """Which of its answers."""
+    tokens: tuple[int, ...] = ()
+    """The new tokens, the end token included. A beam search reports all tokens at its end, without
+    the end token.
+    """
+    log_probs: tuple[float, ...] = ()
+    """The log-probability of each of the tokens."""
+    best: tuple[Best, ...] = ()
+    """The most probable tokens at the place of each."""
+    prompt: PromptScores | None = None
+    """Those of the prompt, once, in the first event of the request."""
+    finished: Ended | None = None
+    """Why the answer ended; None while it is open."""
+    cached: int = 0
+    """How many tokens of the prompt were in the prefix cache."""
+    score: float | None = None
+    """The score of a result of beam search."""
+    error: str | None = None
+    """Why the answer failed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """How busy an engine is."""
+
+    running: int
+    """Sequences in the present step."""
+    waiting: int
+    """Requests that wait."""
+    pages: int = 0
+    """The pages that are held."""
+    pages_in_all: int = 0
+    set_aside: int = 0
+    """How often a sequence was set aside for lack of pages."""
+    near_ties: int
+    """How many greedy choices were between two tokens whose logits differ by less than 1e-4."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What an engine serves, as far as a client of it needs to know."""
+
+    name: str
+    """The run."""
+    task: str
+    vocab_size: int
+    max_len: int | None
+    """The most positions of a prompt and its answer together, or of a translation; None if
+    unbounded.
+    """
+    decoding: str
+    """The kind of the model's own decoding."""
+    lines: tuple[str, ...]
+    """How many requests fit into the memory; which parts are computed without pages, and why."""

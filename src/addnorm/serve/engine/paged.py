@@ -1,0 +1,193 @@
+"""The lane of attention over pages: sequences that join and leave a batch at every step."""
+
+from collections.abc import Callable
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from addnorm.generate.next_token import device_of, evaluating
+from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.nn.attention import SelfAttention
+from addnorm.nn.cache import KVCache, SelfCache
+from addnorm.nn.positions.position import Position
+from addnorm.serve.engine.choosing import Chooser, Logits, choose, reported, token_scores
+from addnorm.serve.engine.decoder import PagedDecoder
+from addnorm.serve.engine.events import Best, Event, PromptScores
+from addnorm.serve.engine.pages import PagePool
+from addnorm.serve.engine.schedule import Limits, Schedule, Step
+from addnorm.serve.engine.sequence import Ended, Request, Sequence
+
+
+def why_not_paged(model: DecoderModel | EncoderDecoderModel) -> str | None:
+    """Why the keys and values of a model cannot be kept in pages; None if they can.
+
+    Pages hold what depends on earlier tokens alone, so that a prompt may be read in chunks, shared
+    and computed again.
+    """
+    if isinstance(model, EncoderDecoderModel):
+        return "its decoder attends to an encoder"
+    for i, mixer in enumerate(model.stack.mixers):
+        if not isinstance(mixer, SelfAttention):
+            return f"layer {i} is not attention but {type(mixer).__name__}, which keeps a state"
+        if type(mixer.new_cache()) is not SelfCache:
+            return f"layer {i} has a cache of its own"
+        if type(mixer.position).rotate_all is not Position.rotate_all:
+            return f"{type(mixer.position).__name__} positions turn old keys by later tokens"
+    return None
+
+
+def bytes_per_token(model: DecoderModel) -> int:
+    """The bytes of the keys and values of a token, in all layers."""
+    cache: KVCache = model.new_cache()
+    with torch.inference_mode(), evaluating(model):
+        model(torch.zeros(1, 1, dtype=torch.long, device=device_of(model)), cache=cache)
+    caches = [layer.self_cache for layer in cache]
+    return sum(part.nbytes for each in caches if isinstance(each, SelfCache) for part in each.kept)
+
+
+@dataclass
+class _Open:
+    """A request of which answers are open, and the facts reported once for all of them."""
+
+    chooser: Chooser
+    answers: int
+    """How many of its answers are open."""
+    prompt: list[tuple[float, Best]] = field(default_factory=list[tuple[float, Best]])
+    """The scores of its prompt, as far as it has been computed."""
+    begun: bool = False
+    """Whether an event of it was reported already."""
+
+    @property
+    def scores_prompt(self) -> bool:
+        """Whether the scores of its prompt are still to be reported."""
+        return self.chooser.options.prompt_log_probs and not self.begun
+
+    def prompt_scores(self) -> PromptScores | None:
+        """The scores of the prompt for its first event; None for later ones."""
+        if not self.scores_prompt:
+            return None
+        log_probs, best = zip(*self.prompt, strict=True) if self.prompt else ((), ())
+        return PromptScores(log_probs, best)
+
+
+class PagedLane:
+    """Requests to a decoder whose keys and values are in pages."""
+
+    def __init__(
+        self, model: DecoderModel, pool: PagePool, limits: Limits, clock: Callable[[], float]
+    ) -> None:
+        self.schedule = Schedule(pool, limits, clock)
+        self.near_ties = 0
+        self._decoder = PagedDecoder(model, pool)
+        self._open: dict[str, _Open] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._open
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def add(self, request: Request, chooser: Chooser) -> None:
+        """Queue a request. Raises `TooLarge` and `QueueFull` as the schedule does."""
+        self.schedule.add(replace(request, shares=not chooser.options.prompt_log_probs))
+        self._open[request.name] = _Open(chooser, request.n)
+
+    def cancel(self, name: str, index: int | None = None) -> None:
+        """End the answers of a request, or one of them; nothing is reported of them any more."""
+        for sequence in self.schedule.cancel(name, index):
+            self._closed(sequence)
+
+    def step(self) -> list[Event]:
+        """Compute one step; return the new tokens and ends."""
+        events = list[Event]()
+        for sequence in self.schedule.expire():
+            self._closed(sequence)
+            events.append(
+                Event(name=sequence.request.name, index=sequence.index, finished="timeout")
+            )
+        if step := self.schedule.next_step():
+            events += self._computed(step)
+        return events
+
+    def _closed(self, sequence: Sequence) -> None:
+        request = self._open[sequence.request.name]
+        request.answers -= 1
+        if not request.answers:
+            del self._open[sequence.request.name]
+
+    def _computed(self, step: Step) -> list[Event]:
+        """Compute a step, and extend each sequence of which all tokens are in the cache."""
+        chunk = step.chunk
+        scored = chunk is not None and self._open[chunk[0].request.name].scores_prompt
+        logits = self._decoder.compute(step, every=scored)
+        if chunk is not None and scored:
+            self._score_prompt(chunk[0], logits[len(step.decode) :])
+        self.schedule.finish(step)
+        rows = [*enumerate(step.decode), *([] if chunk is None else [(len(logits) - 1, chunk[0])])]
+        ready = [
+            (row, sequence)
+            for row, first in rows
+            if not first.missing
+            for sequence in (self.schedule.fork(first) if first.forks else [first])
+        ]
+        events = [self._ended(sequence, "length") for _, sequence in ready if sequence.is_full]
+        ready = [(row, sequence) for row, sequence in ready if sequence.ended is None]
+        return events + (self._extended(logits, ready) if ready else [])
+
+    def _score_prompt(self, sequence: Sequence, logits: Logits) -> None:
+        """Record the scores of the tokens of a prompt that follow those of the chunk."""
+        request = self._open[sequence.request.name]
+        first = sequence.computed
+        targets = sequence.request.prompt[first + 1 : first + 1 + len(logits)]
+        del request.prompt[first:]
+        if targets:
+            n_best = request.chooser.options.log_probs or 0
+            request.prompt += zip(*reported(logits[: len(targets)], targets, n_best), strict=True)
+
+    def _extended(self, logits: Logits, ready: Items[tuple[int, Sequence]]) -> list[Event]:
+        """Choose the next token of each sequence from its row of the logits."""
+        logits = logits[[row for row, _ in ready]]
+        sequences = [sequence for _, sequence in ready]
+        answers = [
+            self._open[each.request.name].chooser.answer(each.index, each.written)
+            for each in sequences
+        ]
+        chosen = choose(logits, answers)
+        self.near_ties += chosen.near_ties
+        scores = token_scores(logits, chosen.tokens, [answer.chooser.options for answer in answers])
+        events: list[Event] = []
+        for i, (sequence, answer) in enumerate(zip(sequences, answers, strict=True)):
+            if (error := chosen.failed.get(i)) is not None:
+                events.append(self._ended(sequence, "failed", error=error))
+                continue
+            sequence.tokens.append(chosen.tokens[i])
+            ends = chosen.tokens[i] in answer.chooser.choice.ends
+            finished: Ended | None = "eos" if ends else "length" if sequence.is_full else None
+            facts = {"tokens": (chosen.tokens[i],), **scores.get(i, {})}
+            if finished is None:
+                events.append(self._event(sequence, None, **facts))
+            else:
+                events.append(self._ended(sequence, finished, **facts))
+        return events
+
+    def _event(self, sequence: Sequence, finished: Ended | None, **facts: Any) -> Event:
+        """News of a sequence; the first of its request has the scores of the prompt."""
+        request = self._open[sequence.request.name]
+        scores, request.begun = request.prompt_scores(), True
+        return Event(
+            name=sequence.request.name,
+            index=sequence.index,
+            finished=finished,
+            prompt=scores,
+            cached=sequence.cached,
+            **facts,
+        )
+
+    def _ended(self, sequence: Sequence, finished: Ended, **facts: Any) -> Event:
+        """The last news of a sequence, whose pages are released."""
+        event = self._event(sequence, finished, **facts)
+        self.schedule.end(sequence, finished)
+        self._closed(sequence)
+        return event
