@@ -28,7 +28,7 @@ from addnorm.runs.evaluation import evaluation_of
 from addnorm.runs.export import Form, export_run
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run
-from addnorm.runs.train.sequences import written_sequences
+from addnorm.runs.train.teacher import written_sequences
 
 WORDS = ["ÉTÉ", "Ein", "HUND", "rote", "Katze", "ΟΔΟΣ", "İzmir", "SIEHT", "den", "Fisch", "STRAẞE"]
 

@@ -56,7 +56,7 @@ def distill(
     from addnorm.cli.train import train
     from addnorm.runs.recipes.recipe import read_recipe
     from addnorm.runs.run import Run
-    from addnorm.runs.train.sequences import written_sequences
+    from addnorm.runs.train.teacher import written_sequences
 
     folder = out or Path("runs") / f"{recipe.stem}-distilled"
     fields["train.distillation.teacher"] = str(teacher)

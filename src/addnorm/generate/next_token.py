@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
-from addnorm.data.batches.signals import inputs_of
+from addnorm.data.batches.batch import inputs_of
 from addnorm.data.examples import Medium
 from addnorm.data.media import PROPERTIES
 from addnorm.errors import InputError, TextError

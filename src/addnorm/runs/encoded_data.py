@@ -15,8 +15,7 @@ from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.readers.rows import complete
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.lowered_examples import lowered_corpus
-from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.data.tokenizing.special_tokens import with_special_tokens
+from addnorm.data.tokenizing.sides import Tokenizers, with_special_tokens
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.runs.files.folder import Saved, as_trained, read_settings

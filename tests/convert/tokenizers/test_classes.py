@@ -13,7 +13,7 @@ from tests.convert import vocabularies
 from tokenizers import Tokenizer as Library
 
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
-from addnorm.data.ids.sentence_pairs import encode_pairs
+from addnorm.data.ids.framing import encode_pairs
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import IgnoredSettings

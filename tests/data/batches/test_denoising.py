@@ -17,10 +17,10 @@ from addnorm.data.batches.denoising import (
 )
 from addnorm.data.examples import Corpus, Text
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
-from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.data.tokenizing.special_tokens import (
+from addnorm.data.tokenizing.sides import (
     MASK,
     SENTINELS,
+    Tokenizers,
     mask_id_of,
     sentinel_ids_of,
     with_special_tokens,

@@ -21,8 +21,7 @@ from addnorm.data.batches.masked import (
 )
 from addnorm.data.examples import Corpus, Pair, Text
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
-from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.data.tokenizing.special_tokens import MASK, mask_id_of, with_special_tokens
+from addnorm.data.tokenizing.sides import MASK, Tokenizers, mask_id_of, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
 from addnorm.tasks.encoding import encode

@@ -36,8 +36,7 @@ from addnorm.data.examples import (
     Transcribed,
 )
 from addnorm.data.readers.rows import NOT_FINITE, Row, assemble, complete, lack
-from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.data.tokenizing.special_tokens import MASK, with_special_tokens
+from addnorm.data.tokenizing.sides import MASK, Tokenizers, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig

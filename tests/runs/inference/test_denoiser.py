@@ -13,7 +13,7 @@ from tests.runs.tiny import train_text, write_corpora
 
 from addnorm.cli.main import status
 from addnorm.data.batches.denoising import SpanCorruption
-from addnorm.data.tokenizing.special_tokens import mask_id_of, sentinel_ids_of
+from addnorm.data.tokenizing.sides import mask_id_of, sentinel_ids_of
 from addnorm.errors import InputError
 from addnorm.generate import GreedyConfig
 from addnorm.runs.inference.denoiser import Gapped, gapped, restored

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from addnorm.cli.main import status
 from addnorm.errors import InputError
 from addnorm.runs.run import Run
-from addnorm.runs.train.sequences import written_sequences
+from addnorm.runs.train.teacher import written_sequences
 from addnorm.training.distillation import DistillationConfig
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.objective import Objective
@@ -178,7 +178,7 @@ def test_other_tokens_are_named(root: Path) -> None:
 
 def test_a_crf_is_rejected_as_teacher_of_single_tags(root: Path) -> None:
     train_text(root, "teacher", TAGGING.replace('"tagging"', '"crf"'))
-    with pytest.raises(InputError, match="teacher: a head such as crf gives its outputs together"):
+    with pytest.raises(InputError, match="teacher: a head such as crf learns its outputs together"):
         train_text(root, "other", student(TAGGING))
 
 

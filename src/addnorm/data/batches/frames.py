@@ -9,8 +9,16 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
 
 from addnorm.config import config
-from addnorm.data.batches.batch import Batch, Loader, Loaders, by_width, check_medium, epoch_random
-from addnorm.data.batches.signals import batch_of, side_by_side
+from addnorm.data.batches.batch import (
+    Batch,
+    Loader,
+    Loaders,
+    batch_of,
+    by_width,
+    check_medium,
+    epoch_random,
+    side_by_side,
+)
 from addnorm.data.ids.encoding import Encoded, EncodedCorpus
 from addnorm.errors import InputError
 

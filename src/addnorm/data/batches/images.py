@@ -21,9 +21,17 @@ from addnorm.data.batches.augmentation import (
     FlipConfig,
     MixupConfig,
 )
-from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, epoch_random
+from addnorm.data.batches.batch import (
+    Batch,
+    Loader,
+    Loaders,
+    batch_of,
+    check_medium,
+    chunks,
+    epoch_random,
+    scaled,
+)
 from addnorm.data.batches.randaugment import RandAugmentConfig
-from addnorm.data.batches.signals import batch_of, scaled
 from addnorm.data.ids.encoding import Encoded, EncodedCorpus
 from addnorm.errors import InputError
 

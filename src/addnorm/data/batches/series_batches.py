@@ -6,8 +6,16 @@ from typing import Literal
 from pydantic import PositiveInt
 
 from addnorm.config import config
-from addnorm.data.batches.batch import Batch, Loader, Loaders, check_medium, chunks, epoch_random
-from addnorm.data.batches.signals import batch_of, side_by_side
+from addnorm.data.batches.batch import (
+    Batch,
+    Loader,
+    Loaders,
+    batch_of,
+    check_medium,
+    chunks,
+    epoch_random,
+    side_by_side,
+)
 from addnorm.data.ids.encoding import Encoded, EncodedCorpus
 
 

@@ -10,7 +10,7 @@ import torch
 from addnorm.data.batches.buckets import DenoisingConfig
 from addnorm.data.batches.denoising import SpanCorruptionConfig
 from addnorm.data.ids.framing import around
-from addnorm.data.tokenizing.special_tokens import MASKS, mask_id_of, sentinel_ids_of
+from addnorm.data.tokenizing.sides import MASKS, mask_id_of, sentinel_ids_of
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, TextError
 from addnorm.generate import DecodingConfig, Generated, TextDecoder, translate

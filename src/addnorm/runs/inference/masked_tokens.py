@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from addnorm.data.ids.framing import around
-from addnorm.data.tokenizing.special_tokens import MASKS, mask_id_of
+from addnorm.data.tokenizing.sides import MASKS, mask_id_of
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, TextError
 from addnorm.runs.inference.decoding import decoding_for

@@ -18,7 +18,7 @@ from addnorm.data import (
     ImageFilesConfig,
     ImagesConfig,
 )
-from addnorm.data.batches.signals import inputs_of
+from addnorm.data.batches.batch import inputs_of
 from addnorm.data.media import PROPERTIES
 from addnorm.data.readers.images import read_image
 from addnorm.errors import InputError, refuse

@@ -7,8 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from addnorm.data.batches.batch import Batch
-from addnorm.data.batches.signals import inputs_of
+from addnorm.data.batches.batch import Batch, inputs_of
 from addnorm.data.examples import Example
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.layout import Padding

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.data import LabelledSeriesConfig
-from addnorm.data.batches.signals import side_by_side
+from addnorm.data.batches.batch import side_by_side
 from addnorm.data.readers.text_files import find
 from addnorm.errors import InputError, refuse
 from addnorm.runs.files.folder import VARIABLES

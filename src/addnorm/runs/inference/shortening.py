@@ -8,8 +8,7 @@ from warnings import warn
 from addnorm.atomic import atomic_write
 from addnorm.data.batches.buckets import TokensConfig
 from addnorm.data.ids.compact import Encoded
-from addnorm.data.ids.framing import around
-from addnorm.data.ids.sentence_pairs import Read
+from addnorm.data.ids.framing import Read, around
 from addnorm.errors import Shortened
 from addnorm.generate.next_token import positions_for
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderModel, EncoderModel

@@ -8,8 +8,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from addnorm.data.ids.framing import around, encode_for_task, encode_separately, encode_words
-from addnorm.data.ids.sentence_pairs import Read, encode_pairs
+from addnorm.data.ids.framing import (
+    Read,
+    around,
+    encode_for_task,
+    encode_pairs,
+    encode_separately,
+    encode_words,
+)
 from addnorm.data.readers.tables import reads_pairs
 from addnorm.data.tokenizing.prompts import encode_prompts
 from addnorm.data.tokenizing.word_splitting import words_between_spaces

@@ -1,8 +1,9 @@
-"""What training by a recipe costs: its memory at the peak, sizes and time a step."""
+"""The cost of training by a recipe: peak memory, sizes and time a step."""
 
 import copy
 import time
-from collections.abc import Callable, Generator, Sequence
+import weakref
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
@@ -11,13 +12,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, UntypedStorage, nn
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeCopyMode,
     FakeTensorMode,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from addnorm.data.batches.buckets import Batch, Buckets, Images, Loader
 from addnorm.data.batches.frames import Frames
@@ -27,7 +30,6 @@ from addnorm.nn.choices import choices
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.train.train_run import TrainingSetup, checked_trainer, count
 from addnorm.training.activation_checkpointing import checkpointed_activations
-from addnorm.training.allocations import Allocations
 from addnorm.training.optim import optimizer_tensors
 from addnorm.training.precision import resolve_device
 from addnorm.training.settings import TrainConfig
@@ -36,7 +38,7 @@ from addnorm.training.trainer import Trainer, Validation
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
-    """The bytes that training takes at its peak, by what takes them."""
+    """The bytes that training takes at its peak, by their use."""
 
     device: torch.device
     process: int
@@ -47,15 +49,15 @@ class PeakMemory:
     average: int
     """The moving average of the weights."""
     activations: int
-    """Gradients, what the backward pass needs, and temporary results."""
+    """Gradients, saved activations and temporary results."""
     other: int
-    """Work space of libraries, and gaps between tensors that are too small for the next one."""
+    """Work space of libraries, and fragmentation."""
     before: int
-    """The most that the process took before training, while it read the data."""
+    """The peak of the process before training, while it read the data."""
 
     @property
     def total(self) -> int:
-        """All parts together, or what was taken before if that was more."""
+        """The sum of all parts, or the peak before training if that was more."""
         staying = self.weights + self.optimizer + self.average
         return max(self.process + staying + self.activations + self.other, self.before)
 
@@ -134,7 +136,7 @@ def _make_steps(setup: TrainingSetup, batches: Sequence[Batch]) -> None:
 def _trial(
     setup: TrainingSetup, recipe: Recipe, validation: Validation | None = None
 ) -> Generator[Trainer]:
-    """A trainer of the model, of which no file stays."""
+    """Yield a trainer of the model, whose files are removed afterwards."""
     blocks = checkpointed_activations(setup.model, recipe.train.activation_checkpointing)
     batches, teacher = setup.loaders.train, setup.teacher
     with (
@@ -148,7 +150,7 @@ def _trial(
 
 
 def largest_batches(loader: Loader[Any]) -> list[Batch]:
-    """The batches of an epoch that may need most: by positions, and by their square as scores do.
+    """Return the batches of an epoch that may need most memory, by positions and by their square.
 
     The first batch follows them, whose other shape leaves other gaps. `Buckets`, `Images` and
     `Frames` have batches of several shapes; of other loaders it is the first batch alone.
@@ -164,7 +166,7 @@ def largest_batches(loader: Loader[Any]) -> list[Batch]:
 
 
 def _width_of(loader: Loader[Any]) -> Callable[[Any], int] | None:
-    """How wide an item makes its batch; None where all batches have one shape."""
+    """Return the function of an item's width; None if all batches have one shape."""
     match loader:
         case Buckets(widths=widths):
             return lambda i: widths[i]
@@ -243,7 +245,7 @@ def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def _update(trainer: Trainer, batch: Batch, states: list[Tensor]) -> None:
-    """What `Trainer.update` allocates for this batch, without a look at the loss."""
+    """Allocate what `Trainer.update` does for this batch, without reading the loss."""
     trainer.model.train()
     for _ in range(min(trainer.config.accumulate, 2)):  # the second finds gradients of the first
         trainer.backward(batch.to(trainer.device), batch.n_tokens)
@@ -258,7 +260,7 @@ def _update(trainer: Trainer, batch: Batch, states: list[Tensor]) -> None:
 
 
 def _states_of_8_bits(optimizer: Any) -> list[Tensor]:
-    """Empty tensors of the sizes of both moments, by torchao's rule on what gets 8 bits."""
+    """Return empty tensors of the sizes of both moments, by torchao's rule for 8 bits."""
     states = list[Tensor]()
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
         n, block = parameter.numel(), optimizer.block_size
@@ -272,7 +274,7 @@ def _states_of_8_bits(optimizer: Any) -> list[Tensor]:
 
 
 def _plain(config: TrainConfig) -> TrainConfig:
-    """Without what needs validation data, or TensorBoard."""
+    """Return the settings without those that need validation data or TensorBoard."""
     return replace(config, select="last", patience=None, tensorboard=False)
 
 
@@ -337,7 +339,45 @@ def estimate(setup: TrainingSetup, n_timed: int = 8) -> Estimate:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """The most memory so far of the GPU, or of this process; None if unknown."""
+    """Return the peak memory so far of the GPU, or of this process; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return peak_resident_memory()
+
+
+class Allocations(TorchDispatchMode):
+    """A context that counts the bytes of every storage from its creation until it is freed.
+
+    `live` is the number of bytes now, `peak` the most so far. `add` counts tensors that existed
+    before. Memory that a kernel allocates and frees before it returns is not counted.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = 0
+        self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.add(leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor))
+        return out
+
+    def add(self, tensors: Iterable[Tensor]) -> None:
+        """Count the storages of these tensors, each once, until they are freed."""
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            address = storage._cdata  # pyright: ignore[reportPrivateUsage]
+            if address not in self._sizes:
+                self._begin(address, storage)
+
+    def _begin(self, address: int, storage: UntypedStorage) -> None:
+        self._sizes[address] = storage.nbytes()
+        self.live += self._sizes[address]
+        self.peak = max(self.peak, self.live)
+        weakref.finalize(storage, self._end, address).atexit = False
+
+    def _end(self, address: int) -> None:
+        self.live -= self._sizes.pop(address)

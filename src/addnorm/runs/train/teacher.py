@@ -1,29 +1,43 @@
-"""The teacher of a student: opened, and held to the same task, tokens and labels."""
+"""The teacher of a student: its task, tokens and labels are checked, its translations written."""
 
+import json
+from codecs import lookup
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pydantic import TypeAdapter
+from rich.console import Console
 from torch import nn
+from xxhash import xxh3_128_hexdigest
 
+from addnorm.atomic import atomic_write
+from addnorm.data import ParallelConfig
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
+from addnorm.files import read_json
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.models.weights import weights_of
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.similarity import SimilarityHead
+from addnorm.runs.files.digests import digest
 from addnorm.runs.files.quantization_file import check_float
 from addnorm.runs.files.weights import build_model
+from addnorm.runs.inference.text import write
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.opening import open_model
+from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.recipes.starting_model import MatchReport, transfer_matching_weights
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.translation import SequenceToSequence
 from addnorm.training.distillation import from_teacher
 from addnorm.training.loss import HasLoss
+from addnorm.training.progress import text_progress
 
 SHOWN = 3
-"""How many tokens that differ are named."""
+"""The most differing tokens that a message names."""
 
 
 def open_teacher(
@@ -33,11 +47,10 @@ def open_teacher(
     labels: Sequence[str],
     variables: Sequence[str] = (),
 ) -> TrainedModel:
-    """The run in a folder, as the teacher of a student with these tokens, labels and variables.
+    """Open the run in a folder as the teacher of a student with these tokens, labels, variables.
 
-    Labels and variables in another order are put in that of the student. Raises `InputError` if its
-    task, tokens, labels or variables are others, and for a student whose early exits nothing would
-    teach.
+    Its labels and variables are put in the student's order. Raises `InputError` if its task,
+    tokens, labels or variables differ, and for a student with early exits, which have no teacher.
     """
     run = open_model(folder)
     where = f"train.distillation.teacher: {folder}"
@@ -81,7 +94,7 @@ def _check_kind(teacher: TrainedModel, student: Model) -> None:
 def _in_order(
     run: TrainedModel, labels: tuple[str, ...], variables: tuple[str, ...]
 ) -> TrainedModel:
-    """The run with its labels and variables in this order. Raises `InputError` if quantised."""
+    """Return the run with its labels and variables in this order; `InputError` if quantised."""
     if run.labels == labels and run.variables == variables:
         return run
     check_float(run, "has its labels put in another order")
@@ -91,7 +104,7 @@ def _in_order(
 
 
 def begin_from(teacher: TrainedModel, student: Model) -> MatchReport:
-    """Copy the teacher's weights that have a place in the student, evenly spaced layers among them.
+    """Copy the teacher's weights to the student's of the same name, from evenly spaced layers.
 
     Raises `InputError` where no layer takes any, and if the teacher is quantised.
     """
@@ -110,12 +123,12 @@ def begin_from(teacher: TrainedModel, student: Model) -> MatchReport:
 
 
 def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
-    """Raise `InputError` for a head of other tokens, one that reads pairs otherwise, or a CRF."""
+    """Raise `InputError` for a CRF, other tokens, or heads that read pairs in different ways."""
     heads = (theirs, ours)
     if any(isinstance(head, HasLoss) for head in heads):
         raise InputError(
-            f"{where}: a head such as crf gives its outputs together, and a student learns each by "
-            "itself: of tags, teacher and student need model.head.kind = 'tagging'"
+            f"{where}: a head such as crf learns its outputs together, and a student learns each "
+            "by itself: for tags, teacher and student need model.head.kind = 'tagging'"
         )
     if isinstance(theirs, SimilarityHead) != isinstance(ours, SimilarityHead):
         raise InputError(
@@ -128,7 +141,7 @@ def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
 
 
 def _check_tokens(what: str, theirs: Tokenizer, ours: Tokenizer) -> None:
-    """Raise `InputError` naming the first tokens whose ids are not the same."""
+    """Raise `InputError`, with the first tokens that differ, for other tokens."""
     n = max(theirs.vocab_size, ours.vocab_size)
     tokens = [(i, _token(theirs, i), _token(ours, i)) for i in range(n)]
     different = [(i, there, here) for i, there, here in tokens if there != here]
@@ -142,3 +155,96 @@ def _check_tokens(what: str, theirs: Tokenizer, ours: Tokenizer) -> None:
 def _token(tokenizer: Tokenizer, i: int) -> str:
     name = tokenizer.codec.name(i) if i < tokenizer.vocab_size else None
     return "nothing" if name is None else repr(name)
+
+
+FACTS, PARTIAL, WHOLE = "sequences.json", "sequences.partial.txt", "sequences.txt"
+AT_ONCE = 64
+"""Sentences between two writes: the most that a kill loses."""
+
+
+def written_sequences(
+    teacher: TrainedModel, recipe: Recipe, folder: Path, console: Console
+) -> tuple[Path, Path]:
+    """Write the teacher's translation of each training source, line by line; return both files.
+
+    Kim & Rush 2016, §3.2, with the decoding of the teacher's recipe. Work that was stopped resumes.
+    Raises `InputError` if the data are not parallel files, or if the folder holds the translations
+    of another teacher or source.
+    """
+    data = recipe.data
+    if not isinstance(data, ParallelConfig):
+        raise InputError("`sequences` needs data.kind = 'parallel', a file of lines to translate")
+    if not isinstance(teacher.task_value, SequenceToSequence):
+        raise wrong_task(teacher, "does not translate, as `sequences` needs")
+    _check_readable(data)
+    sources = [line for _, line in data.lines(data.train[0])]  # which the teacher reads in its way
+    folder.mkdir(parents=True, exist_ok=True)
+    _check_same(folder / FACTS, _facts(teacher, recipe, sources))
+    whole, partial = folder / WHOLE, folder / PARTIAL
+    if whole.is_file():
+        return data.train[0], whole.absolute()
+    done = _finished_lines(partial)
+    with (
+        partial.open("a", encoding="utf-8") as out,
+        text_progress(console, "translating", len(sources)) as advance,
+    ):
+        advance(done)
+        for first in range(done, len(sources), AT_ONCE):
+            group = sources[first : first + AT_ONCE]
+            results = write(teacher, group, teacher.recipe.eval.decoding, first=first)
+            out.writelines(f"{best[0].text.replace(chr(10), ' ')}\n" for best in results)
+            out.flush()
+            advance(len(group))
+    partial.replace(whole)
+    return data.train[0], whole.absolute()
+
+
+def _finished_lines(file: Path) -> int:
+    """Cut an incomplete line off the end of a file, and return the number of lines."""
+    if not file.exists():
+        return 0
+    content = file.read_bytes()
+    end = content.rfind(b"\n") + 1
+    with file.open("r+b") as out:
+        out.truncate(end)
+    return content.count(b"\n")
+
+
+def _check_readable(data: ParallelConfig) -> None:
+    """Raise `InputError` if the student would not read the translations as they are written."""
+    if lookup(data.encoding).name != "utf-8":
+        raise InputError(
+            f"`sequences` writes UTF-8, and data.encoding = {data.encoding!r}: convert the data's "
+            "files to UTF-8"
+        )
+    if data.valid_fraction:
+        raise InputError(
+            f"data.valid_fraction = {data.valid_fraction}: with `sequences` it would hold out the "
+            "teacher's translations, and no references: name the files in data.valid"
+        )
+
+
+def _facts(teacher: TrainedModel, recipe: Recipe, sources: Sequence[str]) -> dict[str, str]:
+    assert isinstance(recipe.data, ParallelConfig)
+    weights = [file for place in teacher.places for file in sorted(place.glob("*.safetensors"))]
+    return {
+        "teacher": " ".join(map(digest, weights)),
+        "decoding": str(teacher.recipe.eval.decoding),
+        "source": str(recipe.data.train[0]),
+        "text of the source": xxh3_128_hexdigest("\n".join(sources).encode()),
+    }
+
+
+def _check_same(file: Path, facts: dict[str, str]) -> None:
+    if not file.is_file():
+        atomic_write(file, json.dumps(facts, indent=1))
+        return
+    # Earlier files lack the digest of the text.
+    before = {"text of the source": facts["text of the source"]} | read_json(
+        file, TypeAdapter(dict[str, str])
+    )
+    changed = [name for name, value in facts.items() if before.get(name) != value]
+    if changed:
+        raise InputError(
+            f"{file.parent}: holds the sequences of another {changed[0]}: choose another `out`"
+        )

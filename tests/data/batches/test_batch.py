@@ -1,10 +1,10 @@
-"""Batches of signals: classes or texts beside them, and the mask of what is no padding."""
+"""Batches of signals: with classes or texts, and the mask of real frames."""
 
 import torch
 
 from addnorm.data import Captioned, Clip, Corpus, Transcribed
+from addnorm.data.batches.batch import inputs_of
 from addnorm.data.batches.buckets import ExamplesConfig, FramesConfig
-from addnorm.data.batches.signals import inputs_of
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig

@@ -1,4 +1,4 @@
-"""Mask tokens and sentinels: added to what is learnt, found in what comes from elsewhere."""
+"""Mask tokens and sentinels: added to learnt tokenizers, found in imported ones."""
 
 from pathlib import Path
 
@@ -6,10 +6,10 @@ import pytest
 import tokenizers as library
 from tokenizers import models, pre_tokenizers
 
-from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.data.tokenizing.special_tokens import (
+from addnorm.data.tokenizing.sides import (
     MASK,
     SENTINELS,
+    Tokenizers,
     mask_id_of,
     sentinel_ids_of,
     with_special_tokens,
