@@ -36,6 +36,7 @@ UNMIRRORED = {
     "generate/generated.py": "generate/test_decode.py",
     "lazy.py": "test_front_door.py",
     "nn/paged_cache.py": "serve/engine/test_decoder.py",
+    "serve/engine/paged_step.py": "serve/engine/test_decoder.py",
     "serve/engine/sequence.py": "serve/engine/test_schedule.py",
     "serve/engine/events.py": "serve/engine/test_engine.py",
     "serve/engine/options.py": "serve/engine/test_choosing.py",

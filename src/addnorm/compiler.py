@@ -10,18 +10,25 @@ import getpass
 import hashlib
 import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
+import shutil
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from functools import cache
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
-from tempfile import gettempdir
+from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from addnorm.atomic import atomic_file
+from addnorm.errors import InputError
+from addnorm.files import cache_folder
 from addnorm.processor import instructions, processor
 
 if TYPE_CHECKING:
     import torch
+
+NO_COMPILER = "compiling needs a C++ compiler: install g++, or run without compiling"
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,6 +56,70 @@ def compile_ahead(program: "torch.export.ExportedProgram", settings: dict[str, A
     archive = BytesIO()  # on a full disk torch's own writer ends the process
     aoti_compile_and_package(program, package_path=archive, inductor_configs=settings)
     return archive.getvalue()
+
+
+@cache
+def load_operators(source: str) -> None:
+    """Load the operators of a C++ file of this package into torch, compiled for this processor.
+
+    Compilation takes some seconds, once: the library is kept in the folder of caches. Raises
+    `InputError` if there is no C++ compiler.
+    """
+    import torch
+
+    code = (Path(__file__).parent / source).read_bytes()
+    digest = hashlib.sha256(f"{target()}\n".encode() + code).hexdigest()[:32]
+    library = cache_folder() / f"{Path(source).stem}-{digest}.so"
+    if not library.exists():
+        keep_compiled(library, lambda: _library(code))
+    torch.ops.load_library(str(library))
+
+
+def keep_compiled(file: Path, compiled: Callable[[], bytes]) -> None:
+    """Store what `compiled` returns, which is called once the folder of the file exists.
+
+    Raises `InputError` if the folder or the file cannot be written.
+    """
+    with _writing_to(file.parent):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    data = compiled()
+    with _writing_to(file.parent), atomic_file(file, concurrent=True) as partial:
+        partial.write_bytes(data)
+
+
+@contextmanager
+def _writing_to(folder: Path) -> Generator[None]:
+    """Raise `InputError` if compiled code cannot be written to the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"{folder}: compiled graphs cannot be stored there ({error.strerror}): "
+            "set ADDNORM_CACHE to another folder"
+        ) from error
+
+
+def _library(code: bytes) -> bytes:
+    """Compile C++ code of torch's stable interface to a shared library."""
+    if not has_compiler():
+        raise InputError(NO_COMPILER)
+    separate_caches()
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
+
+    with TemporaryDirectory() as folder:
+        source = Path(folder) / "operators.cpp"
+        source.write_bytes(code)
+        options = CppTorchOptions(
+            include_pytorch=True, aot_mode=True, extra_flags=["-ffp-contract=fast"]
+        )
+        builder = CppBuilder("operators", str(source), options, folder)
+        builder.build()
+        return Path(builder.get_target_file_path()).read_bytes()
+
+
+def has_compiler() -> bool:
+    """Whether there is a C++ compiler."""
+    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 def separate_caches() -> None:

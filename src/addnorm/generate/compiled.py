@@ -53,6 +53,8 @@ Memories = list[Float[Tensor, "memories kv_heads memory_seq d_head"]]
 
 Slots = Int[Tensor, " so_far"]
 
+PURPOSE = "this model does not compile for generation"
+
 
 class CompiledContinuation(Continuation):
     """Continue prompts by a compiled decoder-only model, one graph per architecture.
@@ -67,7 +69,7 @@ class CompiledContinuation(Continuation):
     def __init__(
         self, model: DecoderModel, *, several: bool = False, never: Sequence[int] = ()
     ) -> None:
-        _prepare(model, model)
+        prepare(PURPOSE, model, model)
         super().__init__(model, never=never)
         self.several = several
         self.start([[0] * 3] * (2 if several else 1))
@@ -118,7 +120,7 @@ class CompiledTranslation(Translation):
         beams: int = 1,
         never: Sequence[int] = (),
     ) -> None:
-        _prepare(model, model.target_embed, model.decoder, model.head)
+        prepare(PURPOSE, model, model.target_embed, model.decoder, model.head)
         for i, pattern in enumerate(model.decoder.patterns):
             if pattern != Full():
                 raise InputError(
@@ -217,9 +219,12 @@ class _TranslationStep(nn.Module):
         return translation_step(self.model, tokens, state)[0].flatten(0, 1)
 
 
-def _prepare(model: Model, *traced: nn.Module) -> None:
-    """Make the weights contiguous. Raises `InputError` as documented above."""
-    check_traceable("this model does not compile for generation", *traced)
+def prepare(purpose: str, model: Model, *traced: nn.Module) -> None:
+    """Make the weights contiguous.
+
+    Raises `InputError`, which begins with `purpose`, for what cannot be traced, or not on a CPU.
+    """
+    check_traceable(purpose, *traced)
     if (device := next(model.parameters()).device).type != "cpu":
         raise InputError(f"compiled generation needs a CPU, and this model is on {device}")
     for weight in model.parameters():

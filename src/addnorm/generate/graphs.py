@@ -17,14 +17,13 @@ from torch import Tensor, fx, nn
 from torch._C import _aoti  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils._pytree import tree_leaves
 
-from addnorm.atomic import atomic_file
-from addnorm.compiler import compile_ahead, target
+from addnorm.compiler import NO_COMPILER, compile_ahead, has_compiler, keep_compiled, target
 from addnorm.errors import InputError
 from addnorm.files import cache_folder
 from addnorm.memory import keep_freed_pages
 from addnorm.nn.choices import choices
 from addnorm.nn.linear import onednn
-from addnorm.tuning.row_products import RowProduct, has_compiler, packed_weight, row_product
+from addnorm.tuning.row_products import RowProduct, packed_weight, row_product
 
 Graph = Callable[..., Tensor]
 
@@ -59,11 +58,7 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     file = cache_folder() / f"{name}.pt2"
     graph = _loaded(file)
     if graph is None:
-        with _writing_to(file.parent):
-            file.parent.mkdir(parents=True, exist_ok=True)
-        archive = _compile(module, example, lengths)
-        with _writing_to(file.parent), atomic_file(file, concurrent=True) as partial:
-            partial.write_bytes(archive)
+        keep_compiled(file, lambda: _compile(module, example, lengths))
         graph = _loaded(file)
     assert graph is not None, file
     packed = graph.get_metadata().get(PACKED, "").split()
@@ -118,23 +113,11 @@ def _loaded(file: Path) -> Any:
 def _compile(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]) -> bytes:
     """Compile the module; return the archive in which torch packages a graph."""
     if not has_compiler():
-        raise InputError("compiling needs a C++ compiler: install g++, or run without compiling")
+        raise InputError(NO_COMPILER)
     with warnings.catch_warnings(action="ignore"), _all_registered(module):
         program = _traced(module, example, lengths)
         settings = SETTINGS | {"aot_inductor.metadata": {PACKED: " ".join(_factors(program))}}
         return compile_ahead(program, settings)
-
-
-@contextmanager
-def _writing_to(folder: Path) -> Generator[None]:
-    """Raise `InputError` if a graph cannot be written to the folder."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(
-            f"{folder}: compiled graphs cannot be stored there ({error.strerror}): "
-            "set ADDNORM_CACHE to another folder"
-        ) from error
 
 
 def _traced(

@@ -1,22 +1,18 @@
 """The key/value cache: each layer stores the state of past tokens, so that none is recomputed."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from addnorm.nn.types import Hidden, Keys, KeysValues
+from addnorm.nn.context import Context
+from addnorm.nn.positions.position import Position
+from addnorm.nn.types import Heads, Hidden, Keys, KeysValues, Length, Queries
 
 NewKeys = Float[Tensor, "batch kv_heads seq d_head"]
-
-if TYPE_CHECKING:
-    Length = int
-else:
-    Length = int | torch.SymInt
-"""A number of tokens; symbolic while tracing."""
 
 MIN_SLOTS = 256
 """Minimum capacity of a growable buffer, in tokens over all rows."""
@@ -32,14 +28,26 @@ class Cache(Protocol):
 
 
 @runtime_checkable
+class Attention(Protocol):
+    """Self-attention without its projections: the core, with its mask and positions."""
+
+    core: nn.Module
+    position: Position
+
+    def attend(self, q: Queries, k: Keys, v: Keys, ctx: Context) -> Heads:
+        """Attend from the new tokens to these keys and values."""
+        ...
+
+
+@runtime_checkable
 class AttentionCache(Cache, Protocol):
     """A cache for the keys and values of self-attention."""
 
     def source(
         self, x: Hidden, within: Length | None = None
     ) -> Float[Tensor, "batch kv_seq d_model"]:
-        """The hidden states that keys and values are projected from."""
-        ...
+        """The hidden states that keys and values are projected from: those of the new tokens."""
+        return x
 
     def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
         """Store the new keys and values; return those of the last `within` slots, new ones too.
@@ -49,8 +57,13 @@ class AttentionCache(Cache, Protocol):
         """
         ...
 
+    def attend(self, attention: Attention, q: Queries, k: Keys, v: Keys, ctx: Context) -> Heads:
+        """Store the new keys and values, and attend to them and to earlier ones."""
+        k, v = self.append(k, v, ctx.within)
+        return attention.attend(q, k, v, ctx)
 
-class SelfCache:
+
+class SelfCache(AttentionCache):
     """One layer's keys and values in a contiguous buffer that doubles in size when full.
 
     Slots out of reach are not kept: when the buffer is full, or far too long after a long prompt,
@@ -61,10 +74,6 @@ class SelfCache:
         self._first = self._end = 0
         self._buffers: list[Tensor] = []
         self._spare: list[Tensor] = []
-
-    def source(self, x: Hidden, within: Length | None = None) -> Hidden:
-        """The hidden states that keys and values are projected from: the new tokens alone."""
-        return x
 
     def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
         """Store the new keys and values; return those of the last `within` slots, as views."""
@@ -107,7 +116,7 @@ class SelfCache:
         self._buffers, self._spare = moved(self._buffers, self._spare, rows, held)
 
 
-class FixedCache:
+class FixedCache(AttentionCache):
     """One layer's keys and values in preallocated buffers.
 
     `slots` holds the slot numbers of all tokens so far, including the ones about to be appended.
@@ -120,10 +129,6 @@ class FixedCache:
         self.values = values
         self.slots = slots
         self._spare: list[Tensor] = []
-
-    def source(self, x: Hidden, within: Length | None = None) -> Hidden:
-        """The hidden states that keys and values are projected from: the new tokens alone."""
-        return x
 
     def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
         """Write the new keys and values; return those of the last `within` slots, as views."""
@@ -159,7 +164,7 @@ class FixedCache:
         self.keys, self.values = buffers
 
 
-class ConcatenatedCache:
+class ConcatenatedCache(AttentionCache):
     """One layer's keys and values, to which new ones are concatenated.
 
     Nothing is written in place, so that a graph can take the past as inputs and return `kept` as
@@ -168,10 +173,6 @@ class ConcatenatedCache:
 
     def __init__(self, keys: Keys, values: Keys) -> None:
         self.kept: KeysValues = keys, values
-
-    def source(self, x: Hidden, within: Length | None = None) -> Hidden:
-        """The hidden states that keys and values are projected from: the new tokens alone."""
-        return x
 
     def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
         """Concatenate the new keys and values; return those of the last `within` slots."""
@@ -186,7 +187,7 @@ class ConcatenatedCache:
         self.kept = keys.index_select(0, rows), values.index_select(0, rows)
 
 
-class SegmentMemory:
+class SegmentMemory(AttentionCache):
     """Transformer-XL segment memory: one layer's inputs for the last `size` slots.
 
     `h̃ = [SG(m); h]`: keys and values come from `h̃`, queries from `h` (Dai et al. 2019, §3.2). No

@@ -8,9 +8,9 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from addnorm.nn import masks
-from addnorm.nn.cache import Length
 from addnorm.nn.instance_norm import WindowStatistics
 from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Reach, Segments
+from addnorm.nn.types import Length
 
 
 @dataclass(frozen=True)

@@ -1,79 +1,68 @@
-"""The paged key/value cache: the tokens of many texts in one buffer, found through slot numbers."""
+"""The paged key/value cache: the tokens of many texts in one buffer, found through slot numbers.
 
-from dataclasses import dataclass
+Kwon et al. 2023 (arXiv 2309.06180), section 4.1: the tokens of a text may be in any slots.
+"""
 
-import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from addnorm.nn.cache import Length, NewKeys
-from addnorm.nn.types import Hidden, KeysValues
+from addnorm.nn.attention.paged_attention import paged_attention
+from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.cache import Attention, AttentionCache, NewKeys
+from addnorm.nn.context import Context
+from addnorm.nn.types import Heads, Keys, KeysValues, Length, Queries
+
+SlotKeys = Float[Tensor, "slots kv_heads d_head"]
+"""The keys, or the values, in each slot of a buffer; the last slot is for padding."""
+
+TextSlots = Int[Tensor, "rows so_far"]
+"""The slots of a batch of texts, padded on the left, with those of the new tokens at the end."""
 
 
-@dataclass(frozen=True)
-class Slots:
-    """Where the tokens of a batch of texts are, padded on the left.
+class PagedCache(AttentionCache):
+    """The cache of one layer for one step of a batch of texts.
 
-    `written` has the slots of the new tokens, `past` those of the tokens before them. The number of
-    slots of the buffer stands for padding.
+    The keys and values of each text are gathered from their slots. Every core, score, position and
+    mask then sees a padded batch, so that it works unchanged. With a `score` (see `paged_score`),
+    attention of one new token a text reads them where they are.
     """
 
-    past: Int[Tensor, "rows past"]
-    written: Int[Tensor, "rows new"]
-
-
-class PagedBuffer:
-    """One layer's keys and values of all texts: a row for each slot, and one for padding.
-
-    Kwon et al. 2023 (arXiv 2309.06180), section 4.1: a text's tokens may be in any slots. The
-    buffer takes its shape and type from the first keys.
-    """
-
-    def __init__(self, n_slots: int) -> None:
-        self.n_slots = n_slots
-        self._buffers: list[Tensor] = []
-
-    def copy(self, source: Int[Tensor, " slots"], target: Int[Tensor, " slots"]) -> None:
-        """Copy the contents of some slots to others; all are read before any is written."""
-        for buffer in self._buffers:
-            buffer[target] = buffer[source]
-
-    def write(self, slots: Int[Tensor, "rows new"], k: NewKeys, v: NewKeys) -> None:
-        """Store the keys and values of new tokens."""
-        if not self._buffers:
-            self._buffers = [
-                new.new_zeros(self.n_slots + 1, new.shape[1], new.shape[3]) for new in (k, v)
-            ]
-        for buffer, new in zip(self._buffers, (k, v), strict=True):
-            buffer[slots] = new.transpose(1, 2)
-
-    def gather(self, slots: Int[Tensor, "rows kv_seq"]) -> KeysValues:
-        """The keys and values of these slots of each text, brought together."""
-        keys, values = (buffer[slots].transpose(1, 2) for buffer in self._buffers)
-        return keys, values
-
-
-class GatheredCache:
-    """The cache of one layer for one step of a batch of texts, gathered from their slots.
-
-    Every core, score, position and mask sees the keys and values of a padded batch, so that it
-    works unchanged.
-    """
-
-    def __init__(self, buffer: PagedBuffer, slots: Slots) -> None:
-        self._buffer = buffer
+    def __init__(
+        self,
+        keys: SlotKeys,
+        values: SlotKeys,
+        slots: TextSlots,
+        score: DotProduct | None = None,
+    ) -> None:
+        self._keys = keys
+        self._values = values
         self._slots = slots
-
-    def source(self, x: Hidden, within: Length | None = None) -> Hidden:
-        """The hidden states that keys and values are projected from: the new tokens alone."""
-        return x
+        self._score = score
 
     def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
         """Store the new keys and values; return those of the last `within` slots."""
-        self._buffer.write(self._slots.written, k, v)
-        slots = torch.cat([self._slots.past, self._slots.written], dim=1)
-        return self._buffer.gather(slots if within is None else slots[:, slots.shape[1] - within :])
+        self._write(k, v)
+        slots = self._last(within)
+        return self._keys[slots].transpose(1, 2), self._values[slots].transpose(1, 2)
+
+    def attend(self, attention: Attention, q: Queries, k: Keys, v: Keys, ctx: Context) -> Heads:
+        """Store the new keys and values, and attend to those within reach."""
+        if self._score is None or q.shape[2] > 1:
+            return super().attend(attention, q, k, v, ctx)
+        self._write(k, v)
+        slots, bias = self._last(ctx.within), attention.position.score_bias(q, ctx)
+        return paged_attention(q, self._keys, self._values, slots, ctx.mask, bias, self._score)
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Raise `NotImplementedError`: rows join and leave between steps."""
         raise NotImplementedError("a paged batch is chosen again for each step")
+
+    def _write(self, k: NewKeys, v: NewKeys) -> None:
+        """Store the keys and values of the new tokens in their slots."""
+        new = self._last(k.shape[2])
+        self._keys[new] = k.transpose(1, 2)
+        self._values[new] = v.transpose(1, 2)
+
+    def _last(self, n: Length | None) -> TextSlots:
+        """The last `n` slots of each text; all of them if `n` is None."""
+        return self._slots if n is None else self._slots[:, self._slots.shape[1] - n :]

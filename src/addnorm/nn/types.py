@@ -5,9 +5,17 @@ their own types in `masks`.
 """
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+
+if TYPE_CHECKING:
+    Length = int
+else:
+    Length = int | torch.SymInt
+"""A number of tokens; symbolic while tracing."""
 
 Hidden = Float[Tensor, "batch seq d_model"]
 """Hidden states: a vector for each token of each row."""

@@ -6,7 +6,6 @@ copy. It is measured when a graph is first compiled, and stored in the folder of
 """
 
 import math
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm import compiler
+from addnorm.compiler import has_compiler
 from addnorm.config import config
 from addnorm.nn.linear import multiplies_bfloat16, onednn
 from addnorm.tuning.calibration import (
@@ -94,11 +94,6 @@ def _measure(dtype: torch.dtype) -> Kept:
         milliseconds={name: 1e3 * median(seconds) for name, seconds in times.items()},  # pyright: ignore[reportArgumentType]
         disturbed=disturbed,
     )
-
-
-def has_compiler() -> bool:
-    """Whether there is a C++ compiler."""
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
 
 
 def choose(seconds: Mapping[str, Sequence[float]]) -> RowProduct:

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from addnorm.models import DecoderConfig, DecoderModel
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig, ScaledDotConfig
 from addnorm.nn.attention.patterns import WindowPatternConfig
-from addnorm.nn.positions import ALiBiConfig, RotaryConfig
-from addnorm.serve.engine.decoder import PagedDecoder
+from addnorm.nn.positions import ALiBiConfig, RotaryConfig, T5BiasConfig
+from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.pages import PagePool
 from addnorm.serve.engine.schedule import Limits, Schedule
 from addnorm.serve.engine.sequence import Request
@@ -32,6 +32,19 @@ CONFIGS = {
         position=RotaryConfig(),
         attention=AttentionConfig(n_heads=2, pattern=WindowPatternConfig(size=5)),
     ),
+    "softcap, bias of pairs": DecoderConfig(
+        d_model=16,
+        n_layers=2,
+        position=T5BiasConfig(buckets=6, max_distance=5),
+        attention=AttentionConfig(
+            n_heads=4, n_kv_heads=2, score=ScaledDotConfig(factor=0.7, softcap=2.0)
+        ),
+    ),
+    "differential, gathered in any case": DecoderConfig(
+        d_model=16,
+        n_layers=1,
+        attention=AttentionConfig(n_heads=2, core=DifferentialCoreConfig()),
+    ),
 }
 
 
@@ -46,9 +59,23 @@ def alone(model: DecoderModel, prompt: list[int], n: int) -> list[tuple[int, Ten
     return out
 
 
+@pytest.mark.parametrize("kernels", ["gathered", "in_place"])
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("page_size", [1, 4, 7])
-def test_logits_are_those_of_the_sequence_alone(name: str, page_size: int) -> None:
+def test_logits_are_those_of_the_sequence_alone(
+    name: str, page_size: int, kernels: Kernels
+) -> None:
+    check_logits(name, page_size, kernels)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CONFIGS)
+def test_so_are_those_of_a_compiled_step(name: str) -> None:
+    check_logits(name, 4, "compiled")
+
+
+def check_logits(name: str, page_size: int, kernels: Kernels) -> None:
     torch.manual_seed(0)
     model = CONFIGS[name].build(VOCAB).eval()
     generator = torch.Generator().manual_seed(1)
@@ -58,7 +85,7 @@ def test_logits_are_those_of_the_sequence_alone(name: str, page_size: int) -> No
     pool = PagePool(36 // page_size, page_size)
     reach = 5.0 if name == "window" else inf
     schedule = Schedule(pool, Limits(rows=4, chunk=6, reach=reach))
-    decoder = PagedDecoder(model, pool)
+    decoder = PagedDecoder(model, pool, kernels)
     expected = {f"r{i}": alone(model, prompt, 9) for i, prompt in enumerate(prompts)}
     for i, prompt in enumerate(prompts):
         schedule.add(Request(name=f"r{i}", prompt=tuple(prompt), limit=9, n=1 + (i == 2)))

@@ -21,7 +21,7 @@ from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
-from addnorm.nn.types import Heads, HeadShape, Hidden, KeysValues, divisors
+from addnorm.nn.types import Heads, HeadShape, Hidden, Keys, KeysValues, Queries, divisors
 from addnorm.parts import Family, check_conflicts
 
 
@@ -101,10 +101,13 @@ class SelfAttention(MultiHead):
         y = x if cache is None else cache.source(x, ctx.within)
         q, (k, v) = self.queries(x), self.keys_values(y)
         q, k = self.position.rotate(q, k, ctx)
-        k, v = (k, v) if cache is None else cache.append(k, v, ctx.within)
-        q, k = self.position.rotate_all(q, k, ctx)
-        heads = self.core(q, k, v, ctx.mask, self.position.score_bias(q, ctx))
+        heads = self.attend(q, k, v, ctx) if cache is None else cache.attend(self, q, k, v, ctx)
         return self.merge(self.output(heads, x))
+
+    def attend(self, q: Queries, k: Keys, v: Keys, ctx: Context) -> Heads:
+        """Attend from the new tokens to all keys and values within reach."""
+        q, k = self.position.rotate_all(q, k, ctx)
+        return self.core(q, k, v, ctx.mask, self.position.score_bias(q, ctx))
 
     def remember(self, x: Hidden, ctx: Context, cache: AttentionCache) -> None:
         """Store the keys and values of `x` in the cache for later tokens; attend to nothing."""

@@ -1,0 +1,294 @@
+// Attention of one query in each row over keys and values that stay where they are: in slots.
+//
+// softmax(c tanh(scale q·k / c) + bias) v over the columns that a row may attend to (Kwon et al.
+// 2023, arXiv 2309.06180, section 4.3). The heads of a token lie side by side and are read one
+// after another, so that memory is read in order; a head that serves several queries is read once
+// for all. The result of a row depends neither on other rows nor on the number of threads.
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+namespace {
+
+// Numbers are added sixteen at a time: the compiler splits them for narrower processors.
+
+constexpr int64_t WIDTH = 16;
+
+typedef float Vector __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t Integers __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
+typedef float Eight __attribute__((vector_size(32)));
+typedef float Four __attribute__((vector_size(16)));
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+inline Vector widened(Vector x) { return x; }
+
+inline Vector widened(Halves x) {
+#ifdef __AVX512F__  // one instruction, which compilers do not find
+  return reinterpret_cast<Vector>(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16));
+#else
+  return reinterpret_cast<Vector>(__builtin_convertvector(x, Bits) << 16);
+#endif
+}
+
+template <typename Number>
+using Loaded = std::conditional_t<std::is_same_v<Number, float>, Vector, Halves>;
+
+template <typename Number>
+inline Vector load(const Number* from) {
+  Loaded<Number> x;
+  std::memcpy(&x, from, sizeof x);
+  return widened(x);
+}
+
+// The last numbers of a head whose width is no multiple of WIDTH, then zeros.
+template <typename Number>
+inline Vector load(const Number* from, int64_t n) {
+  Loaded<Number> x = {};
+  std::memcpy(&x, from, n * sizeof(Number));
+  return widened(x);
+}
+
+inline void store(float* to, float x) { *to = x; }
+
+inline void store(BFloat16* to, float x) {  // to the nearest, ties to even
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  to->bits = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+inline float sum(Vector x) {
+  Eight eight[2];
+  std::memcpy(eight, &x, sizeof x);
+  eight[0] += eight[1];
+  Four four[2];
+  std::memcpy(four, eight, sizeof four);
+  four[0] += four[1];
+  return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
+}
+
+// exp(x) for x ≤ 0, within two units in the last place; at least the smallest normal number.
+inline Vector exponential(Vector x) {
+  const Vector round = Vector{} + 12582912.f;  // 1.5 · 2^23: its sums are integers
+  x = x < -87.f ? Vector{} - 87.f : x;
+  Vector n = (x * 1.44269504f + round) - round;
+  Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Vector p = Vector{} + 1.9875691500e-4f;
+  for (float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
+                       5.0000001201e-1f})
+    p = p * r + factor;
+  Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
+  return (p * r * r + r + 1.f) * reinterpret_cast<Vector>(power);
+}
+
+// tanh(x): the series near zero, where 1 - exp would lose digits.
+inline Vector hyperbolic_tangent(Vector x) {
+  Vector size = x < 0.f ? -x : x, square = x * x;
+  Vector series = Vector{} + 62.f / 2835;
+  for (float factor : {-17.f / 315, 2.f / 15, -1.f / 3, 1.f}) series = series * square + factor;
+  Vector e = exponential(-2.f * size), far = (1.f - e) / (1.f + e);
+  return size < 0.25f ? x * series : (x < 0.f ? -far : far);
+}
+
+// The arguments of the operator; widths and strides in numbers.
+template <typename Number>
+struct Arguments {
+  const Number *q, *keys, *values;
+  const int64_t* slots;
+  const bool* allowed;  // or null
+  const float* bias;    // or null
+  Number* mixed;
+  int64_t rows, heads, kv_heads, columns, key_width, value_width;
+  int64_t allowed_row, bias_row, bias_head;
+  float scale, softcap;  // softcap 0: none
+};
+
+// The work on some key/value heads of one row, and on the query heads that they serve.
+//
+// Columns are padded to whole vectors: by the last one, whose further weights are zero.
+template <typename Number>
+class Part {
+ public:
+  Part(const Arguments<Number>& of, int64_t row, int64_t first, int64_t last)
+      : of(of), row(row), first(first), group(of.heads / of.kv_heads), heads((last - first) * group) {
+    const bool* allowed = of.allowed ? of.allowed + row * of.allowed_row : nullptr;
+    for (int64_t j = 0; j < of.columns; ++j)
+      if (!allowed || allowed[j]) columns.push_back(j);
+    n = columns.size();
+    stride = (n + WIDTH - 1) / WIDTH * WIDTH;
+    for (int64_t i = 0; i < stride; ++i)
+      slots.push_back(of.slots[row * of.columns + columns[std::min(i, n - 1)]]);
+    scores.resize(heads * stride);
+    mixed.assign(heads * of.value_width, 0.f);
+  }
+
+  void run() {
+    for (int64_t i = 0; i < stride; i += TOKENS) score(i);
+    for (int64_t head = 0; n && head < heads; ++head) softmax(head);
+    for (int64_t i = 0; i < stride; i += TOKENS) mix(i);
+    Number* to = of.mixed + (row * of.heads + first * group) * of.value_width;
+    for (float x : mixed) store(to++, x);
+  }
+
+ private:
+  static constexpr int64_t TOKENS = 8;  // at a time, in registers
+
+  // scores[head][i] = scale q·k
+  void score(int64_t i) {
+    const int64_t width = of.key_width;
+    const Number* q = of.q + (row * of.heads + first * group) * width;
+    const Number* k[TOKENS];
+    for (int64_t t = 0; t < TOKENS; ++t) k[t] = of.keys + (slots[i + t] * of.kv_heads + first) * width;
+    for (int64_t head = 0; head < heads; ++head, q += width) {
+      const int64_t begin = head / group * width;
+      Vector totals[TOKENS] = {};
+      int64_t d = 0;
+      for (; d + WIDTH <= width; d += WIDTH) {
+        const Vector x = load(q + d);
+        for (int64_t t = 0; t < TOKENS; ++t) totals[t] += x * load(k[t] + begin + d);
+      }
+      if (int64_t rest = width - d) {
+        const Vector x = load(q + d, rest);
+        for (int64_t t = 0; t < TOKENS; ++t) totals[t] += x * load(k[t] + begin + d, rest);
+      }
+      for (int64_t t = 0; t < TOKENS; ++t) scores[head * stride + i + t] = of.scale * sum(totals[t]);
+    }
+  }
+
+  // scores[head] = softmax(c tanh(scores[head] / c) + bias)
+  void softmax(int64_t head) {
+    float* x = &scores[head * stride];
+    if (of.softcap > 0)
+      for (int64_t i = 0; i < stride; i += WIDTH)
+        keep(x + i, of.softcap * hyperbolic_tangent(load(x + i) / of.softcap));
+    if (of.bias) {
+      const float* bias = of.bias + row * of.bias_row + (first * group + head) * of.bias_head;
+      for (int64_t i = 0; i < n; ++i) x[i] += bias[columns[i]];
+    }
+    std::fill(x + n, x + stride, -INFINITY);
+    float largest = *std::max_element(x, x + n);
+    Vector total = {};
+    for (int64_t i = 0; i < stride; i += WIDTH) {
+      Vector e = exponential(load(x + i) - largest);
+      keep(x + i, e);
+      total += e;
+    }
+    float scale = 1 / sum(total);
+    for (int64_t i = 0; i < stride; i += WIDTH) keep(x + i, load(x + i) * scale);
+    std::fill(x + n, x + stride, 0.f);
+  }
+
+  // mixed[head] += scores[head][i] v
+  void mix(int64_t i) {
+    const int64_t width = of.value_width;
+    const Number* v[TOKENS];
+    for (int64_t t = 0; t < TOKENS; ++t) v[t] = of.values + (slots[i + t] * of.kv_heads + first) * width;
+    for (int64_t head = 0; head < heads; ++head) {
+      const int64_t begin = head / group * width;
+      float weights[TOKENS];
+      std::memcpy(weights, &scores[head * stride + i], sizeof weights);
+      float* to = &mixed[head * width];
+      int64_t d = 0;
+      for (; d + WIDTH <= width; d += WIDTH) {
+        Vector total = load(to + d);
+        for (int64_t t = 0; t < TOKENS; ++t) total += weights[t] * load(v[t] + begin + d);
+        keep(to + d, total);
+      }
+      if (int64_t rest = width - d) {
+        Vector total = load(to + d, rest);
+        for (int64_t t = 0; t < TOKENS; ++t) total += weights[t] * load(v[t] + begin + d, rest);
+        std::memcpy(to + d, &total, rest * sizeof(float));
+      }
+    }
+  }
+
+  static void keep(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
+
+  const Arguments<Number>& of;
+  const int64_t row, first, group, heads;
+  int64_t n, stride;                     // columns that the row may attend to; padded
+  std::vector<int64_t> columns, slots;
+  std::vector<float> scores, mixed;
+};
+
+template <typename Number>
+void run(const Arguments<Number>& of) {
+  const int64_t threads = torch::stable::get_num_threads();
+  const int64_t parts = of.rows < 4 * threads ? of.kv_heads : 1;
+  const int64_t n = of.rows * parts;
+  std::atomic<int64_t> next{0};  // rows differ in length: who is free takes the next
+  torch::stable::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
+    for (int64_t i = next++; i < n; i = next++) {
+      const int64_t first = parts == 1 ? 0 : i % parts;
+      Part<Number>(of, i / parts, first, parts == 1 ? of.kv_heads : first + 1).run();
+    }
+  });
+}
+
+template <typename Number>
+const Number* pointer(const Tensor& of) {
+  return static_cast<const Number*>(of.data_ptr());
+}
+
+template <typename Number>
+Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots,
+              const std::optional<Tensor>& allowed, const std::optional<Tensor>& bias,
+              double scale, std::optional<double> softcap) {
+  const int64_t shape[] = {q.size(0), q.size(1), values.size(2)};
+  Tensor mixed = torch::stable::new_empty(q, shape);
+  Arguments<Number> of = {
+      .q = pointer<Number>(q),
+      .keys = pointer<Number>(keys),
+      .values = pointer<Number>(values),
+      .slots = pointer<int64_t>(slots),
+      .allowed = allowed ? pointer<bool>(*allowed) : nullptr,
+      .bias = bias ? pointer<float>(*bias) : nullptr,
+      .mixed = static_cast<Number*>(mixed.data_ptr()),
+      .rows = q.size(0),
+      .heads = q.size(1),
+      .kv_heads = keys.size(1),
+      .columns = slots.size(1),
+      .key_width = q.size(2),
+      .value_width = values.size(2),
+      .allowed_row = allowed && allowed->size(0) > 1 ? slots.size(1) : 0,
+      .bias_row = bias && bias->size(0) > 1 ? bias->size(1) * slots.size(1) : 0,
+      .bias_head = bias && bias->size(1) > 1 ? slots.size(1) : 0,
+      .scale = static_cast<float>(scale),
+      .softcap = static_cast<float>(softcap.value_or(0)),
+  };
+  run(of);
+  return mixed;
+}
+
+Tensor paged_attention(Tensor q, Tensor keys, Tensor values, Tensor slots,
+                       std::optional<Tensor> allowed, std::optional<Tensor> bias, double scale,
+                       std::optional<double> softcap) {
+  auto with = q.scalar_type() == ScalarType::BFloat16 ? attend<BFloat16> : attend<float>;
+  return with(q, keys, values, slots, allowed, bias, scale, softcap);
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(addnorm, CPU, library) {
+  library.impl("paged_attention", TORCH_BOX(&paged_attention));
+}

@@ -1,0 +1,100 @@
+"""Attention of one query in each row over keys and values in the slots of a buffer.
+
+The operator `addnorm::paged_attention` reads them where they are (`paged_attention.cpp`), instead
+of copying those of each row side by side. `compiler.load_operators` makes it available.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from addnorm.nn import functional
+from addnorm.nn.attention.core import EagerCore, SDPACore
+from addnorm.nn.attention.flex import FlexCore
+from addnorm.nn.attention.kernels import EVERYTHING
+from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.cache import Attention
+from addnorm.nn.masks import Causal, Dense, Full, Mask, Tiled
+from addnorm.nn.positions.position import Bias, Position
+from addnorm.nn.types import Mixed
+from addnorm.parts import is_ours
+
+SOURCE = "nn/attention/paged_attention.cpp"
+"""The operator's code, a path within the package."""
+
+CORES = (SDPACore, FlexCore, EagerCore)
+"""The attention cores that compute what the operator does."""
+
+DTYPES = (torch.float32, torch.bfloat16)
+"""The types of keys and values that the operator reads."""
+
+torch.library.define(
+    "addnorm::paged_attention",
+    "(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor? allowed, Tensor? bias, "
+    "float scale, float? softcap) -> Tensor",
+)
+
+
+def _shape(q: Tensor, keys: Tensor, values: Tensor, *others: object) -> Tensor:
+    return q.new_empty(*q.shape[:2], values.shape[2])
+
+
+torch.library.register_fake("addnorm::paged_attention", _shape)
+
+
+def paged_attention(
+    q: Float[Tensor, "rows heads 1 d_head"],
+    keys: Float[Tensor, "slots kv_heads d_head"],
+    values: Float[Tensor, "slots kv_heads d_value"],
+    slots: Int[Tensor, "rows kv_seq"],
+    mask: Mask,
+    bias: Bias | None,
+    score: DotProduct,
+) -> Mixed:
+    """`softmax(score(q, k) + bias) v` over the keys and values in these slots of each row.
+
+    Kwon et al. 2023 (arXiv 2309.06180), §4.3. Computed in float32. A row that may attend to nothing
+    gives zeros. For keys and values of one of the `DTYPES` on a CPU.
+    """
+    tile = None if bias is None else bias(EVERYTHING, EVERYTHING)[:, :, 0]
+    mixed = torch.ops.addnorm.paged_attention(
+        score.queries(q)[:, :, 0].contiguous(),
+        keys,
+        values,
+        slots.contiguous(),
+        _allowed(mask),
+        None if tile is None else tile.float().contiguous(),
+        score.scale,
+        score.softcap,
+    )
+    return mixed[:, :, None]
+
+
+def _allowed(mask: Mask) -> Bool[Tensor, "#rows kv_seq"] | None:
+    """Which keys the query of each row may attend to; None means all."""
+    match mask:
+        case Full() | Causal():  # causal with one query: all keys are its own or earlier
+            return None
+        case Dense(allowed):
+            return allowed[:, 0, 0].contiguous()
+        case Tiled():
+            return mask.tile(EVERYTHING, EVERYTHING).allowed[:, 0, 0].contiguous()
+        case _:
+            raise TypeError(f"{type(mask).__name__} is not evaluated")
+
+
+def paged_score(attention: Attention, d_head: int) -> DotProduct | None:
+    """The score of attention that the operator can compute; None for any other attention.
+
+    The operator knows dot products with a softcap, masks and biases. It does not know positions
+    that turn all keys again at every step.
+    """
+    core = attention.core
+    if type(attention.position).rotate_all is not Position.rotate_all:
+        return None
+    if not isinstance(core, SDPACore | EagerCore) or type(core) not in CORES:
+        return None
+    score = core.score
+    if score is None or score is functional.scaled_dot_scores:
+        return DotProduct(d_head**-0.5)
+    return score if isinstance(score, DotProduct) and is_ours(type(score)) else None

@@ -1,0 +1,94 @@
+"""One step of a decoder over keys and values in slots, eager or in a compiled graph."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from addnorm.compiler import has_compiler, load_operators
+from addnorm.generate.compiled import prepare
+from addnorm.generate.graphs import compiled
+from addnorm.generate.next_token import device_of, evaluating
+from addnorm.models import DecoderModel
+from addnorm.models.step import LAST, DecoderState, decoder_step, pairs
+from addnorm.nn.attention import SelfAttention
+from addnorm.nn.attention.paged_attention import DTYPES, SOURCE, paged_score
+from addnorm.nn.cache import KVCache, SelfCache
+from addnorm.nn.paged_cache import PagedCache, TextSlots
+
+Buffers = Sequence[Float[Tensor, "slots kv_heads d_head"]]
+"""Keys and values of all texts, alternating, layer by layer."""
+
+
+class PagedStep(nn.Module):
+    """`decoder_step` with the keys and values of all texts in slots of the buffers.
+
+    With `in_place`, layers whose attention the kernel can compute read one new token's keys where
+    they are; without a C++ compiler, or not on a CPU, they are gathered all the same.
+    """
+
+    def __init__(self, model: DecoderModel, buffers: Buffers, *, in_place: bool) -> None:
+        super().__init__()
+        self.model = model
+        on_cpu = device_of(model).type == "cpu" and has_compiler()
+        self.scores = [
+            paged_score(mixer, keys.shape[2])
+            if in_place and on_cpu and keys.dtype in DTYPES and isinstance(mixer, SelfAttention)
+            else None
+            for mixer, keys in zip(model.stack.mixers, buffers[::2], strict=True)
+        ]
+        if any(self.scores):
+            load_operators(SOURCE)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "rows new"],
+        slots: TextSlots,
+        valid: Bool[Tensor, "rows so_far"],
+        buffers: Buffers,
+        positions: slice = LAST,
+    ) -> Float[Tensor, "chosen vocab"]:
+        layers = [
+            PagedCache(keys, values, slots, score)
+            for (keys, values), score in zip(pairs(buffers), self.scores, strict=True)
+        ]
+        cache = KVCache(layers, length=slots.shape[1] - tokens.shape[1])
+        state = DecoderState(cache=cache, valid=valid)
+        return decoder_step(self.model, tokens, state, positions)[0].flatten(0, 1)
+
+
+def new_buffers(model: DecoderModel, n_slots: int) -> list[Tensor]:
+    """Empty buffers for the keys and values of `n_slots` tokens, alternating, layer by layer."""
+    cache = model.new_cache()
+    with torch.inference_mode(), evaluating(model):
+        model(torch.zeros(1, 1, dtype=torch.long, device=device_of(model)), cache=cache)
+    layers = [layer.self_cache for layer in cache]
+    parts = [part for layer in layers if isinstance(layer, SelfCache) for part in layer.kept]
+    assert len(parts) == 2 * len(layers), "only attention has keys and values"
+    return [part.new_zeros(n_slots, part.shape[1], part.shape[3]) for part in parts]
+
+
+def compiled_step(step: PagedStep, buffers: Buffers) -> Callable[..., Tensor]:
+    """Compile the step for one new token of each of any number of texts, or load the graph."""
+    prepare("this model does not compile for serving", step.model)
+    rows = {0: torch.export.Dim.DYNAMIC}
+    texts = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    example = (
+        torch.zeros(2, 1, dtype=torch.long),
+        torch.zeros(2, 3, dtype=torch.long),
+        torch.ones(2, 3, dtype=torch.bool),
+        [torch.zeros_like(buffer) for buffer in buffers],
+    )
+    with evaluating(step), torch.no_grad():
+        graph = compiled(step, example, (rows, texts, texts, [rows] * len(buffers)))
+
+    def run(tokens: Tensor, slots: Tensor, valid: Tensor, buffers: Buffers) -> Tensor:
+        if slots.shape[1] == 1:  # a graph has at least two columns, and two rows
+            slots, valid = slots.expand(-1, 2).contiguous(), nn.functional.pad(valid, (1, 0))
+        if len(tokens) > 1:
+            return graph(tokens, slots, valid, buffers)
+        repeated = [tensor.expand(2, -1).contiguous() for tensor in (tokens, slots, valid)]
+        return graph(*repeated, buffers)[:1]
+
+    return run

@@ -1,0 +1,200 @@
+"""The operator of paged attention computes the definition, and reads no key of other rows."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from addnorm.compiler import has_compiler, load_operators
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import (
+    AttentionConfig,
+    BilinearConfig,
+    DifferentialCoreConfig,
+    EagerCoreConfig,
+    FlexCoreConfig,
+    ScaledDotConfig,
+)
+from addnorm.nn.attention.core import EagerCore
+from addnorm.nn.attention.multihead import SelfAttention
+from addnorm.nn.attention.paged_attention import SOURCE, paged_attention, paged_score
+from addnorm.nn.attention.scores import AdditiveConfig, DotProduct
+from addnorm.nn.masks import Dense, Evaluated, Full, Padding, Tiled
+from addnorm.nn.positions import RotaryConfig
+from addnorm.nn.positions.position import Bias
+from addnorm.nn.positions.scaling import DynamicScaling
+
+pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
+
+TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
+
+
+@pytest.fixture(autouse=True)
+def _operator() -> None:
+    load_operators(SOURCE)
+
+
+def definition(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    slots: Tensor,
+    mask: Evaluated,
+    bias: Bias | None,
+    score: DotProduct,
+) -> Tensor:
+    """Keys and values gathered, in float64, by the eager core."""
+    k, v = (buffer.double()[slots].transpose(1, 2) for buffer in (keys, values))
+    weight = None if score.weight is None else score.weight.detach().double()
+    wide = DotProduct(score.scale, weight, softcap=score.softcap)
+    return EagerCore(wide)(q.double(), k, v, mask, bias)
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, Evaluated, Bias | None]:
+    """Rows of any lengths in pages of any size, heads of any number and width, masks and biases."""
+    kv_heads, group = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    d_head, d_value = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    size = draw(st.integers(1, 32))
+    lengths = draw(st.lists(st.integers(0, 70), min_size=1, max_size=5))
+    most = max(1, *lengths)
+    dtype = draw(st.sampled_from([*TOLERANCE]))
+    torch.manual_seed(draw(st.integers(0, 2**16)))
+    pages = torch.randperm(sum(-(-n // size) for n in lengths)).tolist()
+    padding = len(pages) * size
+    slots = torch.full((len(lengths), most), padding)
+    for row, n in enumerate(lengths):
+        table = torch.tensor([pages.pop() for _ in range(-(-n // size))], dtype=torch.long)
+        number = torch.arange(n)
+        slots[row, most - n :] = table[number // size] * size + number % size
+    heads = kv_heads * group
+    q = torch.randn(len(lengths), heads, 1, d_head, dtype=dtype)
+    keys = torch.randn(padding + 1, kv_heads, d_head, dtype=dtype)
+    values = torch.randn(padding + 1, kv_heads, d_value, dtype=dtype)
+    keys[padding] = values[padding] = torch.nan  # is never read
+    valid = torch.arange(most) >= most - torch.tensor(lengths)[:, None]
+    others = torch.rand(len(lengths), 1, 1, most) < draw(st.sampled_from([0.5, 1.0]))
+    mask: Evaluated = Dense(valid[:, None, None] & others)
+    if min(lengths) == most and draw(st.booleans()):
+        mask = Full()
+    elif draw(st.booleans()):
+        mask = Tiled(Padding(valid), torch.tensor([most - 1]), torch.arange(most), len(lengths))
+    if not draw(st.booleans()):
+        return q, keys, values, slots, mask, None
+    table = torch.randn(draw(st.sampled_from([1, len(lengths)])), heads, 1, most)
+    return q, keys, values, slots, mask, lambda rows, columns: table[:, :, rows, columns]
+
+
+@given(
+    case=cases(),
+    softcap=st.sampled_from([None, 0.5, 30.0]),
+    scale=st.floats(0.05, 1.0),
+    bilinear=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_it_computes_the_definition(
+    case: tuple[Tensor, Tensor, Tensor, Tensor, Evaluated, Bias | None],
+    softcap: float | None,
+    scale: float,
+    bilinear: bool,
+) -> None:
+    q, keys, values, slots, mask, bias = case
+    heads, width = q.shape[1], q.shape[3]
+    weight = torch.randn(heads, width, width) / width if bilinear and q.dtype.itemsize > 2 else None
+    score = DotProduct(scale, weight, softcap=softcap)
+    clean = [buffer.nan_to_num(0.0) for buffer in (keys, values)]
+    expected = definition(q, clean[0], clean[1], slots, mask, bias, score)
+    got = paged_attention(q, keys, values, slots, mask, bias, score)
+    assert got.dtype is q.dtype
+    size = TOLERANCE[q.dtype] * (1 + expected.abs().max().item())
+    assert (got.double() - expected).abs().max() <= size * (1 if scale < 0.5 else 2)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_row_is_the_same_alone_and_with_any_number_of_threads(threads: int) -> None:
+    torch.manual_seed(0)
+    q, buffers = torch.randn(19, 6, 1, 33), torch.randn(2, 300, 2, 33)
+    slots = torch.randint(0, 300, (19, 50))
+    score = DotProduct(0.2)
+    before = torch.get_num_threads()
+    expected = [
+        paged_attention(q[[i]], buffers[0], buffers[1], slots[[i]], Full(), None, score)
+        for i in range(19)
+    ]
+    torch.set_num_threads(threads)
+    try:
+        got = paged_attention(q, buffers[0], buffers[1], slots, Full(), None, score)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(got, torch.cat(expected))
+
+
+def test_large_scores_and_nan() -> None:
+    """The softmax subtracts the largest score; a NaN comes through, for the caller to see."""
+    q, keys = torch.full((1, 1, 1, 4), 50.0), torch.tensor([[[50.0] * 4], [[-50.0] * 4]])
+    slots = torch.tensor([[0, 1]])
+    got = paged_attention(q, keys, keys, slots, Full(), None, DotProduct(1.0))
+    assert torch.equal(got, torch.full((1, 1, 1, 4), 50.0))
+    keys[1] = torch.nan
+    assert paged_attention(q, keys, keys, slots, Full(), None, DotProduct(1.0)).isnan().all()
+
+
+def test_no_row_and_no_column() -> None:
+    q, keys = torch.randn(0, 2, 1, 4), torch.randn(3, 1, 4)
+    slots = torch.zeros(0, 5, dtype=torch.long)
+    assert paged_attention(q, keys, keys, slots, Full(), None, DotProduct(1.0)).shape == q.shape
+    none = torch.zeros(2, 0, dtype=torch.long)
+    q = torch.randn(2, 2, 1, 4)
+    got = paged_attention(q, keys, keys, none, Full(), None, DotProduct(1.0))
+    assert torch.equal(got, torch.zeros_like(q))
+
+
+@pytest.mark.parametrize(
+    ("attention", "softcap"),
+    [
+        (AttentionConfig(n_heads=2), None),
+        (AttentionConfig(n_heads=2, core=EagerCoreConfig()), None),
+        (AttentionConfig(n_heads=2, core=FlexCoreConfig()), None),
+        (AttentionConfig(n_heads=2, score=BilinearConfig()), None),
+        (AttentionConfig(n_heads=2, score=ScaledDotConfig(softcap=3.0)), 3.0),
+    ],
+)
+def test_the_score_of_attention(attention: AttentionConfig, softcap: float | None) -> None:
+    layer = attention.build(8, DecoderConfig(d_model=8).build_position(causal=True), True)
+    assert isinstance(layer, SelfAttention)
+    score = paged_score(layer, 4)
+    assert score is layer.core.score
+    assert score is not None
+    assert score.softcap == softcap
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        DecoderConfig(d_model=8, attention=AttentionConfig(n_heads=2, score=AdditiveConfig())),
+        DecoderConfig(
+            d_model=8, attention=AttentionConfig(n_heads=2, core=DifferentialCoreConfig())
+        ),
+        DecoderConfig(
+            d_model=8,
+            attention=AttentionConfig(n_heads=2),
+            position=RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=8)),
+        ),
+    ],
+)
+def test_other_attention_is_not_for_the_operator(config: DecoderConfig) -> None:
+    [layer, *_] = config.build(10).stack.mixers
+    assert isinstance(layer, SelfAttention)
+    assert paged_score(layer, 4) is None
+
+
+def test_a_core_without_a_score_has_that_of_scaled_dots() -> None:
+    layer = AttentionConfig(n_heads=2).build(
+        8, DecoderConfig(d_model=8).build_position(causal=True), True
+    )
+    layer.core = EagerCore()
+    score = paged_score(layer, 4)
+    assert score is not None
+    assert score.scale == 0.5
+    assert score(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 4)) == 2.0
