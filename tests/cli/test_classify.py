@@ -37,7 +37,7 @@ def test_pairs_of_texts(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None
     assert (code, "text 1: 2 tabs" in err) == (2, True)
     (tmp_path / "in.txt").write_text("one\ttwo\n")
     code, _, err = addnorm("classify", run_of("tagging"), tmp_path / "in.txt", "--pairs")
-    assert (code, "reads one sentence: leave out --pairs" in err) == (2, True)
+    assert (code, "reads one sentence: give no pairs" in err) == (2, True)
 
 
 def test_a_tag_for_each_word(

@@ -14,6 +14,7 @@ from addnorm.errors import InputError
 from addnorm.runs.options import LabelOptions
 
 if TYPE_CHECKING:
+    from addnorm.runs.inference.results import LineAnswer
     from addnorm.runs.run import Run
 
 
@@ -66,46 +67,22 @@ def classify(
     check_files(files)
     import_named(imports)
     opened = where.open(run)
-    from addnorm.runs.inference.series import reads_tables
 
-    def answer(first: int, lines: list[str]) -> list[Answer]:
+    def answer(first: int, lines: list[str]) -> "list[LineAnswer]":
         group = [pair_of(line, n) for n, line in enumerate(lines, first + 1)] if pairs else lines
-        return _of_lines(opened, group, first, labels)
+        return opened.classify_lines(group, first=first, **labels)
 
-    if pairs and (opened.reads_files or reads_tables(opened)):
+    if pairs and (opened.reads_files or opened.reads_tables):
         raise InputError(f"{run}: it reads one file at a time: leave out --pairs")
     if opened.reads_files:
         answers = _of_files(opened, files, reading)
-    elif reads_tables(opened):
+    elif opened.reads_tables:
         answers = _of_tables(opened, files, reading)
     else:
-        answers = (row for _, row in Lines(files, reading).answers(answer))
+        lines = Lines(files, reading).answers(answer)
+        answers = ((row.plain, row.fields) for _, row in lines)
     for plain, figures in answers:
         print(json.dumps(figures, ensure_ascii=False) if json_lines else plain, flush=True)
-
-
-def _of_lines(
-    opened: "Run", group: list[str] | list[tuple[str, str]], first: int, labels: LabelOptions
-) -> list[Answer]:
-    """The answer for each text or pair, `first` of which came before."""
-    from addnorm.data.tokenizing.word_splitting import words_between_spaces
-    from addnorm.tasks.regression import Regression, numbers_line
-    from addnorm.tasks.tagging import Tagging
-
-    if isinstance(opened.task_value, Tagging):
-        texts = [text for text in group if isinstance(text, str)]
-        if len(texts) < len(group):
-            raise InputError(
-                f"{opened.name}: a tagging model reads one sentence: leave out --pairs"
-            )
-        sentences = tuple(map(words_between_spaces, texts))
-        tagged = zip(sentences, opened.tag(sentences, first=first), strict=True)
-        return [(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in tagged]
-    if isinstance(opened.task_value, Regression):
-        rows = opened.predict(group, first=first).tolist()
-        return [(numbers_line(row), dict(zip(opened.labels, row, strict=True))) for row in rows]
-    results = opened.classify(group, first=first, **labels)
-    return [(",".join(result.labels), asdict(result)) for result in results]
 
 
 def _of_files(opened: "Run", files: tuple[Path, ...], reading: Reading) -> Iterator[Answer]:
@@ -118,15 +95,8 @@ def _of_files(opened: "Run", files: tuple[Path, ...], reading: Reading) -> Itera
 
 def _of_tables(opened: "Run", files: tuple[Path, ...], reading: Reading) -> Iterator[Answer]:
     """The class or the numbers of each series before its name, and as figures."""
-    from addnorm.tasks.regression import numbers_line
-
     paths, skipped = media_files(files, reading, "tables of series", "series or tables")
     with skipped:
         for answer in opened.predict_series(paths, skipped=skipped):
-            classified = answer.classified
-            if classified is None:
-                plain, figures = numbers_line(answer.numbers.values()), answer.numbers
-            else:
-                plain, figures = classified.label, asdict(classified)
             place = {"file": str(answer.file), "series": answer.series}
-            yield f"{plain}\t{answer.series}", place | figures
+            yield f"{answer.plain}\t{answer.series}", place | answer.fields

@@ -7,17 +7,19 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.where import Imports, import_named
+from addnorm.cli.where import GROUP, Imports, import_named
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, check_recipe_file
+from addnorm.runs.options import DistillOptions
+
+AS_IN_RECIPE: DistillOptions = {}
 
 
 def distill(
     teacher: Path,
     recipe: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    temperature: float | None = None,
-    weight: float | None = None,
+    outputs: Annotated[DistillOptions, GROUP] = AS_IN_RECIPE,
     sequences: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     out: Path | None = None,
     imports: Imports = (),
@@ -38,12 +40,6 @@ def distill(
         The recipe of the student.
     overrides
         Fields of the recipe to replace, as `--table.field value`.
-    temperature
-        The logits of both models are divided by it: above 1, unlikely tokens count for more. By
-        default that of the recipe, or else 1.
-    weight
-        The share of the teacher's probabilities in the loss; the rest is that of the labels. By
-        default that of the recipe, or else 0.5.
     sequences
         First have the teacher translate every training source, once, and learn its translations in
         place of the data's (sequence-level distillation).
@@ -64,11 +60,11 @@ def distill(
 
     folder = out or Path("runs") / f"{recipe.stem}-distilled"
     fields["train.distillation.teacher"] = str(teacher)
-    for name, value in {"temperature": temperature, "weight": weight}.items():
+    for name, value in outputs.items():
         field = f"train.distillation.{name}"
-        if value is not None and field in fields:
+        if field in fields:
             raise InputError(f"--{name} and --{field} are the same: give one of them")
-        fields |= {} if value is None else {field: str(value)}
+        fields[field] = str(value)
     if sequences:
         parsed = read_recipe(recipe, fields, import_parts=True)
         files = written_sequences(Run.open(teacher), parsed, folder, console)

@@ -55,9 +55,7 @@ def fill(
         raise InputError("give either --text or files, and not both")
     import_named(imports)
     opened = where.open(run)
-    from addnorm.runs.inference.masked_tokens import check_fills
-
-    check_fills(opened)
+    opened.check_fills()
 
     def answer(first: int, group: list[str]) -> "list[Filled]":
         return opened.fill(group, first=first, **shown)

@@ -136,6 +136,19 @@ class ForecastOptions(TypedDict, total=False):
     """A table with what really came, for the picture."""
 
 
+class DistillOptions(TypedDict, total=False):
+    """How a student learns from the outputs of a teacher."""
+
+    temperature: float
+    """The logits of both models are divided by it: above 1, unlikely tokens count for more. By
+    default that of the recipe, or else 1.
+    """
+    weight: float
+    """The share of the teacher's probabilities in the loss; the rest is that of the labels. By
+    default that of the recipe, or else 0.5.
+    """
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PruneOptions:

@@ -21,7 +21,7 @@ from addnorm.runs.export import export_run
 from addnorm.runs.inference.chat import Messages, conversations, is_conversation, template_of
 from addnorm.runs.inference.decoding import chosen_decoding
 from addnorm.runs.inference.forecast import forecast
-from addnorm.runs.inference.masked_tokens import fill
+from addnorm.runs.inference.masked_tokens import check_fills, fill
 from addnorm.runs.inference.media import classify_files, embed_files, transcribe_files
 from addnorm.runs.inference.predictions import Row, predict_rows
 from addnorm.runs.inference.results import (
@@ -29,6 +29,7 @@ from addnorm.runs.inference.results import (
     FileName,
     Filled,
     Forecast,
+    LineAnswer,
     Sentence,
     Several,
     Texts,
@@ -40,6 +41,7 @@ from addnorm.runs.inference.text import (
     answer,
     check_use,
     classify,
+    classify_lines,
     compiled,
     embed,
     ends_of,
@@ -59,6 +61,7 @@ from addnorm.runs.options import (
     ForecastOptions,
     Form,
     GenerateOptions,
+    LabelOptions,
     PoolingOptions,
     Split,
     Weights,
@@ -323,6 +326,13 @@ class Run(TrainedModel):
         return results[0] if isinstance(texts, str) else results
 
     @known_keywords
+    def classify_lines(
+        self, texts: Several, *, first: int = 0, **options: Unpack[LabelOptions]
+    ) -> list[LineAnswer]:
+        """The class, labels, numbers or tags of each text, as `addnorm classify` writes them."""
+        return classify_lines(self, listed(texts, pairs=True), first, **options)
+
+    @known_keywords
     def classify_files(
         self,
         files: Sequence[FileName],
@@ -440,6 +450,10 @@ class Run(TrainedModel):
         """
         results = fill(self, listed(text, "text"), first=first, **options)
         return results[0] if isinstance(text, str) else results
+
+    def check_fills(self) -> None:
+        """Raise `InputError` for a model that fills no masks."""
+        check_fills(self)
 
     @known_keywords
     def forecast(self, history: FileName, **options: Unpack[ForecastOptions]) -> Forecast:

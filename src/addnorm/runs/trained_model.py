@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from addnorm.convert.core.modules import inner_places
-from addnorm.data import ChatConfig, Corpus, medium_of
+from addnorm.data import ChatConfig, Corpus, LabelledSeriesConfig, medium_of
 from addnorm.data.media import PROPERTIES, Medium, has_files, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -148,6 +148,11 @@ class TrainedModel:
     def reads_files(self) -> bool:
         """Whether the model reads images or sound, each in a file, instead of lines of text."""
         return has_files(self.medium)
+
+    @property
+    def reads_tables(self) -> bool:
+        """Whether the model reads whole series, each in the rows of a table."""
+        return isinstance(self.recipe.data, LabelledSeriesConfig)
 
     @property
     def hears(self) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from os import PathLike
 from reprlib import repr as short
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -68,6 +69,14 @@ class Classified:
             return cls(best, (best,), probabilities)
         above = tuple(label for label, p in probabilities.items() if p > threshold)
         return cls(best, above, probabilities)
+
+
+@dataclass(frozen=True)
+class LineAnswer:
+    """The answer for one input of `addnorm classify`: as plain text, and as a line of JSON."""
+
+    plain: str
+    fields: dict[str, Any]
 
 
 @dataclass(frozen=True)

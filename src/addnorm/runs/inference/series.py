@@ -1,9 +1,10 @@
 """Using a trained model on new series, in tables like those of its training data."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -18,6 +19,7 @@ from addnorm.runs.inference.results import Classified
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.classification import Classification
 from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.regression import numbers_line
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,15 @@ class SeriesAnswer:
     classified: Classified | None
     numbers: dict[str, float]
 
+    @property
+    def plain(self) -> str:
+        """The class, or the numbers with commas between them."""
+        return self.classified.label if self.classified else numbers_line(self.numbers.values())
 
-def reads_tables(run: TrainedModel) -> bool:
-    """Return whether the model reads whole series, each in the rows of a table."""
-    return isinstance(run.recipe.data, LabelledSeriesConfig)
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The class with the probabilities of all, or the numbers by their names."""
+        return asdict(self.classified) if self.classified else self.numbers
 
 
 @torch.inference_mode()

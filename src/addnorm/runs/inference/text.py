@@ -1,7 +1,7 @@
 """Using a trained model on new text: generate, translate, classify, tag, embed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Unpack, get_args
 
 import torch
@@ -18,6 +18,7 @@ from addnorm.data.ids.framing import (
 )
 from addnorm.data.readers.tables import reads_pairs
 from addnorm.data.tokenizing.prompts import encode_prompts
+from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError, check_choice, listed
 from addnorm.generate import (
     CompiledContinuation,
@@ -46,6 +47,7 @@ from addnorm.runs.inference.denoiser import BLANK, restored
 from addnorm.runs.inference.media import embedded_files, transcribed
 from addnorm.runs.inference.results import (
     Classified,
+    LineAnswer,
     TextPair,
 )
 from addnorm.runs.inference.sentence_vectors import SentenceVectors, pooled
@@ -56,7 +58,7 @@ from addnorm.tasks.classification import Classification
 from addnorm.tasks.hidden import Denoising
 from addnorm.tasks.multi_label import MultiLabel
 from addnorm.tasks.of_model import wrong_task
-from addnorm.tasks.regression import Regression
+from addnorm.tasks.regression import Regression, numbers_line
 from addnorm.tasks.tagging import Tagging, filled, tags_at
 from addnorm.tasks.task import Task
 
@@ -331,6 +333,35 @@ def tag(
             for row, words in zip(best, group, strict=True)
         ]
     return results
+
+
+def classify_lines(
+    run: TrainedModel,
+    texts: Sequence[str] | Sequence[TextPair],
+    first: int = 0,
+    *,
+    threshold: float = 0.5,
+) -> list[LineAnswer]:
+    """Return the class, the labels, the numbers or the tags of each text or pair.
+
+    `first` is the number of texts before. Raises `InputError` as `classify`, `predict` and `tag`
+    do, and for a pair of texts to tag.
+    """
+    if isinstance(run.task_value, Tagging):
+        sentences = [words_between_spaces(text) for text in texts if isinstance(text, str)]
+        if len(sentences) < len(texts):
+            raise InputError(f"{run.name}: a tagging model reads one sentence: give no pairs")
+        tagged = zip(sentences, tag(run, sentences, first=first), strict=True)
+        return [
+            LineAnswer(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in tagged
+        ]
+    if isinstance(run.task_value, Regression):
+        rows = predict(run, texts, first=first).tolist()
+        return [
+            LineAnswer(numbers_line(row), dict(zip(run.labels, row, strict=True))) for row in rows
+        ]
+    results = classify(run, texts, first=first, threshold=threshold)
+    return [LineAnswer(",".join(result.labels), asdict(result)) for result in results]
 
 
 def check_use(run: TrainedModel, task: type[Task], cannot: str) -> None:
