@@ -21,7 +21,7 @@ from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Valid
 from addnorm.tasks.whole_inputs import OfWholeInputs
 
 FEW = 5
-"""Among how many of the best classes the right one is looked for, where there are more."""
+"""The number of best classes in which top-5 accuracy looks for the right one."""
 
 
 class Classification(OfWholeInputs):
@@ -37,36 +37,38 @@ class Classification(OfWholeInputs):
     exits_early = True
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
-        """The number of the class."""
+        """Return the input with the number of its class as target."""
         return replace(read, targets=numbers_of(example.target_labels(), numbers))
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
-        """How F1 is averaged."""
+        """Return how F1 is averaged."""
         return "macro, over the classes that occur" if metric == "f1" else ""
 
     def warnings(self, corpus: Corpus, label: str | None) -> Iterator[str]:
-        """One label for all texts, hardly any of them twice, or measurements as classes."""
+        """Warn of a single label for all texts, of labels that hardly repeat, and of numbers."""
         if isinstance(corpus.train[0], Labelled):
-            counts = Counter(one.label for one in corpus.train if isinstance(one, Labelled))
+            counts = Counter(
+                example.label for example in corpus.train if isinstance(example, Labelled)
+            )
             yield from _labels(counts)
             yield from _numbers(counts, label)
 
     def answers(
         self, head: nn.Module, logits: Float[Tensor, "batch classes"], batch: Batch, valid: Valid
     ) -> Mapping[int, list[int]]:
-        """The best five classes of each example, the most probable first."""
+        """Return the five best classes of each example, the most probable first."""
         best = logits.topk(min(FEW, logits.shape[-1]), -1).indices
         return dict(zip(batch.indices, best.tolist(), strict=True))
 
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
     ) -> Evaluation:
-        """Accuracy and macro F1; where there are more than five classes, the top five as well."""
+        """Return accuracy and macro F1; for more than five classes, top-5 accuracy as well."""
         answers: dict[int, list[int]] = outputs.answers
         predictions = {i: split.labels[best] for i, [best, *_] in answers.items()}
         gold = {i: label for i in predictions for label in split.examples[i].target_labels()}
-        both = list(predictions.values()), list(gold.values())
-        scores = {"accuracy": metrics.accuracy(*both), "f1": metrics.macro_f1(*both)}
+        sides = list(predictions.values()), list(gold.values())
+        scores = {"accuracy": metrics.accuracy(*sides), "f1": metrics.macro_f1(*sides)}
         if len(split.labels) > FEW:
             near = [gold[i] in {split.labels[n] for n in best} for i, best in answers.items()]
             scores["top_5"] = 100 * sum(near) / max(len(near), 1)
@@ -75,10 +77,10 @@ class Classification(OfWholeInputs):
 
 
 def _labels(counts: "Counter[str]") -> Iterator[str]:
-    """One label for all texts, or hardly any of them twice."""
+    """Warn of a single label for all texts, or of labels that hardly repeat."""
     if len(counts) == 1:
         yield f"all training texts have the label {next(iter(counts))!r}: there is nothing to learn"
-    elif len(words := [one for one in counts if _number(one) is None]) > 20 and (
+    elif len(words := [label for label in counts if _number(label) is None]) > 20 and (
         counts.total() < 2 * len(counts)
     ):
         yield (
@@ -88,23 +90,23 @@ def _labels(counts: "Counter[str]") -> Iterator[str]:
 
 
 def _numbers(counts: "Counter[str]", column: str | None) -> Iterator[str]:
-    """Classes that are measurements: numbers that are not whole, or hardly any of them twice."""
-    found = {label: number for label in counts if (number := _number(label)) is not None}
-    numbers = list(found.values())
+    """Warn of classes that are measurements: fractions, or numbers that hardly repeat."""
+    by_label = {label: number for label in counts if (number := _number(label)) is not None}
+    numbers = list(by_label.values())
     if len(numbers) < 0.9 * len(counts):  # one in ten may be "unknown" or the like
         return
     broken = [number for number in numbers if number != int(number)]
     if broken or (len(counts) > 20 and counts.total() < 5 * len(counts)):
         where = f"the column {column!r} holds" if column else "the labels hold"
         yield (
-            f"{where} {len(found):,} different numbers such as {next(iter(found))}, each a "
-            f"class of its own: to predict a number, read it as values = {column or 'value'!r} of "
-            "a table, with the head's problem = 'regression'"
+            f"{where} {len(numbers):,} different numbers such as {next(iter(by_label))}, each as a "
+            f"class: to predict a number, read it as values = {column or 'value'!r} of a table, "
+            "with the head's problem = 'regression'"
         )
 
 
 def _number(label: str) -> float | None:
-    """The number that a label is, also with a decimal comma, a currency or a per cent sign."""
+    """Return the number of a label, also with a decimal comma or a sign of currency or per cent."""
     try:
         number = float(label.strip("%$€£¥ ").replace(",", "."))
     except ValueError:

@@ -1,4 +1,4 @@
-"""From a corpus to numbers: what a model reads, and what it learns to predict."""
+"""Encoding a corpus: the inputs of a model in ids, and its targets."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,16 +24,16 @@ def encode(
 ) -> EncodedCorpus:
     """Encode every example; `labels` numbers the classes or tags, by default those of the corpus.
 
-    The `task` is by default that of the examples. `advance` hears how the texts for a language
-    model come along. What is read or written as text has tokenizers. With `apart` each of two texts
-    is encoded by itself. Raises `InputError` for a label that is not among them.
+    The `task` is by default that of the examples. `advance` gets the encoded characters of a
+    language model's texts. Data with text need `tokenizers`. With `apart` two texts are encoded
+    separately. Raises `InputError` for an unknown label.
     """
     task = task_named(corpus.task) if task is None else task
     if apart:
         assert isinstance(task, OfWholeInputs)
         task = replace(task, apart=True)
     if tokenizers is None and corpus.has_text:
-        raise InputError("the data have texts, and there is no tokenizer: give [tokenizer]")
+        raise InputError("the data have texts, but there is no tokenizer: give [tokenizer]")
     if tokenizers is not None and not corpus.has_text:
         raise InputError(
             f"the data are {corpus.medium}, which no tokenizer reads: leave [tokenizer] out"

@@ -34,13 +34,13 @@ TEXT_METRICS: dict[str, tuple[MetricName, ...]] = {
     "translation": ("bleu", "chrf", "wer", "cer"),
     "summary": ("rouge1", "rouge2", "rougeL"),
 }
-"""The metrics of written text, by what it is."""
+"""The metrics of generated text, by its kind."""
 
 WRITTEN = tuple(name for names in TEXT_METRICS.values() for name in names)
-"""All metrics for which a model has to write."""
+"""All metrics of generated text."""
 
 WRITING = ("decoding", "text_metrics", "bleu_tokenize", "valid_examples")
-"""The settings of `EvalConfig` about texts that a model writes."""
+"""The settings of `EvalConfig` about generated text."""
 
 LOWER_IS_BETTER: tuple[MetricName, ...] = ("loss", "mse", "mae", "wer", "cer")
 """For all other metrics, higher is better."""
@@ -51,15 +51,15 @@ class EvalConfig:
     """How a model is evaluated."""
 
     metric: MetricName | str | None = None
-    """What picks the best weights and decides on early stopping; by default accuracy for
+    """The metric that selects the best weights and stops training early; by default accuracy for
     classification, F1 for tagging, micro F1 for several labels, MSE for numbers and forecasts, loss
     otherwise.
     """
     decoding: DecodingConfig = BeamConfig()
     """How text is written from the model's probabilities."""
     text_metrics: Literal["translation", "summary"] = "translation"
-    """What written text is measured by: BLEU and chrF, or, of a summary, ROUGE beside that of the
-    source's first sentence.
+    """The metrics of generated text: BLEU and chrF for translations; ROUGE for summaries, together
+    with that of the source's first sentence.
     """
     bleu_tokenize: Literal["13a", "intl", "zh", "char", "none"] = "13a"
     """The tokeniser of sacrebleu's BLEU; `none` where the text is tokenised already."""

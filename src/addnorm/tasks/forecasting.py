@@ -126,23 +126,25 @@ class ForecastErrors:
         }
 
     def of_windows(self) -> dict[str, dict[int, float]]:
-        """The same of each window, by its number in the order in which they were added."""
-        both = torch.cat(self.windows).T.tolist() if self.windows else ([], [])
-        return {name: dict(enumerate(row)) for name, row in zip(("mse", "mae"), both, strict=True)}
+        """Return both errors of each window, by its index in the order of addition."""
+        errors = torch.cat(self.windows).T.tolist() if self.windows else ([], [])
+        return {
+            name: dict(enumerate(row)) for name, row in zip(("mse", "mae"), errors, strict=True)
+        }
 
     def in_units(self, names: Sequence[str], scaling: Scaling) -> dict[str, float]:
-        """Both errors of each variable in its units, the squared one in their square."""
-        found: dict[str, float] = {}
+        """Return both errors of each variable in its units, the squared one in their square."""
+        errors: dict[str, float] = {}
         for i, (name, deviation) in enumerate(zip(names, scaling.deviation, strict=True)):
-            found[f"mse of {name}"] = float(self.squared[i]) / self.count * deviation**2
-            found[f"mae of {name}"] = float(self.absolute[i]) / self.count * deviation
-        return found
+            errors[f"mse of {name}"] = float(self.squared[i]) / self.count * deviation**2
+            errors[f"mae of {name}"] = float(self.absolute[i]) / self.count * deviation
+        return errors
 
 
 def forecast_errors(
     model: nn.Module, loader: Loader[int]
 ) -> tuple[ForecastErrors, list[tuple[float, int]]]:
-    """The errors of a model on every window, and the sum and number of those of each batch."""
+    """Return the errors of a model on all windows, and the sum and number of each batch's."""
     device = next(model.parameters()).device
     errors, batches = ForecastErrors(), list[tuple[float, int]]()
     with torch.inference_mode():
@@ -153,7 +155,7 @@ def forecast_errors(
 
 
 def naive_scores(windows: ForecastWindows, loader: Loader[int]) -> dict[str, float]:
-    """The errors of repeating the last value and the last season, on scaled data."""
+    """Return the errors of repeating the last value and the last season, on scaled data."""
     errors: dict[str, ForecastErrors] = {}
     for batch in loader.batches():
         naive = naive_forecasts(batch.inputs["inputs"], windows.horizon, windows.season)
@@ -161,6 +163,6 @@ def naive_scores(windows: ForecastWindows, loader: Loader[int]) -> dict[str, flo
             errors.setdefault(name, ForecastErrors()).add(forecasts, batch.targets)
     return {
         f"{metric} of {name.replace('_', ' ')}": value
-        for name, found in errors.items()
-        for metric, value in found.scores.items()
+        for name, naive_errors in errors.items()
+        for metric, value in naive_errors.scores.items()
     }

@@ -18,7 +18,7 @@ from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task
 
 
 class Language(Task):
-    """`p(token | tokens before)` of a decoder; its loss is also told as perplexity."""
+    """`p(token | tokens before)` of a decoder; its loss is also reported as perplexity."""
 
     name = "language"
     model = "model.kind = 'decoder'"
@@ -37,11 +37,13 @@ class Language(Task):
     def encode(
         self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
     ) -> Iterator[Encoded]:
-        """Conversations, of which the answers are learnt."""
+        """Encode conversations, of which the answers are learnt."""
         assert tokenizers is not None
         for n, example in enumerate(examples):
             ids, answered = ids_and_answers(tokenizers.source, example)
-            targets = [i if told else IGNORE for i, told in zip(ids, answered, strict=True)]
+            targets = [
+                i if is_answer else IGNORE for i, is_answer in zip(ids, answered, strict=True)
+            ]
             yield Encoded(n, ids[:-1], targets[1:])
 
     def encode_corpus(
@@ -51,7 +53,7 @@ class Language(Task):
         numbers: Mapping[str, int],
         advance: Advance,
     ) -> EncodedCorpus:
-        """Plain texts side by side, or conversations each by itself."""
+        """Encode plain texts in one stream, or conversations one by one."""
         if corpus.kind is Chat:
             return super().encode_corpus(corpus, tokenizers, numbers, advance)
         assert tokenizers is not None
@@ -60,7 +62,7 @@ class Language(Task):
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
     ) -> Evaluation:
-        """The perplexity, and of plain texts the bits for each character."""
+        """Return the perplexity, and for plain texts the bits per character."""
         scores = {"perplexity": metrics.perplexity(outputs.loss)}
         if split.characters is not None:
             n_characters = _n_characters(split, split.characters)
@@ -71,7 +73,7 @@ class Language(Task):
 
 
 def _n_characters(split: EvaluationSplit, characters: Ids) -> int:
-    """How many characters were predicted: of shortened texts, those that are left."""
+    """Return the number of predicted characters; of shortened texts, of their remaining ones."""
     if isinstance(split.loader, Buckets):
         return sum(_n_characters_of(example, split, characters) for example in split.encoded)
     places = split.encoded.places if isinstance(split.encoded, Compact) else None

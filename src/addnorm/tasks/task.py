@@ -1,4 +1,4 @@
-"""The protocol of a task: what it learns from, how its predictions are made, scored and named."""
+"""The base class of tasks: their examples, targets, predictions, scores and names."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -115,10 +115,10 @@ def undefined(task: "Task", names: Sequence[str]) -> InputError:
 
 
 class Task:
-    """What a model is for: a value that training, evaluation, use and messages ask.
+    """The purpose of a model: a value that training, evaluation, use and messages consult.
 
-    A subclass says what is true of its task; `addnorm.tasks.registry.TASKS` lists those of AddNorm.
-    A task of your own is named by the head of its models: `task = MyTask()` in its configuration.
+    A subclass defines its task; `addnorm.tasks.registry.TASKS` lists those of AddNorm. A custom
+    task is named by the head of its models: `task = MyTask()` in its configuration.
     """
 
     # What it is called.
@@ -137,7 +137,7 @@ class Task:
     examples: ClassVar[tuple[type[Example], ...]]
     """The kinds of examples that it learns from."""
     layout: ClassVar[Layout] = Layout()
-    """How the targets of an example belong to what is read, when it is cut and batched."""
+    """How input and targets are cut and batched together."""
     batching: ClassVar[type | None] = None
     """The batches without which it has no targets, where they hide parts of texts."""
     plain_texts: ClassVar[bool] = False
@@ -271,9 +271,9 @@ class Task:
         )
 
     def warnings(self, corpus: Corpus, label: str | None) -> Iterator[str]:
-        """A sentence on each thing in the data that will disappoint.
+        """Yield a sentence on each probable mistake in the data.
 
-        `label` is the name of the column of labels, where the data have one.
+        `label` is the name of the column of labels, if the data have one.
         """
         return iter(())
 
@@ -282,7 +282,7 @@ class Task:
     def answers(
         self, head: nn.Module, logits: Float[Tensor, "..."], batch: Batch, valid: Valid
     ) -> Mapping[int, Any]:
-        """What is read from the outputs for each example, by its index; nothing by default.
+        """Return the prediction for each example by its index, from the outputs; none by default.
 
         `valid` marks the real positions of the outputs, which may be fewer than those of the input.
         """
@@ -291,33 +291,33 @@ class Task:
     def result(
         self, answer: Any, example: Any, tokenizers: Tokenizers | None, labels: Sequence[str]
     ) -> Any:
-        """What a user gets for an example: by default its answer.
+        """Return the result for the user from the answer of an example; by default the answer.
 
         A dataclass or a mapping is written as a line of JSON with its names.
         """
         return answer
 
     def correct(self, logits: Float[Tensor, "..."], batch: Batch) -> int:
-        """How many targets have the highest probability, where the task counts them here."""
+        """Return how many targets are predicted best, if the task counts them here."""
         return 0
 
     # Its scores.
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
-        """What a figure of a metric was measured with; empty where nothing can differ."""
+        """Return the package and settings of a metric's scores; empty if none can differ."""
         return ""
 
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
     ) -> Evaluation:
-        """The scores of outputs besides the loss, and the predictions.
+        """Return the scores of outputs besides the loss, and the predictions.
 
-        A task whose texts are written writes the first `n_written`, by default all.
+        A task of writing generates the texts of the first `n_written` examples, by default of all.
         """
         return Evaluation({})
 
     def evaluate(self, model: Model, split: EvaluationSplit, n_written: int | None) -> Evaluation:
-        """Run the model on a split and score what it gives."""
+        """Run the model on a split, and score its outputs."""
         with torch.inference_mode():
             outputs = self._outputs(model, split)
         evaluation = self.score(outputs, split, model, n_written)

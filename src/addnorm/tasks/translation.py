@@ -40,11 +40,11 @@ class SequenceToSequence(Task):
     written_metrics = ("bleu", "chrf", "exact", "wer", "cer", *MEASURES)
 
     def with_batching(self, batching: BatchingConfig) -> Task:
-        """An encoder–decoder that learns from corrupted texts is a denoiser."""
+        """Return `Denoising` for an encoder–decoder that learns from corrupted texts."""
         return Denoising() if isinstance(batching, DenoisingConfig) else self
 
     def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:
-        """`jiwer` counts errors, `rouge-score` compares summaries."""
+        """Check `jiwer` for transcripts, and `rouge-score` for summaries."""
         if has_signals(corpus.medium):
             metrics.transcription_scores(["a"], ["a"])
         if settings.text_metrics == "summary":
@@ -53,14 +53,14 @@ class SequenceToSequence(Task):
     def encode(
         self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
     ) -> Iterator[Encoded]:
-        """The source, or its image or sound, and the target, each with its end."""
+        """Encode the source, or take its image or sound, and the target, each with its end."""
         assert tokenizers is not None
-        targets = written_ids(tokenizers.target, [one.target_text() for one in examples])
+        targets = written_ids(tokenizers.target, [example.target_text() for example in examples])
         for read, ids in zip(_sources(examples, tokenizers), targets, strict=True):
             yield replace(read, targets=ids)
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
-        """The package of the metric and its settings."""
+        """Return the package of the metric and its settings."""
         if metric in ("bleu", "chrf"):
             return f"sacrebleu {metrics.sacrebleu_signatures(settings.bleu_tokenize)[metric]}"
         if metric in MEASURES:
@@ -74,24 +74,24 @@ class SequenceToSequence(Task):
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
     ) -> Evaluation:
-        """The perplexity, and the scores of the texts that the model writes."""
+        """Return the perplexity, and the scores of the texts that the model writes."""
         assert isinstance(model, EncoderDecoderModel)
         predictions = _written(model, split, n_written)
-        found = written_scores(predictions, split.examples, split.settings)
-        return Evaluation({"perplexity": metrics.perplexity(outputs.loss), **found}, predictions)
+        scores = written_scores(predictions, split.examples, split.settings)
+        return Evaluation({"perplexity": metrics.perplexity(outputs.loss), **scores}, predictions)
 
 
 def _sources(examples: Sequence[Example], tokenizers: Tokenizers) -> Iterator[Encoded]:
-    """What is read: a text with its end alone, or an image or a clip."""
+    """Yield the inputs: texts with their ends alone, or images or clips."""
     if not examples or has_signals(examples[0].medium):
         return encoded_inputs(examples, None)
-    texts = [one.source_text() for one in examples]
+    texts = [example.source_text() for example in examples]
     ids = in_groups("translation", tokenizers.source, texts)
     return (Encoded(i, row, []) for i, row in enumerate(ids))
 
 
 def _written(model: EncoderDecoderModel, split: EvaluationSplit, n: int | None) -> dict[int, str]:
-    """The texts that a model writes for the first `n` examples, by default for all."""
+    """Return the texts that a model writes for the first `n` examples, by default for all."""
     assert split.tokenizers is not None
     chosen, decoding, target = split.encoded[:n], split.settings.decoding, split.tokenizers.target
     options: Any = {
@@ -112,29 +112,29 @@ def _written(model: EncoderDecoderModel, split: EvaluationSplit, n: int | None) 
 def written_scores(
     predictions: Mapping[int, str], examples: Sequence[Example], settings: EvalConfig
 ) -> dict[str, float]:
-    """The scores of texts by the index of their example; none without texts.
+    """Return the scores of texts by the index of their example; none without texts.
 
-    BLEU and chrF, and the error rates where the source is an image or a sound; for summaries ROUGE
-    beside that of the source's first sentence. Raises `InputError` for summaries of what has no
-    text, and for several references of a translation.
+    They are BLEU and chrF, and the error rates if the source is an image or a clip; for summaries
+    ROUGE, and that of the source's first sentence. Raises `InputError` for summaries of sources
+    without text, and for several references of a translation.
     """
     if not predictions:
         return {}
-    some = [examples[i] for i in predictions]
+    chosen = [examples[i] for i in predictions]
     written = list(predictions.values())
     if settings.text_metrics == "summary":
-        pairs = [one for one in some if isinstance(one, Pair)]
-        if len(pairs) < len(some):
+        pairs = [example for example in chosen if isinstance(example, Pair)]
+        if len(pairs) < len(chosen):
             raise InputError("eval.text_metrics = 'summary' needs sources that are texts")
         references = [(pair.target, *pair.other_targets) for pair in pairs]
         return summary_scores(written, references, [pair.source for pair in pairs])
-    if any(isinstance(one, Pair) and one.other_targets for one in some):
+    if any(isinstance(example, Pair) and example.other_targets for example in chosen):
         raise InputError(
             "BLEU and chrF are measured against one reference, and there are several: set "
             "eval.text_metrics = 'summary' for ROUGE against the best"
         )
-    references = [one.target_text() for one in some]
+    references = [example.target_text() for example in chosen]
     scores = metrics.translation_scores(written, references, settings.bleu_tokenize)
-    if has_signals(some[0].medium):
+    if has_signals(chosen[0].medium):
         scores |= metrics.transcription_scores(written, references)
     return scores

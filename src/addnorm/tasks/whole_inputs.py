@@ -1,4 +1,4 @@
-"""Tasks of a whole input: a class, labels or numbers; of two texts read apart, a similarity."""
+"""Tasks of a whole input: a class, labels or numbers, also for a pair of texts."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +19,9 @@ from addnorm.tasks.task import Task, undefined
 
 @dataclass(frozen=True)
 class OfWholeInputs(Task):
-    """Something of a whole text, image, clip or series, or of two texts.
+    """A task with one prediction for a whole text, image, clip or series, or for two texts.
 
-    A bi-encoder (Reimers & Gurevych 2019) reads two texts `apart`, each by itself.
+    A bi-encoder (Reimers & Gurevych 2019) encodes two texts separately, or `apart`.
     """
 
     labels: ClassVar[bool] = True
@@ -35,24 +35,24 @@ class OfWholeInputs(Task):
         return [*super().lacks(), *(["with_target()"] if is_lacking else [])]
 
     def for_model(self, model: ModelConfig) -> Task:
-        """With a similarity head, the two texts are read apart."""
+        """Return the task with `apart` for a similarity head, which encodes texts separately."""
         return replace(self, apart=isinstance(model.head, SimilarityHeadConfig))
 
     def check_data(self, model: ModelConfig, corpus: Corpus, labels: Sequence[str]) -> None:
-        """Raise `InputError` where a bi-encoder has no two texts, or numbers beyond a cosine's."""
+        """Raise `InputError` for a bi-encoder without two texts, or with unreachable numbers."""
         if isinstance(model.head, SimilarityHeadConfig):
             check_pairs(model.head, corpus)
 
     def encode(
         self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
     ) -> Iterator[Encoded]:
-        """Whole inputs, with the special tokens around texts."""
+        """Encode whole inputs, with the special tokens around texts."""
         inputs = encoded_inputs(examples, tokenizers, apart=self.apart)
         for example, read in zip(examples, inputs, strict=True):
             yield self.with_target(read, example, numbers)
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
-        """An input with its target."""
+        """Return an input with its target."""
         raise undefined(self, ["with_target()"])
 
     def encode_corpus(
@@ -62,19 +62,19 @@ class OfWholeInputs(Task):
         numbers: Mapping[str, int],
         advance: Advance,
     ) -> EncodedCorpus:
-        """As `Task.encode_corpus`; texts that are read apart are laid out apart."""
+        """Encode as `Task.encode_corpus`; the layout of separate texts is `Apart`."""
         encoded = super().encode_corpus(corpus, tokenizers, numbers, advance)
         return replace(encoded, layout=Apart()) if self.apart else encoded
 
 
 def check_pairs(head: SimilarityHeadConfig, corpus: Corpus) -> None:
-    """Raise `InputError` for data without a second text, or with numbers beyond a cosine's."""
+    """Raise `InputError` for data without a second text, or with unreachable numbers."""
     if not corpus.train[0].second_text():
         raise InputError(
             "model.head.kind = 'similarity' compares two texts, and the data have one: name the "
             "column of the second in data.text_pair"
         )
-    values = [one.values for one in corpus.train if isinstance(one, Scored)]
+    values = [example.values for example in corpus.train if isinstance(example, Scored)]
     if not values or head.problem != "regression":
         return
     if len(values[0]) > 1:
