@@ -1,4 +1,4 @@
-"""Languages by their codes, and those of them that have numbers in words."""
+"""Languages by their codes, and those with numbers in words."""
 
 from babel import Locale, UnknownLocaleError
 from num2words import CONVERTER_CLASSES

@@ -220,7 +220,7 @@ MOVED: Mapping[str, str] = {
 
 
 def new_paths(name: str) -> list[str]:
-    """Where a module has moved, by itself or with a package that holds it; empty if it has not."""
+    """Return the new paths of a module, by itself or by its package; empty if it has not moved."""
     parent = name
     while parent.count("."):
         if parent in MOVED:
@@ -230,7 +230,7 @@ def new_paths(name: str) -> list[str]:
 
 
 def spec_of(name: str) -> ModuleSpec | None:
-    """How to import a module from its former path; None if it has not moved."""
+    """Return the import spec of a module's former path; None if it has not moved."""
     paths = new_paths(name)
     loader: Any = _Alias(paths)  # `importlib.abc` takes too long to import for its base classes
     return ModuleSpec(name, loader, is_package=True) if paths else None

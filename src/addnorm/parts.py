@@ -43,7 +43,7 @@ FROM_FILE = {"from_file": True}
 
 @runtime_checkable
 class HasConflicts(Protocol):
-    """A configuration that knows which combinations its part does not support."""
+    """A configuration that can reject combinations which its part does not support."""
 
     def conflict(self, around: Any) -> str | None:
         """The reason why the part is incompatible with its surroundings; None if it is compatible.
@@ -316,7 +316,7 @@ def _adapter(part: type) -> Any:
 
 
 def named(kind: str, *, from_file: bool = False) -> Any:
-    """What `module:Class`, or the name of an entry point, names; None for an unknown word.
+    """Return the object named by `module:Class` or an entry point; None for an unknown word.
 
     Raises `ValueError` if its module is not imported, or has no such class.
     """

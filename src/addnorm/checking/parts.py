@@ -99,7 +99,7 @@ def _custom_parts(module: str) -> Iterator[Part]:
 
 
 def _own_described(config: type) -> list[type]:
-    """Return the classes that may describe a custom part: what it builds, and its configuration.
+    """Return the classes that may describe a custom part: the one it builds, and its configuration.
 
     The class built is the return type of the method, or else has the name of the configuration
     without `Config`; classes from this package and PyTorch do not describe the part.

@@ -78,7 +78,7 @@ def embed(
 def _of_files(
     opened: "Run", files: Sequence[Path], how: PoolingOptions, reading: Reading
 ) -> "Iterator[Tensor]":
-    """The vector of each image or clip; those that cannot be read are named and counted."""
+    """Yield the vector of each image or clip; unreadable files are named and counted."""
     paths, skipped = media_files(files, reading)
     with skipped:
         for _, vector in opened.embed_files(paths, skipped=skipped, **how):

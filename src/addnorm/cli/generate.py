@@ -53,7 +53,7 @@ class Speed(Where):
     exit: str | None = None
 
     def early_exit(self, run: "Run") -> "EarlyExit | None":
-        """The early exits that were asked for. Raises `InputError` where the run has none."""
+        """Return the early exits, if they are chosen. Raises `InputError` if the run has none."""
         if self.exit is not None and self.compile:
             raise InputError("a compiled graph runs every layer: leave --exit or --compile out")
         return None if self.exit is None else run.early_exit(self.exit)
@@ -61,7 +61,7 @@ class Speed(Where):
     def compiled(
         self, run: "Run", decoding: "DecodingConfig", *, several: bool
     ) -> "Compiled | None":
-        """The run's compiled graph where it was asked for."""
+        """Return the run's compiled graph, if it is chosen."""
         if not self.compile:
             return None
         from addnorm.cli.terminal import console
@@ -90,7 +90,7 @@ class PromptOptions:
     chat: Annotated[bool, Parameter(negative="", show_default=False)] = False
 
     def checked(self, run: "Run") -> "Run":
-        """The run. Raises `InputError` where it is to chat and has no chat template."""
+        """Return the run. Raises `InputError` for `--chat` without a chat template."""
         if self.chat:
             run.check_chats()
         return run
@@ -181,7 +181,7 @@ def generate(
 
 
 def _check_plain(run: Path, asked: PromptOptions, end: StopOptions, speed: Speed) -> None:
-    """Raise `InputError` for what only text has."""
+    """Raise `InputError` for options of text if the model reads files."""
     given = {
         "--prompt": asked.prompt is not None,
         "--chat": asked.chat,
@@ -225,7 +225,7 @@ def _of_files(
 
 
 def _print_pieces(pieces: Iterator[str]) -> None:
-    """Print the pieces of a text as they come."""
+    """Print the pieces of a text as they are generated."""
     for piece in pieces:
         print(piece, end="", flush=True)
     print()
@@ -302,7 +302,7 @@ def _conversation(messages: Sequence[Mapping[str, str]], answer: str) -> dict[st
 
 
 def depth_of(best: "Sequence[Generated]", number: int) -> str:
-    """The layers that a token of a text took, in the mean, in words."""
+    """Describe the mean number of layers that a token of a text took."""
     depth = best[0].depth
     mean = "its one token took every layer" if depth is None else f"mean depth {depth:.2f} layers"
     return f"text {number}: {mean}"

@@ -23,7 +23,7 @@ is.
 
 
 Files = Annotated[Path, Parameter(allow_leading_hyphen=True)]
-"""An argument for `check_files`: `-` is a file too, so what begins with it must be let through."""
+"""An argument for `check_files`; `-` is standard input, so a leading dash is allowed."""
 
 
 def check_files(files: Iterable[Path]) -> None:
@@ -98,7 +98,7 @@ class SkipCounter:
 def media_files(
     files: Sequence[Path], reading: Reading, what: str = "image or sound files", of: str = ""
 ) -> tuple[list[Path], SkipCounter]:
-    """The files to read, and what counts the bad ones. Raises `InputError` without files."""
+    """Return the files to read, and a counter of skipped ones. Raises `InputError` without any."""
     if not files:
         raise InputError(f"name the {what} to read")
     if reading.errors == "replace":
@@ -193,7 +193,7 @@ class Lines:
             yield row
 
     def _grouped(self, items: Iterable[Any], size: int) -> Iterator[tuple[int, list[Any]]]:
-        """Groups of what could be read, each after the number of lines before it."""
+        """Yield groups of readable lines, each with the number of lines before it."""
         group: list[Any] = []
         for item in items:
             wrong = isinstance(item, InputError)
@@ -212,14 +212,14 @@ class Lines:
             yield self.read - len(group), group
 
     def _place(self, before: int) -> str:
-        """The file and line of the line after so many."""
+        """Return the file and line number of the line with this index."""
         if before in self.places:
             return self.places[before]
         first, name = next(begun for begun in reversed(self.begun) if begun[0] <= before)
         return f"{name}:{before - first + 1}"
 
     def _decoded(self, name: str, number: int, line: bytes) -> str | TextError:
-        """The text of a line, or what is wrong with it."""
+        """Return the text of a line, or the error that it has."""
         if len(line) > LONGEST:
             return TextError(
                 f"{name}:{number}: a line of more than {LONGEST:,} bytes: each line is one text, "
@@ -243,7 +243,7 @@ class Lines:
 
 
 def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
-    """The lines that have come, without what ends them, as soon as there are any.
+    """Return the lines that have arrived, without their ends, as soon as there are any.
 
     Of one that is longer than `LONGEST` a beginning comes that is so too.
     """
@@ -263,7 +263,7 @@ def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
 
 
 def pair_of(line: str, number: int) -> tuple[str, str]:
-    """The two texts of a line. Raises `TextError` where it has not one tab between them."""
+    """Return the two texts of a line. Raises `TextError` unless exactly one tab separates them."""
     first, *others = line.split("\t")
     if len(others) != 1:
         raise TextError(f"text {number}: {len(others)} tabs, and a pair is two texts with one tab")

@@ -186,7 +186,7 @@ def with_options(message: str, command: str) -> str:
 
 
 def _place(error: OSError) -> str:
-    """The file that an error is about; without a name, it is what we print to."""
+    """Return the file that an error is about; without a name, standard output."""
     if error.filename:
         return f"{error.filename}: "
     return "standard output: " if error.errno == ENOSPC else ""

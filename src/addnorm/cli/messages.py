@@ -73,7 +73,7 @@ def options_of(command: App) -> dict[str, str]:
 
 
 def plain(name: str) -> str:
-    """A name without dashes and underscores, which tell an option from a parameter."""
+    """Return a name without the dashes and underscores that distinguish options and parameters."""
     return name.replace("_", "").replace("-", "")
 
 

@@ -1,4 +1,4 @@
-"""`addnorm predict`: the predictions of a task without a command of its own, as JSON lines."""
+"""`addnorm predict`: the predictions of any other task, as JSON lines."""
 
 import json
 from pathlib import Path

@@ -172,7 +172,7 @@ def quantize(
 
 
 def _print(report: "QuantizationReport", split: str) -> None:
-    """Print a row for each model, and what stayed as it was."""
+    """Print a row for each model, and the layers that are not quantised."""
     from rich.measure import Measurement
     from rich.table import Table
 
@@ -213,7 +213,7 @@ def _print(report: "QuantizationReport", split: str) -> None:
 
 
 def _print_left(report: "QuantizationReport", console: "Console") -> None:
-    """Print what stayed as it was, how much of the new size that is, and what could be named."""
+    """Print the weights that are not quantised, their share, and the layers that could be named."""
     if report.left:
         largest = [f"{n:,} of {name}" for name, n in list(report.left.items())[:4]]
         more = len(report.left) - len(largest)

@@ -9,7 +9,7 @@ from rich.table import Table
 console = Console(stderr=True, highlight=False)
 
 UNFOLDED = 10_000
-"""The width of what no terminal shows: tables then take as many columns as they need."""
+"""The width without a terminal: tables then take as many columns as they need."""
 
 
 def figures_table(columns: Iterable[str]) -> Table:

@@ -67,7 +67,7 @@ class Example:
         return None
 
     def lack(self) -> str | None:
-        """What it lacks to be learnt from, such as "no label"; None if it is complete.
+        """Return why nothing can be learnt from the example, such as "no label"; None if it can.
 
         Incomplete examples are left out and counted by this reason.
         """
@@ -190,7 +190,7 @@ def check_types(example: Example, where: str) -> None:
 
 
 def lack_of(**texts: str | None) -> str | None:
-    """Which of the texts are blank, as "empty source and target"; None if none is.
+    """Return the blank ones of the texts, as "empty source and target"; None if none is.
 
     A text that is None is not there, and not blank.
     """

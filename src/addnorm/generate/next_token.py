@@ -59,7 +59,7 @@ def check_writes(model: DecoderModel) -> None:
 
 
 class _Rows(ABC):
-    """Rows of tokens, of which `_unread` holds those that the model has not processed."""
+    """Rows of tokens, of which `_unread` are those that the model has not processed."""
 
     cached: bool
     _unread: Int[Tensor, "rows new"]

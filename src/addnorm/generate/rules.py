@@ -130,7 +130,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far each text is: all its tokens, those that are new, and the most new ones it may get.
+    """The progress of each text: its tokens, the new ones among them, and the most new ones.
 
     A prompt counts towards `length`, as the start of a translation does.
     """

@@ -36,7 +36,7 @@ class Time:
 
 
 def contenders(board: str, recipe: Path | None, folder: Path) -> dict[str, Path]:
-    """The recipes to time: the record and the one before, or a new one and the record.
+    """Return the recipes to time: the record and the one before, or a new one and the record.
 
     All are written into `folder`, next to the times, with the files that a recipe imports. Raises
     `InputError` for a recipe that breaks the rules.
@@ -57,7 +57,7 @@ def contenders(board: str, recipe: Path | None, folder: Path) -> dict[str, Path]
 
 
 def imported(recipe: Path) -> list[Path]:
-    """The files that a recipe imports, and those that they import from their folder."""
+    """Return the files that a recipe imports, and those that they import from their folder."""
     names = tomllib.loads(recipe.read_text("utf-8")).get("import", [])
     files = [recipe.parent / name for name in names if name.endswith(".py")]
     return [source for file in files for source in sources_of(file)]

@@ -33,7 +33,7 @@ class TokenInputConfig:
     kind: Literal["tokens"] = "tokens"
 
     def n_positions(self, size: Sequence[int]) -> int:
-        """The length of the sequence that a text of so many tokens becomes."""
+        """Return the length of the sequence that a text of so many tokens becomes."""
         return size[-1]
 
 

@@ -132,7 +132,7 @@ def names_matching(
 def with_tied(
     model: Model, names: Collection[str], include: Collection[str] = ()
 ) -> frozenset[str]:
-    """The layers of these names, and those that share a weight with one of them."""
+    """Return these layers, and those that share a weight with one of them."""
     slots = slots_of(model, include)
     weights = {id(w) for slot in slots if slot.name in names for w in slot.matrices.values()}
     tied = [slot for slot in slots if weights & {id(w) for w in slot.matrices.values()}]

@@ -132,7 +132,7 @@ def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:
 
 
 def expected_memory(peak: PeakMemory) -> Table:
-    """The predicted peak memory of training, by what takes it."""
+    """The predicted peak memory of training, by its use."""
     rows = {
         "libraries and data": peak.process,
         "weights": peak.weights,

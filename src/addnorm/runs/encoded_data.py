@@ -115,10 +115,7 @@ def _told(console: Console) -> tuple[Callable[[str], None], Show]:
 
 
 def _known(recipe: Recipe, saved: Saved | None) -> Tokenizers | None:
-    """The tokenizers of the run, or of what training begins with or learns from.
-
-    None where they are learnt.
-    """
+    """Return the tokenizers of the run, its starting model or its teacher; None to learn them."""
     if saved is not None:
         return saved.tokenizers
     folder = recipe.train.start

@@ -135,7 +135,7 @@ def _hf(run: TrainedModel, out: Path, family: str | None) -> list[str]:
 
 
 def _decoding_keys(run: TrainedModel) -> dict[str, Any] | None:
-    """The keys of `generation_config.json` for the decoding; None where it has none."""
+    """Return the keys of `generation_config.json` for the decoding; None if it has none."""
     model, decoding = run.recipe.model, run.recipe.eval.decoding
     if isinstance(model, EncoderConfig) or decoding == BeamConfig():  # as it is without a word
         return {}
@@ -149,7 +149,7 @@ def _onnx(run: TrainedModel, out: Path, _: str | None) -> list[str]:
 
 
 def _without_lower_case(run: TrainedModel, why: str) -> list[str]:
-    """What to do about texts in lower case where the other library does not put them in it."""
+    """Return a hint for texts in lower case, if the other library does not lower-case its input."""
     if run.text is None or not run.text.lowercase:
         return []
     return [f"the model learnt from texts in lower case, and {why}: put texts in lower case first"]
@@ -175,7 +175,7 @@ def _ctranslate2(run: TrainedModel, out: Path, _: str | None) -> list[str]:
 
 
 def _check_as_ctranslate2(quantization: Quantization) -> list[str]:
-    """Say how CTranslate2 differs. Raises `InputError` where it cannot hold the weights."""
+    """Report how CTranslate2 differs. Raises `InputError` where it cannot hold the weights."""
     scheme, lacks = quantization.scheme, None
     if isinstance(scheme, Int4Config):
         lacks = "has no int4 on a CPU"
@@ -212,7 +212,7 @@ def _gguf(run: TrainedModel, out: Path, _: str | None) -> list[str]:
 
 
 def _check_as_gguf(quantization: Quantization) -> list[str]:
-    """Say how GGUF differs. Raises `InputError` where it cannot hold the weights."""
+    """Report how GGUF differs. Raises `InputError` where it cannot hold the weights."""
     scheme = quantization.scheme
     if isinstance(scheme, Int4Config) and scheme.group_size != 32:
         raise InputError(

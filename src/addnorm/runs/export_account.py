@@ -1,4 +1,4 @@
-"""The facts of a run around its weights, and which of them an exported form cannot carry."""
+"""The facts of a run besides its weights, and those that an exported form cannot carry."""
 
 import json
 from collections.abc import Mapping
@@ -35,7 +35,9 @@ TOKEN_IDS = {
     "pad_token_id": "padding token",
     "bad_words_ids": "suppressed tokens",
 }
-"""The keys of transformers for ids of generation, and what they are; other rules are decoding."""
+"""The keys of transformers for special ids of generation, with their meaning; other rules are
+decoding.
+"""
 
 GGUF_ENDS = 3
 """How many end tokens a GGUF file has keys for: of a text, of a turn and of a message."""
@@ -58,7 +60,7 @@ CARRIES: dict[Form, set[str]] = {
     },
     "onnx": set(),
 }
-"""The facts that each form has a place for; of end tokens, some only for a few (see `rest_of`)."""
+"""The facts that each form can carry; of end tokens, some carry only a few (see `rest_of`)."""
 
 
 def token_ids(run: TrainedModel) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def facts_of(run: TrainedModel) -> dict[str, Any]:
 
 
 def _of_files(run: TrainedModel) -> dict[str, Any]:
-    """How pictures or sound become a model's inputs, and what its texts begin with.
+    """Return how pictures or sound become a model's inputs, and the tokens its texts begin with.
 
     Of how our own data are read, Hugging Face folders say a part (`convert.preprocessing_of_data`).
     """
@@ -140,7 +142,9 @@ def rest_of(form: Form, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_account(out: Path, form: Form, rest: Mapping[str, Any]) -> list[str]:
-    """Write what an export does not carry next to it; return a line that names it, if any."""
+    """Write the facts that an export does not carry next to it; return a line that names the file,
+    if any.
+    """
     file = out.with_name(f"{out.name}.{ACCOUNT}") if form == "gguf" else out / ACCOUNT
     if not rest:
         file.unlink(missing_ok=True)

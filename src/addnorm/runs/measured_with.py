@@ -1,4 +1,4 @@
-"""What a figure was measured with: two figures of a metric compare only where this is the same."""
+"""The settings that scores were measured with: scores of a metric compare only if they agree."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of
 def measured_with(
     recipe: Recipe, metric: str, *, validation: bool = False, lowercase: bool = False
 ) -> str:
-    """What a figure of `metric` was measured with, as one line; empty where nothing can differ.
+    """Return the settings of a metric's scores as one line; empty if nothing can differ.
 
     It names the package and its settings, the decoding by which texts were written, and in a
     `validation` during training how many of them. The same recipe gives the same line, so a figure
@@ -48,7 +48,7 @@ def measure_of(recipe: Recipe, valid_data: str) -> str:
 def lines_of(
     recipe: Recipe, metrics: Iterable[str], *, validation: bool = False, lowercase: bool = False
 ) -> dict[str, str]:
-    """What each of some metrics is measured with, of those of which something can differ."""
+    """Return the settings of each metric's scores, for the metrics whose settings can differ."""
     lines = {
         name: measured_with(recipe, name, validation=validation, lowercase=lowercase)
         for name in metrics
@@ -57,18 +57,18 @@ def lines_of(
 
 
 BY_BATCHES = ("loss", "perplexity", "bits_per_character", "accuracy")
-"""The metrics of tokens, which depend in plain texts on what batches put before them or hide."""
+"""The metrics of tokens, which in plain texts depend on batching: on context and on masks."""
 
 
 def _batches(recipe: Recipe, metric: str) -> str:
-    """What stands before each token, or which tokens are hidden, in plain texts."""
+    """Return the context of each token in plain texts, or the rule of hidden tokens."""
     if metric not in BY_BATCHES or not task_of(recipe).plain_texts:
         return ""
     return f"batches {_as_text(_tree(recipe)['train']['batching'])}"
 
 
 def _decoding(recipe: Recipe) -> str:
-    """The decoding with all of its fields, and of its rules with those that do something."""
+    """Return the decoding with all of its fields, and its rules with those that act."""
     tree = _tree(recipe)["eval"]["decoding"]
     plain = asdict(NO_RULES)
     rules = {k: v for k, v in tree.get("rules", {}).items() if v and v != plain.get(k)}

@@ -1,4 +1,4 @@
-"""Taking over weights of another model whose rows stand for names: classes, variables and tokens.
+"""Transferring weights of another model whose rows have names: classes, variables and tokens.
 
 Which axes stand for names is asked of the model: those that grow with one more class, variable or
 token.
@@ -33,7 +33,7 @@ from addnorm.tasks.of_model import task_of_head
 from addnorm.tasks.regression import Regression
 
 Kind = Literal["labels", "variables", "source tokens", "target tokens", "tokens"]
-"""What the rows of a weight may stand for; `tokens` where source and target share a table."""
+"""The kinds of names of a weight's rows; `tokens` where source and target share a table."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -106,7 +106,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def named_axes(model: ModelConfig, source: int, target: int, n_labels: int) -> Axes:
-    """The axes of a model's weights that stand for names, of as many tokens and labels.
+    """Return the axes with named rows of a model's weights, for so many tokens and labels.
 
     The model is built with one name more of each kind, and the axes that grow are of this kind.
     """
@@ -266,7 +266,7 @@ def _copy(target: Tensor, source: Tensor, rows: Sequence[tuple[Tensor, Tensor]])
 
 
 def _phrase(kind: Kind, ours: Sequence[str | None], theirs: Sequence[str | None]) -> str | None:
-    """How the names of a kind differ from those that training begins with; None if they do not."""
+    """Return how names of a kind differ from those of the starting model; None if they do not."""
     if ours == theirs or not theirs:
         return None
     here, there = (tuple(name for name in side if name is not None) for side in (ours, theirs))

@@ -267,7 +267,7 @@ class Run(TrainedModel):
     def conversations(
         self, file: FileName, encoding: str = "utf-8"
     ) -> Iterator[tuple[str, list[Message] | InputError]]:
-        """The conversations of a file to answer, with their places; see `addnorm generate --chat`.
+        """Yield the conversations of a file with their places; see `addnorm generate --chat`.
 
         In place of one that cannot be read is its `InputError`.
         """
@@ -349,7 +349,7 @@ class Run(TrainedModel):
         *,
         skipped: Callable[[InputError], None] = refuse,
     ) -> Iterator[SeriesAnswer]:
-        """The class, or the numbers, of each series of each table; see `addnorm classify`.
+        """Yield the class, or the numbers, of each series of each table; see `addnorm classify`.
 
         `skipped` takes the `InputError` of a table or a series that cannot be read.
         """

@@ -61,7 +61,7 @@ def write_around(folder: Path, run: TrainedModel) -> None:
 
 
 def write_for_use(folder: Path, run: TrainedModel) -> None:
-    """Write what the folder of a run says of its use: its modules, and its chat template.
+    """Write the modules and the chat template of a run, which describe its use.
 
     A model that compares texts has learnt itself how a text becomes a vector, and one that chats
     has its template in its recipe. One that came without data reads pictures and sound, and begins
@@ -79,7 +79,7 @@ def write_for_use(folder: Path, run: TrainedModel) -> None:
 def write_validation(
     folder: Path, recipe: Recipe, scores: Mapping[str, float], step: int = 0
 ) -> None:
-    """Write what was measured on the validation split, where `info` and `compare` look for it."""
+    """Write the scores on the validation split, where `info` and `compare` look for them."""
     figures = {f"valid_{name}": value for name, value in scores.items() if name != "examples"}
     if figures:
         Journal(folder).write(step, figures, lines_of(recipe, scores, validation=True))

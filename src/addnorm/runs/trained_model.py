@@ -1,4 +1,4 @@
-"""A trained model: its weights with its tokenizers, labels and recipe, whatever is done with it."""
+"""A trained model: its weights with its tokenizers, labels and recipe."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,7 +70,7 @@ T = TypeVar("T", bound="TrainedModel")
 
 @dataclass(frozen=True, repr=False)
 class TrainedModel:
-    """A trained model with its tokenizers, labels and recipe: what every operation takes.
+    """A trained model with its tokenizers, labels and recipe, which every operation takes.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""Tasks: each file says all that is true of one, and everything else asks it."""
+"""Tasks: one file each, which everything else consults."""

@@ -1,4 +1,4 @@
-"""What figures are measured with: the packages of metrics with their versions."""
+"""The settings of metrics for reports: packages with their versions, and units."""
 
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -8,7 +8,7 @@ MARKS = "case and punctuation count"
 
 @cache
 def measured_by(package: str, how: str) -> str:
-    """A line that begins with a package and its version, where it is installed."""
+    """Return a line that begins with a package and its version, if it is installed."""
     try:
         return f"{package} {version(package)}: {how}"
     except PackageNotFoundError:

@@ -46,7 +46,7 @@ def has_labels(model: ModelConfig) -> bool:
 
 
 def writes_text(model: ModelConfig) -> bool:
-    """Whether a model writes text, so that it has a tokenizer for it."""
+    """Return whether a model writes text, and so has a tokenizer for it."""
     if not isinstance(model, EncoderConfig):
         return True
     task = task_of_head(model.head)
@@ -54,7 +54,7 @@ def writes_text(model: ModelConfig) -> bool:
 
 
 def task_of_model(model: ModelConfig) -> Task:
-    """The task of a model. Raises `InputError` if it has none, or its head is for another."""
+    """Return the task of a model. Raises `InputError` for none, or a head of another task."""
     head = model.head
     task = task_of_head(head)
     if isinstance(model, DecoderConfig) and isinstance(head, HiddenHeadConfig):
@@ -138,6 +138,6 @@ class HasTask(Protocol):
 
 
 def wrong_task(model: HasTask, cannot: str) -> InputError:
-    """The error for a model whose task is another; `cannot` says what it does not do."""
+    """Return the error for a model of another task; `cannot` names what it does not do."""
     task = model.task_value
     return InputError(f"{model.name}: a {task.name} model {cannot}: use `{task.command}`")

@@ -1,4 +1,4 @@
-"""The tasks of AddNorm by name, and those that others define."""
+"""The tasks of AddNorm by name, and custom ones."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -32,7 +32,7 @@ TASKS: Mapping[str, Task] = {task.name: task for task in _defined()}
 
 
 def task_named(task: Any) -> Task:
-    """The task of this name, or the task itself where it is given as a value or its class.
+    """Return the task of this name, or the task that is given as a value or class.
 
     A name is one of `TASKS`, `module:Class` of an imported module, or the name of an entry point in
     `addnorm.parts`. Raises `InputError` for anything else, and for a class that lacks a method.

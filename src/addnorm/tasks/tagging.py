@@ -92,7 +92,7 @@ class Tagging(Task):
 def tags_of(
     head: nn.Module, logits: Float[Tensor, "batch seq tags"], words: Bool[Tensor, "batch seq"]
 ) -> list[list[int]]:
-    """The tags of the tokens that stand for words: of each the best, or by a CRF the best path."""
+    """Return the best tag of each token that begins a word; for a CRF, those of the best path."""
     if isinstance(head, CRFHead):
         return best_tags(head.chain, logits, words)
     return [row[of].tolist() for row, of in zip(logits.argmax(-1), words, strict=True)]
@@ -101,7 +101,7 @@ def tags_of(
 def tags_at(
     head: nn.Module, logits: Float[Tensor, "batch seq tags"], places: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """The tags of the words at these places of each text (see `tags_of`)."""
+    """Return the tags of the words at these positions of each text (see `tags_of`)."""
     words = torch.zeros(logits.shape[:2], dtype=torch.bool, device=logits.device)
     for row, of in zip(words, places, strict=True):
         row[list(of)] = True

@@ -41,7 +41,7 @@ class Evaluation:
     predictions: dict[int, str] = field(default_factory=dict[int, str])
     batches: tuple[tuple[float, int], ...] = ()
     gold: Mapping[int, str] = field(default_factory=dict[int, str])
-    """The right classes of what was classified."""
+    """The right class of each classified example."""
     details: Mapping[str, float] = field(default_factory=dict[str, float])
     """Scores that are of interest after training alone."""
     values: Mapping[str, Mapping[int, float]] = field(
@@ -49,7 +49,7 @@ class Evaluation:
     )
     """Of a score that is a mean over examples, the value of each by its index."""
     measured_with: Mapping[str, str] = field(default_factory=dict[str, str])
-    """What a score was measured with, by its name (see `runs.measured_with`)."""
+    """The settings of each score, by its name (see `runs.measured_with`)."""
 
 
 @runtime_checkable
@@ -77,19 +77,19 @@ class EvaluationSplit(Protocol):
     def scaling(self) -> Scaling | None: ...
 
     def logits(self, model: Model, batch: Batch) -> Tensor:
-        """The outputs of a model for a batch, at an early exit where one was asked for."""
+        """Return the outputs of a model for a batch, at early exits if they are chosen."""
         ...
 
 
 @dataclass(frozen=True)
 class Outputs:
-    """What a model gave on a split: the loss of each batch, and what was read from its outputs."""
+    """The outputs of a model on a split: the loss of each batch, and the predictions."""
 
     batches: tuple[tuple[float, int], ...]
     answers: dict[int, Any]
-    """Of each example by its index, what the task reads from the outputs (see `Task.answers`)."""
+    """The prediction for each example by its index (see `Task.answers`)."""
     correct: int
-    """How many targets were met, where a task counts them (see `Task.correct`)."""
+    """The number of targets that were predicted, where a task counts them (see `Task.correct`)."""
 
     @property
     def total_loss(self) -> float:
@@ -130,7 +130,7 @@ class Task:
     command: ClassVar[str] = "addnorm predict"
     """The command that uses such a model on new data."""
     target_unit: ClassVar[str] = "examples"
-    """What the targets are: the unit of the speed of training."""
+    """The plural noun of targets, for the speed of training."""
 
     # What it learns from.
 
@@ -139,11 +139,11 @@ class Task:
     layout: ClassVar[Layout] = Layout()
     """How input and targets are cut and batched together."""
     batching: ClassVar[type | None] = None
-    """The batches without which it has no targets, where they hide parts of texts."""
+    """The kind of batches that makes its targets by hiding text; None for other tasks."""
     plain_texts: ClassVar[bool] = False
     """Whether the data are texts without labels."""
     labels: ClassVar[bool] = False
-    """Whether the outputs stand for labels, numbers or variables of the data."""
+    """Whether the outputs are for labels, numbers or variables of the data."""
     classes: ClassVar[bool] = False
     """Whether each target is one of several classes, so that labels can be smoothed."""
 
@@ -155,20 +155,20 @@ class Task:
     writes_text: ClassVar[bool] = False
     """Whether its models write text."""
     decodes: ClassVar[bool] = False
-    """Whether `eval.decoding` says how its models write."""
+    """Whether its models write by the settings of `eval.decoding`."""
     exits_early: ClassVar[bool] = False
     """Whether its outputs are probabilities, by which an early exit is taken."""
     predicts_lines: ClassVar[bool] = True
-    """Whether an evaluation has a prediction in words for each example."""
+    """Whether an evaluation has a prediction as text for each example."""
 
     # What it is measured by.
 
     metrics: ClassVar[tuple[str, ...]] = ("loss",)
-    """What can select the best weights; the first is the default."""
+    """The metrics that can select the best weights; the first is the default."""
     lower_is_better: ClassVar[tuple[str, ...]] = LOWER_IS_BETTER
     """Those of its metrics of which the lower figure is the better."""
     written_metrics: ClassVar[tuple[str, ...]] = ()
-    """The metrics of texts that a model writes as `eval.decoding` says."""
+    """The metrics of texts that a model writes by `eval.decoding`."""
 
     def lacks(self) -> list[str]:
         """The methods and attributes without which its models cannot be trained and scored."""
@@ -184,7 +184,7 @@ class Task:
         return names
 
     def for_model(self, model: ModelConfig) -> "Task":
-        """The task with what it takes from the configuration of a model; by default nothing."""
+        """Return the task with its settings from a model's configuration; by default self."""
         return self
 
     def with_batching(self, batching: BatchingConfig) -> "Task":
@@ -249,7 +249,7 @@ class Task:
         numbers: Mapping[str, int],
         advance: Advance,
     ) -> EncodedCorpus:
-        """The three splits in ids (see `encode`); `advance` hears how texts come along."""
+        """Return the three splits in ids (see `encode`); `advance` gets the encoded characters."""
         facts: Any = {"bos_id": 0, "pad_id": 0}
         if tokenizers is not None:
             facts = {"bos_id": tokenizers.target.bos_id, "pad_id": tokenizers.target.pad_id}

@@ -105,7 +105,9 @@ class TrainConfig:
         return self.start is not None or self.distillation is not None
 
     def steps_per_epoch(self, n_batches: int) -> int:
-        """The updates of an epoch of so many batches; the last may have fewer than the others."""
+        """Return the updates of an epoch of `n_batches`; the last may have fewer batches than the
+        others.
+        """
         return ceil(n_batches / self.accumulate)
 
     def total_steps(self, n_batches: int) -> int:

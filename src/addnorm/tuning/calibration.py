@@ -88,7 +88,8 @@ class Calibration:
     seconds: float
     date: str
     disturbed: bool = False
-    """Whether other work took the processor meanwhile: the defaults stand, for an hour."""
+    """Return whether other work took the processor meanwhile; the defaults then hold for an hour.
+    """
 
 
 SWITCHES = 200
@@ -139,7 +140,7 @@ def kept_file(*facts: str) -> Path | None:
 
 
 def read_kept(file: Path | None, of: type[T]) -> tuple[T, bool] | None:
-    """The value in a file, and whether it is from the last hour; None if missing or damaged."""
+    """Return the value in a file, and whether it is of the last hour; None if there is none."""
     if file is None:
         return None
     with suppress(OSError, ValueError, RecursionError):

@@ -55,7 +55,7 @@ class Kept:
     choice: RowProduct
     milliseconds: Mapping[RowProduct, PositiveFloat]
     disturbed: bool
-    """Whether other work took the processor meanwhile: loops stand, for an hour."""
+    """Return whether other work took the processor meanwhile; loops are then used for an hour."""
 
 
 def row_product(dtype: torch.dtype) -> RowProduct:

@@ -123,7 +123,9 @@ class TextInfilling:
         self.sentence_ends = sentence_ends
 
     def corrupt(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Return the text with masks, and with its sentences permuted if asked; and the text."""
+        """Return the text with masks, its sentences permuted if so configured, and the original
+        text.
+        """
         source = ids if self.sentence_ends is None else self.permuted(ids, rng)
         left = round(self.share * len(ids))
         hidden = np.repeat(False, len(ids))

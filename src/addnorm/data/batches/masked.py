@@ -149,7 +149,7 @@ BREAKS = "\u010a\u0109\u010d"
 
 
 def _begin(names: list[str]) -> Iterator[bool]:
-    """Tell whether each token begins a word, without its context."""
+    """Return whether each token begins a word, without its context."""
     if any(name.startswith("##") for name in names):
         return (not name.startswith("##") for name in names)
     if any(name[:1] in BEGINNINGS for name in names if name) or all(len(n) < 2 for n in names):

@@ -1,1 +1,1 @@
-"""Examples as ids: what a model of each task reads and predicts."""
+"""Examples as ids: the inputs and targets of each task."""

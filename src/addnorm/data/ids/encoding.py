@@ -21,7 +21,7 @@ from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, choices
 
 Longer = Literal["leave_out", "shorten"]
-"""What to do with an example that is too long."""
+"""The treatment of an example that is too long."""
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class AudioConfig(LabelledFiles):
 def read_audio(
     file: Readable, where: str = "", *, sample_rate: int | None = None, mix: bool = False
 ) -> tuple[Float[Tensor, "channels samples"], int]:
-    """Read a sound file of any kind that libsndfile knows; return the waveform and its rate.
+    """Read a sound file of any kind that libsndfile supports; return the waveform and its rate.
 
     Integers of any width become numbers in [-1, 1). `sample_rate` resamples by the SoX resampler,
     and `mix` averages the channels. Raises `InputError`, beginning with `where`, for a file that is

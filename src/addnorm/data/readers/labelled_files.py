@@ -40,7 +40,7 @@ NO_TEXT = "no text"
 
 @config
 class LabelledFiles(ABC):
-    """What `train`, `valid` and `test` name: files of one medium, each with a class or a text.
+    """The files that `train`, `valid` and `test` name: of one medium, each with a class or a text.
 
     - a folder that has a folder for each class, of its name, with the class's files anywhere below;
       hidden files and those of other kinds are left out and counted;

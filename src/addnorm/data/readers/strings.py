@@ -57,7 +57,7 @@ class StringsConfig:
     times: PositiveInt = 1
     """How many strings of train each of its files is in."""
     separator: str = " "
-    """What stands between two classes in the text."""
+    """The text between two classes."""
     group_pattern: Annotated[str | None, AfterValidator(with_one_group)] = None
     """A regular expression that finds a group, such as the speaker, in the name of a file without
     its suffix: only files of one group share a string. By default any do.

@@ -283,7 +283,7 @@ def _csv(path: Path, text: str) -> Records:
 
 
 def _header(names: list[str], path: Path) -> list[str]:
-    """Return the column names. Raises `InputError` for two alike, and for other separators."""
+    """Return the column names. Raises `InputError` for repeated ones and for another separator."""
     if double := next((name for i, name in enumerate(names) if name and name in names[:i]), None):
         raise InputError(f"{path}:1: two columns have the name {double!r}: give each one its own")
     others = {".csv": (";", "\t"), ".tsv": (",", ";")}.get(suffix_of(path), ())

@@ -145,7 +145,7 @@ class Tokenizer:
         ]
 
     def prepared(self, text: str) -> str:
-        """Return a text as it is encoded: in lower case, if the model was trained so."""
+        """Return a text as it is encoded: in lower case, if the model learnt from such texts."""
         return lower_case(text) if self.lowercase else text
 
     def _without_special(self, ids: Sequence[int]) -> list[int]:
@@ -347,7 +347,7 @@ def train_tokenizer(config: "TokenizerConfig", texts: Iterable[str]) -> Tokenize
 
 
 class Stream:
-    """Decodes ids as they come: the pieces of text join to the decoding of all ids.
+    """A decoder of ids one by one, whose pieces of text join to the decoding of all ids.
 
     Text that ends in U+FFFD may be a character whose bytes are not complete: it is held back until
     they are, or until `finish`. Tokens that are single bytes make one text or one error together,

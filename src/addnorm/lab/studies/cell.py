@@ -108,7 +108,7 @@ def last_figures(folder: Path) -> Figures | None:
 
 
 def read_figures(file: Path) -> Figures | None:
-    """The figures in a file; None if it is missing, damaged or of another cell."""
+    """Return the figures in a file; None if it is missing, damaged or of another cell."""
     try:
         figures = FIGURES_OF.validate_json(read_file(file, MOST))
     except (OSError, ValidationError, InputError):
@@ -201,7 +201,7 @@ def train_cell(job: Job) -> Figures:
 
 
 def _cost(folder: Path, seconds: float) -> dict[str, Any]:
-    """The steps, tokens and seconds of all stretches of training so far."""
+    """Return the steps, tokens and seconds of all stretches of training so far."""
     times = [*training_times(folder), round(seconds, 3)]
     atomic_write(folder / TIMES, json.dumps(times))
     steps = [line for line in read_journal(folder / "metrics.jsonl").lines if "loss" in line]

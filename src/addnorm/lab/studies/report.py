@@ -40,7 +40,7 @@ def write_report(study: Study, summary: Summary) -> list[Path]:
 
 
 def title_of(study: Study, language: Language) -> str:
-    """The question of a study; by default, which of the values is best."""
+    """Return the question of a study; by default, which of the values is best."""
     words = WORDS[language]
     fields = words["and"].join(short_names(list(study.settings.vary)))
     return study.settings.question or words["question"].format(fields=fields)

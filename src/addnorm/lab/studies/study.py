@@ -141,7 +141,7 @@ class Study:
         return sorted(folder for folder in folders if folder.name not in names)
 
     def figures(self) -> dict[int, dict[int, Figures]]:
-        """The figures so far: for each variant, those of each finished seed."""
+        """Return the figures so far, by variant and finished seed."""
         ended = self._ended()
         figures: dict[int, dict[int, Figures]] = {i: {} for i in range(len(self.variants))}
         for cell in self.cells:

@@ -163,7 +163,7 @@ def short_names(paths: Sequence[str]) -> list[str]:
 
 
 def toml_value(value: Any) -> str:
-    """A Python value, or a configuration, as it is written in a recipe."""
+    """Return a Python value, or a configuration, as it is written in a recipe."""
     if hasattr(value, "tolist"):  # numpy's, torch's and pandas' numbers and lists
         value = value.tolist()
     match value:

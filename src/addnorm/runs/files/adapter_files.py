@@ -32,7 +32,7 @@ from addnorm.training.adapters import Adapted
 
 @config
 class WeightsDigest:
-    """The digest of a model's weights, and how the rows of its embedding were taken over."""
+    """The digest of a model's weights, and how the rows of its embedding were transferred."""
 
     xxh3_128: str
     rows: str = "in order"
@@ -74,13 +74,13 @@ def read_dependency_digest(file: Path) -> str | None:
 
 
 def goes_by_name(folder: Path) -> bool:
-    """Whether the rows of the base were taken over by name, as they are unless a file says less."""
+    """Return whether the rows of the base were transferred by name, which is the default."""
     file = folder / BASE
     return not file.is_file() or read_json(file, DIGEST).rows == "by name"
 
 
 def save_adapter(folder: Path, adapted: Adapted, start: Path) -> None:
-    """Write what was learned alone, and the digests of the finished run.
+    """Write the learned weights alone, and the digests of the finished run.
 
     In the names of the Hugging Face family where the base is of one and the change can be
     expressed in them, so that PEFT reads it; else in ours.
@@ -145,7 +145,7 @@ def check_base(model: nn.Module, taken: MatchReport, folder: Path, base: Path) -
 
 @torch.no_grad()
 def set_weights(model: nn.Module, weights: Weights) -> None:
-    """Replace weights by name, without writing into the memory of those that are there."""
+    """Replace weights by name, without writing into the memory of the former ones."""
     places: dict[int, Tensor] = {id(p): p for p in (*model.parameters(), *model.buffers())}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name in weights:
@@ -158,6 +158,6 @@ def without_adapter(recipe: Recipe) -> Recipe:
 
 
 def start_of(folder: Path, recipe: Recipe) -> Path:
-    """The base of an adapter: that of its run's recipe, or where the adapter says it is now."""
+    """Return the base of an adapter, from its run's recipe or from the adapter's own file."""
     start = recipe.train.start
     return start if start is not None and start.is_dir() else base_of(folder)

@@ -160,7 +160,7 @@ def data_digests(encoded: EncodedCorpus) -> Splits:
 
 
 def _change(before: Splits, now: Splits, split: str) -> str:
-    """How a split differs, in words; an empty string if it does not."""
+    """Return how a split differs, as a phrase; empty if it does not."""
     old, new = before.get(split), now.get(split)
     if old == new:
         return ""

@@ -96,7 +96,7 @@ OF_TRAINING = (
     "tensorboard/*",
     ".lock",
 )
-"""What stays where a run was trained; each folder has digests of its own."""
+"""The files that a copy of a run leaves behind; each folder has its own digests."""
 
 
 FORMAT = 1
@@ -227,7 +227,7 @@ def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
 
 
 def _choose_batching(tree: dict[str, Any], overrides: Mapping[str, str]) -> None:
-    """Set how data are batched that are given to a model that came without any."""
+    """Set the batching for data that are given to a model that came without any."""
     kind, unit = overrides.get("data.kind"), overrides.get("data.unit", "file")
     match tree:
         case {"model": dict(model), "train": dict(train)} if kind and tree.get("data") is None:
@@ -246,11 +246,11 @@ def _choose_batching(tree: dict[str, Any], overrides: Mapping[str, str]) -> None
 
 
 TOKENS = {"kind": "tokens"}
-"""The batching of a recipe that says nothing of it."""
+"""The batching of a recipe that names none."""
 
 
 def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:
-    """What a model of Hugging Face's writes."""
+    """Return what a Hugging Face model writes: a target, a transcript, or continuations."""
     if isinstance(model, DecoderConfig):
         return "continuation"
     return "transcript" if isinstance(model.input, LogMelEmbeddingConfig) else "target"
@@ -282,7 +282,7 @@ def write_scaling(folder: Path, scaling: Scaling | None) -> None:
 
 
 def read_scaling(folder: Path, recipe: Recipe) -> Scaling | None:
-    """Read what `write_scaling` wrote; None for a run that forecasts no series.
+    """Read what `write_scaling` wrote; None for a run that does not forecast.
 
     Raises `InputError` where the file is missing or damaged.
     """
@@ -307,7 +307,7 @@ def write_variables(folder: Path, names: tuple[str, ...]) -> None:
 
 
 def read_variables(folder: Path) -> tuple[str, ...]:
-    """Read what `write_variables` wrote; no names where there is no file.
+    """Read what `write_variables` wrote; empty if there is no file.
 
     Raises `InputError` if it is damaged.
     """
@@ -316,7 +316,7 @@ def read_variables(folder: Path) -> tuple[str, ...]:
 
 
 def as_trained(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
-    """The tokenizers of a run, with what training does to a text that is in no tokenizer's file.
+    """Return the tokenizers of a run, with the settings of training that are in no tokenizer file.
 
     Texts are put in lower case where the data were, and a prompt begins as training's rows did.
     """
@@ -328,7 +328,7 @@ def as_trained(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
 
 
 def _begins(recipe: Recipe, tokenizers: Tokenizers) -> tuple[int, ...] | None:
-    """What stands before a prompt, where that is other than the tokenizer has it.
+    """The tokens before a prompt, where they differ from those of the tokenizer.
 
     Windows of one text begin anywhere in it, after no start token. Documents each begin with one,
     also where a tokenizer from elsewhere puts none before a text (GPT-2).

@@ -20,7 +20,7 @@ from addnorm.generate.rules import NO_RULES
 FILE = GENERATION
 
 Writes = Literal["continuation", "target", "transcript"]
-"""What a model writes, which decides how it decodes where no key asks for a method."""
+"""The kind of output of a model, which decides on the default method of decoding."""
 
 RULES = tuple(field.name for field in fields(RulesConfig))  # pyright: ignore[reportArgumentType]
 """Rules have the same names here and in transformers."""
@@ -50,7 +50,7 @@ NO_EFFECT: dict[str, object] = {
     "top_p": 1.0,
     "min_p": None,
 }
-"""Keys of one method, with the default in transformers: another value asks for that method."""
+"""Keys of one method, with the default in transformers: another value selects that method."""
 
 _IDS = "bos_token_id eos_token_id pad_token_id decoder_start_token_id bad_words_ids"
 _IDLE = """
@@ -243,7 +243,7 @@ KEYS = (
 
 @dataclass(frozen=True)
 class SpeechPrompt:
-    """The tokens after the start token; None stands for the likeliest of `languages`."""
+    """The tokens after the start token; None is for the likeliest of `languages`."""
 
     tokens: tuple[int | None, ...] = ()
     languages: tuple[int, ...] = ()
@@ -294,7 +294,7 @@ def copy_speech_keys(places: Sequence[Path], out: Path) -> None:
 
 
 def _forced(pairs: object) -> list[int | None]:
-    """The tokens of `[[1, token], [2, token], …]`, the older way to say so."""
+    """Return the tokens of `[[1, token], [2, token], …]`, the older form."""
     places = cast(list[list[Any]], pairs) if isinstance(pairs, list) else []
     return [token for n, (at, token) in enumerate(places, 1) if at == n]
 

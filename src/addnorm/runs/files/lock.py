@@ -67,7 +67,7 @@ def _check_empty(out: Path) -> None:
 
 
 def in_use(folder: Path) -> str | None:
-    """The process and host that write in a run folder now; None if nobody does."""
+    """Return the process and host that write in a run folder now; None if none does."""
     if not (folder / LOCK).is_file():
         return None
     lock = FileLock(folder / LOCK, thread_local=False)

@@ -20,7 +20,7 @@ class Quantization:
     """How the model of a run was quantised."""
 
     scheme: QuantizationConfig = Int8Config()
-    """How many bits weights have, and what happens to inputs."""
+    """The number of bits of weights, and the treatment of inputs."""
     kept: tuple[str, ...] = ()
     """The names of the layers that stayed as they were."""
     included: tuple[str, ...] = ()
@@ -53,7 +53,7 @@ class Quantization:
 
 @runtime_checkable
 class Quantized(Protocol):
-    """A run, as far as this file reads it."""
+    """A run, with the attributes that this module reads."""
 
     @property
     def name(self) -> str: ...
@@ -87,7 +87,7 @@ def laid_out_as(model: Model, quantization: Quantization | None, folder: Path) -
 
 
 def check_float(run: Quantized, cannot: str) -> None:
-    """Raise `InputError` if the model of a run is quantised; `cannot` says what it then lacks."""
+    """Raise `InputError` if the model of a run is quantised; `cannot` names the operation."""
     if run.quantization is not None:
         source = run.quantization.source
         raise InputError(

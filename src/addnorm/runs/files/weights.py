@@ -59,7 +59,7 @@ def _outline(
 
 
 SMALLER = "a smaller d_model, n_layers, max_len or vocabulary"
-"""What to do about a model that is too large."""
+"""The hint for a model that is too large."""
 
 
 def check_memory(parameters: int) -> None:
@@ -80,7 +80,7 @@ def _built(
 
 
 def vocabulary_sizes(model: ModelConfig, tokenizers: Tokenizers | None) -> tuple[int, int]:
-    """The rows of the source and the target table; 0 where neither model nor tokenizers say."""
+    """Return the rows of the source and the target table; 0 where they are unknown."""
     source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source)
     if not isinstance(model, EncoderDecoderConfig):
         return source, source
@@ -173,7 +173,7 @@ def _fill(model: nn.Module, weights: Weights) -> None:
 
 
 def _stored_dtypes(model: nn.Module, stored: Weights, file: Path) -> dict[str, torch.dtype]:
-    """The types of stored weights; a single one if all are those that the model has already.
+    """Return the types of stored weights; a single one if all are those of the model.
 
     Raises `InputError` for one that is not read as weights.
     """
@@ -198,7 +198,7 @@ def check_model(
     labels: Sequence[str],
     quantization: Quantization | None = None,
 ) -> None:
-    """Raise `InputError` unless the model, but for its weights, is what the recipe builds."""
+    """Raise `InputError` unless the model, except its weights, is the one of its recipe."""
     with without_values():
         built = _built(recipe, tokenizers, labels)
         if quantization is not None:

@@ -16,14 +16,14 @@ MODES = {"mean": "mean", "max": "max", "first": "cls"}
 
 
 def giving_vectors(model: Model) -> Model:
-    """A bi-encoder as a model that gives the vector of each text; any other as it is."""
+    """Return a bi-encoder as a model that gives the vector of each text; any other unchanged."""
     if not isinstance(model, EncoderModel) or not isinstance(model.head, SimilarityHead):
         return model
     return EncoderModel(model.embed, model.stack, model.head.vectors)
 
 
 def without_head(run: TrainedModel) -> TrainedModel:
-    """A bi-encoder as an encoder that gives hidden states; any other run as it is."""
+    """Return a bi-encoder as an encoder that gives hidden states; any other run unchanged."""
     config, model = run.recipe.model, run.model
     if not isinstance(config, EncoderConfig) or not isinstance(config.head, SimilarityHeadConfig):
         return run

@@ -20,10 +20,10 @@ from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.translation import SequenceToSequence
 
 OPTION_OF = {"no_repeat_ngram_size": "no_repeat_ngram"}
-"""What options call the rules that have another name here."""
+"""The names in options of rules that have another name here."""
 
 ENDS = ("length_penalty", "early_stopping")
-"""The options of beam search about when it ends, and with what."""
+"""The options of beam search about its end."""
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 """The options that ask for sampling."""
@@ -77,7 +77,7 @@ def chosen_decoding(
 
 
 def usual_decoding(recipe: Recipe) -> DecodingConfig:
-    """The decoding without options: a language model's recipe that says nothing means sampling."""
+    """Return the decoding without options: by default sampling for a language model."""
     own = recipe.eval.decoding
     writes_on = isinstance(recipe.model, DecoderConfig)
     return SampleConfig() if writes_on and own == BeamConfig() else own
@@ -102,7 +102,7 @@ def _check_together(
 
 
 def _rules(run: TrainedModel, own: RulesConfig, given: Mapping[str, Any]) -> RulesConfig:
-    """The rules of the run, with those that were given in their place."""
+    """Return the rules of the run, with the given ones in their place."""
     if "no_repeat_ngram" in given:
         own = replace(own, no_repeat_ngram_size=given["no_repeat_ngram"])
     if "forced_bos" not in given:

@@ -208,7 +208,7 @@ TEXT_FILES = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "xlm-roberta", "xlnet", "albert")
 )
-"""Where it stands how texts are read: under the first name today, under others before."""
+"""The files with the preprocessing of texts: the first is today's name, the others are older."""
 
 
 def _text_settings(places: Sequence[Path]) -> Settings:
@@ -230,11 +230,11 @@ LAST_HIDDEN_STATE = {"text": {"method": "forward", "method_output_name": "last_h
 
 TOKENIZER = "tokenizer_config.json"
 NO_LIMIT = 2**20
-"""From this many tokens on, which no model reads, `model_max_length` stands for no limit."""
+"""From this number of tokens on, `model_max_length` means no limit."""
 
 
 def _limits(places: Sequence[Path]) -> dict[str, Any]:
-    """How texts are shortened where their settings say nothing: by tokenizer and model."""
+    """Return the default limits of texts, from the settings of tokenizer and model."""
     models = [Settings.of(place) for place in places if (place / "config.json").is_file()]
     keys = [(model, _positions(model)) for model in models]
     limits: dict[str, Any] = {}

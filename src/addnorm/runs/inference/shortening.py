@@ -17,7 +17,7 @@ from addnorm.runs.trained_model import TrainedModel
 
 
 def most_tokens(recipe: Recipe) -> int | None:
-    """The tokens to which training shortened what a model reads; None where it shortened nothing.
+    """Return the number of tokens to which training shortened inputs; None if it did not.
 
     A language model has no such number: training did not cut prompts at their ends.
     """
@@ -28,7 +28,7 @@ def most_tokens(recipe: Recipe) -> int | None:
 
 
 def examples_as_shortened(run: TrainedModel, examples: Sequence[Encoded]) -> list[Encoded]:
-    """What a model reads of each example, shortened as in training, with a warning."""
+    """Return each example's input, shortened as in training, with a warning."""
     most = most_tokens(run.recipe)
     if most is None or all(len(example.tokens) <= most for example in examples):
         return [*examples]
@@ -44,7 +44,7 @@ def examples_as_shortened(run: TrainedModel, examples: Sequence[Encoded]) -> lis
 
 
 def as_shortened(run: TrainedModel, read: Sequence[Read]) -> list[Read]:
-    """What a model reads of each text or pair, shortened as in training, with a warning."""
+    """Return the ids of each text or pair, shortened as in training, with a warning."""
     examples = [Encoded(i, row.ids, [], None, None, *row[1:]) for i, row in enumerate(read)]
     cut = examples_as_shortened(run, examples)
     return [Read(row.tokens, row.types, row.spans) for row in cut]
@@ -67,7 +67,9 @@ def check_lengths(
 
 
 def write_most_tokens(folder: Path, run: TrainedModel) -> None:
-    """Say in the `tokenizer_config.json` of a folder to how many tokens texts are shortened."""
+    """Write the number of tokens to which texts are shortened in a folder's
+    `tokenizer_config.json`.
+    """
     most, file = most_tokens(run.recipe), folder / "tokenizer_config.json"
     if most is None or not file.is_file():
         return

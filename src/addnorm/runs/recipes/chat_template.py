@@ -14,7 +14,7 @@ from addnorm.errors import InputError
 from addnorm.files import read_file
 
 TEMPLATE, TOKENIZER = "chat_template.jinja", "tokenizer_config.json"
-"""The files that a template may be in: one of its own, or among the tokenizer's settings."""
+"""The files that may hold a template: a separate one, or the tokenizer's settings."""
 
 ADDITIONAL = "additional_chat_templates"
 """The folder of further templates, each a file by its name."""
@@ -45,7 +45,7 @@ def _learnt(folder: Path) -> dict[str, Any] | None:
 
 
 def _written(folder: Path) -> str | dict[str, Any] | None:
-    """The template of a folder, or several by name. As in transformers, files come first."""
+    """Return the template of a folder, or several by name; as in transformers, files come first."""
     file, settings = folder / TEMPLATE, folder / TOKENIZER
     files = {"default": file} if file.is_file() else {}
     files |= {more.stem: more for more in sorted((folder / ADDITIONAL).glob("*.jinja"))}

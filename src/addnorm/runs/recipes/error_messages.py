@@ -66,7 +66,7 @@ NO_SUCH_THING = {
     "tuple_type": "list: give several in brackets",
     "list_type": "list: give several in brackets",
 }
-"""What a value of another type should have been, by the kind of error."""
+"""The expected type for each kind of type error."""
 
 
 def explain(root: Config, error: ErrorDetails) -> str:
@@ -105,7 +105,7 @@ def _annotation_of(root: Config, loc: Location) -> Any:
 
 
 def _field_meant(configuration: Config, name: str) -> str:
-    """The hint at that field of a part of the configuration, or at the nearest of its own."""
+    """Return the hint of that field of a part, or of its nearest field."""
     below = next(
         (
             f"{part}.{name}"

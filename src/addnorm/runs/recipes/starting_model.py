@@ -78,7 +78,7 @@ class MatchReport:
     partly: tuple[str, ...] = ()
     """Weights of which some rows were transferred, and others are unchanged."""
     names: tuple[str, ...] = ()
-    """How the names that rows stand for differ, a phrase for each kind of name."""
+    """The differences between the names of rows, a phrase for each kind of name."""
 
     @property
     def fresh(self) -> tuple[str, ...]:

@@ -1,1 +1,1 @@
-"""Rewriting a run: swapped parts, pruned or quantised weights, and what that costs."""
+"""Rewriting a run: swapped parts, pruned or quantised weights, and their costs."""

@@ -23,7 +23,7 @@ SILENT = Console(quiet=True)
 
 
 def moved_copy(run: T, *, device: torch.device | None = None, dtype: torch.dtype) -> T:
-    """The run on a device and in a dtype; a copy, unless it is there already."""
+    """Return the run on a device and in a dtype; a copy, unless it has them already."""
     place = device or run.device
     if all(w.device == place and w.dtype == dtype for w in run.weights.values()):
         return replace(run, model=run.model.eval())
@@ -45,7 +45,7 @@ def data_to_measure(
 def measured(
     data: EvaluationData | None, models: Mapping[str, Model], console: Console
 ) -> dict[str, Mapping[str, float]]:
-    """The scores of each model, printed as they come; none without data."""
+    """Return the scores of each model, and print each at once; empty without data."""
     if data is None or data.evaluator is None:
         return {}
     figures: dict[str, Mapping[str, float]] = {}
@@ -57,7 +57,7 @@ def measured(
 
 
 TEXTS = (1, 16)
-"""How many texts at once."""
+"""The numbers of texts in a batch."""
 LENGTH = 32
 """How many tokens are written, or read by an encoder."""
 
@@ -65,7 +65,7 @@ ROUNDS = 5
 
 
 def writing_speeds(run: TrainedModel, models: Mapping[str, Model]) -> dict[str, dict[int, float]]:
-    """Tokens a second of each model by the number of texts at once; medians of rounds in turn.
+    """Return tokens a second of each model by batch size: medians over interleaved rounds.
 
     Language models continue one token greedily, translators translate a source of random tokens,
     encoders read texts of random tokens. A model that reads no text has no speed here.

@@ -36,18 +36,18 @@ from addnorm.training.precision import resolve_device
 
 @dataclass(frozen=True, kw_only=True)
 class PruneReport:
-    """The models before and after, and what was measured of them, by name."""
+    """The models before and after, with their scores and speeds, by name."""
 
     run: TrainedModel
     models: Mapping[str, Model]
     pruning: Pruning
     scores: Mapping[str, Mapping[str, float]]
     speeds: Mapping[str, Mapping[int, float]]
-    """Tokens a second by the number of texts at once."""
+    """Tokens a second by batch size."""
     batch: Batch | None
     """A batch of the data, to count operations on."""
     unmeasured: str | None
-    """Why there are no scores, if so."""
+    """Why there are no scores; None if there are."""
 
 
 def prune_run(
@@ -57,7 +57,7 @@ def prune_run(
     given: Collection[str] = (),
     console: Console = SILENT,
 ) -> PruneReport:
-    """Write a run, pruned, to the run folder `out`; return what it costs.
+    """Write a pruned run to the run folder `out`; return its costs.
 
     `given` are the names of the recipe's fields that were replaced when the run was opened, which
     recovery keeps. Raises `InputError`, writing nothing, where something is in `out`, for a part
@@ -132,7 +132,7 @@ def _pruning(
     options: PruneOptions,
     data: EvaluationData | None,
 ) -> Pruning:
-    """What stays, by the importance of heads and rows on the validation data.
+    """Return the heads, rows and layers to keep, by their importance on the validation data.
 
     Raises `InputError` for a model without layers.
     """

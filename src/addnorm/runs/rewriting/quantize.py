@@ -85,7 +85,7 @@ class Measured:
     n_bytes: int
     scores: Mapping[str, float]
     speeds: Mapping[int, float]
-    """Tokens (of an encoder, texts) a second by the number of texts at once."""
+    """Tokens (of an encoder, texts) a second by batch size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def quantize_run(
     given: Collection[str] = (),
     console: Console = SILENT,
 ) -> QuantizationReport:
-    """Write a run, quantised, to the run folder `out`; return what it costs.
+    """Write a quantised run to the run folder `out`; return its costs.
 
     `given` are the names of the recipe's fields that were replaced when the run was opened. Raises
     `InputError`, writing nothing, where something is in `out`, for a model that is quantised
@@ -235,7 +235,7 @@ def check_runs(run: TrainedModel, model: Model, layers: Layers) -> None:
 
 
 def _in_float32(run: TrainedModel) -> TrainedModel:
-    """The run to quantise. Raises `InputError` if it is quantised, or cannot be."""
+    """Return the run to quantise. Raises `InputError` if it is quantised already, or cannot be."""
     check_float(run, "is quantised again")
     check_finite(run.model)
     check_replaceable(run.model)

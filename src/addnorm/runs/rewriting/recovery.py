@@ -1,4 +1,4 @@
-"""Recovery: some steps of training after a run was rewritten, from the weights that it has then."""
+"""Recovery: some steps of training that continue from the weights of a rewritten run."""
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -130,7 +130,7 @@ def recovery(
 
 
 def _objective(train: TrainConfig, given: set[str], teacher: Path | None) -> dict[str, Any]:
-    """The settings about what recovery learns: a teacher's outputs, or by default the labels."""
+    """Return the settings of recovery's targets: a teacher's outputs, or by default the labels."""
     if teacher is None:
         distillation = train.distillation if "distillation" in given else None
         return {"distillation": distillation and replace(distillation, start="random")}

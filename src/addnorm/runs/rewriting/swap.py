@@ -56,7 +56,7 @@ class SwapReport:
     figures: Mapping[str, Mapping[str, float]]
     """The scores before, after and, with training, after recovery."""
     unmeasured: str | None
-    """The reason why nothing was measured, if so."""
+    """The reason why nothing was measured; None if it was."""
 
     def parts(self) -> list[Part]:
         """The weights by part, over all layers together, in model order."""
@@ -174,7 +174,7 @@ def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layer
 
 
 def _with_patterns_of(old: ModelConfig, new: ModelConfig, layers: Layers) -> ModelConfig:
-    """The new model with the layer patterns of the layers that it takes, unless it has others."""
+    """Return the new model with the layer patterns of its old layers, unless it has its own."""
     patterns = {name: part for name, part in vars(old).items() if name.endswith("layer_pattern")}
     if any(vars(new)[name] != pattern for name, pattern in patterns.items()):
         return new

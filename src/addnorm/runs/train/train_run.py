@@ -182,7 +182,7 @@ class TrainingSetup:
         return f"{learned:,} of {learned + frozen:,} parameters are learned"
 
     def save(self, folder: Path) -> None:
-        """Write the weights of the finished run, and its digests: of an adapter what it learned."""
+        """Write the learned weights of the finished run, and their digests."""
         if self.adapted is None:
             save_model(folder, self.model)
         else:
@@ -190,7 +190,7 @@ class TrainingSetup:
             save_adapter(folder, self.adapted, self.recipe.train.start)
 
     def run(self, folder: Path) -> Run:
-        """The run as it is before its first step, and as it is resumed."""
+        """Return the run as it is before its first step, and when it resumes."""
         return Run(
             folder,
             self.recipe,
@@ -245,13 +245,13 @@ class TrainingSetup:
         )
 
     def note_earlier_measure(self, folder: Path, saved: Saved) -> None:
-        """Note by what the best weights of a saved run were chosen, for a checkpoint without it."""
+        """Record how the best weights of a saved run were selected, for a checkpoint without it."""
         digest = saved_valid_digest(folder)
         valid = valid_digest(self.encoded) if digest is None else digest
         self.measure_before = measure_of(saved.recipe, valid)
 
     def measured_with(self, metric: str) -> str:
-        """What a figure of a validation during training is measured with (see `measured_with`)."""
+        """Return the settings of a metric's validation scores (see `measured_with`)."""
         lowercase = self.tokenizers is not None and self.tokenizers.lowercase
         return measured_with(self.recipe, metric, validation=True, lowercase=lowercase)
 
