@@ -87,6 +87,14 @@ SURFACE = {
         "--part", "--definition", "--family", "--import",
     },
     "bench": {"--rounds", "--out", "--list"},
+    "serve": {
+        "--host", "--port", "--timeout", "--api-key-file", "--memory", "--chunk", "--max-queue",
+        "--weights", "--device", "--dtype", "--import",
+    },
+    "chat": {
+        "--address", "--model", "--system", "--temperature", "--max-new-tokens", "--api-key-file",
+        "--device", "--dtype", "--import",
+    },
 }  # fmt: skip
 
 

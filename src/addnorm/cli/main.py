@@ -106,6 +106,8 @@ COMMANDS = (
     "check",
     "calibrate",
     "bench",
+    "serve",
+    "chat",
 )
 for name in COMMANDS:
     app.command(f"addnorm.cli.{name}:{name}", name=name)  # imported on use

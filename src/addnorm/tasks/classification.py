@@ -31,6 +31,7 @@ class Classification(OfWholeInputs):
     model = "model.kind = 'encoder' with model.head.kind = 'classification'"
     metrics = ("accuracy", "f1", "loss")
     command = "addnorm classify"
+    endpoint = "/classify"
     examples = (Labelled, Image, Clip, LabelledSeries)
     classes = True
     one_class = True

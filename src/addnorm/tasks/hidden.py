@@ -58,6 +58,7 @@ class MaskedLanguage(Hidden):
     name = "masked_language"
     model = "model.kind = 'encoder' with model.head.kind = 'token'"
     command = "addnorm fill"
+    endpoint = "/v1/embeddings"
     batching = MaskedConfig
 
 
@@ -67,6 +68,7 @@ class Denoising(Hidden):
     name = "denoising"
     model = "train.batching.kind = 'denoising'"
     command = "addnorm generate"
+    endpoint = "/translate"
     batching = DenoisingConfig
     writes_text = True
     decodes = True

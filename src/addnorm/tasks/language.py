@@ -24,6 +24,7 @@ class Language(Task):
     model = "model.kind = 'decoder'"
     metrics = ("loss",)
     command = "addnorm generate"
+    endpoint = "/v1/completions"
     target_unit = "tokens"
     examples = (Text, Chat)
     layout = NextToken()

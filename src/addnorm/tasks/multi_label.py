@@ -27,6 +27,7 @@ class MultiLabel(OfWholeInputs):
     model = "model.head = { kind = 'classification', problem = 'multi_label' }"
     metrics = ("f1_micro", "f1_macro", "exact", "loss")
     command = "addnorm classify"
+    endpoint = "/classify"
     examples = (MultiLabelled,)
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:

@@ -24,6 +24,7 @@ class Regression(OfWholeInputs):
     model = "model.head = { kind = 'classification', problem = 'regression' }"
     metrics = ("mse", "r2", "pearson", "spearman", "loss")
     command = "addnorm classify"
+    endpoint = "/classify"
     examples = (Scored, ScoredSeries)
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:

@@ -30,6 +30,7 @@ class Tagging(Task):
     model = "model.kind = 'encoder' with model.head.kind = 'tagging'"
     metrics = ("f1", "surface_f1", "accuracy", "loss")
     command = "addnorm classify"
+    endpoint = "/tag"
     target_unit = "tokens"
     examples = (Tagged,)
     layout = PerToken()

@@ -129,6 +129,8 @@ class Task:
     """The setting of a recipe by which a model is for this task."""
     command: ClassVar[str] = "addnorm predict"
     """The command that uses such a model on new data."""
+    endpoint: ClassVar[str] = "/predict"
+    """The path that answers for such a model where it is served."""
     target_unit: ClassVar[str] = "examples"
     """The plural noun of targets, for the speed of training."""
 

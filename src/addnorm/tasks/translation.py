@@ -31,6 +31,7 @@ class SequenceToSequence(Task):
     model = "model.kind = 'encoder_decoder'"
     metrics = ("loss", "bleu", "chrf", "wer", "cer", "rouge1", "rouge2", "rougeL")
     command = "addnorm generate"
+    endpoint = "/translate"
     target_unit = "tokens"
     examples = (Pair, Captioned, Transcribed)
     layout = SourceAndTarget()

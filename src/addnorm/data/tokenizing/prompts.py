@@ -23,3 +23,8 @@ def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]
     """
     before = around("language", tokenizer)[0] if tokenizer.begins is None else tokenizer.begins
     return [[*before, *ids] or [tokenizer.bos_id] for ids in tokenizer.encode_batch(texts)]
+
+
+def loses_space(tokenizer: Tokenizer, text: str, prompt: Sequence[int]) -> bool:
+    """Whether a text to continue ends in white space that its ids lack, as those of words do."""
+    return text[-1:].isspace() and not tokenizer.decode(prompt)[-1:].isspace()

@@ -17,7 +17,7 @@ from addnorm.data.ids.framing import (
     encode_words,
 )
 from addnorm.data.readers.tables import reads_pairs
-from addnorm.data.tokenizing.prompts import encode_prompts
+from addnorm.data.tokenizing.prompts import encode_prompts, loses_space
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError, check_choice, listed
 from addnorm.generate import (
@@ -181,9 +181,9 @@ def continues(run: TrainedModel, texts: Sequence[str | Messages]) -> bool:
 
 def drops_space(run: TrainedModel, text: str | Messages, prompt: Sequence[int]) -> bool:
     """Return whether a text to continue ends in white space that its ids, such as words', lack."""
-    if not (isinstance(text, str) and text[-1:].isspace() and continues(run, [text])):
+    if not (isinstance(text, str) and continues(run, [text])):
         return False
-    return not run.tokenizers.source.decode(prompt)[-1:].isspace()
+    return loses_space(run.tokenizers.source, text, prompt)
 
 
 def _without_space(pieces: Iterator[str]) -> Iterator[str]:

@@ -1,0 +1,82 @@
+"""A client of chat completions: the pieces of an answer as they come."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+from addnorm.errors import InputError
+
+Message = Mapping[str, str]
+
+SECONDS = 600.0
+"""How long a server may be silent."""
+
+
+class ChatClient:
+    """A server of chat completions, by the address that OpenAI's clients take or without `/v1`.
+
+    Raises `InputError` for an address that is none.
+    """
+
+    def __init__(self, url: str, key: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise InputError(f"{url}: give an address such as http://127.0.0.1:8000")
+        self._url, self._parts = url, parts
+        self._path = parts.path.rstrip("/").removesuffix("/v1") + "/v1"
+        self._headers = {"content-type": "application/json"}
+        if key is not None:
+            self._headers["authorization"] = f"Bearer {key}"
+
+    def models(self) -> list[str]:
+        """The names of its models. Raises `InputError` if it does not answer."""
+        with self._asked("GET", "/models") as response:
+            listed = json.loads(response.read())
+        return [str(model["id"]) for model in listed["data"]]
+
+    def stream(self, messages: Sequence[Message], **options: Any) -> Iterator[str]:
+        """Yield the pieces of the answer to messages.
+
+        A generator that is closed closes the connection, which ends the answer. Raises `InputError`
+        with the message of the server for an error.
+        """
+        body = {"messages": [*messages], "stream": True, **options}
+        with self._asked("POST", "/chat/completions", json.dumps(body)) as response:
+            for line in response:
+                if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
+                    continue
+                chunk = json.loads(line[len(b"data: ") :])
+                if "error" in chunk:
+                    raise InputError(f"{self._url}: {chunk['error']['message']}")
+                for choice in chunk["choices"]:
+                    if piece := choice["delta"].get("content"):
+                        yield piece
+
+    def _asked(self, method: str, path: str, body: str | None = None) -> HTTPResponse:
+        secure = self._parts.scheme == "https"
+        kind = HTTPSConnection if secure else HTTPConnection
+        assert self._parts.hostname is not None
+        connection = kind(self._parts.hostname, self._parts.port, timeout=SECONDS)
+        try:
+            connection.request(
+                method, self._path + path, body, {**self._headers, "connection": "close"}
+            )
+            response = connection.getresponse()
+        except (OSError, HTTPException) as error:
+            connection.close()
+            raise InputError(f"{self._url}: {error}") from error
+        if response.status != 200:
+            with response:
+                raise InputError(f"{self._url}: {_message(response)}")
+        return response
+
+
+def _message(response: HTTPResponse) -> str:
+    """The message of an error, if it is one of OpenAI's."""
+    content = response.read()
+    try:
+        return str(json.loads(content)["error"]["message"])
+    except (ValueError, LookupError, TypeError):
+        return f"{response.status} {response.reason}"

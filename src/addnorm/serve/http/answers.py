@@ -1,0 +1,147 @@
+"""The text of an answer as its tokens come, up to a stop string, with its log-probabilities."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, Literal
+
+from addnorm.data.tokenizing.text_decoding import TextDecoder
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.serve.engine.events import Best, Event, PromptScores
+
+FinishReason = Literal["stop", "length"]
+
+LEAST = -9999.0
+"""What stands for a log-probability of minus infinity, which JSON does not have."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A token of an answer or a prompt, and how probable it was."""
+
+    token: int
+    log_prob: float | None
+    best: Best
+    offset: int
+    """The number of characters before it."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What an event adds to an answer: text, tokens, and the reason if it ends."""
+
+    text: str
+    scores: tuple[Score, ...] = ()
+    finished: FinishReason | None = None
+    by_stop: bool = False
+    """Whether a stop string ended it, of which the engine does not know."""
+    n_tokens: int = 0
+
+
+class AnswerText:
+    """Turns the events of one answer into pieces of text.
+
+    `drop_space` is for a prompt whose white space at the end its ids lack (see `loses_space`).
+    """
+
+    def __init__(
+        self, decoder: TextDecoder, prompt: Sequence[int] = (), *, drop_space: bool = False
+    ) -> None:
+        self._stream = decoder.open(prompt)
+        self._drop_space = drop_space
+        self._length = 0
+
+    def push(self, event: Event) -> Piece:
+        """The piece of an event. After a stop string nothing more must be pushed."""
+        texts: list[str] = []
+        scores: list[Score] = []
+        log_probs = event.log_probs or (None,) * len(event.tokens)
+        best = event.best or ((),) * len(event.tokens)
+        last = len(event.tokens) - 1
+        for i, token in enumerate(event.tokens):
+            scores.append(Score(token, log_probs[i], best[i], self._length))
+            if not (event.finished == "eos" and i == last and event.score is None):
+                self._add(texts, self._stream.push(token))
+        if event.finished is not None:
+            self._add(texts, self._stream.finish())
+        reason = "stop" if self._stream.stopped or event.finished == "eos" else None
+        if reason is None and event.finished is not None:
+            reason = "length"
+        return Piece(
+            text="".join(texts),
+            scores=tuple(scores),
+            finished=reason,
+            by_stop=self._stream.stopped and event.finished is None,
+            n_tokens=len(event.tokens),
+        )
+
+    def _add(self, texts: list[str], text: str) -> None:
+        if text and self._drop_space:
+            text, self._drop_space = text.removeprefix(" "), False
+        self._length += len(text)
+        texts.append(text)
+
+
+def scores_of_prompt(
+    tokenizer: Tokenizer, prompt: Sequence[int], scores: PromptScores | None
+) -> list[Score]:
+    """The tokens of a prompt; the first follows nothing, so it has no log-probability."""
+    stream = tokenizer.stream()
+    ends = [*accumulate((len(stream.push(i)) for i in prompt), initial=0)]
+    log_probs = (None, *(scores.log_probs if scores else (None,) * (len(prompt) - 1)))
+    best = ((), *(scores.best if scores and scores.best else ((),) * (len(prompt) - 1)))
+    return [Score(token, log_probs[i], best[i], ends[i]) for i, token in enumerate(prompt)]
+
+
+def finite(log_prob: float) -> float:
+    """A log-probability that JSON has."""
+    return max(log_prob, LEAST)
+
+
+def completion_logprobs(
+    tokenizer: Tokenizer, scores: Sequence[Score], shift: int = 0
+) -> dict[str, Any]:
+    """The `logprobs` of a completion; `shift` is the number of characters before its text."""
+    return {
+        "tokens": tokenizer.pieces([score.token for score in scores]),
+        "token_logprobs": [None if s.log_prob is None else finite(s.log_prob) for s in scores],
+        "top_logprobs": [_by_text(tokenizer, score) for score in scores],
+        "text_offset": [score.offset + shift for score in scores],
+    }
+
+
+def _by_text(tokenizer: Tokenizer, score: Score) -> dict[str, float] | None:
+    """The log-probabilities of the best tokens, and of the one that came, by their texts."""
+    if score.log_prob is None:
+        return None
+    pairs = [*score.best, (score.token, score.log_prob)]
+    texts = tokenizer.pieces([token for token, _ in pairs])
+    by_text: dict[str, float] = {}
+    for text, (_, log_prob) in zip(texts, pairs, strict=True):
+        by_text.setdefault(text, finite(log_prob))
+    return by_text
+
+
+def chat_logprobs(tokenizer: Tokenizer, scores: Sequence[Score], n_best: int) -> dict[str, Any]:
+    """The `logprobs` of a chat answer."""
+    return {
+        "content": [
+            {
+                **_entry(tokenizer, score.token, score.log_prob or 0.0),
+                "top_logprobs": [_entry(tokenizer, *pair) for pair in score.best[:n_best]],
+            }
+            for score in scores
+            if tokenizer.is_text(score.token)
+        ],
+        "refusal": None,
+    }
+
+
+def _entry(tokenizer: Tokenizer, token: int, log_prob: float) -> dict[str, Any]:
+    [text], [alone] = tokenizer.pieces([token]), tokenizer.codec.alone([token])
+    whole = "\ufffd" not in alone  # a part of a character has no text, and only a name
+    return {
+        "token": text,
+        "logprob": finite(log_prob),
+        "bytes": [*text.encode()] if whole else None,
+    }

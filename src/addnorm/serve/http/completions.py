@@ -1,0 +1,144 @@
+"""`POST /v1/completions`: continuations of prompts, with log-probabilities of both."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from addnorm.data.tokenizing.prompts import loses_space
+from addnorm.serve.http.answers import Piece, Score, completion_logprobs, scores_of_prompt
+from addnorm.serve.http.generation import (
+    Head,
+    Job,
+    all_answers,
+    merged,
+    streamed,
+    usage,
+    whole,
+    writer,
+)
+from addnorm.serve.http.schemas import CompletionRequest
+from addnorm.serve.http.served import Served, new_name, unless_gone
+from addnorm.serve.messages import Generate
+from addnorm.web.events import DONE, data
+
+router = APIRouter()
+
+MAX_TOKENS = 16
+"""The new tokens of an answer where a request does not say, as OpenAI has it."""
+
+
+@router.post("/v1/completions", summary="Continue prompts")
+async def completions(body: CompletionRequest, request: HttpRequest) -> Response:
+    """Continue one or several prompts, each a text or its ids."""
+    served = writer(request, body)
+    jobs = [await _job(served, body, prompt, request.app.state.timeout) for prompt in body.prompt]
+    echoes = [
+        _echo(job, prompt) if body.echo else ""
+        for job, prompt in zip(jobs, body.prompt, strict=True)
+    ]
+    head = Head.new("cmpl", "text_completion", served)
+    if body.stream:
+        return await streamed(request, body, _chunks(body, head, jobs, echoes), DONE)
+    answers = await unless_gone(request, all_answers(jobs))
+    choices = [
+        _choice(body, job, i * len(group) + j, echo, answer.text, answer.scores, answer.finished)
+        for i, (job, echo, group) in enumerate(zip(jobs, echoes, answers, strict=True))
+        for j, answer in enumerate(group)
+    ]
+    return whole(body, head.chunk(choices=choices, usage=usage(jobs)))
+
+
+async def _job(
+    served: Served, body: CompletionRequest, prompt: str | Sequence[int], timeout: float | None
+) -> Job:
+    ids = await served.prompt(prompt)
+    scored = body.logprobs is not None
+    options = body.options(
+        served.ready.vocab_size or 0,
+        log_probs=body.logprobs,
+        prompt_log_probs=bool(body.echo and scored),
+    )
+    generate = Generate(
+        name=new_name("cmpl"),
+        prompt=tuple(ids),
+        limit=MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        n=1 if body.searches else body.answers,
+        options=options,
+        timeout=timeout,
+        salt=body.cache_salt or "",
+    )
+    drops = isinstance(prompt, str) and loses_space(served.tokenizer, prompt, ids)
+    return Job(served, generate, body.stop or (), continues=True, drop_space=drops)
+
+
+def _echo(job: Job, prompt: str | Sequence[int]) -> str:
+    """The prompt as a text before its answer."""
+    if isinstance(prompt, str):
+        return job.served.tokenizer.prepared(prompt)
+    return job.served.tokenizer.decode(job.request.prompt)
+
+
+def _choice(
+    body: CompletionRequest,
+    job: Job,
+    index: int,
+    echo: str,
+    text: str,
+    scores: Sequence[Score],
+    finished: str | None,
+    first: bool = True,
+) -> dict[str, Any]:
+    """An answer, or a chunk of one; the `first` has the prompt before it where it is echoed."""
+    logprobs = None
+    if body.logprobs is not None:
+        before: Sequence[Score] = ()
+        if body.echo and first:
+            before = scores_of_prompt(job.served.tokenizer, job.request.prompt, job.prompt_scores)
+        tokenizer = job.served.tokenizer
+        logprobs = completion_logprobs(tokenizer, scores, len(echo))
+        of_prompt = completion_logprobs(tokenizer, before)
+        logprobs = {name: of_prompt[name] + logprobs[name] for name in logprobs}
+    return {
+        "index": index,
+        "text": (echo if first else "") + text,
+        "logprobs": logprobs,
+        "finish_reason": finished,
+    }
+
+
+async def _chunks(
+    body: CompletionRequest, head: Head, jobs: Sequence[Job], echoes: Sequence[str]
+) -> AsyncGenerator[bytes, None]:
+    with_usage = body.stream_options is not None and body.stream_options.include_usage
+    facts = {"usage": None} if with_usage else {}
+    begun = set[int]()
+    async with aclosing(merged([job.pieces() for job in jobs])) as pieces:
+        async for i, (j, piece) in pieces:
+            index = i * jobs[i].request.answers + j
+            if not _shows(body, piece, index in begun):
+                continue
+            choice = _choice(
+                body,
+                jobs[i],
+                index,
+                echoes[i],
+                piece.text,
+                piece.scores,
+                piece.finished,
+                first=index not in begun,
+            )
+            begun.add(index)
+            yield data(head.chunk(choices=[choice], **facts))
+    if with_usage:
+        yield data(head.chunk(choices=[], usage=usage(jobs)))
+
+
+def _shows(body: CompletionRequest, piece: Piece, begun: bool) -> bool:
+    """Whether a piece is worth a chunk: some tokens complete no character."""
+    echoes = bool(body.echo) and not begun
+    scored = body.logprobs is not None and piece.scores
+    return bool(piece.text or piece.finished or scored or echoes)

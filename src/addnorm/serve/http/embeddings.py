@@ -1,0 +1,41 @@
+"""`POST /v1/embeddings`: vectors of texts, as numbers or in base64."""
+
+from array import array
+from base64 import b64encode
+from collections.abc import Sequence
+from sys import byteorder
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from addnorm.serve.http.generation import whole
+from addnorm.serve.http.schemas import EmbeddingsRequest
+from addnorm.serve.http.served import models_of, unless_gone
+from addnorm.web.errors import WebError
+
+router = APIRouter()
+
+
+@router.post("/v1/embeddings", summary="Embed texts")
+async def embeddings(body: EmbeddingsRequest, request: HttpRequest) -> Response:
+    """Embed texts, or the ids of texts."""
+    served = models_of(request)[body.model]
+    if not served.ready.embeds:
+        raise WebError(400, f"{served.name} has no vectors of texts", param="model")
+    result = await unless_gone(request, served.apply("/v1/embeddings", body.input))
+    packed = body.encoding_format == "base64"
+    vectors = [
+        {"object": "embedding", "index": i, "embedding": base64_of(vector) if packed else vector}
+        for i, vector in enumerate(result.outputs)
+    ]
+    tokens = {"prompt_tokens": result.n_tokens, "total_tokens": result.n_tokens}
+    return whole(body, {"object": "list", "data": vectors, "model": served.name, "usage": tokens})
+
+
+def base64_of(vector: Sequence[float]) -> str:
+    """The numbers in float32, lowest byte first, in base64."""
+    numbers = array("f", vector)
+    if byteorder == "big":
+        numbers.byteswap()
+    return b64encode(numbers.tobytes()).decode()

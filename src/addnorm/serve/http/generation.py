@@ -1,0 +1,214 @@
+"""A request to a language model: the pieces of its answers as they come, and its usage."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from time import time
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from addnorm.data.tokenizing.text_decoding import TextDecoder
+from addnorm.serve.engine.events import PromptScores
+from addnorm.serve.http.answers import AnswerText, FinishReason, Piece, Score
+from addnorm.serve.http.served import Served, models_of
+from addnorm.serve.messages import Generate
+from addnorm.serve.sampling_options import ApiRequest
+from addnorm.web.errors import WebError
+from addnorm.web.events import EventStream
+from addnorm.web.limits import until_gone
+
+T = TypeVar("T")
+
+FIRST_SECONDS = 1.0
+"""How long an answer waits for the first event, whose error has a status of its own."""
+
+
+@dataclass
+class Job:
+    """One prompt and its answers."""
+
+    served: Served
+    request: Generate
+    stop: Sequence[str] = ()
+    continues: bool = False
+    drop_space: bool = False
+    prompt_scores: PromptScores | None = None
+    """Those of the prompt, once they have come."""
+    n_cached: int = 0
+    n_written: int = 0
+
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
+        """The pieces of all answers, each with the number of its answer."""
+        decoder = TextDecoder(self.served.tokenizer, self.stop, continues=self.continues)
+        answers = [
+            AnswerText(decoder, self.request.prompt, drop_space=self.drop_space)
+            for _ in range(self.request.answers)
+        ]
+        stopped = set[int]()
+        async with aclosing(self.served.generate(self.request)) as events:
+            async for event in events:
+                self.prompt_scores = event.prompt or self.prompt_scores
+                self.n_cached = max(self.n_cached, event.cached)
+                if event.index in stopped:
+                    continue
+                piece = answers[event.index].push(event)
+                self.n_written += piece.n_tokens
+                if piece.by_stop:
+                    stopped.add(event.index)
+                    self.served.supervisor.cancel(self.request.name, event.index)
+                yield event.index, piece
+
+    async def answers(self) -> list["Answer"]:
+        """All answers, when they are whole."""
+        answers = [Answer() for _ in range(self.request.answers)]
+        async with aclosing(self.pieces()) as pieces:
+            async for index, piece in pieces:
+                answers[index].add(piece)
+        return answers
+
+
+@dataclass
+class Answer:
+    """A whole answer."""
+
+    text: str = ""
+    scores: list[Score] = field(default_factory=list[Score])
+    finished: FinishReason | None = None
+
+    def add(self, piece: Piece) -> None:
+        """Add the next piece."""
+        self.text += piece.text
+        self.scores += piece.scores
+        self.finished = piece.finished or self.finished
+
+
+def usage(jobs: Sequence[Job]) -> dict[str, Any]:
+    """The tokens of prompts and answers, as far as they have come."""
+    n_prompt = sum(len(job.request.prompt) for job in jobs)
+    n_written = sum(job.n_written for job in jobs)
+    return {
+        "prompt_tokens": n_prompt,
+        "completion_tokens": n_written,
+        "total_tokens": n_prompt + n_written,
+        "prompt_tokens_details": {"cached_tokens": sum(job.n_cached for job in jobs)},
+    }
+
+
+@dataclass(frozen=True)
+class Head:
+    """What all chunks of an answer share."""
+
+    id: str
+    object: str
+    model: str
+    created: int
+
+    @classmethod
+    def new(cls, prefix: str, kind: str, served: Served) -> "Head":
+        """The head of a new answer."""
+        return cls(f"{prefix}-{uuid4().hex}", kind, served.name, int(time()))
+
+    def chunk(self, **facts: Any) -> dict[str, Any]:
+        """A chunk, or the whole answer, with these facts."""
+        head = {"id": self.id, "object": self.object, "created": self.created}
+        return {**head, "model": self.model, **facts}
+
+
+def writer(request: HttpRequest, body: ApiRequest) -> Served:
+    """The model that is asked. Raises `WebError` for one that does not continue texts."""
+    served = models_of(request)[body.model]
+    served.check_endpoint("/v1/completions")
+    return served
+
+
+def headers_of(body: ApiRequest) -> dict[str, str]:
+    """The header with the unknown fields of a body, if there are any."""
+    names = [name for name in body.ignored if name.isascii() and name.isprintable()]
+    return {"x-addnorm-ignored": ", ".join(names)[:1024]} if names else {}
+
+
+def whole(body: ApiRequest, content: dict[str, Any]) -> Response:
+    """The answer as a whole."""
+    return JSONResponse(content, headers=headers_of(body))
+
+
+async def streamed(
+    request: HttpRequest, body: ApiRequest, events: AsyncGenerator[bytes, None], last: bytes
+) -> Response:
+    """The answer as a stream, once its first event or a second has come.
+
+    An error before that is the answer, with its own status.
+    """
+    first = asyncio.ensure_future(anext(events))
+    gone = asyncio.create_task(until_gone(request.receive))
+    try:
+        await asyncio.wait(
+            {first, gone}, timeout=FIRST_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
+    finally:
+        gone.cancel()
+        await asyncio.wait({gone})
+    if first.done() and isinstance(error := first.exception(), WebError):
+        raise error
+    return EventStream(_continued(first, events), headers_of(body), last)
+
+
+async def _continued(
+    first: "asyncio.Future[bytes]", events: AsyncGenerator[bytes, None]
+) -> AsyncGenerator[bytes, None]:
+    """The first event, and those after it."""
+    try:
+        try:
+            yield await first
+        except StopAsyncIteration:
+            return
+        async for event in events:
+            yield event
+    finally:
+        first.cancel()
+        await asyncio.wait({first})
+        await events.aclose()
+
+
+async def merged(streams: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int, T], None]:
+    """The items of several streams as they come, each with the number of its stream."""
+    queue: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue()
+
+    async def forward(number: int, stream: AsyncIterator[T]) -> None:
+        try:
+            async for item in stream:
+                queue.put_nowait((number, item))
+            queue.put_nowait(None)
+        except WebError as error:
+            queue.put_nowait(error)
+
+    tasks = [asyncio.create_task(forward(i, stream)) for i, stream in enumerate(streams)]
+    try:
+        n_open = len(tasks)
+        while n_open:
+            match await queue.get():
+                case None:
+                    n_open -= 1
+                case BaseException() as error:
+                    raise error
+                case item:
+                    yield item
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def all_answers(jobs: Sequence[Job]) -> list[list[Answer]]:
+    """The answers of several prompts; the first error ends all of them."""
+    tasks = [asyncio.create_task(job.answers()) for job in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)

@@ -1,0 +1,268 @@
+"""The bodies of requests, with the limits of every field."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+
+from addnorm.serve.sampling_options import (
+    MOST_BEST,
+    MOST_TOKENS,
+    ApiRequest,
+    SamplingRequest,
+)
+
+MOST_TEXTS = 2048
+"""The most texts of a request."""
+MOST_MESSAGES = 4096
+
+MaxTokens = Annotated[int | None, Field(ge=1, le=MOST_TOKENS)]
+
+Prompt = str | list[int]
+"""A text, or its ids."""
+
+
+def _prompts(value: Any) -> list[Prompt]:
+    """A prompt or several as a list; true and false are not ids."""
+    if value == []:
+        raise ValueError("the list is empty: there is nothing to answer")
+    several = value if isinstance(value, list) and value and not _are_ids(value) else [value]
+    for prompt in several:
+        if not isinstance(prompt, str) and not _are_ids(prompt):
+            raise ValueError("give a text, a list of texts, the ids of a text, or a list of these")
+    return several
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and all(type(each) is int for each in value)
+
+
+_ID = {"type": "integer", "minimum": 0}
+_FORMS = {
+    "anyOf": [
+        {"type": "string"},
+        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MOST_TEXTS},
+        {"type": "array", "items": _ID, "minItems": 1},
+        {
+            "type": "array",
+            "items": {"type": "array", "items": _ID, "minItems": 1},
+            "minItems": 1,
+            "maxItems": MOST_TEXTS,
+        },
+    ]
+}
+Prompts = Annotated[
+    list[str | list[int]],
+    BeforeValidator(_prompts),
+    Field(min_length=1, max_length=MOST_TEXTS),
+    WithJsonSchema(_FORMS),
+]
+"""One or several prompts, each a text or its ids."""
+
+
+class StreamOptions(BaseModel):
+    """What a stream has besides the answer."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool = False
+
+
+class CompletionRequest(SamplingRequest):
+    """`POST /v1/completions`."""
+
+    unsupported = {"suffix": ("",)}  # noqa: RUF012
+
+    prompt: Prompts
+    max_tokens: Annotated[int | None, Field(ge=0, le=MOST_TOKENS)] = None
+    """By default 16; 0 only with `echo`, to score a prompt."""
+    echo: bool | None = None
+    logprobs: Annotated[int | None, Field(ge=0, le=MOST_BEST)] = None
+    best_of: Annotated[int | None, Field(ge=1, le=20)] = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> "CompletionRequest":
+        if self.best_of is not None and self.best_of != self.answers:
+            raise ValueError(
+                f"best_of = {self.best_of}: only n itself, {self.answers}, is supported"
+            )
+        if self.max_tokens == 0 and not self.echo:
+            raise ValueError("max_tokens = 0 leaves nothing to answer: give echo, or at least 1")
+        if len(self.prompt) * self.answers > MOST_TEXTS:
+            raise ValueError(
+                f"{len(self.prompt)} prompts × n = {self.answers}: at most {MOST_TEXTS}"
+            )
+        return self
+
+
+class ContentPart(BaseModel):
+    """A part of a message."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["text", "input_text", "output_text", "refusal"]
+    text: str = ""
+
+
+class ChatMessage(BaseModel):
+    """A message: its author's role, and its text whole or in parts."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    role: Literal["developer", "system", "user", "assistant"]
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+
+    def as_template_reads(self) -> dict[str, str]:
+        """The message with one text; a developer is the system to a template."""
+        return {
+            "role": "system" if self.role == "developer" else self.role,
+            "content": text_of(self.content),
+            **({} if self.name is None else {"name": self.name}),
+        }
+
+
+def text_of(content: str | Sequence[ContentPart] | None) -> str:
+    """The text of a message."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "".join(part.text for part in content)
+
+
+class ChatRequest(SamplingRequest):
+    """`POST /v1/chat/completions`."""
+
+    unsupported = {  # noqa: RUF012
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "functions": ([],),
+        "function_call": ("none", "auto"),
+        "response_format": ({"type": "text"},),
+        "modalities": (["text"],),
+        "audio": (),
+        "prediction": (),
+        "store": (False,),
+        "web_search_options": (),
+    }
+    harmless = ApiRequest.harmless | {"parallel_tool_calls", "reasoning_effort", "verbosity"}
+
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    max_tokens: MaxTokens = None
+    max_completion_tokens: MaxTokens = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int | None, Field(ge=0, le=MOST_BEST)] = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> "ChatRequest":
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs = true")
+        return self
+
+
+class InputItem(BaseModel):
+    """A message of a conversation, as the Responses API has it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    type: Literal["message"] = "message"
+    role: Literal["developer", "system", "user", "assistant"]
+    content: str | list[ContentPart]
+
+
+class ResponsesRequest(ApiRequest):
+    """`POST /v1/responses`: text in, text out, nothing kept."""
+
+    unsupported = {  # noqa: RUF012
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "previous_response_id": (),
+        "conversation": (),
+        "background": (False,),
+        "prompt": (),
+        "text": ({"format": {"type": "text"}}, {}),
+        "truncation": ("disabled", "auto"),
+        "max_tool_calls": (),
+    }
+    harmless = ApiRequest.harmless | {
+        *("include", "parallel_tool_calls", "reasoning", "store", "stream_options"),
+    }
+
+    input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES)]
+    instructions: str | None = None
+    max_output_tokens: MaxTokens = None
+    temperature: Annotated[float | None, Field(ge=0.0, le=100.0)] = None
+    top_p: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
+    stream: bool | None = None
+
+
+class EmbeddingsRequest(ApiRequest):
+    """`POST /v1/embeddings`."""
+
+    unsupported = {"dimensions": ()}  # noqa: RUF012
+
+    input: Prompts
+    encoding_format: Literal["float", "base64"] | None = None
+
+
+class TokenizeRequest(ApiRequest):
+    """`POST /tokenize`."""
+
+    prompt: str | None = None
+    messages: Annotated[list[ChatMessage] | None, Field(min_length=1, max_length=MOST_MESSAGES)] = (
+        None
+    )
+    add_special_tokens: bool = True
+
+    @model_validator(mode="after")
+    def _check_one(self) -> "TokenizeRequest":
+        if (self.prompt is None) == (self.messages is None):
+            raise ValueError("give either prompt or messages")
+        return self
+
+
+Text = str
+Texts = Annotated[
+    list[str],
+    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
+    Field(min_length=1, max_length=MOST_TEXTS),
+]
+
+
+class TranslateRequest(ApiRequest):
+    """`POST /translate`: a text, or several, and how they are translated."""
+
+    text: Texts
+    num_beams: Annotated[int | None, Field(ge=1, le=16)] = None
+    n_best: Annotated[int | None, Field(ge=1, le=16)] = None
+    length_penalty: Annotated[float | None, Field(ge=-100.0, le=100.0)] = None
+    temperature: Annotated[float | None, Field(gt=0.0, le=100.0)] = None
+    top_k: Annotated[int | None, Field(ge=1, le=MOST_TOKENS)] = None
+    top_p: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
+    seed: Annotated[int | None, Field(ge=0, le=2**63 - 1)] = None
+    max_tokens: MaxTokens = None
+
+
+Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
+
+
+class ClassifyRequest(ApiRequest):
+    """`POST /classify`: texts, or pairs of them, in a list."""
+
+    text: str | Annotated[list[str | Pair], Field(min_length=1, max_length=MOST_TEXTS)]
+    threshold: Annotated[float | None, Field(ge=0.0, le=1.0)] = None
+
+
+class TagRequest(ApiRequest):
+    """`POST /tag`: sentences, each a text or a list of words."""
+
+    text: str | Annotated[list[str | list[str]], Field(min_length=1, max_length=MOST_TEXTS)]
+
+
+class PredictRequest(ApiRequest):
+    """`POST /predict`: rows, each the fields of an example without those to predict."""
+
+    rows: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_TEXTS)]

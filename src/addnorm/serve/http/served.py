@@ -1,0 +1,207 @@
+"""The models of a server: their texts in and out, and the errors of their engines."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HttpRequest
+
+from addnorm.data.conversation import messages_of
+from addnorm.data.ids.answers import prompt_ids
+from addnorm.data.tokenizing.prompts import encode_prompts
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.errors import InputError, choices
+from addnorm.serve.engine.events import Event
+from addnorm.serve.http.metrics import Clock, Metrics
+from addnorm.serve.messages import TOKENIZER, Apply, Error, Generate, Ready, Result
+from addnorm.serve.supervisor import EngineDown, EngineError, Supervisor
+from addnorm.web.errors import WebError, about
+from addnorm.web.limits import ClientGone, until_gone
+
+T = TypeVar("T")
+
+LONG = 2**14
+"""Characters from which a text is tokenised in a thread, so that other requests do not wait."""
+
+
+class Served:
+    """One model: its engine, its tokenizer and its chat template."""
+
+    def __init__(
+        self, supervisor: Supervisor, ready: Ready, metrics: Metrics, timeout: float | None = None
+    ) -> None:
+        self.supervisor, self.ready = supervisor, ready
+        self.name = ready.name
+        self._metrics, self._timeout = metrics, timeout
+        tokenizer = Tokenizer.load(Path(supervisor.opened.texts) / TOKENIZER)
+        self.tokenizer = tokenizer.beginning(ready.begins)
+        metrics.watch(self.name, supervisor)
+
+    def check_endpoint(self, endpoint: str) -> None:
+        """Raise `WebError` for an endpoint that answers for other tasks."""
+        if endpoint != self.ready.endpoint:
+            raise WebError(
+                400,
+                f"{self.name} is a model for {self.ready.task}: ask {self.ready.endpoint}",
+                param="model",
+            )
+
+    async def prompt(self, text: str | Sequence[int]) -> list[int]:
+        """The ids of a text to continue; given ids are checked.
+
+        Raises `WebError` for ids beyond the vocabulary.
+        """
+        if isinstance(text, str):
+            return await self._in_thread(len(text), self._encoded, text)
+        size = self.ready.vocab_size or self.tokenizer.vocab_size
+        if wrong := [i for i in text if not 0 <= i < size]:
+            raise WebError(
+                400, f"prompt: the id {wrong[0]} is not from 0 to {size - 1}", param="prompt"
+            )
+        return [*text] or [self.tokenizer.bos_id]
+
+    def _encoded(self, text: str) -> list[int]:
+        return encode_prompts(self.tokenizer, [text])[0]
+
+    async def conversation(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The ids after which the assistant answers.
+
+        Raises `WebError` without a chat template, and for messages that it refuses.
+        """
+        if self.ready.template is None:
+            raise WebError(
+                400,
+                f"{self.name} has no chat template: ask /v1/completions, or give its folder a "
+                "chat_template.jinja",
+                param="model",
+            )
+        size = sum(len(message["content"]) for message in messages)
+        return await self._in_thread(size, self._chat_ids, messages)
+
+    def _chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        checked = messages_of([*messages], "messages")
+        if checked[-1]["role"] == "assistant":
+            raise InputError(
+                "messages: the last one is the assistant's: there is nothing to answer"
+            )
+        return prompt_ids(self.tokenizer, checked, self.ready.template, dated=self.ready.dated)
+
+    async def _in_thread(self, size: int, function: Any, *args: Any) -> Any:
+        return await asyncio.to_thread(function, *args) if size > LONG else function(*args)
+
+    async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
+        """The news of a request, counted. Raises `WebError` where there is no answer."""
+        metrics, clock = self._metrics, Clock(self._metrics, self.name)
+        try:
+            events = self.supervisor.generate(request)
+            counted = False
+            try:
+                async for event in events:
+                    if not counted:
+                        counted = True
+                        metrics.prompt_tokens.labels(self.name).inc(len(request.prompt))
+                        metrics.cached_tokens.labels(self.name).inc(event.cached)
+                    if event.tokens:
+                        clock.tokens(event.index, len(event.tokens))
+                    if event.finished is not None:
+                        metrics.finished.labels(self.name, event.finished).inc()
+                    if event.finished == "timeout":
+                        raise WebError(504, f"no answer within {self._timeout:g} s")
+                    yield event
+            finally:
+                await events.aclose()
+            clock.end()
+        except (EngineError, EngineDown) as error:
+            raise self._refusal(error) from error
+
+    async def apply(self, endpoint: str, inputs: Sequence[Any], **options: Any) -> Result:
+        """The outputs for whole inputs. Raises `WebError` where there are none."""
+        given = {name: value for name, value in options.items() if value is not None}
+        clock = Clock(self._metrics, self.name)
+        request = Apply(
+            name=new_name("apply"), endpoint=endpoint, inputs=tuple(inputs), options=given
+        )
+        try:
+            async with asyncio.timeout(self._timeout):
+                result = await self.supervisor.apply(request)
+        except TimeoutError as error:
+            raise WebError(504, f"no answer within {self._timeout:g} s") from error
+        except (EngineError, EngineDown) as error:
+            raise self._refusal(error) from error
+        self._metrics.prompt_tokens.labels(self.name).inc(result.n_tokens)
+        self._metrics.finished.labels(self.name, "stop").inc()
+        clock.end()
+        return result
+
+    def _refusal(self, error: EngineError | EngineDown) -> WebError:
+        if isinstance(error, EngineDown):
+            self._metrics.rejected.labels(self.name, "down").inc()
+            return WebError(503, str(error), headers={"retry-after": "2"})
+        self._metrics.rejected.labels(self.name, error.error.kind).inc()
+        return of_engine(error.error)
+
+
+def of_engine(error: Error) -> WebError:
+    """An error of the engine as the answer to a request."""
+    match error.kind:
+        case "input":
+            return about(error.message)
+        case "large":
+            return WebError(400, error.message, param="prompt", code="context_length_exceeded")
+        case "full":
+            seconds = str(ceil(error.retry_after or 1.0))
+            return WebError(429, error.message, code="queue_full", headers={"retry-after": seconds})
+        case "memory" | "ending":
+            return WebError(503, error.message, headers={"retry-after": "1"})
+        case "failed":
+            return WebError(500, error.message)
+
+
+_names = iter(range(2**62))
+
+
+def new_name(kind: str) -> str:
+    """A name for a request of the engine that no other has."""
+    return f"{kind}-{next(_names)}"
+
+
+class Models:
+    """The models of a server by name."""
+
+    def __init__(self, models: Sequence[Served]) -> None:
+        self.by_name = {model.name: model for model in models}
+
+    def __getitem__(self, name: str | None) -> Served:
+        """The model of this name; the first one without a name. Raises `WebError` for no such."""
+        if name is None:
+            return next(iter(self.by_name.values()))
+        if name not in self.by_name:
+            raise WebError(
+                404,
+                f"no model {name!r}.{choices(name, self.by_name)}",
+                param="model",
+                code="model_not_found",
+            )
+        return self.by_name[name]
+
+
+def models_of(request: HttpRequest) -> Models:
+    """The models of the server that a request is to."""
+    return request.app.state.models
+
+
+async def unless_gone(request: HttpRequest, answer: Awaitable[T]) -> T:
+    """The answer, given up as soon as the client is gone. Raises `ClientGone` then."""
+    answering = asyncio.ensure_future(answer)
+    gone = asyncio.create_task(until_gone(request.receive))
+    try:
+        await asyncio.wait({answering, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientGone
+        return answering.result()
+    finally:
+        answering.cancel()
+        gone.cancel()
+        await asyncio.wait({answering, gone})

@@ -1,0 +1,101 @@
+"""What a server says of itself: its models, its health, its version, its figures, its tokens."""
+
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.requests import Request as HttpRequest
+from starlette.responses import JSONResponse, Response
+
+from addnorm import __version__
+from addnorm.serve.http.generation import whole
+from addnorm.serve.http.schemas import TokenizeRequest
+from addnorm.serve.http.served import Served, models_of
+from addnorm.web.errors import WebError
+
+router = APIRouter()
+
+
+@router.get("/v1/models", summary="List the models")
+async def models(request: HttpRequest) -> dict[str, Any]:
+    """The models of this server."""
+    return {
+        "object": "list",
+        "data": [_model(request, served) for served in models_of(request).by_name.values()],
+    }
+
+
+@router.get("/v1/models/{name}", summary="Show a model")
+async def model(name: str, request: HttpRequest) -> dict[str, Any]:
+    """One model of this server."""
+    return _model(request, models_of(request)[name])
+
+
+def _model(request: HttpRequest, served: Served) -> dict[str, Any]:
+    return {
+        "id": served.name,
+        "object": "model",
+        "created": request.app.state.started,
+        "owned_by": "addnorm",
+        "task": served.ready.task,
+        "endpoint": served.ready.endpoint,
+        "max_model_len": served.ready.max_len,
+    }
+
+
+@router.post("/tokenize", summary="Tokenise a text")
+async def tokenize(body: TokenizeRequest, request: HttpRequest) -> Response:
+    """The ids of a text, or of a conversation after which the assistant answers."""
+    served = models_of(request)[body.model]
+    if body.messages is not None:
+        ids = await served.conversation([message.as_template_reads() for message in body.messages])
+    elif body.add_special_tokens:
+        ids = await served.prompt(body.prompt or "")
+    else:
+        ids = served.tokenizer.encode(body.prompt or "")
+    return whole(
+        body,
+        {
+            "count": len(ids),
+            "max_model_len": served.ready.max_len,
+            "tokens": ids,
+            "token_strs": served.tokenizer.pieces(ids),
+        },
+    )
+
+
+@router.get("/livez", summary="Is the web server alive?")
+async def livez() -> Response:
+    """Alive, if it answers at all."""
+    return JSONResponse({"status": "alive"})
+
+
+@router.get("/health", summary="Are all engines alive?")
+async def health(request: HttpRequest) -> Response:
+    """200 while every engine is alive; 503 when one is not."""
+    states = {name: each.supervisor.state for name, each in models_of(request).by_name.items()}
+    healthy = all(state == "ready" for state in states.values())
+    return JSONResponse(
+        {"status": "healthy" if healthy else "unhealthy", "engines": states},
+        200 if healthy else 503,
+    )
+
+
+@router.get("/readyz", summary="May requests be sent?")
+async def readyz(request: HttpRequest) -> Response:
+    """200 while requests are taken; 503 without an engine, and when the server is ending."""
+    if request.app.state.draining:
+        raise WebError(503, "the server is ending")
+    return await health(request)
+
+
+@router.get("/version", summary="The version of AddNorm")
+async def version() -> dict[str, str]:
+    """The version of AddNorm."""
+    return {"version": __version__}
+
+
+@router.get("/metrics", summary="Figures for Prometheus")
+async def metrics(request: HttpRequest) -> Response:
+    """Figures for Prometheus."""
+    return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE_LATEST)

@@ -1,0 +1,73 @@
+"""The endpoints of the tasks: `/translate`, `/classify`, `/tag`, `/predict`."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from addnorm.serve.http.generation import whole
+from addnorm.serve.http.schemas import (
+    ClassifyRequest,
+    PredictRequest,
+    TagRequest,
+    TranslateRequest,
+)
+from addnorm.serve.http.served import models_of, unless_gone
+from addnorm.serve.sampling_options import ApiRequest
+
+router = APIRouter()
+
+
+@router.post("/translate", summary="Translate texts")
+async def translate(body: TranslateRequest, request: HttpRequest) -> Response:
+    """Translate texts: for each the best translations, with their scores."""
+    options = {
+        "beams": body.num_beams,
+        "n_best": body.n_best,
+        "length_penalty": body.length_penalty,
+        "temperature": body.temperature,
+        "top_k": body.top_k,
+        "top_p": body.top_p,
+        "seed": body.seed,
+        "max_new_tokens": body.max_tokens,
+    }
+    return await _applied(request, body, "/translate", body.text, options, "translations")
+
+
+@router.post("/classify", summary="Classify texts")
+async def classify(body: ClassifyRequest, request: HttpRequest) -> Response:
+    """Classify texts or pairs: the classes and their probabilities, or the numbers."""
+    texts = [body.text] if isinstance(body.text, str) else body.text
+    options = {"threshold": body.threshold}
+    return await _applied(request, body, "/classify", texts, options)
+
+
+@router.post("/tag", summary="Tag the words of sentences")
+async def tag(body: TagRequest, request: HttpRequest) -> Response:
+    """Tag each word of sentences."""
+    sentences = [body.text] if isinstance(body.text, str) else body.text
+    return await _applied(request, body, "/tag", sentences, {})
+
+
+@router.post("/predict", summary="Predict for rows")
+async def predict(body: PredictRequest, request: HttpRequest) -> Response:
+    """The predictions of a task without an endpoint of its own, for rows of its fields."""
+    return await _applied(request, body, "/predict", body.rows, {})
+
+
+async def _applied(
+    request: HttpRequest,
+    body: ApiRequest,
+    endpoint: str,
+    inputs: Sequence[Any],
+    options: dict[str, Any],
+    name: str = "data",
+) -> Response:
+    """The outputs of the task for inputs, under a name."""
+    served = models_of(request)[body.model]
+    served.check_endpoint(endpoint)
+    result = await unless_gone(request, served.apply(endpoint, inputs, **options))
+    tokens = {"prompt_tokens": result.n_tokens, "total_tokens": result.n_tokens}
+    return whole(body, {"model": served.name, name: result.outputs, "usage": tokens})

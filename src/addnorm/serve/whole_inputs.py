@@ -1,0 +1,105 @@
+"""The endpoints that answer for whole inputs: vectors, classes, tags, rows, translations."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from addnorm.data.tokenizing.prompts import around
+from addnorm.data.tokenizing.word_splitting import words_between_spaces
+from addnorm.errors import InputError, TextError, choices
+from addnorm.runs.inference.predictions import as_json
+from addnorm.runs.inference.results import Sentence
+from addnorm.runs.run import Run
+from addnorm.tasks.regression import Regression
+
+Options = Mapping[str, Any]
+
+
+def embeddings(run: Run, inputs: Sequence[Any], options: Options) -> list[list[float]]:
+    """A vector for each text, or for the ids of one."""
+    texts = [each if isinstance(each, str) else _text_of(run, each) for each in inputs]
+    return run.embed(texts, **options).tolist()
+
+
+def _text_of(run: Run, ids: Sequence[int]) -> str:
+    """The text of ids. Raises `TextError` for ids that no text has."""
+    tokenizer = run.tokenizers.source
+    if wrong := [i for i in ids if not 0 <= i < tokenizer.vocab_size]:
+        raise TextError(
+            f"input: the id {wrong[0]} is beyond the vocabulary of {tokenizer.vocab_size:,}: ids "
+            "of another tokenizer, such as those that LangChain sends unless "
+            "check_embedding_ctx_length=False"
+        )
+    text = tokenizer.decode(ids)
+    if tokenizer.encode(text) != [*ids]:
+        raise TextError("input: these ids are not those of a text: send the text")
+    return text
+
+
+def classify(run: Run, inputs: Sequence[Any], options: Options) -> list[dict[str, Any]]:
+    """The classes of each text, or pair of texts, with their probabilities; or its numbers."""
+    given: Any = [each if isinstance(each, str) else tuple(each) for each in inputs]
+    if isinstance(run.task_value, Regression):
+        rows = run.predict(given).tolist()
+        return [{"numbers": dict(zip(run.labels, row, strict=True))} for row in rows]
+    return [asdict(result) for result in run.classify(given, **options)]
+
+
+def tag(run: Run, inputs: Sequence[Any], options: Options) -> list[dict[str, Any]]:
+    """The words of each sentence, and the tag of each."""
+    sentences: list[Sentence] = [
+        words_between_spaces(x) if isinstance(x, str) else [*x] for x in inputs
+    ]
+    tags = run.tag(sentences, **options)
+    return [{"tokens": words, "tags": row} for words, row in zip(sentences, tags, strict=True)]
+
+
+def predict(run: Run, inputs: Sequence[Any], options: Options) -> list[dict[str, Any]]:
+    """The result of the run's task for each row."""
+    return [as_json(result) for result in run.predict([*inputs], **options)]
+
+
+def translate(run: Run, inputs: Sequence[Any], options: Options) -> list[list[dict[str, Any]]]:
+    """The best translations of each text, with their scores."""
+    return [
+        [{"text": x.text, "score": x.score, "finished": x.finished} for x in best]
+        for best in run.write([*inputs], **options)
+    ]
+
+
+ENDPOINTS: Mapping[str, Callable[[Run, Sequence[Any], Options], list[Any]]] = {
+    "/v1/embeddings": embeddings,
+    "/classify": classify,
+    "/tag": tag,
+    "/predict": predict,
+    "/translate": translate,
+}
+"""What computes the outputs of each endpoint."""
+
+
+def outputs_for(
+    run: Run, endpoint: str, inputs: Sequence[Any], options: Options
+) -> tuple[list[Any], int]:
+    """The outputs for inputs, and how many tokens were read.
+
+    Raises `InputError` for an input that the model cannot read, or an endpoint that does not exist.
+    """
+    if endpoint not in ENDPOINTS:
+        raise InputError(f"no endpoint {endpoint}.{choices(endpoint, ENDPOINTS)}")
+    return ENDPOINTS[endpoint](run, inputs, options), _count(run, inputs)
+
+
+def _count(run: Run, inputs: Sequence[Any]) -> int:
+    """The tokens of the texts among the inputs, special ones included; ids as they are."""
+    if run.text is None:
+        return 0
+    before, after = around(run.task, run.tokenizers.source)
+    special = len(before) + len(after)
+    texts = [each for each in inputs if isinstance(each, str)]
+    ids = [each for each in inputs if isinstance(each, list | tuple) and _are_ids(each)]
+    rows = [*run.tokenizers.source.encode_batch(texts), *ids]
+    return sum(len(row) + special for row in rows)
+
+
+def _are_ids(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int) for value in values)

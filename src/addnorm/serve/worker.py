@@ -1,0 +1,264 @@
+"""The engine process: it opens a run, says what it serves, and answers what the socket asks.
+
+`python -m addnorm.serve.worker`, with a socket as standard input. It ends when the socket does.
+"""
+
+import os
+import select
+import signal
+import socket
+from collections import deque
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import torch
+
+from addnorm.data.conversation import PLAIN
+from addnorm.data.media import has_signals
+from addnorm.errors import InputError
+from addnorm.models import DecoderModel
+from addnorm.runs.inference.chat import template_of
+from addnorm.runs.recipes.custom_parts import import_parts
+from addnorm.runs.run import Run
+from addnorm.serve.engine.engine import Engine
+from addnorm.serve.engine.schedule import QueueFull, TooLarge
+from addnorm.serve.engine.sequence import Request
+from addnorm.serve.messages import (
+    FROM_ENGINE,
+    TOKENIZER,
+    Apply,
+    Cancel,
+    Error,
+    Events,
+    Generate,
+    Inbox,
+    Load,
+    Open,
+    Ready,
+    Result,
+    Stop,
+    packed,
+)
+from addnorm.serve.whole_inputs import outputs_for
+
+EVERY = 0.25
+"""Seconds between two messages on how busy the engine is."""
+
+
+class Worker:
+    """One model and its socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._inbox = Inbox()
+        self._jobs: deque[Apply] = deque()
+        self._answers: dict[str, int] = {}  # how many answers of each open request are open
+        self._run: Run | None = None
+        self._engine: Engine | None = None
+        self._running = True
+        self._told = 0.0
+
+    def serve(self) -> None:
+        """Answer until the socket ends."""
+        while self._running:
+            busy = bool(self._answers or self._jobs)
+            self._tell_load(busy)
+            self._receive(wait=not busy)
+            self._step()
+
+    def _receive(self, *, wait: bool) -> None:
+        """Take the messages that have arrived; with `wait`, at least one."""
+        timeout = None if wait else 0
+        while self._running and select.select([self._connection], [], [], timeout)[0]:
+            try:
+                arrived = self._connection.recv(2**18)
+            except ConnectionError:
+                arrived = b""
+            if not arrived:
+                self._running = False
+            for message in self._inbox.take(arrived):
+                self._handle(message)
+            timeout = 0
+
+    def _send(self, message: Any) -> None:
+        try:
+            self._connection.sendall(packed(FROM_ENGINE, message))
+        except (BrokenPipeError, ConnectionError):
+            self._running = False
+
+    def _handle(self, message: Any) -> None:
+        match message:
+            case Open():
+                self._open(message)
+            case Generate():
+                self._generate(message)
+            case Apply():
+                self._jobs.append(message)
+            case Cancel(name=name, index=index):
+                self._cancel(name, index)
+            case Stop():
+                self._running = False
+            case _:
+                pass
+
+    def _open(self, opened: Open) -> None:
+        """Open the run; say what it serves, or why it cannot be served."""
+        try:
+            import_parts(opened.imports)
+            run = Run.open(
+                opened.run, device=opened.device, dtype=opened.dtype, weights=opened.weights
+            )
+            self._run = run
+            if isinstance(run.model, DecoderModel) and run.task_value.writes_text:
+                self._engine = Engine(
+                    run, memory=opened.memory, chunk=opened.chunk, max_queue=opened.max_queue
+                )
+            self._send(described(run, self._engine, Path(opened.texts)))
+        except (InputError, OSError) as error:
+            self._send(Error(name=None, message=str(error), kind="input"))
+            self._running = False
+
+    def _generate(self, request: Generate) -> None:
+        engine = self._engine
+        try:
+            if engine is None:
+                raise InputError("this model does not write text token by token")
+            limit = request.limit
+            if limit is None:
+                limit = engine.default_limit(request.prompt, request.options)
+            deadline = None if request.timeout is None else monotonic() + request.timeout
+            engine.add(
+                Request(
+                    name=request.name,
+                    prompt=request.prompt,
+                    limit=limit,
+                    n=request.n,
+                    priority=request.priority,
+                    deadline=deadline,
+                    salt=request.salt,
+                    options=request.options,
+                )
+            )
+            self._answers[request.name] = request.answers
+        except QueueFull as error:
+            self._send(
+                Error(
+                    name=request.name,
+                    message=str(error),
+                    kind="full",
+                    retry_after=error.retry_after,
+                )
+            )
+        except TooLarge as error:
+            self._send(Error(name=request.name, message=str(error), kind="large"))
+        except InputError as error:
+            self._send(Error(name=request.name, message=str(error), kind="input"))
+
+    def _cancel(self, name: str, index: int | None) -> None:
+        self._jobs = deque(job for job in self._jobs if job.name != name)
+        if self._engine is not None and name in self._answers:
+            self._engine.cancel(name, index)
+            self._ended(name, self._answers[name] if index is None else 1)
+
+    def _ended(self, name: str, n_answers: int = 1) -> None:
+        self._answers[name] -= n_answers
+        if not self._answers[name]:
+            del self._answers[name]
+
+    def _step(self) -> None:
+        """Compute a step of the engine, and answer for one group of whole inputs."""
+        try:
+            if self._engine is not None and self._answers:
+                if events := self._engine.step():
+                    self._send(Events(events=tuple(events)))
+                for event in events:
+                    if event.finished is not None:
+                        self._ended(event.name)
+            if self._jobs:
+                self._apply(self._jobs.popleft())
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            self._give_up(str(error))
+
+    def _apply(self, job: Apply) -> None:
+        assert self._run is not None
+        try:
+            outputs, n = outputs_for(self._run, job.endpoint, job.inputs, job.options)
+            self._send(Result(name=job.name, outputs=tuple(outputs), n_tokens=n))
+        except InputError as error:
+            self._send(Error(name=job.name, message=str(error), kind="input"))
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            self._send(Error(name=job.name, message=f"out of memory: {error}", kind="memory"))
+
+    def _give_up(self, why: str) -> None:
+        """End the open requests after a step for which memory lacked; later ones may have it."""
+        assert self._engine is not None
+        for name in self._answers:
+            self._engine.cancel(name)
+            self._send(Error(name=name, message=f"out of memory: {why}", kind="memory"))
+        self._answers.clear()
+
+    def _tell_load(self, busy: bool) -> None:
+        """Say how busy the engine is: now and then while it is, and once when it no longer is."""
+        if self._engine is None or (busy and monotonic() - self._told < EVERY):
+            return
+        self._told = monotonic()
+        self._send(Load(stats=self._engine.stats()))
+
+
+def described(run: Run, engine: Engine | None, texts: Path) -> Ready:
+    """What a run serves; its tokenizer is written into the folder `texts`.
+
+    Raises `InputError` for a model that reads no text.
+    """
+    if run.text is None or has_signals(run.medium):
+        raise InputError(f"{run.name}: reads {run.medium}: models of text are served")
+    run.text.source.save(texts / TOKENIZER)
+    task = run.task_value
+    ready = Ready(
+        name=Path(run.name).resolve().name,
+        task=run.task,
+        endpoint=task.endpoint,
+        embeds=True,
+        begins=run.text.source.begins,
+        vocab_size=run.text.source.vocab_size,
+        lines=(f"{run.task}: {task.endpoint}",),
+    )
+    if engine is None:
+        return ready
+    facts = engine.description
+    return replace(
+        ready,
+        vocab_size=facts.vocab_size,
+        max_len=facts.max_len,
+        template=_template(run),
+        dated=not run.chats,
+        lines=facts.lines,
+    )
+
+
+def _template(run: Run) -> str | None:
+    """The chat template of a run; None without one."""
+    try:
+        return template_of(run) or PLAIN
+    except InputError:
+        return None
+
+
+def main() -> None:
+    """Serve the socket that is standard input.
+
+    Interrupts are for the web server, which ends the socket when it has ended its streams.
+    """
+    for name in ("SIGINT", "SIGTERM"):
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    connection = socket.socket(fileno=os.dup(0))
+    with open(os.devnull) as nothing:
+        os.dup2(nothing.fileno(), 0)  # a process that we start must not hold the socket
+    with connection:
+        Worker(connection).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What every local web server here needs: access, limits, errors and event streams."""

@@ -1,0 +1,67 @@
+"""Who may ask: the `Host` and `Origin` of a request, and its key."""
+
+import hmac
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from addnorm.web.errors import WebError
+from addnorm.web.keys import is_loopback
+
+OPEN = frozenset({"/health", "/livez", "/readyz"})
+"""The paths that need no key: a probe has none, and learns nothing but whether we live."""
+
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+class Access:
+    """Middleware that refuses who may not ask, before anything of the body is read.
+
+    - Without a key, `Host` must name this machine: a page whose name was rebound to 127.0.0.1 sends
+      its own name.
+    - A request that changes or computes something has no `Origin`, or that of the server itself.
+    - With a key, every path but those of `OPEN` needs `Authorization: Bearer KEY`.
+    """
+
+    def __init__(self, app: ASGIApp, key: str | None = None) -> None:
+        self._app = app
+        self._key = None if key is None else key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a refusal, or pass the request on."""
+        if scope["type"] == "http" and (error := self._refusal(scope)) is not None:
+            await error.response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> WebError | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if self._key is None and not is_loopback(_name_of(host)):
+            return WebError(403, f"Host {host!r}: without a key only names of this machine serve")
+        origin = headers.get("origin")
+        foreign = origin is not None and urlsplit(origin).netloc != host
+        if foreign and scope["method"] not in SAFE_METHODS:
+            return WebError(403, f"Origin {origin!r}: pages of other servers may not ask")
+        if self._key is None or scope["path"] in OPEN or self._has_key(headers):
+            return None
+        return WebError(
+            401,
+            "the key is missing or wrong: send Authorization: Bearer KEY",
+            code="invalid_api_key",
+            headers={"WWW-Authenticate": "Bearer"},
+        )
+
+    def _has_key(self, headers: Headers) -> bool:
+        assert self._key is not None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(given.strip().encode(), self._key)  # in constant time
+        return same and scheme.lower() == "bearer"
+
+
+def _name_of(host: str) -> str:
+    """The name in a `Host` header, without the port."""
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.rpartition(":")[0] if ":" in host else host

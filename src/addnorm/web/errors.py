@@ -1,0 +1,96 @@
+"""Errors as the OpenAI API has them: `{"error": {"message", "type", "param", "code"}}`."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+    504: "timeout_error",
+}
+"""The word for a status; of every other it is `invalid_request_error`."""
+
+WORTH_A_RETRY = frozenset({429, 503})
+"""After any other error a client gains nothing by the same request."""
+
+
+class WebError(Exception):
+    """An answer with an error: its status, its message, and the field that it is about."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.headers = dict(headers or {})
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """The JSON of the answer, or of an event in a stream."""
+        kind = TYPES.get(self.status, "invalid_request_error")
+        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+        return {"error": error}
+
+    def response(self) -> JSONResponse:
+        """The answer; the SDK of OpenAI obeys `x-should-retry`."""
+        retry = "true" if self.status in WORTH_A_RETRY else "false"
+        headers = {"x-should-retry": retry, **self.headers}
+        return JSONResponse(self.body, self.status, headers)
+
+
+def of_validation(error: RequestValidationError) -> WebError:
+    """The error of a body that does not have the declared form: the first thing that is wrong.
+
+    A field of two forms has an error for each: the deepest is the likeliest to be meant.
+    """
+    problems = error.errors()
+    first = max(problems, key=lambda problem: len(problem["loc"]))
+    place = [part for part in first["loc"] if part not in ("body", "query", "path")]
+    if first["type"] == "json_invalid":
+        return WebError(400, f"the body is not JSON: {first['ctx']['error']}", code="invalid_json")
+    param = _dotted(place)
+    message = first["msg"].removeprefix("Value error, ")
+    return about(message) if not param else WebError(400, f"{param}: {message}", param=param)
+
+
+FIELD = re.compile(r"`?([a-z_]+)`?(?: =|:| is not| needs)")
+"""The field that a message of ours begins with."""
+
+
+def about(message: str) -> WebError:
+    """The error of a request, about the field that its message begins with."""
+    field = FIELD.match(message)
+    return WebError(400, message, param=field[1] if field else None)
+
+
+def _dotted(place: list[Any]) -> str:
+    """The path of a field, without pydantic's names of the forms of a union: `messages.0.content`.
+
+    Those hold brackets, such as `list[int]`, or are types, such as `str`.
+    """
+    parts = [str(part) for part in place if isinstance(part, int) or _is_field(part)]
+    return ".".join(parts)
+
+
+def _is_field(part: str) -> bool:
+    return part not in {"str", "int", "float", "bool", "dict"} and not any(c in part for c in "[(-")
+
+
+def of_http(error: HTTPException) -> WebError:
+    """The error of a path or a method that does not exist, or of a body that cannot be read."""
+    return WebError(error.status_code, str(error.detail), headers=error.headers)

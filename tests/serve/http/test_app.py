@@ -1,0 +1,41 @@
+"""The application starts without torch, and its routes are all guarded."""
+
+import subprocess
+import sys
+from typing import Any
+
+import httpx
+from tests.serve.servers import serving
+
+from addnorm.web.access import OPEN
+
+
+def test_the_web_server_imports_no_torch() -> None:
+    script = "import addnorm.serve.http.server, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
+
+
+def test_every_route_but_probes_needs_the_key() -> None:
+    with serving("fake", key="sesame") as url, httpx.Client(base_url=url) as client:
+        key = {"authorization": "Bearer sesame"}
+        paths: dict[str, Any] = client.get("/openapi.json", headers=key).json()["paths"]
+        assert "/v1/completions" in paths
+        assert "/metrics" in paths
+        for path, methods in [*paths.items(), ("/openapi.json", {"get": {}}), ("/x", {"get": {}})]:
+            for method in methods:
+                answers = [
+                    client.request(method, path, headers=headers, json={}).status_code
+                    for headers in (
+                        {},
+                        {"authorization": "Bearer sesam"},
+                        {"authorization": "Basic sesame"},
+                        key,
+                    )
+                ]
+                if path in OPEN:
+                    assert set(answers) == {200}
+                else:
+                    assert answers[:3] == [401] * 3
+                    assert answers[3] != 401
+        host = {"host": "example.org"}  # a proxy in front may keep the name that was asked
+        assert client.get("/v1/models", headers={**key, **host}).status_code == 200

@@ -1,0 +1,100 @@
+"""A server from its start to its end: signals, drains, ports and names."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from tests.serve import servers
+from tests.serve.servers import serving
+
+from addnorm.errors import InputError
+
+
+def events(response: httpx.Response) -> Iterator[str]:
+    return (line.removeprefix("data: ") for line in response.iter_lines() if line)
+
+
+def test_open_answers_end_before_the_server_does() -> None:
+    with (
+        serving("fake?delay=0.02", grace=10.0) as url,
+        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url) as other,
+    ):
+        body = {"prompt": "a", "max_tokens": 40, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            lines = events(response)
+            next(lines)
+            servers.last().handle_exit(15, None)
+            time.sleep(0.05)
+            assert other.get("/readyz").status_code == 503
+            assert other.get("/livez").status_code == 200
+            refused = other.post("/v1/completions", json={"prompt": "a"})
+            assert refused.status_code == 503
+            *_, last, done = lines
+        assert done == "[DONE]"
+        assert json.loads(last)["choices"][0]["finish_reason"] == "length"
+
+
+def test_after_the_grace_answers_end_with_an_error() -> None:
+    with serving("fake?delay=0.05", grace=0.2) as url, httpx.Client(base_url=url) as client:
+        body = {"prompt": "a", "max_tokens": 200, "stream": True}
+        with client.stream("POST", "/v1/completions", json=body) as response:
+            lines = events(response)
+            next(lines)
+            start = time.monotonic()
+            servers.last().handle_exit(15, None)
+            *_, last, done = lines
+        assert json.loads(last)["error"]["message"] == "the server is ending"
+        assert done == "[DONE]"
+        assert time.monotonic() - start < 2
+
+
+def test_a_queue_that_is_full_is_429_with_a_time() -> None:
+    with serving("fake?delay=0.05", max_queue=2) as url, httpx.Client(base_url=url) as client:
+        body = {"prompt": ["a", "b"], "max_tokens": 20}
+        thread = threading.Thread(target=lambda: httpx.post(f"{url}/v1/completions", json=body))
+        thread.start()
+        time.sleep(0.3)
+        start = time.monotonic()
+        for stream in (False, True):
+            refused = client.post("/v1/completions", json={"prompt": "c", "stream": stream})
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "3"
+            assert refused.headers["x-should-retry"] == "true"
+        assert time.monotonic() - start < 0.5
+        thread.join()
+
+
+def test_a_dead_engine_is_503_until_it_is_back() -> None:
+    with serving("fake") as url, httpx.Client(base_url=url) as client:
+        start = time.monotonic()
+        assert client.post("/v1/completions", json={"prompt": "die"}).status_code == 503
+        assert client.get("/health").status_code == 503
+        assert time.monotonic() - start < 2
+        while client.get("/health").status_code == 503:
+            assert time.monotonic() - start < 10
+            time.sleep(0.02)
+        assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+
+
+def test_a_request_has_a_deadline() -> None:
+    with serving("fake?delay=0.3", timeout=0.1) as url, httpx.Client(base_url=url) as client:
+        late = client.post("/v1/embeddings", json={"input": "a"})
+        assert late.status_code == 504
+        assert late.headers["x-should-retry"] == "false"
+
+
+def test_a_port_that_is_taken_is_an_error_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port}"), serving("fake", port=port):
+            pass
+
+
+def test_two_runs_of_one_name_are_refused() -> None:
+    with pytest.raises(InputError, match="two runs are named fake"), serving("fake", "fake"):
+        pass

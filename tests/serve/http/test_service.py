@@ -1,0 +1,45 @@
+"""What a server says of itself."""
+
+import httpx
+
+import addnorm
+
+
+def test_models_are_listed(client: httpx.Client) -> None:
+    listed = client.get("/v1/models").json()
+    names = [model["id"] for model in listed["data"]]
+    assert listed["object"] == "list"
+    assert names[:2] == ["fake", "slow"]
+    assert client.get("/v1/models/slow").json() == listed["data"][1]
+    assert client.get("/v1/models/slew").status_code == 404
+
+
+def test_probes(client: httpx.Client) -> None:
+    for path in ("/health", "/livez", "/readyz"):
+        assert client.get(path).status_code == 200
+    assert client.get("/version").json() == {"version": addnorm.__version__}
+
+
+def test_tokens_of_a_text(client: httpx.Client) -> None:
+    tokens = client.post("/tokenize", json={"prompt": "Hallo"}).json()
+    assert tokens["token_strs"] == ["<bos>", *"Hallo"]
+    assert tokens["count"] == 6
+    plain = client.post("/tokenize", json={"prompt": "Hallo", "add_special_tokens": False}).json()
+    assert plain["tokens"] == tokens["tokens"][1:]
+    assert client.post("/tokenize", json={}).status_code == 400
+
+
+def test_figures_are_counted(client: httpx.Client) -> None:
+    def figure(name: str) -> float:
+        lines = client.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
+
+    names = ("addnorm_prompt_tokens_total", "addnorm_generation_tokens_total")
+    before = [figure(f'{name}{{model_name="fake"}}') for name in names]
+    body = {"prompt": "Hallo", "max_tokens": 9, "model": "fake"}
+    usage = client.post("/v1/completions", json=body).json()["usage"]
+    after = [figure(f'{name}{{model_name="fake"}}') for name in names]
+    added = [b - a for a, b in zip(before, after, strict=True)]
+    assert added == [usage["prompt_tokens"], usage["completion_tokens"]]
+    assert figure('addnorm_request_success_total{finished_reason="length",model_name="fake"}') >= 1
+    assert figure("addnorm_time_to_first_token_seconds_count") >= 1

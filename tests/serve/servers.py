@@ -1,0 +1,67 @@
+"""Servers of tests: on a free port, in a thread, stopped at the end."""
+
+import asyncio
+import queue
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from addnorm.serve.http.server import DrainingServer, ServerOptions, serve
+from addnorm.serve.messages import Open
+
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_engine.py")))
+
+
+_servers: list[DrainingServer] = []
+
+
+def last() -> DrainingServer:
+    """The server that was started last."""
+    return _servers[-1]
+
+
+@contextmanager
+def serving(
+    *runs: str,
+    worker: Sequence[str] = FAKE,
+    port: int = 0,
+    max_queue: int = 256,
+    **options: Any,
+) -> Iterator[str]:
+    """Serve runs, by default of the fake engine; yield the address."""
+    opened = [
+        Open(run=run, memory=2**26, chunk=64, max_queue=max_queue, device="cpu") for run in runs
+    ]
+    started: queue.Queue[tuple[int, DrainingServer] | BaseException] = queue.Queue()
+
+    def run() -> None:
+        try:
+            asyncio.run(
+                serve(
+                    opened,
+                    ServerOptions(port=port, worker=worker, **options),
+                    lambda line: None,
+                    lambda port, server: started.put((port, server)),
+                )
+            )
+        except BaseException as error:
+            started.put(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    first = started.get(timeout=120)
+    if isinstance(first, BaseException):
+        thread.join()
+        raise first
+    port, server = first
+    _servers.append(server)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        if thread.is_alive():
+            server.handle_exit(15, None)
+        thread.join(timeout=60)
+        assert not thread.is_alive()

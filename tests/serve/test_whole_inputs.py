@@ -1,0 +1,60 @@
+"""Whole inputs: the same results as the run's own methods, for every task."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from addnorm.errors import InputError
+from addnorm.runs.run import Run
+from addnorm.serve.whole_inputs import outputs_for
+
+RunOf = Callable[[str], Path]
+TEXTS = ["one dog", "the cat sees a dog"]
+
+
+def test_classes_and_numbers(run_of: RunOf) -> None:
+    for task in ("classification", "multi_label"):
+        run = Run.open(run_of(task))
+        outputs, n = outputs_for(run, run.task_value.endpoint, TEXTS, {"threshold": 0.4})
+        for output, result in zip(outputs, run.classify(TEXTS, threshold=0.4), strict=True):
+            assert output["label"] == result.label
+            assert output["labels"] == result.labels
+            assert output["probabilities"] == result.probabilities
+        assert n == 2 + 5 + 4
+    run = Run.open(run_of("regression"))
+    outputs, _ = outputs_for(run, "/classify", TEXTS, {})
+    assert [[*row["numbers"].values()] for row in outputs] == run.predict(TEXTS).tolist()
+
+
+def test_tags_of_words(run_of: RunOf) -> None:
+    run = Run.open(run_of("tagging"))
+    outputs, _ = outputs_for(run, "/tag", ["Ann saw Rome", ["Ann", "saw"]], {})
+    assert [output["tokens"] for output in outputs] == [["Ann", "saw", "Rome"], ["Ann", "saw"]]
+    assert [output["tags"] for output in outputs] == run.tag(["Ann saw Rome", ["Ann", "saw"]])
+
+
+def test_translations_best_first(run_of: RunOf) -> None:
+    run = Run.open(run_of("translation"))
+    outputs, _ = outputs_for(run, "/translate", TEXTS, {"beams": 3, "n_best": 2})
+    for output, best in zip(outputs, run.write(TEXTS, beams=3, n_best=2), strict=True):
+        assert [(x["text"], x["score"]) for x in output] == [(x.text, x.score) for x in best]
+
+
+def test_vectors_of_texts_and_of_their_ids(run_of: RunOf) -> None:
+    run = Run.open(run_of("classification"))
+    ids = [5, 4, 6]
+    text = run.tokenizers.source.decode(ids)
+    outputs, n = outputs_for(run, "/v1/embeddings", [TEXTS[0], ids], {})
+    torch.testing.assert_close(torch.tensor(outputs), run.embed([TEXTS[0], text]))
+    assert n == 2 + 3 + 4
+    with pytest.raises(InputError, match="check_embedding_ctx_length=False"):
+        outputs_for(run, "/v1/embeddings", [[99999]], {})
+    with pytest.raises(InputError, match="not those of a text"):
+        outputs_for(run, "/v1/embeddings", [[*ids, 0]], {})
+
+
+def test_an_endpoint_that_does_not_exist(run_of: RunOf) -> None:
+    with pytest.raises(InputError, match="Did you mean '/classify'"):
+        outputs_for(Run.open(run_of("classification")), "/clasify", TEXTS, {})

@@ -1,0 +1,134 @@
+"""The engine process, with a real model: its word of what it serves, answers, ends."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from addnorm.data.tokenizing.prompts import encode_prompts
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.runs.run import Run
+from addnorm.serve.engine.options import Options
+from addnorm.serve.messages import (
+    FROM_ENGINE,
+    LENGTH,
+    TO_ENGINE,
+    TOKENIZER,
+    Apply,
+    Cancel,
+    Error,
+    Events,
+    Generate,
+    Load,
+    Open,
+    Ready,
+    Result,
+    packed,
+)
+from addnorm.serve.worker import Worker
+
+RunOf = Callable[[str], Path]
+
+
+@dataclass
+class Client:
+    connection: socket.socket
+    loads: list[Load] = field(default_factory=list[Load])
+
+    def send(self, message: Any) -> None:
+        self.connection.sendall(packed(TO_ENGINE, message))
+
+    def next(self) -> Any:
+        while True:
+            length = int.from_bytes(self._read(LENGTH), "big")
+            message = FROM_ENGINE.validate_json(self._read(length))
+            if not isinstance(message, Load):
+                return message
+            self.loads.append(message)
+
+    def _read(self, n: int) -> bytes:
+        return self.connection.recv(n, socket.MSG_WAITALL)
+
+    def tokens(self, request: Generate) -> list[int]:
+        self.send(request)
+        tokens: list[int] = []
+        while True:
+            message = self.next()
+            assert isinstance(message, Events), message
+            for event in message.events:
+                tokens += event.tokens
+                if event.finished:
+                    return tokens
+
+
+@contextmanager
+def opened(run: Path | str, texts: Path, **facts: Any) -> Iterator[tuple[Client, Any]]:
+    ours, theirs = socket.socketpair()
+    thread = threading.Thread(target=Worker(theirs).serve)
+    thread.start()
+    client = Client(ours)
+    facts = {"memory": 2**22, "chunk": 8, "max_queue": 2, "device": "cpu", **facts}
+    client.send(Open(run=str(run), texts=str(texts), **facts))
+    try:
+        yield client, client.next()
+    finally:
+        ours.close()
+        thread.join(timeout=20)
+        theirs.close()
+    assert not thread.is_alive()
+
+
+def test_a_language_model_continues_as_its_run_does(run_of: RunOf, tmp_path: Path) -> None:
+    folder = run_of("language")
+    run = Run.open(folder)
+    with opened(folder, tmp_path) as (client, ready):
+        assert isinstance(ready, Ready)
+        assert ready.endpoint == "/v1/completions"
+        assert "requests of" in ready.lines[0]
+        tokenizer = Tokenizer.load(tmp_path / TOKENIZER).beginning(ready.begins)
+        assert tokenizer.encode("To be") == run.tokenizers.source.encode("To be")
+        [[expected]] = run.write(["To be"], seed=5, max_new_tokens=12)
+        prompt = tuple(encode_prompts(tokenizer, ["To be"])[0])
+        asked = Generate(name="a", prompt=prompt, limit=12, options=Options(seed=5))
+        assert tuple(client.tokens(asked))[: len(expected.ids)] == expected.ids
+        client.send(Generate(name="b", prompt=(10**6,), limit=3))
+        wrong = client.next()
+        assert isinstance(wrong, Error)
+        assert (wrong.name, wrong.kind) == ("b", "input")
+        client.send(Apply(name="c", endpoint="/v1/embeddings", inputs=("To be",)))
+        result = client.next()
+        assert isinstance(result, Result)
+        assert len(result.outputs[0]) == 16
+
+
+def test_a_cancelled_request_leaves_the_engine_idle(run_of: RunOf, tmp_path: Path) -> None:
+    with opened(run_of("language"), tmp_path) as (client, _):
+        long = Options(ignore_eos=True)
+        client.send(Generate(name="a", prompt=(5, 6), limit=10**6, n=2, options=long))
+        client.next()
+        client.send(Cancel(name="a", index=0))
+        client.send(Cancel(name="a"))
+        client.send(Cancel(name="none"))
+        again = client.tokens(Generate(name="a", prompt=(5, 6), limit=3, options=long))
+        assert again
+
+
+def test_a_model_of_another_task(run_of: RunOf, tmp_path: Path) -> None:
+    with opened(run_of("tagging"), tmp_path) as (client, ready):
+        assert ready.endpoint == "/tag"
+        client.send(Apply(name="a", endpoint="/tag", inputs=("Ann saw Rome",)))
+        result = client.next()
+        assert result.outputs[0]["tokens"] == ["Ann", "saw", "Rome"]
+        client.send(Generate(name="b", prompt=(1,), limit=3))
+        assert client.next().kind == "input"
+
+
+def test_the_reason_is_given_why_a_run_is_not_served(run_of: RunOf, tmp_path: Path) -> None:
+    with opened(run_of("language"), tmp_path, memory=1) as (_, error):
+        assert isinstance(error, Error)
+        assert "bytes of keys and values" in error.message
+    with opened(tmp_path / "none", tmp_path) as (_, error):
+        assert "no such folder" in error.message
