@@ -14,6 +14,7 @@ NAMES = (
     "decode-batch",
     "translate",
     "long-context",
+    "serve",
     "start-up",
 )
 """The names of the benchmarks of `bench.benchmarks`; checking a name imports no library."""

@@ -4,7 +4,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from addnorm.bench import check_names, engines, libraries, long_context, ours, plain_torch, prepared
+from addnorm.bench import (
+    check_names,
+    engines,
+    libraries,
+    long_context,
+    ours,
+    plain_torch,
+    prepared,
+    serving,
+)
 from addnorm.bench.benchmark import Benchmark, Goal, Limit, Ratio, Target
 from addnorm.bench.decoding import BYTES, SHORT, DecodingSizes, Precision
 from addnorm.bench.implementation import Cost, Implementation, Run, implementation, started
@@ -257,6 +266,7 @@ BENCHMARKS = (
     decode("decode-batch", 16, together),
     translations(),
     long_context.benchmark(),
+    serving.benchmark(),
     start_up(),
 )
 """All benchmarks."""

@@ -1,0 +1,185 @@
+"""The serving benchmark: requests of many lengths, answered together by one model."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from addnorm.bench import prepared
+from addnorm.bench.benchmark import Benchmark, Goal, Ratio
+from addnorm.bench.decoding import GPT2_VOCABULARY, SHORT
+from addnorm.bench.implementation import Round, Run, implementation
+from addnorm.generate import CompiledContinuation, Continuation, GreedyConfig
+from addnorm.generate.decode import decode
+from addnorm.models import DecoderModel
+from addnorm.processor import cores
+from addnorm.runs.opening import open_model
+from addnorm.runs.trained_model import TrainedModel
+from addnorm.serve.engine.engine import Engine
+from addnorm.serve.engine.options import Options
+from addnorm.serve.engine.sequence import Request
+
+ServingPrecision = Literal["float32", "int8"]
+
+MEMORY = 2**30
+"""The bytes for keys and values, of ours and of the peer."""
+
+PAGE = 16
+"""The tokens of a page, of ours and of the peer."""
+
+GPT2_BYTES = 12 * 2 * 768 * 4
+"""The bytes of the keys and values of a token in GPT-2 small, float32."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServingSizes:
+    """The number of requests, and the shortest and longest prompts and answers."""
+
+    requests: int = 32
+    prompt: tuple[int, int] = (16, 256)
+    answer: tuple[int, int] = (16, 128)
+    vocab_size: int = GPT2_VOCABULARY
+
+    def workload(self) -> list[tuple[list[int], int]]:
+        """Return random prompts with the lengths of their answers, the same for everyone."""
+        draw = random.Random(1)
+        return [
+            (
+                [draw.randrange(4, self.vocab_size) for _ in range(draw.randint(*self.prompt))],
+                draw.randint(*self.answer),
+            )
+            for _ in range(self.requests)
+        ]
+
+    @property
+    def tokens(self) -> int:
+        """The number of new tokens of all answers."""
+        return sum(n for _, n in self.workload())
+
+
+def served(folder: Path, *, sizes: ServingSizes, precision: ServingPrecision) -> Run:
+    """Return rounds in which the engine answers all requests, which arrive at once."""
+    run, workload = _opened(folder, precision), sizes.workload()
+    engine = Engine(run, memory=MEMORY, page_size=PAGE)
+    salts = iter(range(10**9))
+
+    def answer_all() -> list[float]:
+        salt = str(next(salts))  # no round shares the beginnings of another's prompts
+        greedy = Options(decoding="greedy", ignore_eos=True)
+        start, first = time.perf_counter(), dict[str, float]()
+        for i, (prompt, n) in enumerate(workload):
+            request = Request(name=str(i), prompt=tuple(prompt), limit=n, salt=salt, options=greedy)
+            engine.add(request)
+        while engine.is_busy:
+            for event in engine.step():
+                first.setdefault(event.name, time.perf_counter() - start)
+        return [*first.values()]
+
+    return _rounds(answer_all, sizes)
+
+
+def in_batches(
+    folder: Path, *, sizes: ServingSizes, precision: ServingPrecision, compile: bool = False
+) -> Run:
+    """Return rounds in which all requests are one batch, which finished answers leave."""
+    model, workload = _opened(folder, precision).model, sizes.workload()
+    assert isinstance(model, DecoderModel)
+    continuation = CompiledContinuation(model, several=True) if compile else Continuation(model)
+    prompts, limits = [prompt for prompt, _ in workload], [n for _, n in workload]
+
+    def answer_all() -> list[float]:
+        decode(continuation, prompts, GreedyConfig(), limits, eos_id=None)
+        return []
+
+    return _rounds(answer_all, sizes)
+
+
+def served_by_transformers(folder: Path, *, sizes: ServingSizes) -> Run:
+    """Return rounds in which transformers answers all requests by its continuous batching."""
+    torch.set_num_threads(cores())
+    transformers: Any = import_module("transformers")
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder / prepared.HF, attn_implementation="sdpa"
+    ).eval()
+    config = transformers.GenerationConfig(
+        max_new_tokens=sizes.answer[1], do_sample=False, eos_token_id=-1, pad_token_id=0
+    )
+    settings = transformers.ContinuousBatchingConfig(
+        page_size=PAGE,
+        num_blocks=MEMORY // (PAGE * GPT2_BYTES),
+        max_batch_tokens=256,
+        allow_block_sharing=False,
+    )
+    workload = sizes.workload()
+
+    def answer_all() -> list[float]:
+        with (
+            torch.inference_mode(),
+            model.continuous_batching_context_manager(
+                generation_config=config, continuous_batching_config=settings, warmup=False
+            ) as manager,
+        ):
+            for prompt, n in workload:
+                manager.add_request(prompt, max_new_tokens=n, eos_token_id=-1)
+            n_open = len(workload)
+            while n_open:
+                result = manager.get_result(timeout=1)
+                n_open -= result is not None and result.is_finished()
+        return []
+
+    return _rounds(answer_all, sizes)
+
+
+def _rounds(answer_all: Callable[[], list[float]], sizes: ServingSizes) -> Run:
+    """Return rounds of the new tokens of all answers, with the times to the first tokens."""
+
+    def run() -> Round:
+        start = time.perf_counter()
+        first = sorted(answer_all())
+        seconds = time.perf_counter() - start
+        details = {"first token s": first[len(first) // 2]} if first else {}
+        return Round(seconds, sizes.tokens, details)
+
+    return run
+
+
+def _opened(folder: Path, precision: ServingPrecision) -> TrainedModel:
+    torch.set_num_threads(cores())
+    run = open_model(folder / prepared.HF)
+    return run.to(weights="int8") if precision == "int8" else run
+
+
+def benchmark() -> Benchmark:
+    """Return the benchmark of ragged requests to GPT-2 small with random weights."""
+    sizes = ServingSizes()
+    precisions: tuple[ServingPrecision, ...] = ("float32", "int8")
+    peer = "transformers f32, continuous batching"
+    ways: dict[str, Callable[..., Run]] = {
+        "ours": served,
+        "ours, one batch": in_batches,
+        "ours, one batch, compiled": partial(in_batches, compile=True),
+    }
+    ours = [
+        implementation(f"{name} {SHORT[precision]}", build, sizes=sizes, precision=precision)
+        for precision in precisions
+        for name, build in ways.items()
+    ]
+    theirs = implementation(peer, served_by_transformers, "transformers", sizes=sizes)
+    return Benchmark(
+        name="serve",
+        description="GPT-2 small, 32 requests: prompts of 16–256 tokens, answers of 16–128, greedy",
+        unit="new tokens/s",
+        implementations=(*ours, theirs),
+        targets=(
+            Ratio(ours=("ours f32",), peers=(peer,), goal=Goal(must=1.5, aim=2.0)),
+            Ratio(ours=("ours int8",), peers=(peer,), goal=Goal(must=1.5, aim=2.0)),
+        ),
+        details=("first token s",),
+        prepare=prepared.gpt2,
+    )
