@@ -16,6 +16,7 @@ from addnorm.checking.definition.norms import Observed
 from addnorm.checking.long_texts import long_texts, reads_long_texts
 from addnorm.checking.matrix import Cell
 from addnorm.checking.narrow_types import narrow_types
+from addnorm.checking.served import served
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderModel
 from addnorm.nn.attention import (
     AttentionConfig,
@@ -83,6 +84,7 @@ def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
             yield causality(case, decoding(case))
             if case.may_cache():
                 yield from cached(case, expected)
+                yield from served(case, expected, "gathered")
         if isinstance(model, DecoderModel):
             yield from _documents(case, model)
     yield from shown_weights(case)

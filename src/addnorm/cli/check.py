@@ -45,12 +45,13 @@ def check(
 ) -> int:
     """Hold tiny models of combinations of parts against their plain definition in float64.
 
-    Logits and gradients; with a cache in random pieces, with rows chosen on the way, with padding
-    on either side, alone and in a batch, packed as documents; in float32 and bfloat16, on texts so
-    long that they are read in tiles; every kernel by itself, and what beams write. Models, training
-    steps, writing and quantised layers also run on a device that stands in for a GPU: it is the GPU
-    test that every machine can run. A sample has every part, every variant and every pair of parts
-    in it, from 270 on. Exits with status 1 where anything differs.
+    Logits and gradients; with a cache in random pieces, with rows chosen on the way, served from
+    pages among others, with padding on either side, alone and in a batch, packed as documents; in
+    float32 and bfloat16, on texts so long that they are read in tiles; every kernel by itself, and
+    what beams write. Models, training steps, writing and quantised layers also run on a device that
+    stands in for a GPU: it is the GPU test that every machine can run. A sample has every part,
+    every variant and every pair of parts in it, from 270 on. Exits with status 1 where anything
+    differs.
     Example: `addnorm check --sample 50 --jobs 2`.
 
     `--part my_parts:DyTConfig` checks a part of your own instead, with every part of ours that it

@@ -20,7 +20,7 @@ from addnorm.serve.engine.batches import BatchLane, Search
 from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
 from addnorm.serve.engine.options import Options
-from addnorm.serve.engine.paged import PagedLane, bytes_per_token, why_not_paged
+from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why_not_paged
 from addnorm.serve.engine.pages import PagePool
 from addnorm.serve.engine.schedule import Limits
 from addnorm.serve.engine.sequence import Request
@@ -63,8 +63,8 @@ class Engine:
         if isinstance(self._model, DecoderModel) and self._why_batches is None:
             pages = memory - memory // FOR_BEAMS
             pool = _pool(pages, page_size, bytes_per_token(self._model))
-            reach = max((mask.reach[0] for mask in self._model.stack.patterns), default=0)
-            self._paged = PagedLane(self._model, pool, replace(limits, reach=reach), clock)
+            reach = replace(limits, reach=reach_of(self._model))
+            self._paged = PagedLane(self._model, pool, reach, clock)
             memory //= FOR_BEAMS
         self._batches = BatchLane(
             self._next_token,

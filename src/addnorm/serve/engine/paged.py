@@ -38,6 +38,11 @@ def why_not_paged(model: DecoderModel | EncoderDecoderModel) -> str | None:
     return None
 
 
+def reach_of(model: DecoderModel) -> float:
+    """How many tokens back any layer attends; the pages of earlier ones are not needed."""
+    return max((mask.reach[0] for mask in model.stack.patterns), default=0)
+
+
 def bytes_per_token(model: DecoderModel) -> int:
     """The bytes of the keys and values of a token, in all layers."""
     cache: KVCache = model.new_cache()
