@@ -19,7 +19,8 @@ from addnorm.data.tokenizing.tokenizers import BPEConfig, Tokenizer
 from addnorm.serve.engine.events import Event, PromptScores, Stats
 from addnorm.serve.messages import (
     FROM_ENGINE,
-    TOKENIZER,
+    SOURCE,
+    TARGET,
     Apply,
     Cancel,
     Error,
@@ -79,7 +80,8 @@ class FakeEngine:
             return
         self.delay, self.max_queue = float(settings.get("delay", 0.0)), opened.max_queue
         tokenizer = BPEConfig(vocab_size=300).train([TEXT])
-        tokenizer.save(Path(opened.texts) / TOKENIZER)
+        for file in (SOURCE, TARGET):
+            tokenizer.save(Path(opened.texts) / file)
         self.tokenizer: Tokenizer = tokenizer
         self.answer = [*tokenizer.encode(settings.get("text", TEXT)), tokenizer.eos_id]
         self.send(
@@ -88,6 +90,7 @@ class FakeEngine:
                 task=settings.get("task", "language"),
                 endpoint=settings.get("endpoint", "/v1/completions"),
                 embeds=True,
+                writes="writes" in settings,
                 vocab_size=tokenizer.vocab_size,
                 max_len=MAX_LEN,
                 template=None if "no_template" in settings else PLAIN,

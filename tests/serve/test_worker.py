@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from addnorm.data.tokenizing.prompts import encode_prompts
+import pytest
+
+from addnorm.data.tokenizing.prompts import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.runs.run import Run
+from addnorm.serve.engine.events import Event
 from addnorm.serve.engine.options import Options
 from addnorm.serve.messages import (
     FROM_ENGINE,
     LENGTH,
+    SOURCE,
     TO_ENGINE,
-    TOKENIZER,
     Apply,
     Cancel,
     Error,
@@ -88,7 +91,7 @@ def test_a_language_model_continues_as_its_run_does(run_of: RunOf, tmp_path: Pat
         assert isinstance(ready, Ready)
         assert ready.endpoint == "/v1/completions"
         assert "requests of" in ready.lines[0]
-        tokenizer = Tokenizer.load(tmp_path / TOKENIZER).beginning(ready.begins)
+        tokenizer = Tokenizer.load(tmp_path / SOURCE).beginning(ready.begins)
         assert tokenizer.encode("To be") == run.tokenizers.source.encode("To be")
         [[expected]] = run.write(["To be"], seed=5, max_new_tokens=12)
         prompt = tuple(encode_prompts(tokenizer, ["To be"])[0])
@@ -132,3 +135,26 @@ def test_the_reason_is_given_why_a_run_is_not_served(run_of: RunOf, tmp_path: Pa
         assert "bytes of keys and values" in error.message
     with opened(tmp_path / "none", tmp_path) as (_, error):
         assert "no such folder" in error.message
+
+
+def test_a_translator_answers_token_by_token(run_of: RunOf, tmp_path: Path) -> None:
+    """With all results of a beam search, as its run finds them."""
+    folder = run_of("translation")
+    run = Run.open(folder)
+    [best] = run.write(["a red cat"], beams=3, n_best=2)
+    with opened(folder, tmp_path) as (client, ready):
+        assert ready.writes
+        assert ready.decoding == "beam"
+        source = Tokenizer.load(tmp_path / SOURCE)
+        before, after = around(ready.task, source)
+        prompt = (*before, *source.encode("a red cat"), *after)
+        options = Options(decoding="beam", beams=3, n_best=2)
+        client.send(Generate(name="a", prompt=prompt, options=options))
+        events: list[Event] = []
+        while len(events) < 2:
+            message = client.next()
+            assert isinstance(message, Events)
+            events += message.events
+        assert [event.tokens for event in events] == [answer.ids for answer in best]
+        for event, answer in zip(events, best, strict=True):
+            assert event.score == pytest.approx(answer.score, abs=1e-5)

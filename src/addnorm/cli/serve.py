@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.main import at_least
-from addnorm.cli.where import Imports, Where, import_named
+from addnorm.cli.where import Imports, Where
 from addnorm.errors import InputError, optional
 from addnorm.files import check_model_folder
 from addnorm.runs.options import Weights
@@ -106,7 +106,6 @@ def serve(
     file = listening.api_key_file
     key = None if file is None else read_key(file)
     check_host(listening.host, key)
-    import_named(imports)
     opened = [
         Open(
             run=str(run),

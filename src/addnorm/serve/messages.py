@@ -16,8 +16,8 @@ LENGTH = 4
 LARGEST = 2**28
 """The most bytes of a message."""
 
-TOKENIZER = "tokenizer.json"
-"""The file of the tokenizer in the folder of `Open.texts`."""
+SOURCE, TARGET = "source.json", "target.json"
+"""The files of the source and the target tokenizer, in the folder of `Open.texts`."""
 
 JSON = ConfigDict(ser_json_inf_nan="constants")
 """A log-probability may be infinite."""
@@ -39,7 +39,7 @@ class Open:
     run: str
     """The run folder."""
     texts: str = ""
-    """An empty folder, into which the engine writes the tokenizer."""
+    """An empty folder, into which the engine writes the tokenizers."""
     memory: int
     chunk: int
     max_queue: int
@@ -114,9 +114,15 @@ class Ready:
     """The path that answers for its task."""
     embeds: bool
     """Whether its hidden states can be pooled into vectors."""
+    writes: bool = False
+    """Whether it takes `Generate`, and writes a token at a step."""
+    decoding: str = "greedy"
+    """The kind of the model's own decoding."""
     vocab_size: int | None = None
     max_len: int | None = None
     """The most positions of a prompt with its answer; None if unbounded."""
+    custom: bool = False
+    """Whether a tokenizer is a custom part, whose module the reader must import."""
     begins: tuple[int, ...] | None = None
     """The ids before a text to continue, where they are not those of the tokenizer."""
     template: str | None = None

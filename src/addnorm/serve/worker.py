@@ -17,8 +17,8 @@ import torch
 
 from addnorm.data.conversation import PLAIN
 from addnorm.data.media import has_signals
+from addnorm.data.tokenizing.codecs import CustomCodec
 from addnorm.errors import InputError
-from addnorm.models import DecoderModel
 from addnorm.runs.inference.chat import template_of
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.run import Run
@@ -27,7 +27,8 @@ from addnorm.serve.engine.schedule import QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
 from addnorm.serve.messages import (
     FROM_ENGINE,
-    TOKENIZER,
+    SOURCE,
+    TARGET,
     Apply,
     Cancel,
     Error,
@@ -42,6 +43,8 @@ from addnorm.serve.messages import (
     packed,
 )
 from addnorm.serve.whole_inputs import outputs_for
+from addnorm.tasks.language import Language
+from addnorm.tasks.translation import SequenceToSequence
 
 EVERY = 0.25
 """Seconds between two messages on how busy the engine is."""
@@ -111,7 +114,7 @@ class Worker:
                 opened.run, device=opened.device, dtype=opened.dtype, weights=opened.weights
             )
             self._run = run
-            if isinstance(run.model, DecoderModel) and run.task_value.writes_text:
+            if isinstance(run.task_value, Language | SequenceToSequence):
                 self._engine = Engine(
                     run, memory=opened.memory, chunk=opened.chunk, max_queue=opened.max_queue
                 )
@@ -174,7 +177,7 @@ class Worker:
                 if events := self._engine.step():
                     self._send(Events(events=tuple(events)))
                 for event in events:
-                    if event.finished is not None:
+                    if event.finished is not None and event.name in self._answers:
                         self._ended(event.name)
             if self._jobs:
                 self._apply(self._jobs.popleft())
@@ -208,22 +211,24 @@ class Worker:
 
 
 def described(run: Run, engine: Engine | None, texts: Path) -> Ready:
-    """What a run serves; its tokenizer is written into the folder `texts`.
+    """What a run serves; its tokenizers are written into the folder `texts`.
 
     Raises `InputError` for a model that reads no text.
     """
     if run.text is None or has_signals(run.medium):
         raise InputError(f"{run.name}: reads {run.medium}: models of text are served")
-    run.text.source.save(texts / TOKENIZER)
+    run.text.source.save(texts / SOURCE)
+    run.text.target.save(texts / TARGET)
     task = run.task_value
     ready = Ready(
         name=Path(run.name).resolve().name,
         task=run.task,
         endpoint=task.endpoint,
         embeds=True,
+        custom=isinstance(run.text.source.codec, CustomCodec),
         begins=run.text.source.begins,
         vocab_size=run.text.source.vocab_size,
-        lines=(f"{run.task}: {task.endpoint}",),
+        lines=(f"a model for {run.task}, at {task.endpoint}",),
     )
     if engine is None:
         return ready
@@ -232,6 +237,8 @@ def described(run: Run, engine: Engine | None, texts: Path) -> Ready:
         ready,
         vocab_size=facts.vocab_size,
         max_len=facts.max_len,
+        writes=True,
+        decoding=facts.decoding,
         template=_template(run),
         dated=not run.chats,
         lines=facts.lines,

@@ -11,7 +11,8 @@ RUNS = (
     "slow?delay=0.02",
     "plain?no_template=1",
     "classes?task=classification&endpoint=/classify",
-    "translator?task=translation&endpoint=/translate",
+    "translator?task=translation&endpoint=/translate&writes=1&text=ein Hund",
+    "denoiser?task=denoising&endpoint=/translate",
 )
 
 

@@ -8,8 +8,20 @@ def test_inputs_of_a_task(client: httpx.Client) -> None:
     classes = client.post("/classify", json={"text": ["abc", ["a", "b"]], "model": "classes"})
     assert classes.json()["data"] == [[3.0, 0.5], [10.0, 0.5]]
     assert client.post("/classify", json={"text": "abc", "model": "classes"}).status_code == 200
-    translated = client.post("/translate", json={"text": "ab", "model": "translator"})
-    assert translated.json()["translations"] == [[2.0, 0.5]]
+    restored = client.post("/translate", json={"text": "ab", "model": "denoiser"})
+    assert restored.json()["translations"] == [[2.0, 0.5]]
+
+
+def test_translations_come_from_the_engine(client: httpx.Client) -> None:
+    body = {"text": ["one dog", " "], "model": "translator", "num_beams": 1}
+    translated = client.post("/translate", json=body).json()
+    [[dog], [blank]] = translated["translations"]
+    assert dog["text"] == "ein Hund"
+    assert dog["finish_reason"] == "stop"
+    assert dog["score"] < 0
+    assert blank == {"text": "", "score": 0.0, "finish_reason": "stop"}
+    both = client.post("/translate", json={"text": "a", "model": "translator", "n_best": 2})
+    assert len(both.json()["translations"][0]) == 2
 
 
 @pytest.mark.parametrize("path", ["/tag", "/predict", "/translate"])

@@ -36,6 +36,8 @@ class Piece:
     by_stop: bool = False
     """Whether a stop string ended it, of which the engine does not know."""
     n_tokens: int = 0
+    score: float = 0.0
+    """The log-probability of the tokens, or the score of a result of beam search."""
 
 
 class AnswerText:
@@ -73,6 +75,7 @@ class AnswerText:
             finished=reason,
             by_stop=self._stream.stopped and event.finished is None,
             n_tokens=len(event.tokens),
+            score=sum(event.log_probs) if event.score is None else event.score,
         )
 
     def _add(self, texts: list[str], text: str) -> None:

@@ -9,7 +9,16 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from addnorm.serve.http.answers import Piece, chat_logprobs
-from addnorm.serve.http.generation import Answer, Head, Job, streamed, usage, whole, writer
+from addnorm.serve.http.generation import (
+    STREAMED,
+    Answer,
+    Head,
+    Job,
+    streamed,
+    usage,
+    whole,
+    writer,
+)
 from addnorm.serve.http.schemas import ChatRequest
 from addnorm.serve.http.served import Served, new_name, unless_gone
 from addnorm.serve.messages import Generate
@@ -18,7 +27,7 @@ from addnorm.web.events import DONE, data
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", summary="Answer a conversation")
+@router.post("/v1/chat/completions", summary="Answer a conversation", responses=STREAMED)
 async def chat_completions(body: ChatRequest, request: HttpRequest) -> Response:
     """Answer a conversation."""
     served = writer(request, body)

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from addnorm.data.tokenizing.prompts import loses_space
 from addnorm.serve.http.answers import Piece, Score, completion_logprobs, scores_of_prompt
 from addnorm.serve.http.generation import (
+    STREAMED,
     Head,
     Job,
     all_answers,
@@ -31,7 +32,7 @@ MAX_TOKENS = 16
 """The new tokens of an answer where a request does not say, as OpenAI has it."""
 
 
-@router.post("/v1/completions", summary="Continue prompts")
+@router.post("/v1/completions", summary="Continue prompts", responses=STREAMED)
 async def completions(body: CompletionRequest, request: HttpRequest) -> Response:
     """Continue one or several prompts, each a text or its ids."""
     served = writer(request, body)

@@ -23,6 +23,11 @@ from addnorm.web.limits import until_gone
 
 T = TypeVar("T")
 
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/json": {}, "text/event-stream": {}}}
+}
+"""The answers of an endpoint that also streams, for the description of the API."""
+
 FIRST_SECONDS = 1.0
 """How long an answer waits for the first event, whose error has a status of its own."""
 
@@ -43,7 +48,7 @@ class Job:
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         """The pieces of all answers, each with the number of its answer."""
-        decoder = TextDecoder(self.served.tokenizer, self.stop, continues=self.continues)
+        decoder = TextDecoder(self.served.target, self.stop, continues=self.continues)
         answers = [
             AnswerText(decoder, self.request.prompt, drop_space=self.drop_space)
             for _ in range(self.request.answers)
@@ -78,11 +83,13 @@ class Answer:
     text: str = ""
     scores: list[Score] = field(default_factory=list[Score])
     finished: FinishReason | None = None
+    score: float = 0.0
 
     def add(self, piece: Piece) -> None:
         """Add the next piece."""
         self.text += piece.text
         self.scores += piece.scores
+        self.score += piece.score
         self.finished = piece.finished or self.finished
 
 
@@ -211,4 +218,4 @@ async def all_answers(jobs: Sequence[Job]) -> list[list[Answer]]:
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)

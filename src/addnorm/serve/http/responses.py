@@ -12,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from addnorm.serve.engine.options import Options
-from addnorm.serve.http.generation import Job, streamed, usage, whole, writer
+from addnorm.serve.http.generation import STREAMED, Job, streamed, usage, whole, writer
 from addnorm.serve.http.schemas import ResponsesRequest, text_of
 from addnorm.serve.http.served import Served, new_name, unless_gone
 from addnorm.serve.messages import Generate
@@ -22,7 +22,7 @@ from addnorm.web.events import data
 router = APIRouter()
 
 
-@router.post("/v1/responses", summary="Answer an input")
+@router.post("/v1/responses", summary="Answer an input", responses=STREAMED)
 async def responses(body: ResponsesRequest, request: HttpRequest) -> Response:
     """Answer a text or a conversation; nothing is stored."""
     served = writer(request, body)

@@ -10,12 +10,13 @@ from starlette.requests import Request as HttpRequest
 
 from addnorm.data.conversation import messages_of
 from addnorm.data.ids.answers import prompt_ids
-from addnorm.data.tokenizing.prompts import encode_prompts
+from addnorm.data.tokenizing.prompts import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, choices
+from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.serve.engine.events import Event
 from addnorm.serve.http.metrics import Clock, Metrics
-from addnorm.serve.messages import TOKENIZER, Apply, Error, Generate, Ready, Result
+from addnorm.serve.messages import SOURCE, TARGET, Apply, Error, Generate, Ready, Result
 from addnorm.serve.supervisor import EngineDown, EngineError, Supervisor
 from addnorm.web.errors import WebError, about
 from addnorm.web.limits import ClientGone, until_gone
@@ -35,8 +36,11 @@ class Served:
         self.supervisor, self.ready = supervisor, ready
         self.name = ready.name
         self._metrics, self._timeout = metrics, timeout
-        tokenizer = Tokenizer.load(Path(supervisor.opened.texts) / TOKENIZER)
-        self.tokenizer = tokenizer.beginning(ready.begins)
+        if ready.custom:
+            import_parts(supervisor.opened.imports)
+        folder = Path(supervisor.opened.texts)
+        self.tokenizer = Tokenizer.load(folder / SOURCE).beginning(ready.begins)
+        self.target = Tokenizer.load(folder / TARGET)
         metrics.watch(self.name, supervisor)
 
     def check_endpoint(self, endpoint: str) -> None:
@@ -64,6 +68,12 @@ class Served:
 
     def _encoded(self, text: str) -> list[int]:
         return encode_prompts(self.tokenizer, [text])[0]
+
+    async def source(self, text: str) -> list[int]:
+        """The ids of a text to translate, as the encoder reads them."""
+        before, after = around(self.ready.task, self.tokenizer)
+        ids = await self._in_thread(len(text), self.tokenizer.encode, text)
+        return [*before, *ids, *after]
 
     async def conversation(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         """The ids after which the assistant answers.

@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.requests import Request as HttpRequest
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from addnorm import __version__
 from addnorm.serve.http.generation import whole
@@ -95,7 +95,11 @@ async def version() -> dict[str, str]:
     return {"version": __version__}
 
 
-@router.get("/metrics", summary="Figures for Prometheus")
+@router.get(
+    "/metrics",
+    summary="Figures for Prometheus",
+    response_class=PlainTextResponse,
+)
 async def metrics(request: HttpRequest) -> Response:
     """Figures for Prometheus."""
     return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE_LATEST)

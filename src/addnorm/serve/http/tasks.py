@@ -1,20 +1,22 @@
 """The endpoints of the tasks: `/translate`, `/classify`, `/tag`, `/predict`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from addnorm.serve.http.generation import whole
+from addnorm.serve.engine.options import Options
+from addnorm.serve.http.generation import Answer, Job, all_answers, usage, whole
 from addnorm.serve.http.schemas import (
     ClassifyRequest,
     PredictRequest,
     TagRequest,
     TranslateRequest,
 )
-from addnorm.serve.http.served import models_of, unless_gone
+from addnorm.serve.http.served import Served, models_of, new_name, unless_gone
+from addnorm.serve.messages import Generate
 from addnorm.serve.sampling_options import ApiRequest
 
 router = APIRouter()
@@ -23,17 +25,68 @@ router = APIRouter()
 @router.post("/translate", summary="Translate texts")
 async def translate(body: TranslateRequest, request: HttpRequest) -> Response:
     """Translate texts: for each the best translations, with their scores."""
-    options = {
-        "beams": body.num_beams,
-        "n_best": body.n_best,
-        "length_penalty": body.length_penalty,
-        "temperature": body.temperature,
-        "top_k": body.top_k,
-        "top_p": body.top_p,
-        "seed": body.seed,
-        "max_new_tokens": body.max_tokens,
+    served = models_of(request)[body.model]
+    if not served.ready.writes:
+        options = {
+            "beams": body.num_beams,
+            "n_best": body.n_best,
+            "length_penalty": body.length_penalty,
+            "temperature": body.temperature,
+            "top_k": body.top_k,
+            "top_p": body.top_p,
+            "seed": body.seed,
+            "max_new_tokens": body.max_tokens,
+        }
+        return await _applied(request, body, "/translate", body.text, options, "translations")
+    served.check_endpoint("/translate")
+    jobs = {
+        i: await _translation(served, body, text, request.app.state.timeout)
+        for i, text in enumerate(body.text)
+        if text.strip()
     }
-    return await _applied(request, body, "/translate", body.text, options, "translations")
+    answers = await unless_gone(request, all_answers([*jobs.values()]))
+    by_place = dict(zip(jobs, answers, strict=True))
+    blank = [Answer(finished="stop")]  # the translation of nothing is nothing
+    translations = [
+        [
+            {"text": answer.text, "score": answer.score, "finish_reason": answer.finished}
+            for answer in by_place.get(i, blank)
+        ]
+        for i in range(len(body.text))
+    ]
+    facts = {"translations": translations, "usage": usage([*jobs.values()])}
+    return whole(body, {"model": served.name, **facts})
+
+
+async def _translation(
+    served: Served, body: TranslateRequest, text: str, timeout: float | None
+) -> Job:
+    n_best = body.n_best or 1
+    kind: Literal["greedy", "beam"] | None = None
+    if body.num_beams is not None or n_best > 1:
+        kind = "greedy" if body.num_beams == 1 else "beam"
+    sampled = any(x is not None for x in (body.temperature, body.top_k, body.top_p))
+    searches = (kind or ("sample" if sampled else served.ready.decoding)) == "beam"
+    options = Options(
+        decoding=kind,
+        beams=body.num_beams if kind == "beam" else None,
+        n_best=n_best,
+        length_penalty=body.length_penalty,
+        temperature=body.temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        seed=body.seed,
+        log_probs=None if searches else 0,
+    )
+    ids = await served.source(text)
+    request = Generate(
+        name=new_name("translate"),
+        prompt=tuple(ids),
+        limit=body.max_tokens,
+        options=options,
+        timeout=timeout,
+    )
+    return Job(served, request)
 
 
 @router.post("/classify", summary="Classify texts")
