@@ -66,7 +66,7 @@ def test_from_the_command_line(
         (waves(), ("--horizon", "0"), "--horizon 0: must be at least 1"),
         (waves(), ("--plot", "f.gif"), "Valid: .png"),
         (waves(), ("--truth", "none.csv"), "none.csv does not exist"),
-        (waves(), ("--truth", "s.csv"), "it holds no truth for it"),
+        (waves(), ("--truth", "s.csv"), "it holds no truth for the forecast"),
     ],
 )
 def test_a_mistake_is_one_message(

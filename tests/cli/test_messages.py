@@ -239,7 +239,7 @@ def test_messages_below_the_command_line_name_no_options() -> None:
         ("`train.lr` and `feedforward`", "generate", "`train.lr` and `feedforward`"),
         ("use `addnorm generate`", "classify", "use `addnorm generate`"),
         ("`exit`: none", "evaluate", "--exit: none"),
-        ("`device = 'gpu'` is not here", "look", "--device gpu is not here"),
+        ("`device = 'gpu'` is not available", "look", "--device gpu is not available"),
     ],
 )
 def test_arguments_of_the_library_become_options(message: str, command: str, said: str) -> None:

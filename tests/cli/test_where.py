@@ -40,7 +40,7 @@ def test_every_command_that_runs_a_model_has_them(
         assert wide == plain
     code, out, err = addnorm(*words, "--device", "cudda")
     assert (code, out) == (2, "")
-    assert "--device cudda is not here. Did you mean 'cuda'?" in err
+    assert "--device cudda is not available. Did you mean 'cuda'?" in err
     code, _, err = addnorm(*words, "--dtype", "float31")
     assert (code, "Did you mean 'float32'?" in err) == (2, True)
 
@@ -50,7 +50,7 @@ def test_a_device_that_is_not_here(run_of: RunOf, addnorm: Command) -> None:
     for device in ("cuda", "cuda:1", "mps"):
         code, _, err = addnorm("evaluate", run_of("language"), "--device", device)
         assert code == 2
-        assert err.endswith(f"--device {device} is not here. torch sees: cpu.\n")
+        assert err.endswith(f"--device {device} is not available. torch sees: cpu.\n")
 
 
 NORM = '{ kind = "own_norms:ScaledConfig", size = 0.5 }'

@@ -317,7 +317,7 @@ WORDS = [
     ("generate RUN --prompt x --forced-bos de", "forced_bos = de"),
     ("generate RUN --prompt x --max-new-tokens 0", "--max-new-tokens 0: must be at least 1"),
     ("generate RUN --prompt x --weights int4", "Valid: bfloat16, int8"),
-    ("generate RUN --prompt x --device tpu", "--device tpu is not here"),
+    ("generate RUN --prompt x --device tpu", "--device tpu is not available"),
     ("generate RUN --prompt x --dtype float8", "Valid: float32, bfloat16"),
     ("generate RUN --prompt x --encoding utf9", "--encoding utf9: unknown"),
     ("generate RUN --prompt x --errors ignore", "Did you mean 'skip'? Valid: stop, skip, replace"),

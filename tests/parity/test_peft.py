@@ -196,7 +196,7 @@ def test_a_tied_table_stays_tied_or_is_refused(root: Path) -> None:
                 found = Run.open(root / "theirs").model(TOKENS)
             assert_close(found, expected, rtol=0, atol=1e-4)
         else:
-            with pytest.raises(InputError, match=r"which the base ties: PEFT parts them"):
+            with pytest.raises(InputError, match=r"which the base ties: PEFT unties them"):
                 Run.open(root / "theirs")
 
 

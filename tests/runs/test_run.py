@@ -223,7 +223,7 @@ def test_types_of_weights(run_of: RunOf, tmp_path: Path) -> None:
     for name, said in (("bfloat61", "Did you mean 'bfloat16'"), ("int8", "none of weights")):
         with pytest.raises(InputError, match=said):
             run.to(dtype=name)
-    with pytest.raises(InputError, match="device = 'cdua'` is not here"):
+    with pytest.raises(InputError, match="device = 'cdua'` is not available"):
         run.to("cdua")
 
 

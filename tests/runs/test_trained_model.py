@@ -52,8 +52,8 @@ def test_types_that_weights_do_not_have(name: str | torch.dtype) -> None:
 
 def test_devices() -> None:
     assert device_named("cpu") == device_named(torch.device("cpu")) == torch.device("cpu")
-    with pytest.raises(InputError, match=r"'cpuu'` is not here\. Did you mean 'cpu'"):
+    with pytest.raises(InputError, match=r"'cpuu'` is not available\. Did you mean 'cpu'"):
         device_named("cpuu")
     if not torch.cuda.is_available():
-        with pytest.raises(InputError, match=r"'cuda'` is not here\. torch sees: cpu\."):
+        with pytest.raises(InputError, match=r"'cuda'` is not available\. torch sees: cpu\."):
             device_named("cuda")

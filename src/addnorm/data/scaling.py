@@ -59,7 +59,7 @@ def check_interval(name: str, interval: Interval | None, learnt: Scaling) -> Non
     if None not in (interval, learnt.interval) and interval != learnt.interval:
         raise InputError(
             f"{name}: its steps are {interval} apart, and those of the training data "
-            f"{learnt.interval}: the model learnt no others"
+            f"{learnt.interval}: the model learnt no other interval"
         )
 
 

@@ -64,7 +64,7 @@ def read_data(
     tokenizers = _known(recipe, saved)
     more = special_tokens_of(recipe.train.batching)
     if more and tokenizers is not None and tokenizers.source is not tokenizers.target:
-        raise InputError("denoising needs one tokenizer for source and target; here are two")
+        raise InputError("denoising needs one tokenizer for source and target, not two")
     learnt = None if saved or tokenizers else recipe.tokenizer
     if corpus is None and task.plain_texts and can_keep(recipe.data):
         say, show = _told(console or Console(quiet=True))

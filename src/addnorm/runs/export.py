@@ -61,16 +61,16 @@ def export_run(run: TrainedModel, out: Path, *, to: Form, family: str | None = N
     if to not in WRITERS:
         raise InputError(f"`to = {to!r}`: no such form.{choices(to, WRITERS)}")
     if run.folder is not None and out.resolve() == run.folder.resolve():
-        raise InputError(f"{out}: an export does not replace the model that it is made of")
+        raise InputError(f"{out}: an export cannot replace its own model: give another `out`")
     if out.is_dir() if to == "gguf" else out.is_file():
         here, wanted = ("folder", "file") if to == "gguf" else ("file", "folder")
         raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
     if family is not None and to != "hf":
-        raise InputError(f"a family is chosen for hf alone: leave it out with {to}")
+        raise InputError(f"`family` is for hf only: leave it out with {to}")
     task = task_of_head(run.recipe.model.head)
     if task is not None and type(task) not in map(type, TASKS.values()):
         raise InputError(
-            f"{run.name}: {task.name} is a custom task, for which no other library has a form: use "
+            f"{run.name}: {task.name} is a custom task, which other libraries do not have: use "
             f"`{task.command}`"
         )
     facts = facts_of(run)
@@ -195,7 +195,7 @@ def _check_as_ctranslate2(quantization: Quantization) -> list[str]:
 def _gguf(run: TrainedModel, out: Path, _: str | None) -> list[str]:
     model, config = run.model, run.recipe.model
     if not isinstance(model, DecoderModel) or config.kind != "decoder":
-        raise InputError("GGUF is for llama.cpp, which knows decoders: this model is another kind")
+        raise InputError("GGUF is for llama.cpp, which runs decoders only")
     lines = [f"{out}: for llama.cpp", *_without_lower_case(run, "GGUF has no lower case")]
     text, template = run.tokenizers.lowercased(False), exported_template(run)
     if run.quantization is None:

@@ -132,7 +132,7 @@ def exported_template(run: TrainedModel) -> str | None:
 
 
 def rest_of(form: Form, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts that a form has no place for."""
+    """Return the facts that a form cannot carry."""
     rest = {name: value for name, value in facts.items() if name not in CARRIES[form]}
     ends = facts.get("end tokens")
     most = {"ctranslate2": 1, "gguf": GGUF_ENDS}.get(form)
@@ -151,4 +151,4 @@ def write_account(out: Path, form: Form, rest: Mapping[str, Any]) -> list[str]:
         return []
     text = json.dumps({"form": form, "not_carried": rest}, indent=2, ensure_ascii=False)
     atomic_write(file, text + "\n")
-    return [f"{file}: what {form} has no place for, with its values: {', '.join(rest)}"]
+    return [f"{file}: facts that {form} cannot carry: {', '.join(rest)}"]

@@ -226,7 +226,7 @@ class SwapOptions:
         _check_at_least("recover", self.recover, 0)
         if self.distill and not self.recover:
             raise InputError(
-                "`distill` says what to learn from: give `recover`, the number of steps"
+                "`distill` chooses the targets of recovery: give `recover`, the number of steps"
             )
 
 

@@ -55,7 +55,7 @@ def device_named(name: str | torch.device) -> torch.device:
         word = str(name).partition(":")[0]
         near = "" if word in names else nearest(word, names)
         raise InputError(
-            f"`device = {str(name)!r}` is not here.{near} torch sees: {', '.join(here)}."
+            f"`device = {str(name)!r}` is not available.{near} torch sees: {', '.join(here)}."
         ) from error
     return device
 

@@ -194,7 +194,7 @@ def test_windows_of_conversations_are_refused() -> None:
     """Their stream is learnt token by token, questions among them."""
     for examples in (QUESTION, Compact.of(QUESTION)):
         corpus = EncodedCorpus("language", bos_id=1, pad_id=0, train=examples, layout=NextToken())
-        with pytest.raises(InputError, match='answers alone are learnt: give kind = "tokens"'):
+        with pytest.raises(InputError, match='conversations are learnt: give kind = "tokens"'):
             WindowsConfig(batch_size=1, seq_len=4).build(corpus)
 
 

@@ -151,7 +151,7 @@ def test_of_saved_splits_one_is_to_be_named(root: Path) -> None:
 
 
 def test_an_empty_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no files of a kind that is known there"):
+    with pytest.raises(InputError, match="no files of a supported kind"):
         config(tmp_path, ".").load()
 
 

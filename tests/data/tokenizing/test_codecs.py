@@ -94,7 +94,7 @@ def test_both_sides_of_a_translation_are_saved(joint: bool, tmp_path: Path) -> N
 
 
 def test_other_libraries_are_told_its_name() -> None:
-    with pytest.raises(InputError, match="BytesConfig, which only AddNorm knows"):
+    with pytest.raises(InputError, match="BytesConfig, which only AddNorm reads"):
         _ = train_tokenizer(BytesConfig(), TEXTS).inner
 
 

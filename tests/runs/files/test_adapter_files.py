@@ -135,7 +135,7 @@ def test_the_base_is_checked(root: Path, tmp_path: Path) -> None:
     file.write_text(file.read_text().replace(str(root / "base"), str(root / "moved")))
     Run.open(root / "adapted")
     train_text(root, "base", LANGUAGE, train__seed="5")
-    with pytest.raises(InputError, match="base: other weights than those that the adapter in"):
+    with pytest.raises(InputError, match="base: its weights differ from those that the adapter in"):
         Run.open(root / "adapted")
 
 

@@ -191,7 +191,7 @@ def test_a_teacher_of_another_kind_is_named(root: Path) -> None:
     lines = (root / "train.txt").read_text().replace("good", "fine")
     (root / "train.txt").write_text(lines)
     (root / "valid.txt").write_text(lines)
-    with pytest.raises(InputError, match="other labels: bad, good there, and bad, fine here"):
+    with pytest.raises(InputError, match="other labels: bad, good; the student has bad, fine"):
         train_text(root, "other", student(CLASSIFICATION))
 
 

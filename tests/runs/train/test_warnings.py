@@ -248,7 +248,7 @@ def test_one_line_of_a_large_file(
     none = {"data__valid_fraction": "0", "data__test_fraction": "0"}
     found = warned(recipe, data__unit=unit, **none)
     assert len(found) == is_warned
-    assert not found or f"train: all of it is one {unit}, of 1," in found[0]
+    assert not found or f"train: the text is a single {unit} of 1," in found[0]
 
 
 def test_how_large_the_data_are(tmp_path: Path) -> None:

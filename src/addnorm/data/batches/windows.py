@@ -262,8 +262,8 @@ def _check_learnt_whole(examples: Sequence[Encoded]) -> None:
     plain = isinstance(examples, Compact) and examples.targets.ids is examples.tokens.ids
     if not plain and any(IGNORE in example.targets for example in examples):
         raise InputError(
-            'batching kind = "windows" learns every token of a text, and of conversations the '
-            'answers alone are learnt: give kind = "tokens" or "packed"'
+            'batching kind = "windows" makes every token a target, but only the answers of '
+            'conversations are learnt: give kind = "tokens" or "packed"'
         )
 
 

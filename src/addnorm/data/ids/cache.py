@@ -141,7 +141,7 @@ class TextStore:
     def disable(self, why: str) -> None:
         """Stop using the cache, and report why."""
         self.folder = None
-        self.say(f"{why}: nothing is kept of the text, which takes longer and more memory")
+        self.say(f"{why}: the text is not cached, which takes more time and memory")
 
 
 def can_keep(data: object) -> bool:

@@ -62,7 +62,7 @@ class DatasetConfig(Columns):
             other = "image, the column of the images that image_size is for"
             raise ValueError(f"give {other if self.image is None else missing}")
         if self.image is None and self.channels is not None:
-            raise ValueError("channels are those of images: leave it out, or give image")
+            raise ValueError("channels is for images: leave it out, or give image")
         if self.image is not None and self.lowercase:
             raise ValueError("lowercase is of texts: leave it out, or image")
 

@@ -69,7 +69,7 @@ class ImageFilesConfig(LabelledFiles):
             )
         if self.image_size == "own" and self.strings is not None:
             raise ValueError(
-                "strings stand in pictures of one size: give image_size its height and width"
+                "strings need images of one size: give image_size its height and width"
             )
 
     def examples(self, file: Readable, where: str, label: str, *, train: bool) -> list[Example]:

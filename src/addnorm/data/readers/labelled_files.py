@@ -222,7 +222,7 @@ class LabelledFiles(ABC):
                 files.append(file)
         if not files:
             kinds = ", ".join(self.suffixes)
-            raise InputError(f"{folder}: no files of a kind that is known there: {kinds}")
+            raise InputError(f"{folder}: no files of a supported kind: {kinds}")
         if self.label_pattern is not None or self.labels == "text_beside":
             yield from self.labelled(files)
             return

@@ -173,7 +173,7 @@ class LinesConfig(RowFiles):
 
     def __post_init__(self) -> None:
         if not self.separator:
-            raise ValueError("separator is empty: name what stands between label and text")
+            raise ValueError("separator is empty: give the text between label and text of a line")
 
     def rows(self) -> dict[str, Iterable[Row]]:
         """Return the rows of each given split."""

@@ -256,7 +256,7 @@ def records_of(table: Path, encoding: str = "utf-8") -> Records:
     if suffix in READERS:
         return READERS[suffix](table, read_text(table, encoding))
     kinds = ", ".join([*READERS, ".parquet"])
-    raise InputError(f"{table}: unknown kind of table {suffix!r}; there are {kinds}")
+    raise InputError(f"{table}: unknown kind of table {suffix!r}; valid: {kinds}")
 
 
 def _tsv(path: Path, text: str) -> Records:

@@ -104,7 +104,7 @@ class Tokenizer:
         """
         if isinstance(self.codec, CustomCodec):
             raise InputError(
-                f"the tokenizer is {self.codec.kind}, which only AddNorm knows: other libraries "
+                f"the tokenizer is {self.codec.kind}, which only AddNorm reads: other libraries "
                 "need one of the tokenizers library, such as bpe"
             )
         return with_lower_case(self.codec.inner) if self.lowercase else self.codec.inner

@@ -127,7 +127,7 @@ def _check_tied(model: nn.Module, replaced: Collection[str]) -> None:
     for tied in names.values():
         if len(tied) > 1 and any(name in replaced for name in tied):
             raise InputError(
-                f"replaces one of {' and '.join(tied)}, which the base ties: PEFT parts them "
+                f"replaces one of {' and '.join(tied)}, which the base ties: PEFT unties them "
                 "unless the adapter was made with ensure_weight_tying = true"
             )
 
@@ -139,7 +139,7 @@ def check_base(model: nn.Module, taken: MatchReport, folder: Path, base: Path) -
         weights_digest(model, taken.transferred),
     ):
         raise InputError(
-            f"{base}: other weights than those that the adapter in {folder} was trained on"
+            f"{base}: its weights differ from those that the adapter in {folder} was trained on"
         )
 
 

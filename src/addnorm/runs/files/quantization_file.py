@@ -100,4 +100,4 @@ def check_finite(model: Model) -> None:
     """Raise `InputError` naming the first weight that holds NaN or infinity."""
     for name, weight in model.named_parameters():
         if not bool(weight.isfinite().all()):
-            raise InputError(f"{name} holds NaN or infinity: nothing can be measured of this model")
+            raise InputError(f"{name} holds NaN or infinity, so the model cannot be measured")

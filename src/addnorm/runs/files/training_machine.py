@@ -67,7 +67,7 @@ def _resumed(folder: Path, console: Console) -> TrainedOn:
     """Where the run began; a move to this machine is printed and written down."""
     file, here = folder / FILE, this_machine()
     if not file.is_file():
-        console.out(f"{file}: missing: with torch's kernels from here on: equal up to rounding")
+        console.out(f"{file}: missing: torch's kernels are used from here on, equal up to rounding")
         began = TrainedOn(machine=here, kernels=EARLIER)
         _write(folder, began)
         return began

@@ -44,8 +44,7 @@ def write_pooling(out: Path, run: TrainedModel) -> None:
         return
     if not isinstance(head.pooling, str) or head.pooling not in MODES:
         raise InputError(
-            f"sentence-transformers has no such pooling as this model's: {', '.join(MODES)} have "
-            "a form there"
+            f"sentence-transformers does not have this model's pooling: it has {', '.join(MODES)}"
         )
     kinds = ("Transformer", "Pooling")
     listed = [

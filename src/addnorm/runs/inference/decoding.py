@@ -98,7 +98,9 @@ def _check_together(
             f"beam search does not sample: leave out {', '.join(sampled)}, or {', '.join(searched)}"
         )
     if searched.get("beams") == 1 and search:
-        raise InputError(f"beams = 1 has nothing to choose from: leave out {', '.join(search)}")
+        raise InputError(
+            f"beams = 1 is greedy decoding, without a choice: leave out {', '.join(search)}"
+        )
 
 
 def _rules(run: TrainedModel, own: RulesConfig, given: Mapping[str, Any]) -> RulesConfig:

@@ -132,6 +132,6 @@ def _truth(
     if other is not None and not any_known:
         raise InputError(
             f"{other.file} goes from {other.start} to {other.time(other.n_steps - 1)}, and the "
-            f"forecast begins at {table.time(end)}: it holds no truth for it"
+            f"forecast begins at {table.time(end)}: it holds no truth for the forecast"
         )
     return values if any_known else None

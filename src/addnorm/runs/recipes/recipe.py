@@ -56,7 +56,7 @@ class Recipe:
         if self.data is None:
             kind = _data_for(self.model)
             raise InputError(
-                f"this model came without data: name some, such as `data.kind = {kind}` and "
+                f"this model came without data: give some, such as `data.kind = {kind}` and "
                 "files as `data.train` and `data.valid`"
             )
         corpus: Any = self.data.load()
@@ -178,7 +178,7 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
 
 TOML = {
     "Cannot overwrite a value": "this is given twice",
-    "Invalid value": "no value: text stands between quotes",
+    "Invalid value": "not a value: write text in quotes",
     "Illegal character '\\n'": "a line ends within quotes",
 }
 """Messages of Python's TOML reader, in other words."""

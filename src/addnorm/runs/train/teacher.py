@@ -68,7 +68,7 @@ def open_teacher(
     ):
         if sorted(theirs) != sorted(ours):
             there, here = (", ".join(side) or "none" for side in (theirs, ours))
-            raise InputError(f"{where} has other {what}: {there} there, and {here} here")
+            raise InputError(f"{where} has other {what}: {there}; the student has {here}")
     check_student(run, student)
     return _in_order(run, tuple(labels), tuple(variables))
 
@@ -84,8 +84,8 @@ def _check_kind(teacher: TrainedModel, student: Model) -> None:
     where = f"train.distillation.teacher: {teacher.name}"
     if type(teacher.model) is not type(student):
         raise InputError(
-            f"{where} has a model of kind {teacher.recipe.model.kind}, and the student another: a "
-            "student is of the kind of its teacher"
+            f"{where} has a model of kind {teacher.recipe.model.kind}, and the student another: "
+            "both must be of one kind"
         )
     if isinstance(student, EncoderModel | DecoderModel) and student.exits:
         raise InputError("train.distillation teaches the last layer alone: leave model.exits out")
@@ -132,8 +132,8 @@ def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
         )
     if isinstance(theirs, SimilarityHead) != isinstance(ours, SimilarityHead):
         raise InputError(
-            f"{where} and the student read pairs of texts differently: one of them each text by "
-            "itself, the other both together"
+            f"{where} and the student read pairs differently: one encodes the texts separately, "
+            "the other together"
         )
     widths = [head.weight.shape[0] for head in heads if isinstance(head, TokenHead)]
     if len({*widths}) > 1:

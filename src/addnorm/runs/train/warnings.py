@@ -233,7 +233,7 @@ def _single_lines(recipe: Recipe, data: EncodedData) -> Iterator[str]:
     end = "a line ends with a line feed" if unit == "line" else "an empty line ends a paragraph"
     for split, texts in data.encoded.splits.items():
         if len(texts) == 1 and (n := _characters(data, split)) >= LONG:
-            yield f"{split}: all of it is one {unit}, of {n:,} characters: {end}"
+            yield f"{split}: the text is a single {unit} of {n:,} characters: {end}"
 
 
 def _characters(data: EncodedData, split: str) -> int:
