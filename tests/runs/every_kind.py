@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from tests.runs import test_images, test_pairs
-from tests.runs.inference import test_bi_encoder, test_chat, test_media
+from tests.runs.inference import test_chat, test_media, test_sentence_vectors
 from tests.runs.inference import test_forecast as test_forecasting
 from tests.runs.inference import test_masked_tokens as test_fill
 from tests.runs.inference import test_series as test_series_files
@@ -76,8 +76,8 @@ KINDS = {
     **{name: Kind(write_corpora, text, _texts) for name, text in test_fill.RECIPES.items()},
     "pairs": Kind(_write_rows(test_pairs.rows, "one", "two", "label"), test_pairs.RECIPE, _pairs),
     "similarity": Kind(
-        _write_rows(lambda: test_bi_encoder.rows(40), "one", "two", "score", "class"),
-        test_bi_encoder.RECIPE,
+        _write_rows(lambda: test_sentence_vectors.rows(40), "one", "two", "score", "class"),
+        test_sentence_vectors.RECIPE,
         _pairs,
     ),
     "chat": Kind(test_chat.write_talk, test_chat.RECIPE, _chats),

@@ -176,7 +176,7 @@ def test_pairs_in_memory() -> None:
     assert corpus.train[0].text_pair == rows()[0][1]
     assert {*" ".join(corpus.source_texts()).split()} == {*COLOURS}
     mixed: Any = [(("red", "blue"), "yes"), ("red", "no")]
-    with pytest.raises(InputError, match="a second text and others none"):
+    with pytest.raises(InputError, match="a second text and others have none"):
         addnorm.labelled(mixed)
 
 

@@ -14,8 +14,8 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from tests.runs.inference.test_bi_encoder import RECIPE as SIMILARITY
 from tests.runs.inference.test_masked_tokens import RECIPES as HIDING
+from tests.runs.inference.test_sentence_vectors import RECIPE as SIMILARITY
 from tests.runs.recipes.test_starting_model import GPT2_PARTS
 from tests.runs.tiny import RECIPES, quiet, train_text
 from torch.nn import functional as F

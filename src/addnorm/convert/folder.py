@@ -28,8 +28,8 @@ from addnorm.convert.tokenizers.files import (
     save_tokenizer,
     special_ids,
 )
-from addnorm.convert.weights.dtypes import check_readable, one_dtype
 from addnorm.convert.weights.files import Weights, save_folder_weights
+from addnorm.convert.weights.mapped import check_readable, one_dtype
 from addnorm.convert.weights.peft import is_adapter
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, choices

@@ -1,10 +1,11 @@
-"""The metrics of each task: predictions and references in, numbers out."""
+"""The metrics of each task: predictions and references in, numbers and their settings out."""
 
 import math
 import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
@@ -284,3 +285,21 @@ def summary_scores(
 def lead(text: str) -> str:
     """The first sentence of a text: up to the first `.`, `!` or `?` before white space."""
     return SENTENCE_END.split(text.strip(), maxsplit=1)[0]
+
+
+MARKS = "case and punctuation count"
+
+
+@cache
+def measured_by(package: str, how: str) -> str:
+    """Return a line that begins with a package and its version, if it is installed."""
+    try:
+        return f"{package} {version(package)}: {how}"
+    except PackageNotFoundError:
+        return f"{package}: {how}"
+
+
+def error_rates(metric: str) -> str:
+    """How word and character error rates are measured; empty for other metrics."""
+    units = {"wer": "words between white space", "cer": "characters"}
+    return measured_by("jiwer", f"{units[metric]}; {MARKS}") if metric in units else ""

@@ -36,7 +36,7 @@ from addnorm.runs.export_account import (
 )
 from addnorm.runs.files.generation_config import keys_of
 from addnorm.runs.files.quantization_file import Quantization, check_float
-from addnorm.runs.inference.bi_encoder import giving_vectors, without_head, write_pooling
+from addnorm.runs.inference.sentence_vectors import giving_vectors, without_head, write_pooling
 from addnorm.runs.inference.shortening import write_most_tokens
 from addnorm.runs.options import Form
 from addnorm.runs.recipes.chat_template import write_template

@@ -16,10 +16,10 @@ from addnorm.data.ids.framing import encode_words
 from addnorm.data.ids.layout import PerToken
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.metrics import scores as metrics
+from addnorm.metrics.scores import measured_by
 from addnorm.models import Model
 from addnorm.nn.crf import CRFHead, best_tags
 from addnorm.tasks.eval_config import EvalConfig
-from addnorm.tasks.measures import measured_by
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task, Valid
 
 

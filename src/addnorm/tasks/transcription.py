@@ -17,10 +17,10 @@ from addnorm.data.ids.layout import Aligned
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.generate import Generated
 from addnorm.metrics import scores as metrics
+from addnorm.metrics.scores import MARKS, error_rates
 from addnorm.models import Model
 from addnorm.nn.heads import BLANK
 from addnorm.tasks.eval_config import EvalConfig
-from addnorm.tasks.measures import MARKS, error_rates
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task, Valid
 
 

@@ -16,11 +16,17 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, Transcription, Translation, transcribe, translate
 from addnorm.metrics import scores as metrics
-from addnorm.metrics.scores import MEASURES, rouge_scores, summary_scores
+from addnorm.metrics.scores import (
+    MARKS,
+    MEASURES,
+    error_rates,
+    measured_by,
+    rouge_scores,
+    summary_scores,
+)
 from addnorm.models import EncoderDecoderModel, Model
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.hidden import Denoising
-from addnorm.tasks.measures import MARKS, error_rates, measured_by
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task
 
 

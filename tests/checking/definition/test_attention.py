@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from addnorm.checking.definition.attention import cross_attention, self_attention
+from addnorm.checking.definition.attention import after_heads, cross_attention, self_attention
 from addnorm.checking.definition.texts import MixerContext, Texts
 from addnorm.nn.attention import AttentionConfig, GatedOutputConfig
 from addnorm.nn.positions import NoPositionConfig
@@ -61,3 +61,19 @@ def test_a_gate_reads_what_the_queries_come_from() -> None:
         replace(config, output=GatedOutputConfig()), shut, x, place(3, causal=True)
     )
     torch.testing.assert_close(gated, plain / 2)
+
+
+HEADS = [torch.tensor([[1.0, 2.0]]).double(), torch.tensor([[3.0, 4.0]]).double()]
+X = torch.tensor([[1.0]]).double()
+
+
+def test_a_gate_for_each_feature_or_each_head() -> None:
+    logits = torch.tensor([[0.0], [100.0], [-100.0], [0.0]]).double()
+    found = after_heads(GatedOutputConfig(), {"proj.weight": logits}, HEADS, X)
+    assert [head.round(decimals=6).tolist() for head in found] == [[[0.5, 2]], [[0, 2]]]
+    found = after_heads(GatedOutputConfig(per="head"), {"proj.weight": logits[1:3]}, HEADS, X)
+    assert [head.round(decimals=6).tolist() for head in found] == [[[1, 2]], [[0, 0]]]
+
+
+def test_nothing_stands_there_by_default() -> None:
+    assert after_heads(None, {}, HEADS, X) is HEADS

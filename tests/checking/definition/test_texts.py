@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from addnorm.checking.definition.texts import MixerContext, Texts
+from addnorm.checking.definition.texts import PATTERNS, MixerContext, Texts
 from addnorm.nn.attention import (
     BlocksPatternConfig,
     FullPatternConfig,
@@ -50,3 +50,18 @@ def test_segments_look_back_at_the_memory() -> None:
 
 def test_a_place_is_that_of_the_first_layer_by_default() -> None:
     assert MixerContext(texts=Texts.of([1]), causal=True, position=None).layer == 0
+
+
+def near(config: object, i: int, j: int) -> bool:
+    return PATTERNS.of(config)(config, i, j)
+
+
+def test_a_window_counts_places() -> None:
+    assert [near(WindowPatternConfig(size=2), 3, j) for j in range(6)] == [0, 0, 1, 1, 1, 0]
+    assert near(FullPatternConfig(), 0, 99)
+
+
+def test_blocks_see_their_neighbours_and_the_global_ones() -> None:
+    config = BlocksPatternConfig(size=2, local=1, n_global=1)
+    assert [near(config, 8, j) for j in range(0, 12, 2)] == [1, 0, 0, 1, 1, 1]
+    assert all(near(config, 0, j) for j in range(12))

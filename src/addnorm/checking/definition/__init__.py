@@ -8,6 +8,7 @@ parts has one table, from configuration class to function (`DEFINITIONS`).
 from collections.abc import Mapping
 from typing import Any
 
+from addnorm.checking.definition.attention import OUTPUTS
 from addnorm.checking.definition.cores import CORES
 from addnorm.checking.definition.definitions import Definitions, MissingDefinition
 from addnorm.checking.definition.embeddings import EMBEDDINGS
@@ -17,12 +18,10 @@ from addnorm.checking.definition.heads import HEADS
 from addnorm.checking.definition.mixers import MIXERS
 from addnorm.checking.definition.model import decoder_logits, encoder_decoder_logits, encoder_logits
 from addnorm.checking.definition.norms import NORMS
-from addnorm.checking.definition.outputs import OUTPUTS
-from addnorm.checking.definition.patterns import PATTERNS
 from addnorm.checking.definition.placements import PLACEMENTS
 from addnorm.checking.definition.positions import POSITIONS
 from addnorm.checking.definition.scores import SCORES
-from addnorm.checking.definition.texts import Texts
+from addnorm.checking.definition.texts import PATTERNS, Texts
 
 TABLES: tuple[Definitions[Any], ...] = (
     NORMS,

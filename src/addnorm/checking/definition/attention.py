@@ -1,5 +1,6 @@
-"""The definition of attention, one head at a time, with a score matrix over all tokens."""
+"""The definitions of attention, one head at a time, and of the operations on its output."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -7,12 +8,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.checking.definition.cores import AttentionMask, Heads, Keys, Queries, mixed
-from addnorm.checking.definition.layers import Tokens, Weights, linear, under
+from addnorm.checking.definition.definitions import Definitions
+from addnorm.checking.definition.layers import Tokens, Weights, linear, sigmoid, under
 from addnorm.checking.definition.norms import normalised
-from addnorm.checking.definition.outputs import after_heads
 from addnorm.checking.definition.positions import Head, bias, met, rotated
 from addnorm.checking.definition.scores import Pairs, scale, scored
 from addnorm.checking.definition.texts import MixerContext
+from addnorm.nn.attention import GatedOutputConfig
 
 
 def self_attention(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
@@ -74,3 +76,21 @@ def _heads(
 
     queries, keys = normed("q_norm", split("q_proj", x)), normed("k_norm", split("k_proj", source))
     return queries, keys, split("v_proj", source)
+
+
+def gated(config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens) -> list[Tensor]:
+    """Qiu et al. 2025, §2.2: a gate for each feature, or one for each head."""
+    gates = sigmoid(linear(weights, "proj", x)).chunk(len(heads), dim=1)
+    return [head * gate for head, gate in zip(heads, gates, strict=True)]
+
+
+OUTPUTS = Definitions[Callable[[Any, Weights, Sequence[Tensor], Tokens], list[Tensor]]](
+    "output", "attention.py", {GatedOutputConfig: gated}
+)
+
+
+def after_heads(
+    config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens
+) -> Sequence[Tensor]:
+    """Apply the operation, if there is one."""
+    return heads if config is None else OUTPUTS.of(config)(config, weights, heads, x)

@@ -43,7 +43,7 @@ class Definitions(Generic[Definition]):
         except KeyError:
             raise MissingDefinition(
                 f"{self.family} {kind_of(config)!r} has no definition: add it to "
-                f"check/definition/{self.file}, or give one by `definition`"
+                f"checking/definition/{self.file}, or give one by `definition`"
             ) from None
 
     @contextmanager

@@ -63,6 +63,6 @@ def activated(name: str, x: Tokens) -> Tokens:
     """Apply the named activation function. Raises `MissingDefinition` for an unknown one."""
     if name not in ACTIVATIONS:
         raise MissingDefinition(
-            f"activation {name!r} has no definition: add it to check/definition/layers.py"
+            f"activation {name!r} has no definition: add it to checking/definition/layers.py"
         )
     return ACTIVATIONS[name](x)

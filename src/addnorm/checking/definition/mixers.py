@@ -63,7 +63,8 @@ def _step(
             return z * h + (1 - z) * candidate, c
         case _:
             raise MissingDefinition(
-                f"recurrent cell {cell!r} has no definition: add it to check/definition/mixers.py"
+                f"recurrent cell {cell!r} has no definition: add it to "
+                "checking/definition/mixers.py"
             )
 
 

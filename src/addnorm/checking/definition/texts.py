@@ -1,6 +1,6 @@
-"""Concatenated texts and their attention mask."""
+"""Concatenated texts, and the definitions of the patterns in their attention mask."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from addnorm.checking.definition.patterns import PATTERNS
+from addnorm.checking.definition.definitions import Definitions
+from addnorm.nn.attention import BlocksPatternConfig, FullPatternConfig, WindowPatternConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,3 +98,25 @@ class MixerContext:
     causal: bool
     position: Any
     layer: int = 0
+
+
+def window(config: Any, i: int, j: int) -> bool:
+    """Beltagy et al. 2020, §3.1."""
+    return abs(i - j) < config.size
+
+
+def blocks(config: Any, i: int, j: int) -> bool:
+    """Zaheer et al. 2020, §2, without random blocks."""
+    a, b = i // config.size, j // config.size
+    return abs(a - b) <= config.local or min(a, b) < config.n_global
+
+
+PATTERNS = Definitions[Callable[[Any, int, int], bool]](
+    "pattern",
+    "texts.py",
+    {
+        FullPatternConfig: lambda config, i, j: True,
+        WindowPatternConfig: window,
+        BlocksPatternConfig: blocks,
+    },
+)

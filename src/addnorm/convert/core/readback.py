@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from addnorm.convert.weights.dtypes import name_of
+from addnorm.convert.weights.mapped import name_of
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.audio import LogMelEmbedding

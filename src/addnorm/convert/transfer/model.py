@@ -26,7 +26,7 @@ from addnorm.convert.transfer.folding import (
 )
 from addnorm.convert.transfer.rules import Kind, Origin, TransferContext, norm_of, transfer_weight
 from addnorm.convert.transfer.verified import unequal
-from addnorm.convert.weights.dtypes import name_of
+from addnorm.convert.weights.mapped import name_of
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.heads import TokenHeadConfig

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from addnorm.atomic import atomic_file, atomic_write, write_tensors
-from addnorm.convert.weights.dtypes import check_readable
+from addnorm.convert.weights.mapped import check_readable
 from addnorm.errors import InputError
 from addnorm.files import download_hint, read_json
 from addnorm.nn.linear import LowRank

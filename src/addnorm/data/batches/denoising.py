@@ -14,7 +14,7 @@ from addnorm.data.batches.segments import Segment, SegmentBatches, Segments, tok
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.ids.framing import around
-from addnorm.data.ids.padding import padded, with_valid
+from addnorm.data.ids.layout import padded, with_valid
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.sides import MASK, SENTINELS, mask_id_of, sentinel_ids_of
 from addnorm.data.tokenizing.tokenizers import Tokenizer

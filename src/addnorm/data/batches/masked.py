@@ -13,7 +13,7 @@ from addnorm.data.batches.segments import Segment, SegmentBatches, Segments, tok
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus, n_before
 from addnorm.data.ids.framing import around
-from addnorm.data.ids.padding import padded, with_valid
+from addnorm.data.ids.layout import padded, with_valid
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.sides import MASK, mask_id_of
 from addnorm.data.tokenizing.tokenizers import Tokenizer

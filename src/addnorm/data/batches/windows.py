@@ -22,7 +22,7 @@ from addnorm.data.batches.batch import (
 from addnorm.data.batches.shuffle import shuffled
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
-from addnorm.data.ids.padding import padded, tensors, with_valid
+from addnorm.data.ids.layout import padded, tensors, with_valid
 from addnorm.data.media import PROPERTIES
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.errors import InputError

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from jaxtyping import Shaped
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from addnorm.data.ids.compact import (
@@ -18,7 +18,6 @@ from addnorm.data.ids.compact import (
     shortened_pair,
     texts_of,
 )
-from addnorm.data.ids.padding import padded, tensors, with_valid
 from addnorm.data.tokenizing.pieces import Ids
 
 SOURCE = {"inputs": "source", "valid": "source_valid"}
@@ -243,3 +242,28 @@ class SeriesWindows(Layout):
     def have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
         """Return that every window has targets."""
         return [True] * len(examples)
+
+
+def tensors(rows: Sequence[list[int]]) -> list[Int[Tensor, " _"]]:
+    """Return each row of ids as a tensor."""
+    return [torch.tensor(row) for row in rows]
+
+
+def padded(rows: Sequence[Int[Tensor, " _"]], value: int, width: int) -> Int[Tensor, "batch seq"]:
+    """Return the rows as one tensor, filled up on the right with `value`."""
+    out = torch.full((len(rows), width), value)
+    for line, row in zip(out, rows, strict=True):
+        line[: len(row)] = row
+    return out
+
+
+def with_valid(
+    name: str, valid_name: str, rows: Sequence[Int[Tensor, " _"]], pad_id: int, width: int
+) -> dict[str, Tensor]:
+    """Return the rows as an argument of a model, and where some are padded, their mask."""
+    tokens = {name: padded(rows, pad_id, width)}
+    lengths = torch.tensor([len(row) for row in rows])
+    if bool((lengths == width).all()):
+        return tokens
+    valid: Bool[Tensor, "batch seq"] = torch.arange(width) < lengths[:, None]
+    return {**tokens, valid_name: valid}

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from addnorm.data.examples import Chat, Corpus, Example
 from addnorm.data.media import has_signals
-from addnorm.data.tokenizing.lower_case import lower_case
+from addnorm.data.tokenizing.word_splitting import lower_case
 
 
 def lowered(example: Example) -> Example:

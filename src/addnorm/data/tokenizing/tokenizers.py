@@ -24,8 +24,12 @@ from addnorm.data.tokenizing.codecs import (
     pieces_of,
     whole_words,
 )
-from addnorm.data.tokenizing.lower_case import lower_case
-from addnorm.data.tokenizing.word_splitting import WordSplitting, word_splitter, words_of
+from addnorm.data.tokenizing.word_splitting import (
+    WordSplitting,
+    lower_case,
+    word_splitter,
+    words_of,
+)
 from addnorm.errors import InputError
 from addnorm.files import read_file, read_json
 from addnorm.parts import FROM_FILE, Family, dump

@@ -1,4 +1,4 @@
-"""Where a text is split into words: at white space, or by the rules of Kim's classifier."""
+"""Splitting a text into words, at white space or by Kim's rules, and lower case."""
 
 import re
 from typing import Literal
@@ -34,3 +34,12 @@ def word_splitter(rules: WordSplitting) -> pre_tokenizers.PreTokenizer:
     if rules == "white_space":
         return pre_tokenizers.WhitespaceSplit()
     return pre_tokenizers.Split(Regex(KIM), behavior="removed", invert=True)
+
+
+def lower_case(text: str) -> str:
+    """Return a text in lower case, character by character, as tokenizers of other libraries do.
+
+    Python's `lower` depends on the context for one character, a capital sigma at the end of a word;
+    here it becomes the usual small sigma. A character may become two: `İ` is `i` and a dot above.
+    """
+    return text.replace("Σ", "σ").lower()

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from addnorm.convert.weights.dtypes import check_readable, name_of, one_dtype
+from addnorm.convert.weights.mapped import check_readable, name_of, one_dtype
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
