@@ -13,6 +13,7 @@ import pytest
 from addnorm.data.tokenizing.prompts import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.runs.run import Run
+from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.events import Event
 from addnorm.serve.engine.options import Options
 from addnorm.serve.messages import (
@@ -70,6 +71,7 @@ class Client:
 @contextmanager
 def opened(run: Path | str, texts: Path, **facts: Any) -> Iterator[tuple[Client, Any]]:
     ours, theirs = socket.socketpair()
+    ours.settimeout(60)
     thread = threading.Thread(target=Worker(theirs).serve)
     thread.start()
     client = Client(ours)
@@ -158,3 +160,23 @@ def test_a_translator_answers_token_by_token(run_of: RunOf, tmp_path: Path) -> N
         assert [event.tokens for event in events] == [answer.ids for answer in best]
         for event, answer in zip(events, best, strict=True):
             assert event.score == pytest.approx(answer.score, abs=1e-5)
+
+
+def test_after_too_little_memory_the_next_request_is_answered(
+    run_of: RunOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Engine.step
+    failures = ["[enforce fail] DefaultCPUAllocator: can't allocate memory", "", ""]
+
+    def failing(engine: Engine) -> list[Event]:
+        if message := failures.pop(0) if failures else "":
+            raise RuntimeError(message)
+        return step(engine)
+
+    monkeypatch.setattr(Engine, "step", failing)
+    with opened(run_of("language"), tmp_path) as (client, _):
+        client.send(Generate(name="a", prompt=(5, 6), limit=3))
+        error = client.next()
+        assert (error.name, error.kind) == ("a", "memory")
+        assert "--memory" in error.message
+        assert client.tokens(Generate(name="a", prompt=(5, 6), limit=3))

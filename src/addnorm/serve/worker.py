@@ -13,8 +13,6 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import torch
-
 from addnorm.data.conversation import PLAIN
 from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.codecs import CustomCodec
@@ -45,6 +43,7 @@ from addnorm.serve.messages import (
 from addnorm.serve.whole_inputs import outputs_for
 from addnorm.tasks.language import Language
 from addnorm.tasks.translation import SequenceToSequence
+from addnorm.training.interruptions import out_of_memory
 
 EVERY = 0.25
 """Seconds between two messages on how busy the engine is."""
@@ -130,7 +129,7 @@ class Worker:
                 raise InputError("this model does not write text token by token")
             limit = request.limit
             if limit is None:
-                limit = engine.default_limit(request.prompt, request.options)
+                limit = engine.default_limit(len(request.prompt), request.options)
             deadline = None if request.timeout is None else monotonic() + request.timeout
             engine.add(
                 Request(
@@ -181,8 +180,8 @@ class Worker:
                         self._ended(event.name)
             if self._jobs:
                 self._apply(self._jobs.popleft())
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            self._give_up(str(error))
+        except (RuntimeError, MemoryError) as error:
+            self._end_requests(_too_little_memory(error))
 
     def _apply(self, job: Apply) -> None:
         assert self._run is not None
@@ -191,15 +190,15 @@ class Worker:
             self._send(Result(name=job.name, outputs=tuple(outputs), n_tokens=n))
         except InputError as error:
             self._send(Error(name=job.name, message=str(error), kind="input"))
-        except (torch.OutOfMemoryError, MemoryError) as error:
-            self._send(Error(name=job.name, message=f"out of memory: {error}", kind="memory"))
+        except (RuntimeError, MemoryError) as error:
+            self._send(Error(name=job.name, message=_too_little_memory(error), kind="memory"))
 
-    def _give_up(self, why: str) -> None:
+    def _end_requests(self, why: str) -> None:
         """End the open requests after a step for which memory lacked; later ones may have it."""
         assert self._engine is not None
         for name in self._answers:
             self._engine.cancel(name)
-            self._send(Error(name=name, message=f"out of memory: {why}", kind="memory"))
+            self._send(Error(name=name, message=why, kind="memory"))
         self._answers.clear()
 
     def _tell_load(self, busy: bool) -> None:
@@ -208,6 +207,14 @@ class Worker:
             return
         self._told = monotonic()
         self._send(Load(stats=self._engine.stats()))
+
+
+def _too_little_memory(error: Exception) -> str:
+    """The message of an out-of-memory error, with what to change. Raises any other error."""
+    message = out_of_memory(error)
+    if message is None:
+        raise error
+    return f"{message}: send fewer or shorter texts at once, or start with less --memory or --chunk"
 
 
 def described(run: Run, engine: Engine | None, texts: Path) -> Ready:
