@@ -109,15 +109,15 @@ def of_onnx(folder: Path, run: Run) -> Write:
         onnxruntime.InferenceSession(folder / f"{name}_model.onnx")
         for name in ("encoder", "decoder")
     )
-    wanted = [one.name for one in decoder.get_inputs()]
+    wanted = [value.name for value in decoder.get_inputs()]
     empty = {
-        one.name: np.zeros((1, one.shape[1], 0, one.shape[3]), np.float32)
-        for one in decoder.get_inputs()
-        if one.name.startswith("past")
+        value.name: np.zeros((1, value.shape[1], 0, value.shape[3]), np.float32)
+        for value in decoder.get_inputs()
+        if value.name.startswith("past")
     }
 
     def run_of(graph: onnxruntime.InferenceSession, feed: dict[str, np.ndarray]) -> dict:
-        names = [one.name for one in graph.get_outputs()]
+        names = [value.name for value in graph.get_outputs()]
         return dict(zip(names, graph.run(names, feed), strict=True))
 
     def greedy(row: Ids) -> Ids:
@@ -182,13 +182,13 @@ def main() -> None:
             for name, write in writers.items():
                 if beams > 1 and name == "onnxruntime":
                     continue
-                found = write(sources, beams)
-                rows = [i for i, (a, b) in enumerate(zip(expected, found, strict=True)) if a != b]
+                results = write(sources, beams)
+                rows = [i for i, (a, b) in enumerate(zip(expected, results, strict=True)) if a != b]
                 figures[f"{name}, {'greedy' if beams == 1 else f'beam {beams}'}"] = {
                     "sentences": len(sources),
                     "different": len(rows),
                     "log_p, ours and theirs": [
-                        [log_p(run.model, run, sources[i], one[i]) for one in (expected, found)]
+                        [log_p(run.model, run, sources[i], ids[i]) for ids in (expected, results)]
                         for i in rows
                     ],
                 }

@@ -361,7 +361,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Run what is left of the sample; 1 where fewer than 95 in 100 are killed."""
+    """Run the rest of the sample; 1 where fewer than 95 in 100 are killed."""
     asked = arguments()
     chosen = sample(asked.sample, asked.changed)
     results: dict[str, dict[str, Any]] = {}

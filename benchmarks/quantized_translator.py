@@ -67,7 +67,7 @@ def theirs(folder: Path, run: Run) -> Translate:
     def translate(texts: Sequence[str], decoding: DecodingConfig) -> list[str]:
         beams = decoding.beams if isinstance(decoding, BeamConfig) else 1
         tokens = [source.encode(text, add_special_tokens=False).tokens for text in texts]
-        found: list[Any] = translator.translate_batch(
+        results: list[Any] = translator.translate_batch(
             tokens,
             beam_size=beams,
             length_penalty=1.0,
@@ -76,8 +76,8 @@ def theirs(folder: Path, run: Run) -> Translate:
         )
         decoder = TextDecoder(target)
         return [
-            decoder.write([target.inner.token_to_id(name) or 0 for name in one.hypotheses[0]])
-            for one in found
+            decoder.write([target.inner.token_to_id(name) or 0 for name in result.hypotheses[0]])
+            for result in results
         ]
 
     return translate
@@ -87,18 +87,18 @@ def models(folder: Path, data: str, out: Path) -> dict[str, tuple[Translate, int
     """Each way to translate, and the bytes of its weights."""
     plain = Run.open(folder, {"data.root": json.dumps(data)})
     examples = EvaluationData.of(plain, "valid")
-    found = {"float32": (ours(plain), (folder / "model.safetensors").stat().st_size)}
+    results = {"float32": (ours(plain), (folder / "model.safetensors").stat().st_size)}
     for i, (name, scheme) in enumerate(SCHEMES.items()):
         at = out / f"ours-{i}"
         batches = calibration_examples(examples, scheme)
-        model = quantize(copy.deepcopy(plain.model), scheme, [one.inputs for one in batches])
+        model = quantize(copy.deepcopy(plain.model), scheme, [batch.inputs for batch in batches])
         replace(plain, model=model, quantization=Quantization(scheme=scheme)).save(at)
-        found[name] = ours(Run.open(at)), (at / "model.safetensors").stat().st_size
+        results[name] = ours(Run.open(at)), (at / "model.safetensors").stat().st_size
     for name, made in (("float32", folder), ("int8", out / "ours-1")):
         at = out / f"ctranslate2-{name}"
         Run.open(made).export(at, to="ctranslate2")
-        found[f"CTranslate2 {name}"] = theirs(at, plain), (at / "model.bin").stat().st_size
-    return found
+        results[f"CTranslate2 {name}"] = theirs(at, plain), (at / "model.bin").stat().st_size
+    return results
 
 
 def measure(folder: Path, data: str, rounds: int) -> list[dict[str, float | str]]:

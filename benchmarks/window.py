@@ -49,7 +49,7 @@ class Layer:
         cache: SelfCache = self.attention.new_cache()
         x = torch.randn(1, 1, WIDTH, device=DEVICE)
         past = torch.randn(1, HEADS, length, WIDTH // HEADS, device=DEVICE)
-        cache.append(past, past)  # the first step forgets what is out of reach
+        cache.append(past, past)  # the first step forgets tokens out of reach
         for step in range(steps):
             ctx = Context.over(x, Causal(), past=length + step).restrict(self.attention.pattern)
             self.attention(x, ctx, cache)

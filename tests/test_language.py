@@ -99,12 +99,13 @@ def phrases(text: str) -> list[str]:
 
 
 def places_in_source() -> Iterator[tuple[Path, int, str]]:
-    """The phrases and names of the sources: file, line and word."""
-    for file in sorted((ROOT / "src" / "addnorm").rglob("*.py")):
+    """The phrases and names of sources, examples and benchmarks: file, line and word."""
+    rooms = (ROOT / "src" / "addnorm", ROOT / "examples", ROOT / "benchmarks")
+    for file in sorted(path for room in rooms for path in room.rglob("*.py")):
         tree = ast.parse(file.read_text("utf-8"))
         for line, text in [*texts(tree), *comments(file)]:
             yield from ((file, line, phrase) for phrase in phrases(text))
-        module = file.relative_to(ROOT / "src" / "addnorm").as_posix()
+        module = file.relative_to(ROOT).as_posix().removeprefix("src/addnorm/")
         yield from (
             (file, line, name) for line, name in names(tree) if (module, name) not in PUBLIC
         )

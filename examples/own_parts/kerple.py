@@ -42,7 +42,7 @@ class LogBiasConfig:
 
 
 def log_bias(config, weights, q, head):
-    """The definition: what is added to the scores of one head, pair by pair."""
+    """The definition: the bias of the scores of one head, pair by pair."""
     r1, r2 = (weights[name][head.number].exp() for name in ("raw_amplitude", "raw_rate"))
     place = torch.tensor(head.texts.place, dtype=torch.float64)
     return -r1 * torch.log(1 + r2 * (place[:, None] - place).abs())
