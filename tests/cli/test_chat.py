@@ -55,6 +55,7 @@ def test_an_interrupt_stops_the_answer_alone(
     assert closed == [True, True]
 
 
+@pytest.mark.long
 def test_a_server_is_talked_with(addnorm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving("fake?text=Gut und dir?", "other") as url:
         typed(monkeypatch, "Hallo\nWie geht es?\n")

@@ -9,6 +9,7 @@ from addnorm.serve.client import ChatClient
 HELLO = [{"role": "user", "content": "Hallo"}]
 
 
+@pytest.mark.long
 def test_pieces_of_an_answer() -> None:
     with serving("fake?delay=0.002&text=Gut und dir?", "other", key="sesame") as url:
         for address in (url, f"{url}/v1", f"{url}/v1/"):

@@ -3,7 +3,7 @@
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addnorm.serve.engine.events import Event, PromptScores
@@ -48,6 +48,7 @@ MESSAGES = st.one_of(
 )
 
 
+@settings(max_examples=30)
 @given(st.lists(MESSAGES, max_size=5), st.data())
 def test_messages_are_whole_however_their_bytes_are_cut(
     messages: list[object], data: st.DataObject

@@ -81,6 +81,7 @@ def test_a_dead_engine_ends_its_requests_and_is_restarted_once(tmp_path: Path) -
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_an_answer_that_is_not_read_is_cancelled(tmp_path: Path) -> None:
     async def run() -> None:
         engine = supervisor(tmp_path, "fake?delay=0.01")
@@ -96,6 +97,7 @@ def test_an_answer_that_is_not_read_is_cancelled(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_one_answer_is_cancelled_alone(tmp_path: Path) -> None:
     async def run() -> None:
         engine = supervisor(tmp_path, "fake?delay=0.01")
@@ -114,6 +116,7 @@ def test_one_answer_is_cancelled_alone(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.long
 def test_errors_of_the_engine(tmp_path: Path) -> None:
     async def run() -> None:
         engine = supervisor(tmp_path, max_queue=0)

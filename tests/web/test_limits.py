@@ -6,7 +6,7 @@ from time import perf_counter
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addnorm.web.errors import WebError
@@ -49,6 +49,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=30)
 @given(JSON, st.integers(1, 99))
 def test_json_passes_unchanged(value: Any, size: int) -> None:
     body = json.dumps(value).encode()

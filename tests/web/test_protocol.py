@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from uvicorn import Config, Server
 
-from addnorm.web.protocol import HEADERS, protocol
+from addnorm.web.protocol import HEADERS, LimitedProtocol
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -19,7 +19,7 @@ async def replies(*parts: bytes, seconds: float = 0.3, pause: float = 0.0) -> by
     """All that a server answers to these parts, until it closes the connection."""
     config = Config(
         app,
-        http=protocol(seconds),
+        http=type("Protocol", (LimitedProtocol,), {"seconds": seconds}),
         lifespan="off",
         log_level="critical",
         timeout_keep_alive=0.1,

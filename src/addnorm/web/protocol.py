@@ -67,8 +67,3 @@ class LimitedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
-
-
-def protocol(seconds: float = SECONDS) -> type[Any]:
-    """The protocol with another time for headers."""
-    return type("LimitedProtocol", (LimitedProtocol,), {"seconds": seconds})

@@ -25,7 +25,9 @@ def leave(url: str, path: str, body: str, after: float) -> None:
         time.sleep(after)
 
 
-@pytest.mark.parametrize("n", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n", [pytest.param(20, marks=pytest.mark.long), pytest.param(200, marks=pytest.mark.slow)]
+)
 def test_disconnects_free_what_was_computed(n: int) -> None:
     chances = random.Random(0)
     with serving("fake?delay=0.005") as url, httpx.Client(base_url=url) as client:

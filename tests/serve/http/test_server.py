@@ -18,6 +18,7 @@ def events(response: httpx.Response) -> Iterator[str]:
     return (line.removeprefix("data: ") for line in response.iter_lines() if line)
 
 
+@pytest.mark.long
 def test_open_answers_end_before_the_server_does() -> None:
     with (
         serving("fake?delay=0.02", grace=10.0) as url,
@@ -39,6 +40,7 @@ def test_open_answers_end_before_the_server_does() -> None:
         assert json.loads(last)["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.long
 def test_after_the_grace_answers_end_with_an_error() -> None:
     with serving("fake?delay=0.05", grace=0.2) as url, httpx.Client(base_url=url) as client:
         body = {"prompt": "a", "max_tokens": 200, "stream": True}
@@ -53,6 +55,7 @@ def test_after_the_grace_answers_end_with_an_error() -> None:
         assert time.monotonic() - start < 2
 
 
+@pytest.mark.long
 def test_a_queue_that_is_full_is_429_with_a_time() -> None:
     with serving("fake?delay=0.05", max_queue=2) as url, httpx.Client(base_url=url) as client:
         body = {"prompt": ["a", "b"], "max_tokens": 20}
@@ -69,6 +72,7 @@ def test_a_queue_that_is_full_is_429_with_a_time() -> None:
         thread.join()
 
 
+@pytest.mark.long
 def test_a_dead_engine_is_503_until_it_is_back() -> None:
     with serving("fake") as url, httpx.Client(base_url=url) as client:
         start = time.monotonic()
@@ -81,6 +85,7 @@ def test_a_dead_engine_is_503_until_it_is_back() -> None:
         assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
 
 
+@pytest.mark.long
 def test_a_request_has_a_deadline() -> None:
     with serving("fake?delay=0.3", timeout=0.1) as url, httpx.Client(base_url=url) as client:
         late = client.post("/v1/embeddings", json={"input": "a"})
@@ -95,6 +100,7 @@ def test_a_port_that_is_taken_is_an_error_before_anything_starts() -> None:
             pass
 
 
+@pytest.mark.long
 def test_two_runs_of_one_name_are_refused() -> None:
     with pytest.raises(InputError, match="two runs are named fake"), serving("fake", "fake"):
         pass

@@ -55,6 +55,7 @@ def test_idle_and_slow_clients_delay_nobody() -> None:
         assert client.get("/health").status_code == 200
 
 
+@pytest.mark.long
 def test_a_few_idle_and_slow_clients_are_served_around() -> None:
     with serving("fake") as url, httpx.Client(base_url=url, timeout=60) as client:
         with crowd(url, 30, 3):
