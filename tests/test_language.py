@@ -32,7 +32,7 @@ FORMER = {
     *("OTHER_NAMES", "Seen", "Attended", "watching", "tired", "dice", "twice", "damaged", "said"),
     *("saying_what_is_saved", "_taught", "_labelled", "_agreeing", "_own", "in_parts", "as_read"),
     *("apart_as_read", "words_as_read", "seal", "is_whole", "give_up", "mapped", "write_beside"),
-    "left_as_they_were",
+    *("left_as_they_were", "prompts_as_read", "pairs_as_read", "made_of", "says_spans"),
 }
 """Names of classes, functions and constants that have plainer ones now."""
 

@@ -144,7 +144,7 @@ EDITS = [
     # TOML
     ("language", "steps = 4", "steps =", "not valid TOML"),
     ("language", "[train]", "[train", "not valid TOML"),
-    ("language", 'kind = "char"', "kind = char", "not valid TOML: no value: text stands"),
+    ("language", 'kind = "char"', "kind = char", "not valid TOML: not a value: write text in"),
     ("language", "steps = 4", "steps = 4\nsteps = 5", "not valid TOML: this is given twice"),
     ("language", 'kind = "char"', 'kind = "char', "not valid TOML: a line ends within quotes"),
     ("language", "steps = 4", "steps = 4,", "not valid TOML"),

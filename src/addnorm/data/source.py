@@ -49,7 +49,7 @@ DataConfig = Annotated[
 
 
 def medium_of(data: object) -> Medium | None:
-    """What the examples of built-in data are made of; None if the data are custom, or none."""
+    """Return the medium of built-in data; None for custom data, or without data."""
     match data:
         case ImagesConfig() | ImageFilesConfig() | DatasetConfig(image=str()):
             return "images"

@@ -99,7 +99,8 @@ class DecoderConfig(TransformerConfig):
 
     kind: Literal["decoder"] = "decoder"
     head: DecoderHeadConfig = TokenHeadConfig()
-    """What turns hidden states into logits over the vocabulary; `hidden` leaves them as vectors."""
+    """The head, from hidden states to logits over the vocabulary; `hidden` leaves them as vectors.
+    """
     exits: tuple[int, ...] = ()
     """Layers, counted from one, that get a head of their own for early exits."""
 

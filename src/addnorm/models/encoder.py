@@ -97,7 +97,7 @@ class EncoderConfig(TransformerConfig):
 
     kind: Literal["encoder"] = "encoder"
     input: InputConfig = TokenInputConfig()
-    """What the encoder reads: tokens, images, audio or time series."""
+    """The input of the encoder: tokens, images, audio or time series."""
     n_layers: Annotated[NonNegativeInt, Field(le=MOST_LAYERS)] = 6
     """Blocks in the stack; with none the head reads the embedding."""
     head: HeadConfig = TokenHeadConfig()

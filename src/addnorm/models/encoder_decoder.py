@@ -145,11 +145,11 @@ class EncoderDecoderConfig(TransformerConfig):
 
     kind: Literal["encoder_decoder"] = "encoder_decoder"
     input: InputConfig = TokenInputConfig()
-    """What the encoder reads: tokens, images, audio or time series."""
+    """The input of the encoder: tokens, images, audio or time series."""
     n_decoder_layers: LayerCount | None = None
     """Blocks of the decoder; by default as many as the encoder has."""
     decoder_attention: MixerConfig | None = None
-    """What mixes the decoder's tokens; by default as in the encoder."""
+    """The mixer of the decoder's tokens; by default as in the encoder."""
     decoder_feedforward: AnyFeedForwardConfig | None = None
     """The decoder's layer that acts on each token alone; by default the encoder's."""
     share_embeddings: bool = True
@@ -163,7 +163,7 @@ class EncoderDecoderConfig(TransformerConfig):
     target_vocab_size: PositiveInt | None = None
     """Rows of the decoder's table; by default as many as its tokenizer has tokens."""
     head: AnyTokenHeadConfig = TokenHeadConfig()
-    """What turns the decoder's hidden states into logits over the vocabulary."""
+    """The head, from the decoder's hidden states to logits over the vocabulary."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -49,7 +49,7 @@ class LayerConfig:
     """
 
     attention: MixerConfig | None = None
-    """What mixes the tokens of this layer; by default as in the model."""
+    """The mixer of this layer's tokens; by default as in the model."""
     pattern: PatternConfig | None = None
     """The attention pattern of this layer; by default the model's."""
     position: LayerPositionConfig | None = None

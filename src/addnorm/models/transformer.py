@@ -89,7 +89,7 @@ class TransformerConfig:
     position: PositionConfig = SinusoidalConfig()
     """How the model knows the order of tokens."""
     attention: MixerConfig = AttentionConfig()
-    """What mixes the tokens: attention, or a recurrence or convolution in its place."""
+    """The mixer of tokens: attention, or a recurrence or convolution in its place."""
     cross_attention: AttentionConfig | None = None
     """The decoder's attention to the encoder; by default that of self-attention."""
     feedforward: AnyFeedForwardConfig = FeedForwardConfig()

@@ -66,7 +66,7 @@ class _InThread(threading.local):
 _here = _InThread()
 _provider: Callable[[], KernelChoices] | None = None
 _of_machine: dict[int, KernelChoices] = {}
-"""What the provider returned in this process, by the number of threads."""
+"""The provider's choices in this process, by the number of threads."""
 _newest = DEFAULTS
 """The last of these, for a compiler, which does not trace the number of threads."""
 _asking = threading.Lock()

@@ -43,7 +43,7 @@ IGNORED = -100
 """The target where nothing is to be predicted."""
 
 Problem = Literal["single_label", "multi_label", "regression"]
-"""What a text's outputs mean: logits of one class, of independent labels, or real values."""
+"""The meaning of a text's outputs: logits of one class, of independent labels, or real values."""
 
 
 HeadActivation = Activation | Literal["identity"]
@@ -146,7 +146,7 @@ class TokenHeadConfig:
     transform: TransformConfig | None = None
     """A layer before the logits, as in BERT; by default none."""
     scale: Literal["one", "sqrt"] = "one"
-    """What hidden states are multiplied by: one, or 1/√d_model as in T5."""
+    """The factor of hidden states: one, or 1/√d_model as in T5."""
     softcap: PositiveFloat | None = None
     """Keep logits within ± this by c·tanh(logit/c) (Gemma Team 2024, §2); by default unbounded."""
 
@@ -232,7 +232,7 @@ class ClassificationHeadConfig:
 
     kind: Literal["classification"] = "classification"
     problem: Problem = "single_label"
-    """What the outputs are: one class of several, several labels, or numbers (regression)."""
+    """The meaning of the outputs: one class of several, several labels, or numbers (regression)."""
     pooling: PoolingConfig = "mean"
     """How a text becomes one vector: the mean or maximum over tokens, the first token, the mean by
     learned weights (SeqPool, Hassani et al. 2021, §3.3), or `convolution`: what filters find.
@@ -244,7 +244,7 @@ class ClassificationHeadConfig:
 
     @property
     def task(self) -> str:
-        """What a model with this head is for."""
+        """The task of a model with this head."""
         return "classification" if self.problem == "single_label" else self.problem
 
     @classmethod

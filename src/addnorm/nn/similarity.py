@@ -108,7 +108,7 @@ class SimilarityHeadConfig:
 
     @property
     def task(self) -> str:
-        """What a model with this head is for."""
+        """The task of a model with this head."""
         return "classification" if self.problem == "single_label" else self.problem
 
     @classmethod

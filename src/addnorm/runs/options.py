@@ -152,7 +152,7 @@ class DistillOptions(TypedDict, total=False):
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class PruneOptions:
-    """What to remove from a run, and how to recover from it.
+    """The parts to remove from a run, and the recovery afterwards.
 
     Raises `InputError` for a number out of range.
     """
@@ -178,7 +178,7 @@ class PruneOptions:
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class QuantizeOptions:
-    """What a model is calibrated and measured on, and which layers are quantised.
+    """The data for calibration and measurement, and the layers to quantise.
 
     Raises `InputError` for a number out of range.
     """

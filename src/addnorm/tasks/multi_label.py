@@ -31,13 +31,13 @@ class MultiLabel(OfWholeInputs):
     examples = (MultiLabelled,)
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
-        """Whether the text has each label."""
+        """Return the input with a target for each label: whether the text has it."""
         has = torch.zeros(len(numbers), dtype=torch.bool)
         has[numbers_of(example.target_labels(), numbers)] = True
         return replace(read, values=has)
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
-        """From which probability on a text has a label."""
+        """Return the labels that a score counts, with the threshold of their probability."""
         above = "of a probability above 0.5"
         lines = {
             "exact": f"all labels, {above}",

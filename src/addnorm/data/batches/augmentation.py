@@ -54,7 +54,7 @@ class CropConfig(Augmentation):
     padding: PositiveInt = 4
     """The width of the frame, in pixels; mirrored, it is narrower than the image."""
     frame: Literal["black", "reflect"] = "black"
-    """What the frame shows: black, or the image mirrored at its edges."""
+    """The content of the frame: black, or the image mirrored at its edges."""
 
     def __call__(self, examples: Examples, rngs: Sequence[Random]) -> Examples:
         height, width = examples.images.shape[-2:]

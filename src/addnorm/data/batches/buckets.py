@@ -123,7 +123,7 @@ class TokensConfig:
     max_len: Annotated[int, Field(ge=2)] | None = None
     """The longest example in tokens, special ones included; by default any length."""
     longer: Longer = "leave_out"
-    """What happens to longer examples: they are left out, or shortened to `max_len`."""
+    """The treatment of longer examples: they are left out, or shortened to `max_len`."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
         """Build the loaders of a corpus of text.

@@ -33,7 +33,7 @@ DAMAGED = (
     OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError,
     struct.error,
 )  # fmt: skip
-"""What Pillow raises for a damaged file, found by changing bytes at random."""
+"""The errors that Pillow raises for damaged files, found by changing bytes at random."""
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's name for pictures of each number of channels."""
@@ -58,7 +58,9 @@ class ImageFilesConfig(LabelledFiles):
     image_size: tuple[PositiveInt, PositiveInt] | Literal["own"]
     """Height and width, in pixels, that every picture is brought to, or "own" for each its own."""
     size_multiple: PositiveInt = 1
-    """With `image_size = "own"`, what every side is cut to a multiple of, such as a patch's."""
+    """With `image_size = "own"`, the number of which every side is cut to a multiple, such as a
+    patch's.
+    """
     channels: Literal[1, 3] = 3
     """Values of a pixel: 3 for colours, 1 for grey."""
 

@@ -61,11 +61,11 @@ class LabelledFiles(ABC):
     root: Path | None = None
     """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
     train: str | tuple[str, ...]
-    """What to learn from: a folder of folders, a pattern or several, or a table."""
+    """The files to learn from: a folder of folders, a pattern or several, or a table."""
     valid: str | tuple[str, ...] | None = None
-    """What to validate on while training."""
+    """The files to validate on while training."""
     test: str | tuple[str, ...] | None = None
-    """What training never sees."""
+    """The files that training never sees."""
     label_pattern: Annotated[str | None, AfterValidator(with_one_group)] = None
     """A regular expression that finds the class, in its only group, in the name of a file without
     its suffix; by default the class is the name of the file's folder.

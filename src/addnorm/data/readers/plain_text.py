@@ -33,7 +33,7 @@ class TextConfig(Files):
     test_fraction: Probability = 0.0
     """The share of train, its last characters, that is held out for testing."""
     unit: Literal["file", "line", "paragraph"] = "file"
-    """What one document is: the whole file, a line, or a paragraph between empty lines."""
+    """The unit of a document: the whole file, a line, or a paragraph between empty lines."""
 
     def load(self) -> Corpus:
         """Read and check every file, and hold out the end of train if requested."""
@@ -167,7 +167,7 @@ class LinesConfig(RowFiles):
     test: Path | None = None
     """The file of labelled lines that training never sees."""
     separator: str = " "
-    """What stands between label and text."""
+    """The separator between label and text."""
     label_first: bool = True
     """Whether the label stands before the text, or after it."""
 

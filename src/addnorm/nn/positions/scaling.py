@@ -97,7 +97,7 @@ class YaRNScaling:
     truncate: bool = True
     """Whether the ends of γ's fall are rounded outwards to whole pairs, as in the authors' code."""
     attention_factor: PositiveFloat | None = None
-    """What cosines and sines are multiplied by; by default 0.1 ln(s) + 1."""
+    """The factor of cosines and sines; by default 0.1 ln(s) + 1."""
 
     def __post_init__(self) -> None:
         _ordered("beta_slow", self.beta_slow, "beta_fast", self.beta_fast)

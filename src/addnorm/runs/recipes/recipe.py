@@ -39,7 +39,7 @@ class Recipe:
     """
 
     data: DataConfig | None = None
-    """What to learn from, and what to validate and test on."""
+    """The data to learn from, and to validate and test on."""
     tokenizer: TokenizerConfig | None = None
     """How text becomes token ids; images have none, and with `train.start` it is that of the
     folder.
