@@ -29,6 +29,7 @@ SURFACE = {
         "--early-stopping", "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k",
         "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
         "--weights", "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
+        "--batch", "--out",
     },
     "forecast": {
         "--run", "--history", "--horizon", "--until", "--truth", "--out", "--plot", "--device",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from addnorm.cli.batch_file import answer_batch
 from addnorm.cli.lines import (
     STRICT,
     Files,
@@ -84,10 +85,26 @@ class PromptOptions:
         folder. A `.jsonl` or `.parquet` file holds conversations, as `data.kind = "chat"` reads
         them; an answer at their end is written again. A run that learnt from such data does so
         without being told.
+    batch
+        A file of requests as OpenAI's batches have them, a JSON object a line: `custom_id`,
+        `method`, `url` and `body`. Many are answered at once, as `addnorm serve` answers them, and
+        the answers are in the same order. Needs the extra `serve`.
+    out
+        The file for the answers to `--batch`; by default standard output. A file that has the first
+        answers already is continued.
     """
 
     prompt: str | None = None
     chat: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    batch: Annotated[Path | None, Parameter(show_default=False)] = None
+    out: Annotated[Path | None, Parameter(show_default=False)] = None
+
+    @property
+    def requests(self) -> Path | None:
+        """The file of requests to answer. Raises `InputError` for `--out` without one."""
+        if self.out is not None and self.batch is None:
+            raise InputError("--out is the file for the answers to --batch: give both")
+        return self.batch
 
     def checked(self, run: "Run") -> "Run":
         """Return the run. Raises `InputError` for `--chat` without a chat template."""
@@ -142,10 +159,12 @@ def generate(
         beams divided by the length penalty), and why it ended; with `--exit` its depth too, of a
         conversation all messages.
     """
-    if files:
-        check_files(files)
-        if asked.prompt is not None:
-            raise InputError("give either --prompt or files, and not both")
+    if (batch := asked.requests) is not None:
+        named = {"files": files, "--json": json_lines, **choices, **end}
+        _check_alone(asked, speed, [name for name, given in named.items() if given])
+        answer_batch(run, batch, asked.out, speed, speed.weights, imports)
+        return
+    _check_inputs(files, asked)
     import_named(imports)
     opened = asked.checked(speed.open(run, weights=speed.weights))
     decoding = opened.decoding(**choices)
@@ -178,6 +197,27 @@ def generate(
     for number, (text, best) in answers:
         _print(text, best, number, decoding, json_lines=json_lines, deep=early is not None)
     _report(early)
+
+
+def _check_inputs(files: Sequence[Path], asked: PromptOptions) -> None:
+    """Raise `InputError` for files that are not there, and for a prompt with them."""
+    if files:
+        check_files(files)
+        if asked.prompt is not None:
+            raise InputError("give either --prompt or files, and not both")
+
+
+def _check_alone(asked: PromptOptions, speed: Speed, others: Sequence[str]) -> None:
+    """Raise `InputError` for options given with `--batch`, whose lines have their own."""
+    given = {
+        "--prompt": asked.prompt is not None,
+        "--chat": asked.chat,
+        "--compile": speed.compile,
+        "--exit": speed.exit is not None,
+    }
+    wrong = [*others, *(option for option, there in given.items() if there)]
+    if wrong:
+        raise InputError(f"each line of --batch has its own options: leave out {', '.join(wrong)}")
 
 
 def _check_plain(run: Path, asked: PromptOptions, end: StopOptions, speed: Speed) -> None:
