@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -88,9 +89,11 @@ async def answer_file(
             next(numbered)
         supervisor = Supervisor(replace(opened, texts=folder, max_queue=QUEUE), worker)
         try:
-            async for answer in _answers(numbered, await _application(supervisor)):
-                counts.add(answer)
-                write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+            app = await _application(supervisor)
+            async with aclosing(_answers(numbered, app)) as answers:
+                async for answer in answers:
+                    counts.add(answer)
+                    write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
         finally:
             await supervisor.stop()
     return counts

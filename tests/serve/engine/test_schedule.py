@@ -1,7 +1,9 @@
 """The schedule: whatever arrives, every answer is that of a server with one request."""
 
+from collections.abc import Iterator
 from itertools import count
 from random import Random
+from time import perf_counter, process_time
 
 import pytest
 from hypothesis import given, settings
@@ -210,3 +212,73 @@ def test_many_requests_of_heavy_tails_are_answered_and_none_starves() -> None:
     waited += [now - started[s.request.name] for s in run(schedule, model)]
     assert len(waited) == 2_000
     assert pool.held == 0
+
+
+def arrivals(n: int) -> Iterator[Request]:
+    """Requests of which few are very long, each with a prompt of its own."""
+    random = Random(0)
+    for i in range(n):
+        length = min(2000, int(random.paretovariate(1.1) * 8))
+        limit = min(500, int(random.paretovariate(1.1) * 8))
+        yield request(f"r{i}", [i, *[7] * (length - 1)], limit)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_hundred_thousand_requests_are_scheduled_within_a_minute_and_none_starves() -> None:
+    """A queue that is always full; every request starts before the next few queues' worth."""
+    now = 0.0
+    schedule = Schedule(PagePool(4096, 16), Limits(chunk=512), lambda: now)
+    ahead, n_ended = arrivals(100_000), 0
+    waiting = next(ahead, None)
+    entered = dict[str, int]()
+    seconds = process_time()
+    while waiting is not None or schedule.running or schedule.n_waiting:
+        while waiting is not None and schedule.n_waiting < 256:
+            schedule.add(waiting)
+            entered[waiting.name] = n_ended
+            waiting = next(ahead, None)
+        now += 0.05
+        schedule.expire()
+        step = schedule.next_step()
+        schedule.finish(step)
+        for sequence in (*step.decode, *(() if step.chunk is None else step.chunk[:1])):
+            if not sequence.missing:
+                if not sequence.written:
+                    assert n_ended - entered[sequence.request.name] < 2048
+                sequence.tokens.append(5)
+                if sequence.is_full:
+                    schedule.end(sequence, "length")
+                    del entered[sequence.request.name]
+                    n_ended += 1
+    assert process_time() - seconds < 60
+    assert (n_ended, schedule.pool.held) == (100_000, 0)
+
+
+@pytest.mark.slow
+def test_a_step_of_256_sequences_is_scheduled_within_a_millisecond() -> None:
+    schedule = Schedule(PagePool(256 * 40, 16), Limits(chunk=1000))
+    for i in range(256):
+        schedule.add(request(f"r{i}", [i] * 200, 400))
+    for _ in range(300):
+        advance(schedule)
+    assert len(schedule.running) == 256
+    seconds = []
+    for _ in range(50):
+        start = perf_counter()
+        step = schedule.next_step()
+        schedule.finish(step)
+        seconds.append(perf_counter() - start)
+        assert len(step.decode) == 256
+        for sequence in step.decode:
+            sequence.tokens.append(5)
+    assert min(seconds) < 1e-3
+
+
+def advance(schedule: Schedule) -> None:
+    """One step, in which each sequence that has read its tokens writes one."""
+    step = schedule.next_step()
+    schedule.finish(step)
+    for sequence in (*step.decode, *(() if step.chunk is None else step.chunk[:1])):
+        if not sequence.missing:
+            sequence.tokens.append(5)

@@ -8,7 +8,7 @@ from torch import nn
 
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig
-from addnorm.models import DecoderConfig, EncoderDecoderConfig
+from addnorm.models import DecoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.positions import RotaryConfig
@@ -37,6 +37,12 @@ def run_of(config: DecoderConfig | EncoderDecoderConfig = TINY, seed: int = 0) -
     with torch.no_grad():
         for weight in model.parameters():
             nn.init.normal_(weight, std=0.4)
+    return run_around(model, config)
+
+
+def run_around(model: Model, config: ModelConfig) -> TrainedModel:
+    """A model with a tokenizer of 30 tokens."""
+    tokenizer = CharConfig().train(["abcdefghijklmnopqrstuvwxyz"])
     recipe = Recipe(model=config, train=TrainConfig(steps=1))
     return TrainedModel(None, recipe, Tokenizers(tokenizer, tokenizer), (), model)
 

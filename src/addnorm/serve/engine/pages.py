@@ -121,9 +121,13 @@ class PageTable:
 
         Raises `OutOfPages`, and then changes nothing, if too few pages are available.
         """
-        if self.needed(n_tokens) > self.pool.available:
+        needed = self.needed(n_tokens)
+        if needed > self.pool.available:
             raise OutOfPages
         copies: list[Copy] = []
+        if not needed:
+            self.length += n_tokens
+            return copies
         if n_tokens and self._last_is_shared:
             source = self.pages[-1]
             assert source is not None

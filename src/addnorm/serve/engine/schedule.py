@@ -87,6 +87,7 @@ class Schedule:
         self._queue: list[_Place] = []
         self._running: list[_Place] = []
         self._ends: deque[float] = deque(maxlen=64)
+        self._first_deadline = inf
 
     @property
     def n_waiting(self) -> int:
@@ -122,6 +123,8 @@ class Schedule:
         sequences[0].forks = sequences[1:]
         rank = self._clock() / self.limits.ageing - request.priority
         insort(self._queue, _Place(rank, next(self._numbers), sequences[0]))
+        if request.deadline is not None:
+            self._first_deadline = min(self._first_deadline, request.deadline)
         return sequences[0]
 
     def end(self, sequence: Sequence, reason: Ended) -> None:
@@ -165,6 +168,12 @@ class Schedule:
     def expire(self) -> list[Sequence]:
         """End all sequences of requests whose deadline has passed; return them."""
         now = self._clock()
+        if now < self._first_deadline:
+            return []
+        places = (*self._running, *self._queue)
+        deadlines = [place.sequence.request.deadline for place in places]
+        later = (each for each in deadlines if each is not None and each > now)
+        self._first_deadline = min(later, default=inf)
         return self._end_all(
             lambda request: request.deadline is not None and request.deadline <= now, "timeout"
         )
