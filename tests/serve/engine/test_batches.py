@@ -219,3 +219,8 @@ def test_requests_wait_while_the_rows_or_the_memory_are_taken() -> None:
     assert first == {"r4", "r3"}, "the highest priorities"
     assert engine.stats().running <= 2
     assert {name for name, _ in answered(engine)} >= {"r0", "r1", "r2"}
+
+
+@pytest.mark.parametrize(("name", "most"), [("recurrent", 256), ("encoder–decoder", 57)])
+def test_the_default_limit_is_that_of_generate(name: str, most: int) -> None:
+    assert Engine(run_of(MODELS[name])).default_limit(7, Options()) == most

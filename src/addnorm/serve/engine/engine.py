@@ -131,12 +131,12 @@ class Engine:
         check_rules(decoding.rules, self._vocab)
         return Search(decoding, ends, before, limit)
 
-    def default_limit(self, prompt: Ids, options: Options) -> int:
-        """The most new tokens after a prompt where a request names no limit, as in `generate`."""
+    def default_limit(self, n_prompt: int, options: Options) -> int:
+        """The most new tokens after `n_prompt` where a request names no limit, as in `generate`."""
         rules = decoding_of(self.run, options).rules
         if isinstance(self._model, DecoderModel):
-            return rules.limit(None, len(prompt), NEW_TOKENS)
-        return rules.limit(None, 1, len(prompt) + 50)
+            return rules.limit(None, n_prompt, NEW_TOKENS)
+        return rules.limit(None, 1, n_prompt + 50)
 
     def cancel(self, name: str, index: int | None = None) -> None:
         """End all answers of a request, or one of them; no event tells of it."""
