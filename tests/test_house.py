@@ -57,7 +57,6 @@ UNMIRRORED = {
     "data/ids/layout.py": "data/batches/test_buckets.py",
     "data/tokenizing/lowered_examples.py": "data/tokenizing/test_word_splitting.py",
     "runs/inference/predictions.py": "tasks/test_own_task.py",
-    "cli/predict.py": "tasks/test_own_task.py",
     "data/ids/answers.py": "data/readers/test_chat.py",
     "cli/fill.py": "runs/inference/test_masked_tokens.py",
     "lab/studies/options.py": "lab/studies/test_study.py",

@@ -45,6 +45,10 @@ FILES = {
         f'"summary": ["{n} models are good.", "Training {n} models"]}}\n'
         for n in range(20)
     ),
+    "questions.jsonl": '{"question": "Who?", "context": "Ada came late.", "answers": ["Ada"]}\n'
+    '{"question": "When?", "context": "Ada came late.", "answers": ["late"], "starts": [9]}\n'
+    '{"question": "Who left?", "context": "Ada came late.", "answers": []}\n' * 5,
+    "ask.jsonl": '{"question": "Who came?", "context": "Bob came late."}\n',
     "load.csv": "date,load,temperature\n"
     + "".join(
         f"{datetime(2023, 1, 1) + timedelta(hours=i)},{i % 24},{(7 * i) % 24}\n" for i in range(720)

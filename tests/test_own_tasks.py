@@ -83,11 +83,13 @@ def test_questions_are_answered_by_words_of_their_text(tmp_path: Path) -> None:
         words = random.choices(["ab", "cd", "ef"], k=4)
         words[random.randrange(4)] = "XY"
         rows.append({"question": "X?", "text": " ".join(words), "answer": "XY"})
-    lines = "\n".join(map(json.dumps, rows))
+    lost = {"question": "X?", "text": "ab cd", "answer": "ef"}  # left out and counted
+    lines = "\n".join(map(json.dumps, [*rows, lost]))
     (tmp_path / "rows.jsonl").write_text(lines, encoding="utf-8")
     asked = [{key: row[key] for key in ("question", "text")} for row in rows[:3]]
     (tmp_path / "ask.jsonl").write_text("\n".join(map(json.dumps, asked)), encoding="utf-8")
     done = tried(tmp_path, "spans", SPANS, ["predict", "run", "ask.jsonl"])
+    assert "1 left out: nothing to predict" in done
     assert '"exact": ' in done
     answers = [json.loads(line)["prediction"] for line in done.splitlines()[-3:]]
     for answer, row in zip(answers, asked, strict=True):

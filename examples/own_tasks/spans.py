@@ -38,9 +38,9 @@ class Spans(Task):
     def encode(self, examples: Any, tokenizers: Any, numbers: Any) -> Iterator[Encoded]:
         for i, example in enumerate(examples):
             words, answer = example.source_text().split(), example.answer.split()
-            ids, starts = tokenizers.source.encode_words(words)
-            first = next(k for k in range(len(words)) if words[k : k + len(answer)] == answer)
-            yield Encoded(i, ids, [starts[first], starts[first + len(answer) - 1]])
+            n, (ids, starts) = len(answer), tokenizers.source.encode_words(words)
+            firsts = (k for k in range(len(words)) if words[k : k + n] == answer)
+            yield Encoded(i, ids, next(([starts[k], starts[k + n - 1]] for k in firsts), []))
 
     def answers(self, head: nn.Module, logits: Tensor, batch: Any, valid: Any) -> dict[int, Any]:
         return dict(zip(batch.indices, logits.argmax(1).tolist(), strict=True))
@@ -52,10 +52,10 @@ class Spans(Task):
         return " ".join(words[first - 1 : last])
 
     def score(self, outputs: Any, split: Any, model: Any, n_written: int | None) -> Evaluation:
-        examples, answers = split.examples, outputs.answers.items()
-        texts = {i: self.result(x, examples[i], split.tokenizers, ()) for i, x in answers}
-        right = [text == examples[i].answer for i, text in texts.items()]
-        return Evaluation({"exact": sum(right) / len(right)}, texts)
+        rows, answers = split.examples, outputs.answers.items()
+        texts = {i: self.result(x, rows[i], split.tokenizers, ()) for i, x in answers}
+        exact = sum(text == rows[i].answer for i, text in texts.items()) / len(texts)
+        return Evaluation({"exact": exact}, texts)
 
 
 class SpanHead(TaggingHead):

@@ -1,15 +1,14 @@
 """The base class of examples: methods that give the inputs and targets of one."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields
-from functools import cache
 from reprlib import repr as short
-from typing import Any, ClassVar, TypeVar, get_type_hints
+from typing import Any, ClassVar, TypeVar
 
 import xxhash
 from jaxtyping import Shaped
 from torch import Tensor
 
+from addnorm.data.field_types import fields_of, is_needed, value_of, wrong_text
 from addnorm.data.media import Medium
 from addnorm.errors import InputError, choices
 from addnorm.parts import named
@@ -89,8 +88,13 @@ class Example:
     @classmethod
     def may_lack_targets(cls) -> bool:
         """Return whether examples to predict may lack targets: every target has a default."""
-        learnt = (field for field in _fields(cls) if field.name in cls.targets)
-        return bool(cls.targets) and not any(map(_is_needed, learnt))
+        learnt = (field for field in fields_of(cls) if field.name in cls.targets)
+        return bool(cls.targets) and not any(map(is_needed, learnt))
+
+    @classmethod
+    def inputs(cls) -> list[str]:
+        """Return the names of the fields that are not targets."""
+        return [field.name for field in fields_of(cls) if field.name not in cls.targets]
 
     @classmethod
     def to_predict(cls: type[E], inputs: Mapping[str, Any]) -> E:
@@ -98,32 +102,29 @@ class Example:
 
         Raises `InputError` as `of` does.
         """
-        return cls.of(inputs, "its inputs", [field.name for field in _inputs(cls)])
+        return cls.of(inputs, "its inputs", cls.inputs())
 
     @classmethod
     def of(cls: type[E], values: Mapping[str, Any], where: str, names: Sequence[str] = ()) -> E:
         """Return the example with these fields, of which only `names` may be given; by default all.
 
-        Lists become tuples. Raises `InputError` for a field that is missing, does not exist, or is
-        not text where it has to be.
+        The values are the cells of a table (see `value_of`); an empty one is a field that is not
+        given. Raises `InputError` for a field that is missing, does not exist, or is of another
+        type.
         """
-        fields = [field for field in _fields(cls) if not names or field.name in names]
+        fields = [field for field in fields_of(cls) if not names or field.name in names]
         valid = [field.name for field in fields]
         for name in values:
             if name not in valid:
                 raise InputError(f"{name} is not a field of {where}.{choices(name, valid)}")
-        missing = [field.name for field in fields if _is_needed(field) and field.name not in values]
+        read = {name: value_of(cls, name, value) for name, value in values.items()}
+        given = {name: value for name, value in read.items() if value is not None}
+        missing = [field.name for field in fields if is_needed(field) and field.name not in given]
         if missing:
             raise InputError(f"{' and '.join(missing)} missing: give {', '.join(valid)}")
-        given = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
         example = cls(**given)
         check_types(example, where)
         return example
-
-
-def _inputs(kind: type[Example]) -> list[Any]:
-    """Return the fields that are not targets."""
-    return [field for field in _fields(kind) if field.name not in kind.targets]
 
 
 def kind_named(name: str) -> type[Example]:
@@ -150,41 +151,12 @@ def _below(kind: type[Example]) -> Iterator[type[Example]]:
         yield from _below(below)
 
 
-@cache
-def _text_fields(kind: type[Example]) -> tuple[tuple[str, Any], ...]:
-    """Return the fields whose type is a text, an optional text or texts, with those types."""
-    hints = get_type_hints(kind)
-    return tuple(
-        (field.name, hints[field.name])
-        for field in _fields(kind)
-        if hints[field.name] in (str, str | None, tuple[str, ...])
-    )
-
-
-def _strings_of(example: Example) -> Iterator[object]:
-    """Yield every value of an example that must be text, classes and tags included."""
-    for name, hint in _text_fields(type(example)):
-        value = getattr(example, name)
-        if hint is str:
-            yield value
-        elif value is not None:
-            yield from (value,) if hint == str | None else value
-
-
-def _is_needed(dataclass_field: Any) -> bool:
-    """Whether a field has no default."""
-    return dataclass_field.default is dataclass_field.default_factory is MISSING
-
-
-def _fields(kind: type[Example]) -> tuple[Any, ...]:
-    return fields(kind)  # pyright: ignore[reportArgumentType]
-
-
 def check_types(example: Example, where: str) -> None:
     """Raise `InputError` for texts and labels that are not strings, and for other wrong values."""
-    for text in _strings_of(example):
-        if not isinstance(text, str):
-            raise InputError(f"{where}: expected text, not {short(text)}")
+    if wrong := wrong_text(example):
+        name, value = wrong
+        expected = "a list of texts" if isinstance(value, str) else "text"
+        raise InputError(f"{where}: {name}: expected {expected}, not {short(value)}")
     if problem := example.problem():
         raise InputError(f"{where}: {problem}")
 

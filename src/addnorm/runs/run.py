@@ -23,7 +23,7 @@ from addnorm.runs.inference.decoding import chosen_decoding
 from addnorm.runs.inference.forecast import forecast
 from addnorm.runs.inference.masked_tokens import check_fills, fill
 from addnorm.runs.inference.media import classify_files, embed_files, transcribe_files
-from addnorm.runs.inference.predictions import Row, predict_rows
+from addnorm.runs.inference.predictions import Row, predict_rows, rows_of
 from addnorm.runs.inference.results import (
     Classified,
     FileName,
@@ -379,6 +379,10 @@ class Run(TrainedModel):
             return predict_rows(self, cast(list[Row], texts), **options)
         rows = predict(self, listed(texts, pairs=True), **options)
         return rows[0] if isinstance(texts, str) else rows
+
+    def rows(self, file: FileName, encoding: str = "utf-8") -> Iterator[tuple[str, Row]]:
+        """The rows of a table for `predict`, with their places; see `addnorm predict`."""
+        return rows_of(self, path_of(file), encoding)
 
     @overload
     def tag(self, sentences: str, **options: Unpack[BatchOptions]) -> list[str]: ...

@@ -178,7 +178,7 @@ GOOD: tuple[Any, ...] = (
 @pytest.mark.parametrize(
     ("n", "field", "value", "message"),
     [
-        (0, "label", 1, "train example 2: expected text, not 1"),
+        (0, "label", 1, "train example 2: label: expected text, not 1"),
         (0, "label", ["x"], r"expected text, not \['x'\]"),
         (0, "text", 3, "expected text, not 3"),
         (1, "labels", (1,), "expected text, not 1"),

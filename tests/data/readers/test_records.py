@@ -34,14 +34,20 @@ def write(path: Path, *rows: object) -> Path:
     return path
 
 
-def test_every_field_is_a_column_and_a_missing_target_keeps_its_default(tmp_path: Path) -> None:
+def test_every_field_is_a_column_and_rows_without_a_target_are_counted(tmp_path: Path) -> None:
     file = write(
         tmp_path / "t.jsonl",
         {"word": "cat", "other": "hat", "shared": 2, "more": 1},
         {"word": "dog", "other": "cat"},
+        {"word": "dog", "other": "fog", "shared": None},
+        {"word": None, "other": "fog", "shared": 1},
     )
     corpus = RecordsConfig(example="Rhyme", train=file).load()
-    assert list(corpus.train) == [Rhyme("cat", "hat", 2), Rhyme("dog", "cat")]
+    assert list(corpus.train) == [Rhyme("cat", "hat", 2)]
+    assert corpus.reports["train"].left_out == {
+        "no shared": [f"{file}:2", f"{file}:3"],
+        "empty word": [f"{file}:4"],
+    }
     assert corpus.task == "rhyming"
     named = f"{__name__}:Rhyme"
     assert RecordsConfig(example=named, train=file).load().train == corpus.train
@@ -55,7 +61,7 @@ def test_columns_have_other_names_and_reach_into_nested_ones(tmp_path: Path) -> 
 
 def test_a_table_with_a_header_is_read_and_empty_lines_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "t.tsv"
-    file.write_text("word\tother\ncat\that\n\ndog\tfog\n", encoding="utf-8")
+    file.write_text("word\tother\tshared\ncat\that\t2\n\ndog\tfog\t2\n", encoding="utf-8")
     corpus = RecordsConfig(example="Rhyme", train=file).load()
     assert len(corpus.train) == 2
     assert corpus.reports["train"].left_out == {"empty line": [f"{file}:3"]}
@@ -68,7 +74,7 @@ def test_a_table_with_a_header_is_read_and_empty_lines_are_counted(tmp_path: Pat
         ("os:path", {}, {}, "data.example = 'os:path'"),
         ("Rhyme", {"wrod": "w"}, {}, r"data.columns.wrod: .* Did you mean 'word'"),
         ("Rhyme", {}, {"word": "cat"}, r"t.jsonl:1: other missing: give word, other, shared"),
-        ("Rhyme", {}, {"word": 1, "other": "a"}, r"t.jsonl:1: expected text, not 1"),
+        ("Rhyme", {}, {"word": 1, "other": "a"}, r"t.jsonl:1: word: expected text, not 1"),
         ("Rhyme", {"word": "w"}, {"other": "a"}, r"t.jsonl:1: no column 'w'"),
     ],
 )

@@ -1,15 +1,15 @@
 """Cells of tables: the class or the number in one."""
 
 import datetime
-import math
 from collections.abc import Iterable
 from decimal import Decimal
 from reprlib import repr as short
-from typing import Any
 
 import numpy as np
 
 from addnorm.data.conversation import check_text
+from addnorm.data.field_types import is_missing as is_missing
+from addnorm.data.field_types import plain as plain
 from addnorm.errors import InputError
 
 
@@ -49,19 +49,6 @@ TYPES: dict[type[str], str] = {
     FloatingPoint: "a floating-point number",
     DecimalNumber: "a decimal number",
 }
-
-
-def plain(cell: Any) -> object:
-    """Return a number or an array of numpy as Python's own, and any other cell unchanged."""
-    return cell.tolist() if isinstance(cell, np.generic | np.ndarray) else cell
-
-
-def is_missing(cell: object) -> bool:
-    """Whether a cell is empty: None, NaN or blank text."""
-    cell = plain(cell)
-    if isinstance(cell, float | Decimal) and math.isnan(cell):
-        return True
-    return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
 def class_in(cell: object, where: str) -> str:

@@ -1,13 +1,13 @@
 """Examples of any kind from tables whose columns are their fields."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import field, fields
+from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
 from addnorm.config import config
 from addnorm.data.example import Example, kind_named
-from addnorm.data.readers.cells import plain
+from addnorm.data.field_types import fields_of, is_missing, is_needed
 from addnorm.data.readers.plain_text import RowFiles
 from addnorm.data.readers.rows import Row
 from addnorm.data.readers.tables import Record, cell_of, records_of
@@ -45,7 +45,7 @@ class RecordsConfig(RowFiles):
     def rows(self) -> dict[str, Iterable[Row]]:
         """Return the rows of each given split."""
         kind = self.kind_of_example
-        names = [field.name for field in fields(kind)]  # pyright: ignore[reportArgumentType]
+        names = [field.name for field in fields_of(kind)]
         for name in self.columns:
             if name not in names:
                 raise InputError(
@@ -64,15 +64,25 @@ class RecordsConfig(RowFiles):
 
     def example_of(
         self, kind: type[Example], names: list[str], record: Record, where: str
-    ) -> Example:
-        """The example of a row. Raises `InputError` for what `Example.of` refuses."""
-        values = {
-            name: plain(cell_of(record, self.columns.get(name, name), where))
+    ) -> Example | str:
+        """The example of a row, or what it lacks: a needed field, or all that is learnt.
+
+        Raises `InputError` for what `Example.of` refuses.
+        """
+        cells = {
+            name: cell_of(record, self.columns.get(name, name), where)
             for name in names
             if name in self.columns or name in record
         }
+        needed = [field.name for field in fields_of(kind) if is_needed(field)]
+        empty = [name for name in needed if name in cells and is_missing(cells[name])]
+        if empty:
+            return f"empty {' and '.join(empty)}"
         try:
-            return kind.of(values, where)
+            example = kind.of(cells, where)
         except InputError as error:
             text = str(error)
             raise InputError(text if text.startswith(where) else f"{where}: {text}") from error
+        if kind.targets and all(is_missing(cells.get(name)) for name in kind.targets):
+            return f"no {' or '.join(kind.targets)}"
+        return example

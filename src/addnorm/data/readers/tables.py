@@ -312,10 +312,20 @@ def _jsonl(path: Path, text: str) -> Records:
         yield where, json_object(line, where) if line.strip() else None
 
 
+def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """The object of these keys. Raises `ValueError` for two alike, of which one would be lost."""
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        names = [name for name, _ in pairs]
+        double = next(name for i, name in enumerate(names) if name in names[:i])
+        raise ValueError(f"two values of {double!r} in one object")
+    return record
+
+
 def json_object(line: str, where: str) -> Record:
     """Parse a line of JSON as a record. Raises `InputError` for anything but an object."""
     try:
-        record = json.loads(line)
+        record = json.loads(line, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
     if not isinstance(record, dict):
@@ -336,7 +346,10 @@ def _parquet(path: Path) -> Records:
 
     try:
         table = parquet.read_table(path)
+        _header(table.column_names, path)
         records = cast(list[Record], table.to_pylist())
+    except InputError:
+        raise
     except (ValueError, OSError) as error:  # pyarrow's ArrowInvalid is a ValueError
         raise InputError(f"{path} is not readable as Parquet: {error}") from error
     return named_rows(records, described_features(table.schema.metadata), f"{path}, row")

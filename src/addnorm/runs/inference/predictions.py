@@ -2,15 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from addnorm.data import RecordsConfig
 from addnorm.data.batches.batch import Batch, inputs_of
 from addnorm.data.examples import Example
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.layout import Padding
+from addnorm.data.readers.tables import cell_of, records_of
+from addnorm.data.readers.text_files import find
 from addnorm.errors import InputError, TextError
 from addnorm.models.encoder import valid_outputs
 from addnorm.runs.inference.shortening import check_lengths, examples_as_shortened
@@ -25,19 +29,46 @@ Row = Mapping[str, Any]
 def predict_rows(
     run: TrainedModel, rows: Sequence[Row | Example], batch_size: int = 64, first: int = 0
 ) -> list[Any]:
-    """Return the result of the run's task for each row; `first` is the number of rows before these.
+    """The result of the run's task for each row; `first` is the number of rows before these.
 
-    Raises `InputError` for a task that another command answers for, and `TextError` for a row that
-    has other fields or is too long.
+    Raises `InputError` if the task has a command of its own for that, and `TextError` for a row of
+    other fields, or one that is too long.
     """
-    kind = next((kind for kind in run.task_value.examples if kind.may_lack_targets()), None)
-    if kind is None:
-        raise wrong_task(run, "does not predict for rows")
+    kind = _kind(run)
     examples = [
         row if isinstance(row, Example) else _example(kind, row, first + n)
         for n, row in enumerate(rows, 1)
     ]
     return [*predicted(run, examples, batch_size, first)]
+
+
+def _kind(run: TrainedModel) -> type[Example]:
+    """The kind of examples to predict for. Raises `InputError` if the task has none."""
+    kind = next((kind for kind in run.task_value.examples if kind.may_lack_targets()), None)
+    if kind is None:
+        raise wrong_task(run, "does not predict for rows")
+    return kind
+
+
+def rows_of(run: TrainedModel, file: Path, encoding: str = "utf-8") -> Iterator[tuple[str, Row]]:
+    """The rows of a table to predict for, with their places; columns of no input are ignored.
+
+    Columns have the names of the fields, or those of the run's own records. Raises `InputError` for
+    a damaged table.
+    """
+    data = run.recipe.data
+    names = data.columns if isinstance(data, RecordsConfig) else {}
+    columns = {name: names.get(name, name) for name in _kind(run).inputs()}
+    for where, record in records_of(find(file, Path()), encoding):
+        cells = {} if record is None else record
+        yield (
+            where,
+            {
+                name: cell_of(cells, column, where)
+                for name, column in columns.items()
+                if column in cells or column.partition(".")[0] in cells
+            },
+        )
 
 
 def _example(kind: type[Example], row: object, number: int) -> Example:
