@@ -90,7 +90,7 @@ SURFACE = {
     "bench": {"--rounds", "--out", "--list"},
     "serve": {
         "--host", "--port", "--timeout", "--api-key-file", "--memory", "--chunk", "--max-queue",
-        "--weights", "--device", "--dtype", "--import",
+        "--compile", "--weights", "--device", "--dtype", "--import",
     },
     "chat": {
         "--address", "--model", "--system", "--temperature", "--max-new-tokens", "--api-key-file",

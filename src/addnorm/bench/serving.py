@@ -21,6 +21,7 @@ from addnorm.models import DecoderModel
 from addnorm.processor import cores
 from addnorm.runs.opening import open_model
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.serve.engine.decoder import Kernels
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.sequence import Request
@@ -63,10 +64,16 @@ class ServingSizes:
         return sum(n for _, n in self.workload())
 
 
-def served(folder: Path, *, sizes: ServingSizes, precision: ServingPrecision) -> Run:
+def served(
+    folder: Path,
+    *,
+    sizes: ServingSizes,
+    precision: ServingPrecision,
+    kernels: Kernels = "in_place",
+) -> Run:
     """Return rounds in which the engine answers all requests, which arrive at once."""
     run, workload = _opened(folder, precision), sizes.workload()
-    engine = Engine(run, memory=MEMORY, page_size=PAGE)
+    engine = Engine(run, memory=MEMORY, page_size=PAGE, kernels=kernels)
     salts = iter(range(10**9))
 
     def answer_all() -> list[float]:
@@ -161,7 +168,8 @@ def benchmark() -> Benchmark:
     precisions: tuple[ServingPrecision, ...] = ("float32", "int8")
     peer = "transformers f32, continuous batching"
     ways: dict[str, Callable[..., Run]] = {
-        "ours": served,
+        "ours": partial(served, kernels="compiled"),
+        "ours, not compiled": served,
         "ours, one batch": in_batches,
         "ours, one batch, compiled": partial(in_batches, compile=True),
     }

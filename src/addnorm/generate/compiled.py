@@ -74,8 +74,8 @@ class CompiledContinuation(Continuation):
         self.several = several
         self.start([[0] * 3] * (2 if several else 1))
         *_, of_cache = inputs = self._inputs()
-        rows, valid = _axes(several), _axes(several, 1) if several else None
-        lengths = rows, _axes(True), valid, [_axes(several, 2)] * len(of_cache)
+        rows, valid = dynamic_axes(several), dynamic_axes(several, 1) if several else None
+        lengths = rows, dynamic_axes(True), valid, [dynamic_axes(several, 2)] * len(of_cache)
         self._graph = _graph(_DecoderStep(model), inputs, lengths)
 
     def _step(self) -> Logits:
@@ -138,9 +138,9 @@ class CompiledTranslation(Translation):
         self.start([[0] * 3] * (2 if several else 1))
         self.select(torch.arange(len(self._unread)).repeat_interleave(beams))
         inputs = self._inputs()
-        rows, valid = _axes(several), _axes(several, 1) if several else None
-        of_cache = [_axes(several, 2)] * len(inputs[-1])
-        branches = _axes(several, 2), _axes(several, 1)
+        rows, valid = dynamic_axes(several), dynamic_axes(several, 1) if several else None
+        of_cache = [dynamic_axes(several, 2)] * len(inputs[-1])
+        branches = dynamic_axes(several, 2), dynamic_axes(several, 1)
         lengths = rows, valid, of_cache, *branches, of_cache
         self._graph = _graph(_TranslationStep(model), inputs, lengths)
 
@@ -236,7 +236,7 @@ def _check_rows(n: int, several: bool) -> None:
         raise InputError(f"this model is compiled for one text at a time, not {n}: give several")
 
 
-def _axes(several: bool, *others: int) -> dict[int, Any] | None:
+def dynamic_axes(several: bool, *others: int) -> dict[int, Any] | None:
     """The dynamic axes of an input: the batch axis if `several`, and `others`."""
     axes = (0, *others) if several else others
     return dict.fromkeys(axes, torch.export.Dim.DYNAMIC) or None

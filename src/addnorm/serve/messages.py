@@ -43,6 +43,7 @@ class Open:
     memory: int
     chunk: int
     max_queue: int
+    compile: bool = False
     weights: Weights | None = None
     device: str = "auto"
     dtype: str | None = None

@@ -115,7 +115,11 @@ class Worker:
             self._run = run
             if isinstance(run.task_value, Language | SequenceToSequence):
                 self._engine = Engine(
-                    run, memory=opened.memory, chunk=opened.chunk, max_queue=opened.max_queue
+                    run,
+                    memory=opened.memory,
+                    chunk=opened.chunk,
+                    max_queue=opened.max_queue,
+                    kernels="compiled" if opened.compile else "in_place",
                 )
             self._send(described(run, self._engine, Path(opened.texts)))
         except (InputError, OSError) as error:

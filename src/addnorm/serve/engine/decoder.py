@@ -54,7 +54,7 @@ class PagedDecoder:
             logits = [self._decoded(step.decode)] if step.decode else []
             if step.chunk is not None:
                 logits.append(self._of_chunk(step.chunk, EVERY if every else LAST))
-        return torch.cat(logits)
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def _decoded(self, sequences: Items[Sequence]) -> Float[Tensor, "rows vocab"]:
         """The logits after one more token of each sequence."""

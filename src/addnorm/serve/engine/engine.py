@@ -18,6 +18,7 @@ from addnorm.nn.attention.multihead import MultiHead
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.batches import BatchLane, Search
 from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
+from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why_not_paged
@@ -39,9 +40,10 @@ class Engine:
     `cancel` ends answers. `memory` is for keys and values, in bytes; a step reads at most `chunk`
     tokens of a prompt, and has at most `rows` answers. Deadlines are in seconds of the `clock`.
 
-    Keys and values are in pages wherever they depend on earlier tokens alone; other models, and
-    beam search, are advanced in batches of requests that arrive together. Raises `InputError` for a
-    model that reads or writes no text, and for a memory without a page.
+    Keys and values are in pages where they depend on earlier tokens alone, and `kernels` says how a
+    step uses them (see `PagedDecoder`); other models, and beam search, are advanced in batches of
+    requests that arrive together. Raises `InputError` for a model that reads or writes no text, for
+    a memory without a page, and for a model that does not compile where that is asked for.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Engine:
         rows: int = 256,
         page_size: int = 16,
         clock: Callable[[], float] = monotonic,
+        kernels: Kernels = "in_place",
     ) -> None:
         self.run = run
         self._model = _writer(run)
@@ -64,7 +67,7 @@ class Engine:
             pages = memory - memory // FOR_BEAMS
             pool = _pool(pages, page_size, bytes_per_token(self._model))
             reach = replace(limits, reach=reach_of(self._model))
-            self._paged = PagedLane(self._model, pool, reach, clock)
+            self._paged = PagedLane(PagedDecoder(self._model, pool, kernels), reach, clock)
             memory //= FOR_BEAMS
         self._batches = BatchLane(
             self._next_token,

@@ -15,7 +15,6 @@ from addnorm.nn.positions.position import Position
 from addnorm.serve.engine.choosing import Chooser, Logits, choose, reported, token_scores
 from addnorm.serve.engine.decoder import PagedDecoder
 from addnorm.serve.engine.events import Best, Event, PromptScores
-from addnorm.serve.engine.pages import PagePool
 from addnorm.serve.engine.schedule import Limits, Schedule, Step
 from addnorm.serve.engine.sequence import Ended, Request, Sequence
 
@@ -80,12 +79,10 @@ class _Open:
 class PagedLane:
     """Requests to a decoder whose keys and values are in pages."""
 
-    def __init__(
-        self, model: DecoderModel, pool: PagePool, limits: Limits, clock: Callable[[], float]
-    ) -> None:
-        self.schedule = Schedule(pool, limits, clock)
+    def __init__(self, decoder: PagedDecoder, limits: Limits, clock: Callable[[], float]) -> None:
+        self.schedule = Schedule(decoder.pool, limits, clock)
         self.near_ties = 0
-        self._decoder = PagedDecoder(model, pool)
+        self._decoder = decoder
         self._open: dict[str, _Open] = {}
 
     def __contains__(self, name: str) -> bool:

@@ -5,10 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from addnorm.compiler import has_compiler, load_operators
-from addnorm.generate.compiled import prepare
-from addnorm.generate.graphs import compiled
+from addnorm.generate.compiled import dynamic_axes, prepare
+from addnorm.generate.graphs import Graph, compiled
 from addnorm.generate.next_token import device_of, evaluating
 from addnorm.models import DecoderModel
 from addnorm.models.step import LAST, DecoderState, decoder_step, pairs
@@ -70,25 +71,31 @@ def new_buffers(model: DecoderModel, n_slots: int) -> list[Tensor]:
 
 
 def compiled_step(step: PagedStep, buffers: Buffers) -> Callable[..., Tensor]:
-    """Compile the step for one new token of each of any number of texts, or load the graph."""
+    """Compile the step for one new token of each text, or load its graphs.
+
+    There is a graph for one text, where products are loops over the weights, and one for any number
+    of texts. Raises `InputError` as `CompiledContinuation` does.
+    """
     prepare("this model does not compile for serving", step.model)
-    rows = {0: torch.export.Dim.DYNAMIC}
-    texts = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
-    example = (
-        torch.zeros(2, 1, dtype=torch.long),
-        torch.zeros(2, 3, dtype=torch.long),
-        torch.ones(2, 3, dtype=torch.bool),
-        [torch.zeros_like(buffer) for buffer in buffers],
-    )
-    with evaluating(step), torch.no_grad():
-        graph = compiled(step, example, (rows, texts, texts, [rows] * len(buffers)))
+    graphs = [_graph(step, buffers, rows) for rows in (1, 2)]
 
     def run(tokens: Tensor, slots: Tensor, valid: Tensor, buffers: Buffers) -> Tensor:
-        if slots.shape[1] == 1:  # a graph has at least two columns, and two rows
-            slots, valid = slots.expand(-1, 2).contiguous(), nn.functional.pad(valid, (1, 0))
-        if len(tokens) > 1:
-            return graph(tokens, slots, valid, buffers)
-        repeated = [tensor.expand(2, -1).contiguous() for tensor in (tokens, slots, valid)]
-        return graph(*repeated, buffers)[:1]
+        if slots.shape[1] == 1:  # an axis of any length has at least two in a graph
+            slots, valid = slots.expand(-1, 2).contiguous(), F.pad(valid, (1, 0))
+        return graphs[len(tokens) > 1](tokens, slots, valid, buffers)
 
     return run
+
+
+def _graph(step: PagedStep, buffers: Buffers, rows: int) -> Graph:
+    """A graph for one text, or for any number of texts if `rows` is more than one."""
+    example = (
+        torch.zeros(rows, 1, dtype=torch.long),
+        torch.zeros(rows, 3, dtype=torch.long),
+        torch.ones(rows, 3, dtype=torch.bool),
+        [torch.zeros_like(buffer) for buffer in buffers],
+    )
+    texts = dynamic_axes(rows > 1, 1)
+    slots = [dynamic_axes(True)] * len(buffers)
+    with evaluating(step), torch.no_grad():
+        return compiled(step, example, (dynamic_axes(rows > 1), texts, texts, slots))
