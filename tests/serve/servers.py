@@ -28,12 +28,13 @@ def serving(
     *runs: str,
     worker: Sequence[str] = FAKE,
     port: int = 0,
+    memory: int = 2**26,
     max_queue: int = 256,
     **options: Any,
 ) -> Iterator[str]:
     """Serve runs, by default of the fake engine; yield the address."""
     opened = [
-        Open(run=run, memory=2**26, chunk=64, max_queue=max_queue, device="cpu") for run in runs
+        Open(run=run, memory=memory, chunk=64, max_queue=max_queue, device="cpu") for run in runs
     ]
     started: queue.Queue[tuple[int, DrainingServer] | BaseException] = queue.Queue()
 

@@ -100,6 +100,11 @@ def test_a_port_that_is_taken_is_an_error_before_anything_starts() -> None:
             pass
 
 
+def test_a_port_beyond_the_last_is_refused() -> None:
+    with pytest.raises(InputError, match="at most 65535"), serving("fake", port=99999):
+        pass
+
+
 @pytest.mark.long
 def test_two_runs_of_one_name_are_refused() -> None:
     with pytest.raises(InputError, match="two runs are named fake"), serving("fake", "fake"):

@@ -19,6 +19,7 @@ from addnorm.serve.messages import Open
 from addnorm.serve.supervisor import WORKER, Supervisor
 from addnorm.web.protocol import LimitedProtocol
 
+LAST_PORT = 2**16 - 1
 BACKLOG = 2048
 """Connections that wait to be accepted."""
 
@@ -126,6 +127,8 @@ async def serve(
 
 def _bound(host: str, port: int) -> socket.socket:
     """A socket at an address. Raises `InputError` where it cannot be had."""
+    if port > LAST_PORT:
+        raise InputError(f"`port = {port}`: must be at most {LAST_PORT}")
     try:
         [(family, kind, proto, _, address), *_] = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM
