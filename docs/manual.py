@@ -34,7 +34,7 @@ def write_all(folder: Path, app: App) -> None:
 PAGES = {
     "recipe_data": ("data", "tokenizer"),
     "recipe_model": ("model",),
-    "recipe_train": ("train", "eval"),
+    "recipe_train": ("train", "eval", "parallel"),
 }
 """The tables of a recipe on each page."""
 

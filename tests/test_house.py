@@ -92,6 +92,9 @@ UNMIRRORED = {
     "lab/claims/warmup.py": "lab/claims/test_claims.py",
     "lab/claims/word_order.py": "lab/claims/test_claims.py",
     "runs/inference/results.py": "runs/test_run.py",
+    "training/parallel/shard.py": "training/parallel/test_processes.py",
+    "training/parallel/tensors.py": "training/parallel/test_processes.py",
+    "training/parallel/world.py": "training/parallel/test_processes.py",
 }
 """Modules without a test module of their own, and the one through which they are tested."""
 

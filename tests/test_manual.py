@@ -75,7 +75,7 @@ def test_every_part_of_a_recipe_has_its_place_once(pages: dict[str, str]) -> Non
     headings = [line for page in pages.values() for line in page.splitlines() if line[:1] == "("]
     kinds = [kind_of(one) for one in CONFIGS if "kind" in hints_of(one)]
     for kind in kinds:
-        places = [one for one in headings if one.endswith(f"-{kind})=")]
+        places = [one for one in headings if re.fullmatch(rf"\(recipe-.+-{kind}\)=", one)]
         assert len(places) == kinds.count(kind), kind
     assert len(headings) == len({*headings})
 

@@ -45,6 +45,10 @@ class NonFiniteError(ArithmeticError):
     """A loss or gradient is not finite; the update was not applied."""
 
 
+class RankLostError(Exception):
+    """One of the processes that train together has ended; the message says which, and when."""
+
+
 class Interrupted(Exception):
     """Training was interrupted after `step`; everything up to `saved` is on disk."""
 

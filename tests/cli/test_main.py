@@ -18,7 +18,7 @@ Command = Callable[..., tuple[int, str, str]]
 
 SURFACE = {
     "demo": {"--to", "--out"},
-    "train": {"--recipe", "--out", "--resume", "--dry-run", "--import"},
+    "train": {"--recipe", "--out", "--resume", "--dry-run", "--import", "--processes"},
     "evaluate": {
         "--run", "--split", "--predictions", "--confusion", "--weights", "--exit", "--device",
         "--dtype",

@@ -15,6 +15,7 @@ from addnorm.training.expert_load import (
     mixtures_of,
     record_router_logits,
 )
+from addnorm.training.parallel.world import OneProcess
 
 VALID = torch.tensor([[True, True, True, False], [True, True, True, False]])
 
@@ -27,7 +28,7 @@ def logits(*chosen: int) -> Tensor:
 def load(capacity_factor: float | None = None) -> ExpertLoad:
     experts = [nn.Identity() for _ in range(3)]
     mixture = MixtureOfExperts(4, experts, top_k=1, capacity_factor=capacity_factor)
-    return ExpertLoad({"stack.0": mixture})
+    return ExpertLoad({"stack.0": mixture}, OneProcess())
 
 
 def test_the_load_ratio_is_the_largest_load_over_the_mean_without_padding() -> None:
@@ -59,7 +60,7 @@ def test_at_inference_nothing_is_dropped() -> None:
 
 
 def test_without_mixtures_or_real_tokens_there_are_no_figures() -> None:
-    assert ExpertLoad({}).figures() == {}
+    assert ExpertLoad({}, OneProcess()).figures() == {}
     counted = load(0.75)
     counted.count({"stack.0": logits(*[0] * 8)}, {"valid": torch.zeros_like(VALID)})
     assert counted.figures() == {}
@@ -106,7 +107,7 @@ def test_the_load_of_each_stack_has_its_own_mask(masked: bool) -> None:
     assert list(mixtures) == ["encoder.0", "decoder.0", "extra.0"]
     with record_router_logits(mixtures) as router_logits:
         model(**inputs)
-    loss = balance_loss(mixtures, router_logits, inputs | valid)
+    loss = balance_loss(mixtures, router_logits, inputs | valid, OneProcess())
     source = load_balance(model.encoder[0].router(inputs["source"]), 1, valid.get("source_valid"))
     target = load_balance(model.decoder[0].router(inputs["target"]), 2, valid.get("target_valid"))
     torch.testing.assert_close(loss, 0.5 * source + 0.01 * target)
@@ -125,12 +126,14 @@ def test_recording_ends_with_its_context() -> None:
 def test_a_model_of_one_stack_has_one_mask_where_it_fits() -> None:
     mixture = MixtureOfExperts(4, [nn.Linear(4, 4) for _ in range(3)], top_k=1, balance=1.0)
     logits, valid = torch.randn(2, 3, 3), torch.tensor([[True, False, True], [True, True, False]])
-    loss = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid})
+    loss = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid}, OneProcess())
     assert torch.equal(loss, load_balance(logits, 1, valid))
-    loss = balance_loss({"stack.0": mixture}, {"stack.0": logits}, {"valid": valid[:, :2]})
+    loss = balance_loss(
+        {"stack.0": mixture}, {"stack.0": logits}, {"valid": valid[:, :2]}, OneProcess()
+    )
     assert torch.equal(loss, load_balance(logits, 1))
 
 
 def test_without_mixtures_there_is_nothing_to_balance() -> None:
     assert mixtures_of(nn.Linear(2, 2)) == {}
-    assert balance_loss({}, {}, {}) == 0.0
+    assert balance_loss({}, {}, {}, OneProcess()) == 0.0

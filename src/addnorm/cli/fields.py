@@ -7,12 +7,13 @@ from pathlib import Path
 
 from addnorm.errors import InputError, choices, nearest
 
-TABLES = ("data", "tokenizer", "model", "train", "eval")
+TABLES = ("data", "tokenizer", "model", "train", "eval", "parallel")
 PARTS = ("data", "tokenizer")
 """Tables that are a single part, for which a bare word is allowed: `--tokenizer char`."""
 SETTINGS = {
     "train": ("addnorm.training.settings", "TrainConfig"),
     "eval": ("addnorm.tasks.eval_config", "EvalConfig"),
+    "parallel": ("addnorm.training.parallel.plan", "ParallelTrainingConfig"),
 }
 """The tables whose fields do not depend on a kind, and the classes that list them."""
 
@@ -69,7 +70,7 @@ def fields_given(words: Iterable[str]) -> dict[str, str]:
 
 
 def _check_setting(table: str, field: str) -> None:
-    """Raise `InputError` for a field that `[train]` or `[eval]` does not have."""
+    """Raise `InputError` for a field that `[train]`, `[eval]` or `[parallel]` does not have."""
     name = field.partition(".")[0]
     if table in SETTINGS and name not in (valid := settings_of(table)):
         problem = f"{table}.{name} is not a field.{choices(name, valid)}"
@@ -77,7 +78,7 @@ def _check_setting(table: str, field: str) -> None:
 
 
 def settings_of(table: str) -> list[str]:
-    """The fields of `[train]` or `[eval]`, read from the source: an import would take seconds."""
+    """The fields of one of these tables, read from the source: an import would take seconds."""
     module, name = SETTINGS[table]
     spec = find_spec(module)
     assert spec is not None

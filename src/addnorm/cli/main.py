@@ -20,6 +20,7 @@ from addnorm.errors import (
     InputError,
     Interrupted,
     NonFiniteError,
+    RankLostError,
     Shortened,
     choices,
 )
@@ -151,12 +152,16 @@ def main() -> None:
     sys.exit(status(sys.argv[1:]))
 
 
+ENDS: dict[type[Exception], int] = {RankLostError: 1, NonFiniteError: 3, Interrupted: 130}
+"""The exit statuses of training that ended early."""
+
+
 def status(words: Sequence[str]) -> int:
     """Run a command; return its exit status.
 
-    0 done, 1 a check found something wrong, 2 wrong input or a file that cannot be read or
-    written, 3 training met a number that is not finite, 130 stopped by Ctrl-C. A fault of
-    AddNorm's own keeps its traceback.
+    0 done, 1 a check found something wrong or one of several processes ended, 2 wrong input or a
+    file that cannot be read or written, 3 training met a number that is not finite, 130 stopped by
+    Ctrl-C. A fault of AddNorm's own keeps its traceback.
     """
     try:
         if not words or words[0] in ("help", "--help", "-h"):
@@ -174,10 +179,8 @@ def status(words: Sequence[str]) -> int:
         return failed("; ".join([text, *getattr(error, "__notes__", ())]), 2)
     except OSError as error:
         return failed(f"{_place(error)}{error.strerror or error}", 2)
-    except NonFiniteError as error:
-        return failed(error, 3)
-    except Interrupted as error:
-        return failed(error, 130)
+    except (RankLostError, NonFiniteError, Interrupted) as error:
+        return failed(error, ENDS[type(error)])
     except KeyboardInterrupt:
         return 130
 

@@ -1,13 +1,15 @@
 """`addnorm train`: train a recipe in a run folder."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
+from addnorm.cli.main import at_least
 from addnorm.cli.where import Imports, import_named
-from addnorm.errors import InputError, Interrupted, nearest
+from addnorm.errors import InputError, Interrupted, RankLostError, nearest
 from addnorm.files import check_recipe_file
 
 if TYPE_CHECKING:
@@ -23,7 +25,8 @@ def train(
     resume: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     imports: Imports = (),
-) -> None:
+    processes: Annotated[int | None, Parameter(validator=at_least(1))] = None,
+) -> int:
     """Train a model as a recipe says.
 
     Any field of the recipe can be given here, after the recipe: `--train.lr 3e-4`,
@@ -34,22 +37,46 @@ def train(
     Parameters
     ----------
     recipe
-        The TOML file with the tables data, tokenizer, model, train and eval; with `--resume`, a run
-        folder is enough.
+        The TOML file with the tables data, tokenizer, model, train, eval and parallel; with
+        `--resume`, a run folder is enough.
     overrides
         Fields to replace, as `--table.field value`.
     out
         The run folder; by default `runs/` and the recipe's name.
     resume
         Resume from the newest checkpoint in the run folder: `addnorm train --resume runs/my`. These
-        may change then: steps, epochs, how often it validates and saves, patience, device.
+        may change then: steps, epochs, how often it validates and saves, patience, device, and over
+        how many processes it is split.
     dry_run
         Only print the model, its parameters, tokens a step, memory at the peak and the time to
         expect. The largest batches are counted first without memory for them, and a warning says
         if they do not fit; otherwise a few steps are made. No run is written.
+    processes
+        Start so many processes on this machine, which split the work as `[parallel]` in the recipe
+        says: `addnorm train my.toml --processes 2 --parallel.data 2`. `torchrun --nproc-per-node 2
+        -m addnorm train my.toml` does the same, and connects several machines.
     """
     fields = fields_given(overrides)
     import_named(imports)
+    named = recipe_named(recipe, resume=resume)
+    from addnorm.cli.terminal import console
+    from addnorm.training.parallel.plan import check_processes, launched
+
+    parsed, folder = recipe_and_folder(named, fields, out, resume=resume)
+    if dry_run:
+        show_expectations(parsed, console)
+        return 0
+    here = launched()
+    check_processes(parsed.parallel, max(here.processes, processes or 1))
+    if processes is not None and processes > here.processes:
+        options = [*(["--resume"] if resume else []), *([] if out is None else ["--out", str(out)])]
+        options += [word for name in imports for word in ("--import", name)]
+        return in_processes(processes, [str(named), *overrides, *options], folder, parsed)
+    return trained(parsed, folder, here.rank, resume=resume)
+
+
+def recipe_named(recipe: Path | None, *, resume: bool) -> Path:
+    """The recipe, or the run to resume. Raises `InputError` without one, or for another file."""
     if recipe is None:
         raise InputError(
             "train needs a recipe, a TOML file that names data, tokenizer, model and training: "
@@ -60,30 +87,65 @@ def train(
         siblings = [folder.name for folder in recipe.parent.glob("*") if folder.is_dir()]
         raise InputError(f"{recipe}: no such run folder.{nearest(recipe.name, siblings)}")
     check_recipe_file(recipe)
-    from addnorm.cli.terminal import console
-    from addnorm.runs.files.resuming import resume_command, resumed_recipe
+    return recipe
+
+
+def recipe_and_folder(
+    recipe: Path, fields: dict[str, str], out: Path | None, *, resume: bool
+) -> "tuple[Recipe, Path]":
+    """The recipe of a file, or of the run to resume, and the run folder."""
+    from addnorm.runs.files.resuming import resumed_recipe
     from addnorm.runs.recipes.recipe import read_recipe
+
+    if not recipe.is_dir():
+        return read_recipe(recipe, fields, import_parts=True), out or Path("runs") / recipe.stem
+    if not resume:
+        raise InputError(f"{recipe}: a folder: resume its run with `--resume {recipe}`")
+    if out not in (None, recipe):
+        raise InputError(f"--out {out}: a run is resumed where it is, in {recipe}")
+    return resumed_recipe(recipe, fields), recipe
+
+
+def trained(recipe: "Recipe", folder: Path, rank: int, *, resume: bool) -> int:
+    """Train in this process; return the exit status."""
+    from addnorm.cli.terminal import console
+    from addnorm.runs.files.resuming import resume_command
     from addnorm.runs.train.train_run import train_run
     from addnorm.training.interruptions import ExhaustedError
 
-    if recipe.is_dir():
-        if not resume:
-            raise InputError(f"{recipe}: a folder: resume its run with `--resume {recipe}`")
-        if out not in (None, recipe):
-            raise InputError(f"--out {out}: a run is resumed where it is, in {recipe}")
-        parsed, folder = resumed_recipe(recipe, fields), recipe
-    else:
-        parsed = read_recipe(recipe, fields, import_parts=True)
-        folder = out or Path("runs") / recipe.stem
-    if dry_run:
-        show_expectations(parsed, console)
-        return
+    if rank:
+        from rich.console import Console
+
+        from addnorm.runs.files.rank_log import RankLog, speak_into
+
+        speak_into(RankLog(folder, rank))
+        console = Console(stderr=True, highlight=False)
+        console.out(f"rank {rank} is process {os.getpid()}")
     try:
-        train_run(parsed, folder, resume=resume, console=console)
-    except (Interrupted, ExhaustedError) as stopped:
-        stopped.add_note(f"resume with `{resume_command(folder, parsed)}`")
+        train_run(recipe, folder, resume=resume, console=console)
+    except (Interrupted, ExhaustedError, RankLostError) as stopped:
+        stopped.add_note(f"resume with `{resume_command(folder, recipe)}`")
         raise
     console.out(f"Trained. Next: addnorm info {folder}")
+    return 0
+
+
+def in_processes(processes: int, words: list[str], folder: Path, recipe: "Recipe") -> int:
+    """Train in so many processes of this machine; return the exit status."""
+    from addnorm.cli.main import failed
+    from addnorm.runs.files.resuming import resume_command
+    from addnorm.training.journal import read_journal
+    from addnorm.training.parallel.launch import started
+
+    ended = started(["train", *words], processes)
+    if ended.number:
+        lines = read_journal(folder / "metrics.jsonl").lines
+        last = int(lines[-1]["step"]) if lines else 0
+        resume = f"resume with `{resume_command(folder, recipe)}`"
+        return failed(f"{ended} after step {last}; {resume}", ended.status)
+    if ended.status and ended.rank:
+        return failed(f"{ended}: see {folder}/ranks/{ended.rank}.log", ended.status)
+    return ended.status
 
 
 def show_expectations(recipe: "Recipe", console: "Console") -> None:

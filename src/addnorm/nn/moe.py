@@ -4,7 +4,7 @@ The union of all feed-forward layers is at the end of this file, since an expert
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal, cast
 
 import torch
@@ -259,18 +259,23 @@ def expert_load(
 
 
 def load_balance(
-    logits: RouterLogits, top_k: int, valid: Bool[Tensor, "*tokens"] | None = None
+    logits: RouterLogits,
+    top_k: int,
+    valid: Bool[Tensor, "*tokens"] | None = None,
+    total: Callable[[Tensor, int], tuple[Tensor, int]] = lambda choices, n: (choices, n),
 ) -> Float[Tensor, ""]:
     """`n_experts Σ_e f_e P_e`: one if the load is balanced, at most `n_experts / top_k`.
 
     Fedus et al. 2022, eq. 4–6: `f_e` is the fraction of choices that went to expert e, `P_e` its
     mean probability, both over the real tokens. Only `P` has a gradient. Zero if there is no real
-    token.
+    token. With more tokens elsewhere, `total` maps the choices of each expert and the number of
+    tokens to those of all: the result is then the summand of these tokens.
     """
     real = logits.reshape(-1, logits.shape[-1]) if valid is None else logits[valid]
     probabilities = _probabilities(real)
     n_tokens, n_experts = probabilities.shape
     choices = probabilities.topk(top_k).indices.flatten().bincount(minlength=n_experts)
+    choices, n_tokens = total(choices, n_tokens)
     scale = n_experts / (max(n_tokens, 1) ** 2 * top_k)
     return scale * (choices * probabilities.sum(0)).sum()
 

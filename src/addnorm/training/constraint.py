@@ -11,6 +11,7 @@ from torch import nn
 
 from addnorm.config import config
 from addnorm.errors import InputError
+from addnorm.training.parallel.tensors import local
 
 CLASSES = "head.proj.weight"
 """The last matrix of a classifier."""
@@ -62,7 +63,7 @@ class MaxNorm:
     def apply(self) -> None:
         """Scale down, in place, the rows that are too long."""
         for weight in self.weights:
-            weight.renorm_(2, 0, self.bound)
+            local(weight).renorm_(2, 0, self.bound)
 
 
 def weights_named(model: nn.Module, pattern: str) -> list[nn.Parameter]:

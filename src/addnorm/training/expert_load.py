@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from addnorm.nn.moe import MixtureOfExperts, expert_load, load_balance, route, within_capacity
+from addnorm.training.parallel.world import World
 
 Mixtures = Mapping[str, MixtureOfExperts]
 """The mixtures of experts in a model, by module name."""
@@ -42,13 +43,21 @@ def record_router_logits(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
 
 
 def balance_loss(
-    mixtures: Mixtures, router_logits: Mapping[str, Tensor], inputs: Mapping[str, Tensor]
+    mixtures: Mixtures,
+    router_logits: Mapping[str, Tensor],
+    inputs: Mapping[str, Tensor],
+    world: World,
 ) -> Tensor | float:
-    """`Σ balance · load_balance` over the recorded mixtures, excluding padding; per token."""
+    """`Σ balance · load_balance` over the recorded mixtures, excluding padding; per token.
+
+    Of several processes, it is this one's share of the loss over the tokens of all.
+    """
     return sum(
         (
             mixtures[name].balance
-            * load_balance(logits, mixtures[name].top_k, real_tokens(name, logits, inputs))
+            * load_balance(
+                logits, mixtures[name].top_k, real_tokens(name, logits, inputs), world.total_load
+            )
             for name, logits in router_logits.items()
             if mixtures[name].balance
         ),
@@ -68,11 +77,12 @@ class ExpertLoad:
     """Counts the tokens of every expert, without padding, over the micro-batches of a step.
 
     Counting takes no part in the gradient, and only `figures` waits for the device; `latest` holds
-    what it last returned.
+    what it last returned. The figures are of the tokens of all processes.
     """
 
-    def __init__(self, mixtures: Mixtures) -> None:
+    def __init__(self, mixtures: Mixtures, world: World) -> None:
         self.mixtures = mixtures
+        self.world = world
         self.latest: dict[str, float] = {}
         self._counts: dict[str, Tensor] = {}
         self._within_capacity: dict[str, Tensor] = {}
@@ -83,7 +93,7 @@ class ExpertLoad:
         for name, logits in router_logits.items():
             mixture, valid = self.mixtures[name], real_tokens(name, logits, inputs)
             _, chosen = route(logits.detach(), mixture.top_k)
-            counts = expert_load(chosen, logits.shape[-1], valid)
+            counts = self.world.counted(expert_load(chosen, logits.shape[-1], valid))
             self._counts[name] = self._counts.get(name, 0) + counts
             if (capacity := mixture.capacity(chosen)) is not None:
                 within = within_capacity(chosen, capacity)
@@ -97,7 +107,8 @@ class ExpertLoad:
         an even load. `dropped`, only with a capacity, is the share of choices for which an expert
         had no place, over all mixtures that have a capacity.
         """
-        counts = {name: n.tolist() for name, n in self._counts.items() if n.sum()}
+        totals = {name: self.world.total(n) for name, n in self._counts.items()}
+        counts = {name: n.tolist() for name, n in totals.items() if n.sum()}
         figures = dict[str, float]()
         if counts:
             figures["load_ratio"] = max(max(n) * len(n) / sum(n) for n in counts.values())

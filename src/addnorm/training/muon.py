@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from addnorm.nn.linear import multiplies_natively
+from addnorm.training.parallel.tensors import by_matrix
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The quintic's `a, b, c`, steepest at zero: five iterations map 0.001 near 1."""
@@ -22,9 +23,10 @@ class Muon(torch.optim.Optimizer):
     `B ← μB + (1 - μ)G`, `U = μB + (1 - μ)G` (Nesterov), and
     `W ← (1 - lr·λ)W - lr·√max(1, rows / columns)·orthogonal(U)`.
 
-    The rule and the saved state are those of `torch.optim.Muon`. Two things differ: matrices of one
-    shape are iterated together, and where a processor has no products of bfloat16 the iterations
-    are in float32, since emulated ones take a hundred times as long there.
+    The rule and the saved state are those of `torch.optim.Muon`. Three things differ: matrices of
+    one shape are iterated together; processes that hold a part of each matrix iterate some of the
+    matrices each; and where a processor has no products of bfloat16 the iterations are in float32,
+    since emulated ones take a hundred times as long there.
 
     Raises `ValueError` for a parameter that is not a matrix.
     """
@@ -62,7 +64,7 @@ class Muon(torch.optim.Optimizer):
         rows, columns = updates.shape[-2:]
         rate = group["lr"] * max(1, rows / columns) ** 0.5
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-        directions = orthogonal(updates).to(updates.dtype).unbind()
+        directions = by_matrix(orthogonal, updates).to(updates.dtype).unbind()
         torch._foreach_add_(weights, directions, alpha=-rate)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
     def _momentum(self, weight: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from addnorm.nn.blocks import Stack
 from addnorm.parts import Family, kind_of
 from addnorm.quantize.torchao_import import torchao_for
 from addnorm.training.muon import Muon
+from addnorm.training.parallel.tensors import is_part, like, whole
 
 Betas = tuple[Probability, Probability]
 
@@ -250,19 +251,22 @@ STATE_8BIT = ("codes", "scale", "signed:bool")
 """The parts of an 8-bit state in a checkpoint; its sign determines the table of its values."""
 
 
-def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+def optimizer_tensors(
+    optimizers: list[torch.optim.Optimizer], gathered: Callable[[Tensor], Tensor] = whole
+) -> dict[str, Tensor]:
     """The state of every optimiser as tensors named `optimiser.parameter.entry`.
 
     Numbers become tensors whose names end in their type, and an 8-bit state becomes its codes, its
-    scales and its sign. Raises `InputError` for an entry of any other type.
+    scales and its sign. `gathered` makes one tensor of the shards of several processes. Raises
+    `InputError` for an entry of any other type.
     """
     tensors: dict[str, Tensor] = {}
     for i, optimizer in enumerate(optimizers):
         for parameter, state in optimizer.state_dict()["state"].items():
             for entry, value in state.items():
                 name, kind = f"{i}.{parameter}.{entry}", type(value).__name__
-                if type(value) in (Tensor, nn.Parameter):
-                    tensors[name] = value
+                if type(value) in (Tensor, nn.Parameter) or is_part(value):
+                    tensors[name] = gathered(value)
                 elif kind == "OptimState8bit":
                     parts = (value.codes, value.scale, torch.tensor(value.signed))
                     pairs = zip(STATE_8BIT, parts, strict=True)
@@ -280,10 +284,14 @@ def optimizer_tensors(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tens
 def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
     """Restore a state from `optimizer_tensors`; hyperparameters keep their current values."""
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
+    parameters = [[p for g in o.param_groups for p in g["params"]] for o in optimizers]
     for name, tensor in _with_8bit_states(tensors).items():
         i, parameter, entry = name.split(".", 2)
         entry, _, kind = entry.partition(":")
         value = NUMBERS[kind][0](tensor.item()) if kind else tensor
+        learned = parameters[int(i)][int(parameter)]
+        if isinstance(value, Tensor) and value.shape == learned.shape:
+            value = like(value, learned)
         states[int(i)].setdefault(int(parameter), {})[entry] = value
     for optimizer, state in zip(optimizers, states, strict=True):
         groups = optimizer.state_dict()["param_groups"]

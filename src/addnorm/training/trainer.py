@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from addnorm import compiler
 from addnorm.data.batches.buckets import Batch
-from addnorm.errors import InputError, Interrupted, NonFiniteError
+from addnorm.errors import InputError, Interrupted, NonFiniteError, RankLostError
 from addnorm.memory import keep_freed_pages
 from addnorm.models.weights import copy_into, weights_of
 from addnorm.nn.choices import choices
@@ -44,11 +44,12 @@ from addnorm.training.interruptions import (
     out_of_memory,
     patiently,
     stop_requests,
-    to_standard_error,
 )
 from addnorm.training.journal import Journal
 from addnorm.training.objective import Objective
 from addnorm.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
+from addnorm.training.parallel.tensors import spread, whole
+from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, loss_scaler, resolve_device
 from addnorm.training.schedule import checked_factor
 from addnorm.training.settings import TrainConfig
@@ -111,7 +112,8 @@ class Trainer:
 
     `folder` gets `metrics.jsonl`, `checkpoints/` and, with validation, `best.safetensors`. With a
     `teacher`, the model learns the teacher's outputs and, if `config` has a `distillation`, the
-    labels as well. `say` receives messages that the user should see immediately.
+    labels as well. `world` is the processes that train together, by default this one alone; where
+    they split the weights, `model` has them again when `fit` ends.
     """
 
     def __init__(
@@ -124,7 +126,7 @@ class Trainer:
         validation: Validation | None = None,
         listener: Listener | None = None,
         teacher: nn.Module | None = None,
-        say: Callable[[str], None] = to_standard_error,
+        world: World | None = None,
     ) -> None:
         if validation is None and (config.select == "best" or config.patience is not None):
             raise InputError("train.select = 'best' and train.patience need validation data")
@@ -143,12 +145,14 @@ class Trainer:
         self.device = resolve_device(config.device)
         if self.device.type == "cpu" and choices().keep_pages:
             keep_freed_pages()
-        self.model = model.to(self.device)
+        self.world = world or OneProcess()
+        self.whole = model.to(self.device)
+        self.model = model = self.world.place(self.whole)
         self.batches = batches
         self.folder = folder
         self.validation = validation
         self.listener = listener
-        self.say = say
+        self.say = self.world.say
         self.saved_step = 0
         self.optimizers = build_optimizers(config.optimizer, model, config.lr)
         self.constrain = constraint_on(model, config.constraint)
@@ -161,9 +165,9 @@ class Trainer:
             config, model, batches.batches(0), teacher, chunked_logits=chunked
         )
         self.mixtures = mixtures_of(model)
-        self.load = ExpertLoad(self.mixtures)
+        self.load = ExpertLoad(self.mixtures, self.world)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)
-        self.journal = Journal(folder, tensorboard=config.tensorboard)
+        self.journal = Journal(folder, tensorboard=config.tensorboard and self.world.leads)
         self.state = TrainState()
         self.learnt = False
         """Whether a batch had a target so far."""
@@ -187,12 +191,13 @@ class Trainer:
         is full, stating what has been saved.
         """
         blocks = checkpointed_activations(self.model, self.config.activation_checkpointing)
-        with stop_requests(self.stopping) as stop, self.reporting_saved_step(), blocks:
+        masks = self.world.masks(self.model, copies=2 if self.config.r_drop else 1)
+        with stop_requests(self.stopping) as stop, self.reporting_saved_step(), blocks, masks:
             while not (self.finished() or self.paused(until)):
                 self.update(self.next_group())
                 self.check_learnt()
                 self.validate_if_due()
-                stopping = bool(stop)  # read once: a signal after `save` waits for the next step
+                stopping = self.world.any(bool(stop))  # read once: a later signal waits for a step
                 ending = stopping or self.finished() or self.paused(until)
                 if ending or self.due(self.config.save_every):
                     self.save()
@@ -200,6 +205,7 @@ class Trainer:
                     raise Interrupted(self.state.step)
         if self.finished():
             self.take_final_weights()
+        self.world.restore(self.whole, self.model)
 
     def check_learnt(self) -> None:
         """Raise `InputError` if an epoch, or all of training, had nothing to predict."""
@@ -224,6 +230,11 @@ class Trainer:
         except KeyboardInterrupt as error:
             raise Interrupted(self.state.step, saved=self.saved_step) from error
         except (InputError, MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and (lost := self.world.lost(error)) is not None:
+                raise RankLostError(
+                    f"{lost} ended during step {self.state.step + 1}; saved is everything up to "
+                    f"step {self.saved_step}"
+                ) from error
             exhausted = error if isinstance(error, ExhaustedError) else None
             if what := out_of_memory(error):
                 smaller = "Smaller batches (train.batching) with train.accumulate take less"
@@ -239,9 +250,11 @@ class Trainer:
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
         self.learnt |= n_tokens > 0
-        losses = [self.backward(batch.to(self.device), n_tokens) for batch in group]
-        loss = sum(torch.stack(losses).tolist())  # waits for the device only once
-        norm = self.clip(loss)
+        losses = [self.backward(batch, n_tokens) for batch in group]
+        self.world.sum_gradients(self.model)
+        own = torch.stack(losses)
+        loss = sum(self.world.total(own).tolist())  # waits for the device only once
+        norm = self.clip(loss, own)
         self.set_rates(self.state.step + 1)
         for optimizer in self.optimizers:
             self.scaler.step(optimizer)
@@ -257,14 +270,18 @@ class Trainer:
         """Accumulate the gradient of a micro-batch; return its share of the loss per token.
 
         The loss includes the load-balancing loss of mixtures of experts, computed per micro-batch
-        and weighted by its tokens.
+        and weighted by its tokens. Of several processes each takes some rows of the batch, and its
+        share of the loss.
         """
         recorded = record_router_logits(self.mixtures)
-        shown = batch.doubled() if self.config.r_drop else batch
+        own = self.world.share(batch).to(self.device)
+        shown = own.doubled() if self.config.r_drop else own
         with autocast(self.config.precision, self.device), recorded as router_logits:
             loss = self.loss_of(shown.inputs, shown.targets, shown.soft_targets)
-            loss = loss + batch.n_tokens * balance_loss(self.mixtures, router_logits, shown.inputs)
-            loss = loss / max(n_tokens, 1)
+            loss = loss + batch.n_tokens * balance_loss(
+                self.mixtures, router_logits, shown.inputs, self.world
+            )
+            loss = self.world.counted(loss) / max(n_tokens, 1)
         self.load.count(router_logits, shown.inputs)
         self.scaler.scale(loss).backward()
         return loss.detach()
@@ -273,30 +290,34 @@ class Trainer:
         """The loss of one micro-batch, summed over its targets."""
         return self.objective(self.model, inputs, targets, soft)
 
-    def clip(self, loss: float) -> float:
-        """Clip the gradient's global norm. Raises `NonFiniteError` if it is not finite."""
+    def clip(self, loss: float, own: Tensor) -> float:
+        """Clip the gradient's global norm. Raises `NonFiniteError` if it is not finite.
+
+        `own` is this process's share of the loss.
+        """
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = self.world.norm([p.grad for p in parameters if p.grad is not None])
         # With float16 infinite gradients are normal while the loss scale adapts; `step` skips them.
         if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(norm)):
-            raise NonFiniteError(self.describe_non_finite(loss))
+            raise NonFiniteError(self.describe_non_finite(loss, own))
         if self.config.clip is not None:
             nn.utils.clip_grads_with_norm_(parameters, self.config.clip, norm)
         return norm.item()
 
-    def describe_non_finite(self, loss: float) -> str:
-        learned = [(n, p.grad) for n, p in self.model.named_parameters() if p.grad is not None]
-        largest = {name: grad.abs().max().item() for name, grad in learned}
+    def describe_non_finite(self, loss: float, own: Tensor) -> str:
+        learned = self.world.own_gradients(self.model)
+        largest = {name: whole(grad.abs().max()).item() for name, grad in learned.items()}
         bad = next((name for name, size in largest.items() if not math.isfinite(size)), None)
-        if bad is None and math.isfinite(loss):
+        if bad is None and bool(own.isfinite().all()):
             top = max(largest, key=largest.__getitem__)
             what = f"the norm of the gradient overflows, the largest being that of {top}"
         else:
             what = f"the first gradient that is not finite is that of {bad or 'no parameter'}"
+        where = self.world.where(what, own_loss=own, sound=bad is None)
         return (
-            f"step {self.state.step + 1}: the loss is {loss} and {what}. "
+            f"step {self.state.step + 1}: the loss is {loss} and {where}. "
             f"The update was not made, and the checkpoints in {self.folder / 'checkpoints'} are "
             "untouched. A lower train.lr, a longer warm-up or train.clip may help."
         )
@@ -356,7 +377,11 @@ class Trainer:
     ) -> None:
         """Write a line to the training log."""
         step = self.state.step
-        patiently(lambda: self.journal.write(step, figures, measured_with), "the journal", self.say)
+
+        def write() -> None:
+            self.journal.write(step, figures, measured_with)
+
+        self.world.lead(lambda: patiently(write, "the journal", self.say), None)
 
     # Validation.
 
@@ -367,7 +392,7 @@ class Trainer:
         self.model.eval()
         state = random_state(self.device)  # validation must not affect the random state of training
         with swapped(self.model, None if self.average is None else self.average.weights):
-            scores = self.validation.score(self.model)
+            scores = self.scores(self.validation)
             self.note_best(scores[self.validation.metric])
         restore_random_state(state, self.device)
         lines = {name: line for name in scores if (line := self.validation.measured_with(name))}
@@ -376,6 +401,11 @@ class Trainer:
             load = {f"train_{name}": value for name, value in self.load.latest.items()}
             self.listener.validated(self.state.step, scores | load)
 
+    def scores(self, validation: Validation) -> dict[str, float]:
+        """The scores of the present weights, measured once."""
+        with self.world.whole(self.whole, self.model):
+            return self.world.scores(lambda: validation.score(self.whole))
+
     def note_best(self, value: float) -> None:
         """Save the current weights if this is the best validation so far."""
         assert self.validation is not None
@@ -383,21 +413,35 @@ class Trainer:
         if state.best is None or math.isnan(state.best) or sign * value > sign * state.best:
             state.best, state.best_step = value, state.step
             state.validations_since_best = 0
-            best_file, weights = self.folder / "best.safetensors", weights_of(self.model)
-            patiently(lambda: save_weights(best_file, weights), "the best weights", self.say)
+            with self.world.whole(self.whole, self.model):
+                self.world.lead(self.save_best, None)
         else:
             state.validations_since_best += 1
+
+    def save_best(self) -> None:
+        """Write the present weights as the best."""
+        best_file, weights = self.folder / "best.safetensors", weights_of(self.whole)
+        patiently(lambda: save_weights(best_file, weights), "the best weights", self.say)
 
     # Saving and resuming.
 
     def save(self) -> None:
         """Write a checkpoint from which `resume` continues bit-exactly."""
+        with self.world.whole(self.whole, self.model):
+            tensors = {
+                "model": weights_of(self.whole),
+                "optimizer": optimizer_tensors(self.optimizers, self.world.gathered),
+                "random": random_state(self.device),
+            }
+            if self.average is not None:
+                average = self.average.weights.items()
+                tensors["average"] = {name: self.world.gathered(w) for name, w in average}
+            self.world.lead(lambda: self.write_checkpoint(tensors), None)
+        self.saved_step = self.state.step
+
+    def write_checkpoint(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Write whole tensors and the state of training, and remove the oldest checkpoint."""
         self.state.journal_bytes = patiently(self.journal.flush, "the journal", self.say)
-        tensors = {
-            "model": weights_of(self.model),
-            "optimizer": optimizer_tensors(self.optimizers),
-            "random": random_state(self.device),
-        }
         facts: Json = {
             "standing": asdict(self.state),
             "scaler": self.scaler.state_dict(),
@@ -406,13 +450,11 @@ class Trainer:
         if self.validation is not None:
             facts["best_by"] = self.validation.measure
         if self.average is not None:
-            tensors["average"] = self.average.weights
             facts["average_updates"] = self.average.updates
         folder, step = self.folder / "checkpoints", self.state.step
         saved = patiently(
             lambda: save_checkpoint(folder, step, tensors, facts), f"step {step}", self.say
         )
-        self.saved_step = step
         keep_latest(saved, max(self.config.keep, self.config.average))
 
     def resume(self, before: TrainConfig | None = None) -> list[str]:
@@ -426,20 +468,21 @@ class Trainer:
         if newest is None and problems:
             raise InputError(f"no checkpoint is whole: {'; '.join(problems)}")
         if newest is None:
-            self.journal.cut(0)
+            self.cut_journal(0)
             return problems
         self.learnt = True  # a checkpoint does not record whether it was
         tensors, facts = load_checkpoint(newest)
-        copy_into(self.model, tensors["model"])
+        copy_into(self.model, spread(tensors["model"], self.model))
         restore_optimizers(self.optimizers, tensors["optimizer"])
         restore_random_state(tensors["random"], self.device)
         self.scaler.load_state_dict(facts["scaler"])
         if self.average is not None:
-            self.average.weights = {k: v.to(self.device) for k, v in tensors["average"].items()}
+            average = {k: v.to(self.device) for k, v in tensors["average"].items()}
+            self.average.weights = spread(average, self.model)
             self.average.updates = facts["average_updates"]
         self.state, self._stream = TrainState(**facts["standing"]), None
         self.saved_step = self.state.step
-        self.journal.cut(self.state.journal_bytes)
+        self.cut_journal(self.state.journal_bytes)
         outdated = "schedule_steps" not in facts
         self.report_rates(
             self.steps_of(before or self.config)[1] if outdated else facts["schedule_steps"]
@@ -448,6 +491,10 @@ class Trainer:
         if outdated:
             self.save()
         return problems
+
+    def cut_journal(self, length: int) -> None:
+        """Truncate the training log to a length in bytes."""
+        self.world.lead(lambda: self.journal.cut(length), None)
 
     def report_rates(self, of: int) -> None:
         """Report the next learning rate, if the schedule ran over another number of steps."""
@@ -480,8 +527,8 @@ class Trainer:
             return
         self.model.eval()
         random = random_state(self.device)
-        with swapped(self.model, load_weights(file)):
-            state.best = validation.score(self.model)[validation.metric]
+        with swapped(self.model, spread(load_weights(file), self.model)):
+            state.best = self.scores(validation)[validation.metric]
         restore_random_state(random, self.device)
         now = f"{validation.metric} of them is {state.best:.4g}"
         self.say(f"{message}: {now}, and patience counts from here on")
@@ -489,6 +536,7 @@ class Trainer:
     def take_final_weights(self) -> None:
         """Load the final weights: the last, the best, the moving average or a mean."""
         config, final = self.config, None
+        self.world.wait()  # for the files that the leading process has written
         if config.average:
             newest = checkpoints_in(self.folder / "checkpoints")[-config.average :]
             final = mean(load_checkpoint(path)[0]["model"] for path in newest)
@@ -497,4 +545,4 @@ class Trainer:
         elif self.average is not None:
             final = self.average.weights
         if final is not None:
-            copy_into(self.model, final)
+            copy_into(self.model, spread(final, self.model))

@@ -49,6 +49,7 @@ from addnorm.runs.recipes.recipe import (
 from addnorm.runs.recipes.starting_model import sized, tree_of
 from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.of_model import has_labels, task_of_head, writes_text
+from addnorm.training.parallel.plan import ParallelTrainingConfig
 
 QUANTIZATION, SCALING, VARIABLES = "quantization.json", "scaling.json", "variables.json"
 BASE, TEACHER = "base.json", "teacher.json"
@@ -141,6 +142,8 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
     except PydanticSerializationError as error:
         problem = str(error).rpartition("ValueError: ")[2]
         raise InputError(f"{folder}: the recipe cannot be saved: {problem}") from error
+    if recipe.parallel == ParallelTrainingConfig():
+        del facts["recipe"]["parallel"]
     if imports := imports_of(recipe):
         facts["imports"] = imports
     atomic_write(folder / "config.json", json.dumps(facts, indent=1, ensure_ascii=False))

@@ -24,6 +24,7 @@ MAY_CHANGE = (
     "train.device",
     "train.tensorboard",
     "eval",
+    "parallel",
 )
 """The settings that may change when a run is resumed; all others define the run."""
 
@@ -55,7 +56,9 @@ def resumed_recipe(folder: Path, overrides: Mapping[str, str]) -> Recipe:
 def resume_command(folder: Path, recipe: Recipe) -> str:
     """The command that resumes a run."""
     imports = [f"--import {shlex.quote(name)}" for name in imports_of(recipe).values()]
-    return " ".join(["addnorm train --resume", shlex.quote(str(folder)), *imports])
+    n = recipe.parallel.processes
+    processes = [f"--processes {n}"] if n > 1 else []
+    return " ".join(["addnorm train --resume", shlex.quote(str(folder)), *imports, *processes])
 
 
 def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:

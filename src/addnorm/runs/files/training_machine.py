@@ -46,15 +46,19 @@ TRAINED_ON = TypeAdapter(TrainedOn)
 
 
 @contextmanager
-def kernels_of(folder: Path, console: Console) -> Generator[None]:
+def kernels_of(folder: Path, console: Console, *, begins: bool = True) -> Generator[None]:
     """Use the kernels that the run in `folder` began with; a new run begins with this machine's.
+
+    With `begins` false another process has begun or resumed it just now, and nothing is written.
 
     A run is new if it has no checkpoint to resume from. What has changed since it was trained last
     is printed on the `console`: on another processor, or with another version of torch, a resumed
     run is equal to an uninterrupted one up to rounding only.
     Raises `InputError` for a damaged file.
     """
-    if checkpoints_in(folder / "checkpoints"):
+    if not begins:
+        began = read_json(folder / FILE, TRAINED_ON, most=2**24)
+    elif checkpoints_in(folder / "checkpoints"):
         began = _resumed(folder, console)
     else:
         began = TrainedOn(machine=this_machine(), kernels=choices())

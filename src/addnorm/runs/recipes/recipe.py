@@ -23,16 +23,18 @@ from addnorm.runs.recipes.chat_template import chat_template
 from addnorm.runs.recipes.consistency import Location, check_input, check_training
 from addnorm.runs.recipes.custom_parts import check_imports, import_named
 from addnorm.runs.recipes.error_messages import chooses, classes_in, explain, hints_of, written_path
+from addnorm.runs.recipes.parallel_plan import check_parallel
 from addnorm.runs.recipes.starting_model import MODEL, merged, model_tree
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.of_model import task_of_training
 from addnorm.tasks.task import Task
+from addnorm.training.parallel.plan import ParallelTrainingConfig
 from addnorm.training.settings import TrainConfig
 
 
 @config
 class Recipe:
-    """The five tables of a recipe; images alone have no tokenizer.
+    """The tables of a recipe; images alone have no tokenizer.
 
     With `train.start`, the tokenizer is that of the folder, and so is all of the model that is not
     written. A model from elsewhere has no data.
@@ -50,6 +52,8 @@ class Recipe:
     """How long to train, in which batches, by which optimiser, and which weights stay."""
     eval: EvalConfig = EvalConfig()
     """How the model is measured, and how it decodes."""
+    parallel: ParallelTrainingConfig = ParallelTrainingConfig()
+    """How training is split over processes; by default there is one."""
 
     def corpus(self) -> Corpus:
         """Load the data. Raises `InputError` if there are none or they cannot be read."""
@@ -128,6 +132,7 @@ def read_recipe(
     recipe = check_recipe(tree, place, from_file=not import_parts)
     check_layer_patterns(written, recipe.model, place)
     check_training(recipe.model, recipe.train, recipe.eval, place)
+    check_parallel(recipe.model, recipe.train, recipe.parallel, place)
     return recipe
 
 

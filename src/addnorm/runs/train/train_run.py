@@ -1,7 +1,7 @@
 """Training a recipe into a run folder."""
 
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -29,6 +29,7 @@ from addnorm.runs.files.adapter_files import (
 from addnorm.runs.files.digests import (
     DIGESTS,
     check_same_data,
+    data_digests,
     saved_valid_digest,
     valid_digest,
     write_data_digests,
@@ -53,6 +54,7 @@ from addnorm.runs.measured_with import main_metric, measure_of, measured_with
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.opening import open_model
 from addnorm.runs.recipes.consistency import check_training
+from addnorm.runs.recipes.parallel_plan import check_parallel
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_around
@@ -62,8 +64,10 @@ from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.adapters import Adapted, adapt
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.distillation import learned_maps
-from addnorm.training.interruptions import patiently, to_standard_error
+from addnorm.training.interruptions import patiently
 from addnorm.training.optim import check_installed
+from addnorm.training.parallel.plan import joined
+from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, resolve_device
 from addnorm.training.progress import ProgressBar
 from addnorm.training.trainer import Batches, Listener, Trainer, Validation
@@ -280,7 +284,7 @@ def checked_trainer(
     teacher: TrainedModel | None = None,
     validation: Validation | None = None,
     listener: Listener | None = None,
-    say: Callable[[str], None] = to_standard_error,
+    world: World | None = None,
 ) -> Generator[Trainer]:
     """The trainer of a model by a recipe; meanwhile a student has its maps to the teacher's width.
 
@@ -300,7 +304,7 @@ def checked_trainer(
             validation=validation,
             listener=listener,
             teacher=None if teacher is None else teacher.model,
-            say=say,
+            world=world,
         )
 
 
@@ -315,34 +319,63 @@ def train_run(
     training.
     """
     check_choices()
-    with locked(folder):
-        saved = earlier(recipe, folder, resume=resume, console=console)
-        by_name = saved is None or goes_by_name(folder)
-        setup = TrainingSetup(recipe, saved, console=console, by_name=by_name)
-        if saved is not None:
-            setup.note_earlier_measure(folder, saved)
-            for change in check_same_data(folder, setup.encoded):
-                console.out(change, highlight=False)
-            check_dependency_digests(folder, setup.beside)
-        setup.report(console)
-        (folder / DIGESTS).unlink(missing_ok=True)  # no longer finished
-        if saved is None:
-            setup.write_settings(folder)
+    check_parallel(recipe.model, recipe.train, recipe.parallel, lambda _: "recipe")
+    with joined(recipe.parallel) as world, world.lead(lambda: locked(folder), nullcontext()):
+        with world.in_turn():
+            setup = prepared(recipe, folder, resume=resume, console=console)
+            setup.report(console)
+        if not world.same(lambda: repr(data_digests(setup.encoded))):
+            raise InputError(
+                f"{folder}: the processes have read other data, or learnt other tokenizers from "
+                "them: give each the same files"
+            )
+        if world.leads:
+            (folder / DIGESTS).unlink(missing_ok=True)  # no longer finished
+            if setup.saved is None:
+                setup.write_settings(folder)
         console.out(f"{setup.parameters} · {folder}", highlight=False)
-        return fit(setup, folder, console, until)
+        return fit(setup, folder, console, until, world)
 
 
-def fit(setup: TrainingSetup, folder: Path, console: Console, until: int | None = None) -> Run:
+def prepared(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> TrainingSetup:
+    """The setup of a new run, or of the one to resume in `folder`; nothing is written there.
+
+    Raises `InputError` as `train_run`.
+    """
+    saved = earlier(recipe, folder, resume=resume, console=console)
+    by_name = saved is None or goes_by_name(folder)
+    setup = TrainingSetup(recipe, saved, console=console, by_name=by_name)
+    if saved is not None:
+        setup.note_earlier_measure(folder, saved)
+        for change in check_same_data(folder, setup.encoded):
+            console.out(change, highlight=False)
+        check_dependency_digests(folder, setup.beside)
+    return setup
+
+
+def fit(
+    setup: TrainingSetup,
+    folder: Path,
+    console: Console,
+    until: int | None = None,
+    world: World | None = None,
+) -> Run:
     """Train in `folder`, from its newest checkpoint if any; return the finished or paused run.
 
-    Raises `Interrupted` and `NonFiniteError` as in training.
+    Of several processes the leading one writes. Raises `Interrupted` and `NonFiniteError` as in
+    training.
     """
+    world = world or OneProcess()
     recipe = setup.recipe
     run = setup.run(folder)
     run = run.written_to(folder) if setup.adapted is None else run
     on_cpu = resolve_device(recipe.train.device).type == "cpu"
-    kernels = kernels_of(folder, console) if on_cpu else nullcontext()
-    with kernels, ProgressBar(console, run.task_value.target_unit) as bar:
+    with ExitStack() as around:
+        with world.in_turn():
+            if on_cpu:
+                around.enter_context(kernels_of(folder, console, begins=world.leads))
+        bar = around.enter_context(ProgressBar(console, run.task_value.target_unit))
+        world.say = bar.say
         with checked_trainer(
             recipe,
             run.model,
@@ -351,14 +384,15 @@ def fit(setup: TrainingSetup, folder: Path, console: Console, until: int | None 
             teacher=setup.teacher,
             validation=setup.validation(),
             listener=bar,
-            say=bar.say,
+            world=world,
         ) as trainer:
             before = setup.saved and setup.saved.recipe.train
             for problem in trainer.resume(before):
                 console.out(f"skipped: {problem}", highlight=False)
-            setup.write_changes(folder)  # once the checkpoint has what it was measured by before
+            # Once the checkpoint has what it was measured by before.
+            world.lead(lambda: setup.write_changes(folder), None)
             trainer.fit(until)
-        if trainer.finished():
+        if trainer.finished() and world.leads:
             patiently(lambda: setup.save(folder), "the model", bar.say)
     if setup.adapted is not None:
         setup.adapted.merge()

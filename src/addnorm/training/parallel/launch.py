@@ -1,0 +1,68 @@
+"""Starting the processes that train together, by torchrun's own launcher."""
+
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""The signals that the launcher handles, and leaves handled."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the processes ended: the exit status, and the first that failed, if one did.
+
+    `number` is the signal that ended it, or 0 if it ended by itself.
+    """
+
+    status: int
+    rank: int | None = None
+    pid: int = 0
+    number: int = 0
+
+    def __str__(self) -> str:
+        how = f"was ended by {signal.Signals(self.number).name}" if self.number else "failed"
+        return f"rank {self.rank} (process {self.pid}) {how}"
+
+
+def started(words: Sequence[str], processes: int) -> Ended:
+    """Start `addnorm` with these words in so many processes of this machine, until all have ended.
+
+    When one fails, the launcher ends the others. Each has its share of the processor's threads,
+    unless `$OMP_NUM_THREADS` says otherwise.
+    """
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    for name in logging.root.manager.loggerDict:
+        if name.startswith("torch.distributed.elastic"):  # the command itself says what matters
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=processes,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    try:
+        elastic_launch(config, sys.executable)("-m", "addnorm", *words)
+    except ChildFailedError as error:
+        rank, failure = error.get_first_failure()
+        number = max(0, -failure.exitcode)
+        return Ended(1 if number else failure.exitcode, rank, failure.pid, number)
+    except SignalException:
+        return Ended(130)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return Ended(0)

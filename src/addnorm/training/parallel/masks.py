@@ -1,0 +1,127 @@
+"""Dropout over processes: the masks of one process for each row, or other ones on each rank."""
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from addnorm.nn.attention.core import SDPACore
+from addnorm.nn.attention.differential import DifferentialCore
+from addnorm.nn.dropout import Dropout
+from addnorm.nn.moe import MixtureOfExperts
+
+OF_A_RANK = 0x9E3779B97F4A7C15
+"""A number far from 0 and 1, whose multiples set the seeds of the ranks apart."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a batch that a process takes: `first` and before `last`, of `total`."""
+
+    first: int
+    last: int
+    total: int
+
+    def places(self, n: int, copies: int) -> tuple[Int[Tensor, " n"], int] | None:
+        """The places of `n` rows of a model's input among those of all processes, and their number.
+
+        An input has one row for each row of the batch, or several neighbours, as of pairs of texts;
+        and all of that in several `copies`. None if `n` is not a multiple of the rows.
+        """
+        taken = (self.last - self.first) * copies
+        if n % taken:
+            return None
+        each = n // taken
+        rows = torch.arange(each * self.first, each * self.last)
+        return torch.cat([rows + i * each * self.total for i in range(copies)]), each * (
+            copies * self.total
+        )
+
+
+@contextmanager
+def masks_by_row(
+    model: nn.Module, rows: Callable[[], Rows], rank: int, copies: int
+) -> Generator[None]:
+    """Draw the masks of dropout by row in this context.
+
+    A `Dropout` whose input has the rows of the batch draws a mask for the rows of all processes
+    from the generator, whose state all processes share, and takes its own: so one process draws
+    the same. Parts that draw by themselves (dropout of attention weights in fused kernels, that
+    inside experts, and parts from outside) draw on each rank from another seed, which comes from
+    the shared generator.
+    """
+    private = [module for module in outermost(model, _draws) if not isinstance(module, Dropout)]
+    inside = {id(inner) for module in private for inner in module.modules()}
+    by_row = [m for m in model.modules() if isinstance(m, Dropout) and id(m) not in inside]
+    with ExitStack() as hooks:
+        for module in by_row:
+            for handle in _replayed(module, rows, copies):
+                hooks.enter_context(handle)
+        for module in private:
+            for handle in _from_own_seed(module, rank):
+                hooks.enter_context(handle)
+        yield
+
+
+def outermost(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> Iterator[nn.Module]:
+    """Yield the chosen modules of a model that are in no other chosen one."""
+    for child in model.children():
+        if chosen(child):
+            yield child
+        else:
+            yield from outermost(child, chosen)
+
+
+def _draws(module: nn.Module) -> bool:
+    """Whether a part draws numbers by itself while it trains, as far as can be known."""
+    if isinstance(module, SDPACore | DifferentialCore):
+        return module.dropout > 0
+    if isinstance(module, MixtureOfExperts):
+        return any(isinstance(m, Dropout) and m.p > 0 for m in module.modules())
+    return not type(module).__module__.startswith(("addnorm.", "torch."))
+
+
+def _replayed(
+    module: nn.Module, rows: Callable[[], Rows], copies: int
+) -> Iterator[RemovableHandle]:
+    """Let a dropout see its rows at their places among those of all processes."""
+    own: list[Int[Tensor, " n"]] = []
+
+    def before(dropout: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
+        (x,) = args
+        places = rows().places(len(x), copies) if dropout.training else None
+        own.clear()
+        if places is None:
+            return None
+        index, total = places
+        own.append(index)
+        return (x.new_zeros(total, *x.shape[1:]).index_copy(0, index, x),)
+
+    def after(_: nn.Module, __: Any, out: Tensor) -> Tensor:
+        return out[own.pop()] if own else out
+
+    yield module.register_forward_pre_hook(before)
+    yield module.register_forward_hook(after)
+
+
+def _from_own_seed(module: nn.Module, rank: int) -> Iterator[RemovableHandle]:
+    """Let a part draw from a seed of this rank, and leave the shared generator as it was."""
+    states: list[Tensor] = []
+
+    def before(part: nn.Module, _: Any) -> None:
+        if part.training:
+            seed = int(torch.randint(2**62, ()))
+            states.append(torch.get_rng_state())
+            torch.default_generator.manual_seed((seed + rank * OF_A_RANK) % 2**62)
+
+    def after(_: nn.Module, __: Any, ___: Any) -> None:
+        if states:
+            torch.set_rng_state(states.pop())
+
+    yield module.register_forward_pre_hook(before)
+    yield module.register_forward_hook(after)

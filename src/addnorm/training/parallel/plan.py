@@ -1,0 +1,80 @@
+"""`[parallel]`: how training is split over processes, and joining those that `torchrun` started."""
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pydantic import PositiveInt
+
+from addnorm.config import config
+from addnorm.errors import InputError
+from addnorm.training.interruptions import to_standard_error
+from addnorm.training.parallel.world import OneProcess, World
+
+
+@config
+class ParallelTrainingConfig:
+    """How training is split over processes: the rows of each batch, and with `shard` the weights.
+
+    The numbers multiply to the number of processes, which `addnorm train --processes N` or
+    `torchrun` starts. Each step has the rows, the loss and the gradient of one process.
+    """
+
+    data: PositiveInt = 1
+    """Processes among which the rows of each batch are split."""
+    shard: bool = False
+    """Also split weights, gradients and the optimiser's state among them, so that each process
+    holds a part (Rajbhandari et al. 2020, stage 3).
+    """
+
+    @property
+    def processes(self) -> int:
+        """The number of processes of this plan."""
+        return self.data
+
+
+@dataclass(frozen=True)
+class Launched:
+    """This process among those that `torchrun` has started: its number, and how many there are."""
+
+    rank: int = 0
+    processes: int = 1
+
+
+def launched() -> Launched:
+    """This process as `torchrun` has started it; the only one if it was started otherwise."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return Launched()
+    return Launched(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+
+
+def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:
+    """Raise `InputError` if a plan is for another number of processes than there are."""
+    if plan.processes != processes:
+        raise InputError(
+            f"parallel.data = {plan.data} is a plan for {plan.processes} "
+            f"process{'es' if plan.processes > 1 else ''}, and there "
+            f"{'are' if processes > 1 else 'is'} {processes}: give --processes {plan.processes}, "
+            f"or --parallel.data {processes}"
+        )
+
+
+@contextmanager
+def joined(
+    plan: ParallelTrainingConfig, say: Callable[[str], None] = to_standard_error
+) -> Generator[World]:
+    """The processes that train together by a plan; one alone imports nothing for it.
+
+    Raises `InputError` if the plan is for another number of processes, and `RankLostError` if one
+    of them ends.
+    """
+    here = launched()
+    check_processes(plan, here.processes)
+    if here.processes == 1:
+        yield OneProcess(say)
+        return
+    from addnorm.training.parallel.processes import connected
+
+    with connected(say, shard=plan.shard) as world:
+        yield world

@@ -1,0 +1,193 @@
+"""The processes that train together; one process alone is the plain case."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from addnorm.data.batches.batch import Batch
+from addnorm.training.interruptions import to_standard_error
+
+T = TypeVar("T")
+
+
+class World(ABC):
+    """What the training loop asks of the processes that train together.
+
+    Every process calls the same methods in the same order. The process of rank 0 leads: it
+    validates, and writes the files. `say` receives messages that the user should see immediately.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    def __init__(self, say: Callable[[str], None] = to_standard_error) -> None:
+        self.say = say
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes files and speaks for all."""
+        return self.rank == 0
+
+    def lead(self, do: Callable[[], T], otherwise: T) -> T:
+        """The result of `do` in the process that leads; `otherwise` in the others."""
+        return do() if self.leads else otherwise
+
+    @abstractmethod
+    def place(self, model: nn.Module) -> nn.Module:
+        """The model that this process trains, with its share of the weights of `model`."""
+
+    @abstractmethod
+    def whole(self, model: nn.Module, placed: nn.Module) -> AbstractContextManager[None]:
+        """In this context, `model` has the present weights of `placed` in the leading process."""
+
+    @abstractmethod
+    def restore(self, model: nn.Module, placed: nn.Module) -> None:
+        """Give `model` the weights of `placed`, in every process."""
+
+    @abstractmethod
+    def masks(self, model: nn.Module, *, copies: int) -> AbstractContextManager[None]:
+        """In this context, dropout draws other masks for the rows of other processes.
+
+        `copies` is how often each row of a batch is in the model's input.
+        """
+
+    @abstractmethod
+    def share(self, batch: Batch) -> Batch:
+        """The rows of a batch that this process takes."""
+
+    @abstractmethod
+    def counted(self, sums: Tensor) -> Tensor:
+        """Sums over the rows of the last share: zero where another process has counted them."""
+
+    @abstractmethod
+    def total(self, sums: Tensor) -> Tensor:
+        """The sum over all processes, without a gradient."""
+
+    @abstractmethod
+    def total_load(self, choices: Tensor, n_tokens: int) -> tuple[Tensor, int]:
+        """The choices of each expert and the number of tokens, summed over all processes."""
+
+    @abstractmethod
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """`√Σ g²` over all values of all gradients, whichever process holds them."""
+
+    @abstractmethod
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Sum the gradients of whole weights over all processes; those of shards are summed."""
+
+    @abstractmethod
+    def own_gradients(self, model: nn.Module) -> dict[str, Tensor]:
+        """The gradients of this process by name, as far as they are still known apart."""
+
+    @abstractmethod
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process."""
+
+    @abstractmethod
+    def same(self, text: Callable[[], str]) -> bool:
+        """Whether a text is the same in every process."""
+
+    @abstractmethod
+    def scores(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """What the leading process measures, in every process."""
+
+    @abstractmethod
+    def gathered(self, tensor: Tensor) -> Tensor:
+        """The whole of a tensor of shards in the leading process; elsewhere nothing of it."""
+
+    @abstractmethod
+    def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
+        """The problem of the process that has it: by its loss, or else if its part is not sound."""
+
+    @abstractmethod
+    def lost(self, error: RuntimeError) -> str | None:
+        """Which process has ended, if that caused the error; else None."""
+
+    @abstractmethod
+    def wait(self) -> None:
+        """Wait until every process is here, so that all see what one has written before."""
+
+    @abstractmethod
+    def in_turn(self) -> AbstractContextManager[None]:
+        """The leading process goes through this context first, and then all others at once."""
+
+
+class OneProcess(World):
+    """One process, which has all rows and all weights."""
+
+    def place(self, model: nn.Module) -> nn.Module:
+        """The model itself."""
+        return model
+
+    def whole(self, model: nn.Module, placed: nn.Module) -> AbstractContextManager[None]:
+        """Nothing is to be done."""
+        return nullcontext()
+
+    def restore(self, model: nn.Module, placed: nn.Module) -> None:
+        """Nothing is to be done."""
+
+    @contextmanager
+    def masks(self, model: nn.Module, *, copies: int) -> Generator[None]:
+        """Nothing is to be done."""
+        yield
+
+    def share(self, batch: Batch) -> Batch:
+        """The whole batch."""
+        return batch
+
+    def counted(self, sums: Tensor) -> Tensor:
+        """The sums themselves."""
+        return sums
+
+    def total(self, sums: Tensor) -> Tensor:
+        """The sums themselves."""
+        return sums
+
+    def total_load(self, choices: Tensor, n_tokens: int) -> tuple[Tensor, int]:
+        """The numbers themselves."""
+        return choices, n_tokens
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The norm of the gradients."""
+        return nn.utils.get_total_norm(gradients)
+
+    def sum_gradients(self, model: nn.Module) -> None:
+        """Nothing is to be done."""
+
+    def own_gradients(self, model: nn.Module) -> dict[str, Tensor]:
+        """The gradients by name."""
+        return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+    def any(self, flag: bool) -> bool:
+        """The flag itself."""
+        return flag
+
+    def same(self, text: Callable[[], str]) -> bool:
+        """True, and the text is not asked for."""
+        return True
+
+    def scores(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """What this process measures."""
+        return measure()
+
+    def gathered(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
+        """The problem itself."""
+        return problem
+
+    def lost(self, error: RuntimeError) -> str | None:
+        """None, since there is no other process."""
+        return None
+
+    def wait(self) -> None:
+        """No other process comes."""
+
+    def in_turn(self) -> AbstractContextManager[None]:
+        """No other process waits."""
+        return nullcontext()

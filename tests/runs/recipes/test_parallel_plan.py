@@ -1,0 +1,58 @@
+"""What cannot be split over processes is refused while the recipe is read."""
+
+from pathlib import Path
+
+import pytest
+from tests.runs.tiny import write_recipe
+
+from addnorm.errors import InputError
+from addnorm.runs.recipes.recipe import read_recipe
+
+REFUSED = {
+    "more processes than rows": (
+        {"train.batching": '{ kind = "windows", batch_size = 2, seq_len = 8 }'},
+        3,
+        "batches of 2 rows leave a process without one: give parallel.data = 2, or batch_size = 3",
+    ),
+    "batchnorm": ({"model.norm": "batchnorm"}, 2, "or parallel.data = 1"),
+    "batchnorm in a layer": (
+        {"model.layer_pattern": '[{}, { norm = "batchnorm" }]', "model.n_layers": "2"},
+        2,
+        "batchnorm would normalise by the rows of each process",
+    ),
+    "capacity": (
+        {"model.feedforward": '{ kind = "moe", capacity_factor = 1.0 }'},
+        2,
+        "leave capacity_factor out",
+    ),
+    "compiled": ({"train.compile": "true"}, 2, "leave compile out"),
+    "states in 8 bits": (
+        {"train.optimizer": "adamw_8bit", "parallel.shard": "true"},
+        2,
+        "use adamw, muon, adadelta, or parallel.shard = false",
+    ),
+    "single numbers": (
+        {"model.norm": "scalenorm", "parallel.shard": "true"},
+        2,
+        "scalenorm learns a single number",
+    ),
+    "shards of one": ({"parallel.shard": "true"}, 1, "give data = 2, or leave shard out"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_would_differ_is_refused(tmp_path: Path, what: str) -> None:
+    fields, data, message = REFUSED[what]
+    recipe = write_recipe(tmp_path, "language")
+    fields = {"train.device": "cpu", "parallel.data": str(data), **fields}
+    with pytest.raises(InputError, match=message.replace("(", "\\(")) as error:
+        read_recipe(recipe, fields)
+    assert "\n" not in str(error.value)
+
+
+def test_without_a_plan_all_is_allowed(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "language")
+    plain = read_recipe(recipe, {"model.norm": "batchnorm"})
+    assert plain.parallel.processes == 1
+    split = read_recipe(recipe, {"parallel.data": "2", "parallel.shard": "true"})
+    assert split.parallel.processes == 2

@@ -1,0 +1,290 @@
+"""Small trainings, each by one process and by several; a script for `torchrun` and for one.
+
+`torchrun --nproc-per-node N -m tests.training.parallel.cases FOLDER` trains every case by rows
+alone and with shards, into `FOLDER/data` and `FOLDER/shard`, and with every fault that is planted.
+"""
+
+import copy
+import json
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import torch
+from tests.training import tiny
+from torch import Tensor, nn
+
+from addnorm.data.batches.buckets import Buckets
+from addnorm.data.ids.encoding import Encoded, EncodedCorpus
+from addnorm.errors import Interrupted, NonFiniteError
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from addnorm.models.weights import weights_of
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention.core import EagerCoreConfig
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.tasks.registry import TASKS
+from addnorm.training.checkpoint import save_weights
+from addnorm.training.constraint import MaxNormConfig
+from addnorm.training.optim import AdadeltaConfig, MuonConfig
+from addnorm.training.parallel import processes, shard
+from addnorm.training.parallel.plan import ParallelTrainingConfig, joined, launched
+from addnorm.training.parallel.tensors import local
+from addnorm.training.parallel.world import OneProcess, World
+from addnorm.training.settings import TrainConfig
+from addnorm.training.trainer import Trainer, Validation
+
+STEPS = 20
+MOE = MixtureOfExpertsConfig(n_experts=3, expert=FeedForwardConfig(d_ff=8), balance=0.5)
+HEADS = AttentionConfig(n_heads=2, bias=False)
+CASES: Mapping[str, Mapping[str, Any]] = {
+    "decoder": {},
+    "encoder": {"model": "encoder"},
+    "encoder_decoder": {"model": "translator"},
+    "untied": {"parts": {"head": TokenHeadConfig(tied=False)}},
+    "few_rows": {"tokens": 10},
+    "moe": {"parts": {"feedforward": MOE}},
+    "moe_few_rows": {"parts": {"feedforward": MOE}, "tokens": 10, "accumulate": 2},
+    "accumulate": {"accumulate": 3},
+    "clip": {"clip": 0.1},
+    "ema": {"ema": 0.9},
+    "muon": {"optimizer": MuonConfig(), "double": True},
+    "adadelta": {"optimizer": AdadeltaConfig(), "lr": 1.0},
+    "max_norm": {"constraint": MaxNormConfig(bound=0.5, parameters="*q_proj.weight")},
+    "smoothing": {"label_smoothing": 0.1},
+    "dropout": {"parts": {"dropout": 0.2}},
+    "dropout_few_rows": {"model": "translator", "parts": {"dropout": 0.2}, "tokens": 14},
+    "attention_dropout": {
+        "parts": {
+            "attention": AttentionConfig(n_heads=2, bias=False, dropout=0.2, core=EagerCoreConfig())
+        }
+    },
+    "layer_drop": {"parts": {"layer_drop": 0.3, "n_layers": 3, "dropout": 0.1}},
+    "r_drop": {"parts": {"dropout": 0.2}, "r_drop": 1.0},
+    "checkpointed": {"parts": {"dropout": 0.2}, "activation_checkpointing": "block"},
+    "exits": {"parts": {"n_layers": 3, "exits": (1, 2)}, "double": True},
+    "validated": {"validate": True, "select": "best", "validate_every": 3, "ema": 0.5},
+    "averaged": {"average": 2, "save_every": 5},
+}
+PLANS = {"data": False, "shard": True}
+
+
+def corpus(model: str) -> EncodedCorpus:
+    """Texts, translations, or texts in one of three classes."""
+    if model != "encoder":
+        return tiny.examples(pairs=model == "translator")
+    rng = Random(0)
+    rows = [[2, *(rng.randrange(4, 13) for _ in range(rng.randrange(1, 10))), 3] for _ in range(23)]
+    train = [Encoded(i, row, [sum(row) % 3]) for i, row in enumerate(rows)]
+    task = TASKS["classification"]
+    return EncodedCorpus(task.name, bos_id=2, pad_id=0, train=train, layout=task.layout)
+
+
+def build(model: str, parts: Mapping[str, Any]) -> nn.Module:
+    """An untrained model of a width that two processes do not divide."""
+    torch.manual_seed(0)
+    fields = {"d_model": 14, "n_layers": 2, "dropout": 0.0, "attention": HEADS, **parts}
+    if model == "encoder":
+        return EncoderConfig(head=ClassificationHeadConfig(), **fields).build(tiny.VOCAB, 3)
+    kind = EncoderDecoderConfig if model == "translator" else DecoderConfig
+    return kind(**fields).build(tiny.VOCAB)
+
+
+def trainer(
+    folder: Path,
+    world: World,
+    model: str = "decoder",
+    *,
+    tokens: int = 40,
+    parts: Mapping[str, Any] | None = None,
+    validate: bool = False,
+    double: bool = False,
+    **settings: Any,
+) -> Trainer:
+    """A trainer of a case in the given processes."""
+    data = corpus(model)
+    fixed = {"steps": STEPS, "save_every": 20, "device": "cpu", "lr": 0.01}
+    net = build(model, parts or {}).to(torch.float64 if double else torch.float32)
+    validation = Validation(lambda m: {"loss": measured(m)}) if validate else None
+    return Trainer(
+        net,
+        Buckets(data, data.train, tokens, seed=5),
+        TrainConfig(**{**fixed, **settings}),
+        folder,
+        validation=validation,
+        world=world,
+    )
+
+
+def measured(model: nn.Module) -> float:
+    """A figure of a decoder's whole weights."""
+    with torch.no_grad():
+        return float(model(torch.arange(4, 12)[None]).square().sum())
+
+
+def bytes_held(trainer: Trainer) -> int:
+    """The bytes of weights and optimiser state in this process."""
+    states = [v for o in trainer.optimizers for s in o.state.values() for v in s.values()]
+    tensors = [*trainer.model.parameters(), *trainer.whole.parameters()]
+    held = {id(t): local(t.detach()).nbytes for t in [*tensors, *states] if isinstance(t, Tensor)}
+    return sum(held.values())
+
+
+def run(folder: Path, world: World, **case: Any) -> Trainer:
+    """Train a case; its whole final weights are in `final.safetensors`."""
+    made = trainer(folder, world, **case)
+    made.resume()
+    made.fit()
+    held = bytes_held(made) - sum(p.nbytes for p in made.whole.parameters()) * (
+        made.whole is not made.model
+    )
+    if world.leads:
+        save_weights(folder / "final.safetensors", weights_of(made.whole))
+        (folder / "bytes.json").write_text(json.dumps(held))
+    return made
+
+
+# Faults that are planted, to see that the comparison finds them.
+
+
+@contextmanager
+def mean_for_sum() -> Generator[None]:
+    summed = processes._sum_gradients
+
+    def mean(parameters: Any) -> None:
+        summed(parameters)
+        for parameter in parameters:
+            parameter.grad = None if parameter.grad is None else parameter.grad / 2
+
+    with (
+        mock.patch.object(processes, "_sum_gradients", mean),
+        mock.patch.object(shard.FSDPModule, "set_gradient_divide_factor"),
+        mock.patch.object(shard.FSDPModule, "set_force_sum_reduction_for_comms"),
+    ):
+        yield
+
+
+def own_norm() -> AbstractContextManager[object]:
+    def norm(_: World, gradients: Any) -> Tensor:
+        first = [local(g)[: len(local(g)) // 2 + 1] for g in gradients]
+        return nn.utils.get_total_norm(first)
+
+    return mock.patch.object(processes.Processes, "norm", norm)
+
+
+def tokens_of_a_rank() -> AbstractContextManager[object]:
+    backward = Trainer.backward
+
+    def by_own_tokens(self: Trainer, batch: Any, n_tokens: int) -> Tensor:
+        return backward(self, batch, self.world.size * self.world.share(batch).n_tokens)
+
+    return mock.patch.object(Trainer, "backward", by_own_tokens)
+
+
+def untied() -> AbstractContextManager[object]:
+    sharded = processes.sharded
+
+    def apart(model: nn.Module, mesh: Any) -> nn.Module:
+        other: Any = copy.deepcopy(model)
+        other.head.weight = nn.Parameter(other.head.weight.detach().clone())
+        return sharded(other, mesh)
+
+    return mock.patch.object(processes, "sharded", apart)
+
+
+def same_masks() -> AbstractContextManager[object]:
+    return mock.patch.object(processes.Processes, "masks", return_value=nullcontext())
+
+
+def balance_of_a_rank() -> AbstractContextManager[object]:
+    return mock.patch.object(processes.Processes, "total_load", OneProcess.total_load)
+
+
+FAULTS: Mapping[str, tuple[Callable[[], AbstractContextManager[object]], str, str]] = {
+    "mean_for_sum": (mean_for_sum, "data", "decoder"),
+    "mean_for_sum_of_shards": (mean_for_sum, "shard", "decoder"),
+    "own_norm": (own_norm, "data", "clip"),
+    "own_norm_of_shards": (own_norm, "shard", "clip"),
+    "tokens_of_a_rank": (tokens_of_a_rank, "data", "decoder"),
+    "untied": (untied, "shard", "decoder"),
+    "same_masks": (same_masks, "data", "dropout"),
+    "balance_of_a_rank": (balance_of_a_rank, "data", "moe"),
+}
+
+
+def every_case(out: Path) -> None:
+    """Train every case by every plan, and every fault."""
+    n = launched().processes
+    with joined(ParallelTrainingConfig(data=n)) as rows:
+        sharded = processes.Processes(shard=True)
+        worlds = {"data": rows, "shard": sharded}
+        for plan, world in worlds.items():
+            for name, case in CASES.items():
+                run(out / plan / name, world, **case)
+        if n == 2:
+            for name, (fault, plan, case) in FAULTS.items():
+                with fault():
+                    run(out / "faults" / name, worlds[plan], **CASES[case])
+        resume_at_another_plan(out, worlds)
+        for name, world in worlds.items():
+            not_finite(out / "not_finite" / name, world)
+        stopped(out / "stopped", rows)
+
+
+def resume_at_another_plan(out: Path, worlds: Mapping[str, World]) -> None:
+    """Go on with shards where rows alone stopped, and the reverse."""
+    for first, then in (("data", "shard"), ("shard", "data")):
+        folder = out / "resumed" / f"{first}_{then}"
+        trainer(folder, worlds[first], **RESUMED).fit(until=10)
+        run(folder, worlds[then], **RESUMED)
+    trainer(out / "resumed" / "shard_one", worlds["shard"], **RESUMED).fit(until=10)
+
+
+def not_finite(folder: Path, world: World) -> None:
+    """In step 4 the last process alone has a loss that is not a number: what each says of it."""
+    made = trainer(folder, world)
+    objective = made.loss_of
+
+    def loss(*inputs: Any) -> Tensor:
+        broken = made.state.step == 3 and world.rank == world.size - 1
+        return objective(*inputs) * (float("nan") if broken else 1.0)
+
+    made.loss_of = loss
+    made.fit(until=3)
+    before = {name: local(w).clone() for name, w in weights_of(made.model).items()}
+    try:
+        made.fit()
+    except NonFiniteError as error:
+        said = str(error)
+    unchanged = all(torch.equal(local(w), before[n]) for n, w in weights_of(made.model).items())
+    answer = {"said": said, "unchanged": unchanged, "step": made.state.step}
+    (folder / f"rank{world.rank}.json").write_text(json.dumps(answer))
+
+
+def stopped(folder: Path, world: World) -> None:
+    """The last process alone is asked to stop after step 7: where each stops."""
+    made = trainer(folder, world)
+    made.listener = tiny.At(7, tiny.interrupt if world.rank == world.size - 1 else bool)
+    try:
+        made.fit()
+    except Interrupted as error:
+        (folder / f"rank{world.rank}.json").write_text(json.dumps(error.step))
+
+
+RESUMED: Mapping[str, Any] = {
+    "double": True,
+    "optimizer": MuonConfig(),
+    "ema": 0.9,
+    "parts": {"dropout": 0.2},
+    "accumulate": 2,
+}
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    every_case(Path(sys.argv[1]))

@@ -1,0 +1,123 @@
+"""`addnorm train --processes 2`: as one process, killed and resumed, refused."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from tests.runs.tiny import write_recipe
+
+from addnorm.training.checkpoint import load_weights
+
+TWO = ["--processes", 2, "--parallel.data", 2, "--train.save_every", 20]
+FOR_LONG = ["--train.steps", 5000, "--train.schedule", "constant"]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_recipe(tmp_path_factory.mktemp("recipe"), "language")
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "addnorm", *map(str, words)]
+
+
+def figures(run: Path) -> bytes:
+    return (run / "metrics.jsonl").read_bytes()
+
+
+def killed(words: Sequence[str], run: Path, pid: Callable[[], int]) -> tuple[int, str, float]:
+    """Start a training and kill a process after its first checkpoint; how and when all ended."""
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    while process.poll() is None and not any((run / "checkpoints").glob("step-*")):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(pid(), signal.SIGKILL)
+    begin = time.monotonic()
+    _, err = process.communicate()
+    return process.returncode, err, time.monotonic() - begin
+
+
+@pytest.mark.long
+def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
+    tmp_path: Path, recipe: Path
+) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+
+    def rank_one() -> int:
+        return int((run / "ranks/1.log").read_text().split("process ")[1].split()[0])
+
+    code, err, seconds = killed(
+        command("train", recipe, *TWO, *FOR_LONG, "--out", run), run, rank_one
+    )
+    assert seconds < 30
+    assert code == 1, err
+    assert "rank 1 (process " in err
+    assert "saved is everything up to step " in err
+    assert f"addnorm train --resume {run} --processes 2" in err
+    assert "was ended by SIGKILL after step " in err
+    assert "Traceback" not in err
+    saved = max(int(path.name[5:]) for path in (run / "checkpoints").iterdir())
+    assert saved >= 20
+    last = ["--train.steps", saved + 20]
+    resumed = command("train", "--resume", run, "--processes", 2, *last)
+    assert subprocess.run(resumed, capture_output=True).returncode == 0
+    straight = command("train", recipe, *TWO, *FOR_LONG[2:], *last, "--out", whole)
+    assert subprocess.run(straight, capture_output=True).returncode == 0
+    assert figures(run) == figures(whole)
+    ours, theirs = (load_weights(folder / "model.safetensors") for folder in (run, whole))
+    assert all((ours[name] == theirs[name]).all() for name in theirs)
+
+
+@pytest.mark.slow
+def test_the_leading_process_is_named_too_and_one_process_resumes(
+    tmp_path: Path, recipe: Path
+) -> None:
+    run = tmp_path / "run"
+
+    def leading() -> int:
+        return json.loads((run / ".lock").read_text())["pid"]
+
+    code, err, seconds = killed(
+        command("train", recipe, *TWO, *FOR_LONG, "--out", run), run, leading
+    )
+    assert seconds < 30
+    assert code == 1
+    assert "rank 0 (process " in err
+    assert "was ended by SIGKILL after step " in err
+    resumed = command("train", "--resume", run, "--parallel.data", 1, "--train.steps", 60)
+    assert subprocess.run(resumed, capture_output=True).returncode == 0
+    assert figures(run).count(b"\n") >= 60
+
+
+@pytest.mark.long
+def test_a_mistake_is_told_once_and_leaves_no_folder(tmp_path: Path, recipe: Path) -> None:
+    run = tmp_path / "run"
+    words = command("train", recipe, *TWO, "--out", run, "--data.train", tmp_path / "none.txt")
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.count("none.txt") == 1
+    assert not run.exists()
+
+
+@pytest.mark.slow
+def test_two_machines_train_as_one(tmp_path: Path, recipe: Path) -> None:
+    """Two agents of torchrun, each with a process; the second writes nothing but its log."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        endpoint = f"localhost:{free.getsockname()[1]}"
+    agent = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
+    agent += ["--rdzv-id", "two", "--rdzv-endpoint", endpoint]
+    words = ["train", recipe, "--parallel.data", "2", "--out", tmp_path / "two"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", *agent]
+    agents = [subprocess.Popen([*launcher, "-m", "addnorm", *map(str, words)]) for _ in range(2)]
+    assert [agent.wait() for agent in agents] == [0, 0]
+    one = command("train", recipe, *TWO[:4], "--out", tmp_path / "one")
+    assert subprocess.run(one, capture_output=True).returncode == 0
+    assert figures(tmp_path / "two") == figures(tmp_path / "one")

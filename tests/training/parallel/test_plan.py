@@ -1,0 +1,27 @@
+"""A plan and the number of processes there are."""
+
+import pytest
+
+from addnorm.errors import InputError
+from addnorm.training.parallel.plan import (
+    Launched,
+    ParallelTrainingConfig,
+    check_processes,
+    launched,
+)
+
+
+def test_torchrun_says_which_process_this_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "3", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    assert launched() == Launched()  # other launchers set these too
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    assert launched() == Launched(3, 4)
+
+
+def test_a_plan_for_another_number_of_processes_is_refused() -> None:
+    check_processes(ParallelTrainingConfig(data=2), 2)
+    with pytest.raises(InputError, match=r"a plan for 2 processes, and there is 1: give --proc"):
+        check_processes(ParallelTrainingConfig(data=2), 1)
+    with pytest.raises(InputError, match=r"there are 3: .* or --parallel.data 3"):
+        check_processes(ParallelTrainingConfig(), 3)

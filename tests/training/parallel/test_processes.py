@@ -1,0 +1,139 @@
+"""Two processes train as one: losses, norms and weights after twenty steps; planted faults show."""
+
+import json
+import os
+import subprocess
+import sys
+from math import inf
+from pathlib import Path
+
+import pytest
+import torch
+from tests.training import tiny
+from tests.training.parallel import cases
+
+from addnorm.training.checkpoint import load_weights
+from addnorm.training.parallel.world import OneProcess
+
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("types_unchecked")]
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which two processes have trained every case by every plan."""
+    folder = tmp_path_factory.mktemp("two")
+    done = started(folder, 2)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def started(folder: Path, processes: int) -> "subprocess.CompletedProcess[str]":
+    """Train every case by so many processes of torchrun's own launcher."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "tests.training.parallel.cases", str(folder)],
+        cwd=tiny.ROOT,
+        capture_output=True,
+        text=True,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tiny.ROOT / 'src'}{os.pathsep}{tiny.ROOT}",
+            "OMP_NUM_THREADS": "1",
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which this process trains cases alone."""
+    return tmp_path_factory.mktemp("one")
+
+
+def alone(folder: Path, case: str) -> Path:
+    """The folder of a case that one process has trained."""
+    if not (folder / case).exists():
+        cases.run(folder / case, OneProcess(), **cases.CASES[case])
+    return folder / case
+
+
+def largest_difference(a: Path, b: Path) -> float:
+    """The largest relative difference of losses, norms and final weights of two runs."""
+    lines = zip(tiny.journal(a), tiny.journal(b), strict=True)
+    differences = [0.0]
+    for ours, theirs in lines:
+        assert ours.keys() == theirs.keys()
+        differences += [
+            abs(value - theirs[name]) / max(1.0, abs(value)) for name, value in ours.items()
+        ]
+    ours, theirs = (load_weights(folder / "final.safetensors") for folder in (a, b))
+    if ours.keys() != theirs.keys():
+        return inf
+    return max(differences + [(w - theirs[name]).abs().max().item() for name, w in ours.items()])
+
+
+@pytest.mark.parametrize("plan", cases.PLANS)
+@pytest.mark.parametrize("case", cases.CASES)
+def test_two_processes_train_as_one(two: Path, one: Path, case: str, plan: str) -> None:
+    assert largest_difference(alone(one, case), two / plan / case) < 1e-5
+
+
+@pytest.mark.parametrize("fault", cases.FAULTS)
+def test_a_planted_fault_shows(two: Path, one: Path, fault: str) -> None:
+    _, plan, case = cases.FAULTS[fault]
+    assert largest_difference(alone(one, case), two / "faults" / fault) > 1e-4
+    assert largest_difference(alone(one, case), two / plan / case) < 1e-5
+
+
+def test_a_part_of_the_weights_and_states_is_held(two: Path) -> None:
+    whole, part = (json.loads((two / p / "decoder/bytes.json").read_text()) for p in cases.PLANS)
+    assert part <= 0.55 * whole
+
+
+@pytest.mark.parametrize("plan", cases.PLANS)
+def test_where_one_process_has_a_loss_that_is_nan_none_makes_the_step(two: Path, plan: str) -> None:
+    for rank in (0, 1):
+        answer = json.loads((two / f"not_finite/{plan}/rank{rank}.json").read_text())
+        assert answer["unchanged"]
+        assert answer["step"] == 3
+        assert "step 4: the loss is nan and on rank 1 (process " in answer["said"]
+        assert "not finite is that of embed.tokens.weight" in answer["said"]
+
+
+def test_all_stop_where_one_is_asked_to(two: Path) -> None:
+    assert [json.loads((two / f"stopped/rank{rank}.json").read_text()) for rank in (0, 1)] == [7, 7]
+    assert (two / "stopped/checkpoints/step-00000007").exists()
+
+
+def test_only_the_leading_process_writes(two: Path) -> None:
+    assert len(tiny.journal(two / "data/decoder")) == cases.STEPS
+
+
+@pytest.mark.slow
+def test_four_processes_train_as_one(tmp_path: Path, one: Path) -> None:
+    done = started(tmp_path, 4)
+    assert done.returncode == 0, done.stderr
+    for plan in cases.PLANS:
+        for case in cases.CASES:
+            assert largest_difference(alone(one, case), tmp_path / plan / case) < 1e-5, (plan, case)
+
+
+def test_a_run_resumes_by_another_plan(two: Path, tmp_path: Path) -> None:
+    straight = tmp_path / "straight"
+    cases.run(straight, OneProcess(), **cases.RESUMED)
+    cases.run(two / "resumed/shard_one", OneProcess(), **cases.RESUMED)
+    for name in ("data_shard", "shard_data", "shard_one"):
+        assert largest_difference(straight, two / "resumed" / name) < 1e-5
+
+
+def test_checkpoints_have_no_trace_of_the_plan(two: Path, one: Path) -> None:
+    step = "checkpoints/step-00000020"
+    names = {p.name for p in (alone(one, "ema") / step).iterdir()}
+    for plan in cases.PLANS:
+        assert {p.name for p in (two / plan / "ema" / step).iterdir()} == names
+        ours = load_weights(two / plan / "ema" / step / "optimizer.safetensors")
+        theirs = load_weights(alone(one, "ema") / step / "optimizer.safetensors")
+        assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items()}
+        random = load_weights(two / plan / "ema" / step / "random.safetensors")
+        assert torch.equal(
+            random["cpu"], load_weights(alone(one, "ema") / step / "random.safetensors")["cpu"]
+        )
