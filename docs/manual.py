@@ -380,7 +380,7 @@ def argument_lines(command: str, argument: Argument) -> Iterator[str]:
     yield from (f"`{name}`", f": {meaning}", "", f"  {kind_given(argument)}", "")
 
 
-WORDS = {"int": "Whole number", "float": "Number", "str": "Text", "Path": "Path"}
+WORDS = {"int": "Integer", "float": "Number", "str": "Text", "Path": "Path"}
 
 
 def kind_given(argument: Argument) -> str:

@@ -150,7 +150,7 @@ NOUN = (
 
 
 def kind_by_rule(text: str) -> str | None:
-    """`大于 0 的整数` for `Whole number above 0`; None for anything else than a type."""
+    """`大于 0 的整数` for `Integer above 0`; None for anything else than a type."""
     several = re.split(r" or (?=list |one )", text[0].lower() + text[1:])
     kinds = [one_kind(one) for one in several]
     return "，或".join(filter(None, kinds)) if all(kinds) else None

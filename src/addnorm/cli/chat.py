@@ -33,8 +33,8 @@ def chat(
     """Talk with a chat model: one on a server of OpenAI's API, or a run folder.
 
     Each line is a message, and its answer is written as it comes. Ctrl-C stops an answer, of which
-    the conversation keeps the beginning; Ctrl-D leaves. Example: `addnorm chat runs/my`, or
-    `addnorm chat http://127.0.0.1:8000`.
+    the conversation keeps the beginning; Ctrl-D leaves. A server is named by its address, as
+    `http://127.0.0.1:8000`. Example: `addnorm chat runs/my`.
 
     Parameters
     ----------

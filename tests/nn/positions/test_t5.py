@@ -25,7 +25,7 @@ def paper(offset: int, buckets: int, max_distance: int, causal: bool) -> int:
     if distance < exact:
         return side + distance
     share = math.log(distance / exact) / math.log(max_distance / exact)
-    # A range begins where the share is a whole number, which logarithms miss by a rounding.
+    # A range begins where the share is an integer, which logarithms miss by a rounding.
     return side + min(exact + math.floor(share * (buckets - exact) + 1e-9), buckets - 1)
 
 

@@ -273,7 +273,7 @@ def test_onnx_has_int8_weights(task: str, run_of: RunOf, tmp_path: Path) -> None
 @pytest.mark.long
 @pytest.mark.parametrize("task", ["language", "translation", "classification"])
 def test_onnx_has_int4_weights(task: str, run_of: RunOf, tmp_path: Path) -> None:
-    """The same whole numbers and scales, which onnxruntime runs with and without its rewriting."""
+    """The same integers and scales, which onnxruntime runs with and without its rewriting."""
     onnx = pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     run = quantized(run_of(task), tmp_path / "small", scheme=Int4Config())
