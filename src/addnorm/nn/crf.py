@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from addnorm.config import Probability, config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.functional import at_least_float32
+from addnorm.nn.functional import at_least_float32, eagerly
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import Hidden
 
@@ -115,12 +115,12 @@ class CRFHead(nn.Module):
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq tags"]:
         return self.proj(self.dropout(x))
 
-    @torch.compiler.disable  # a loop over words: a compiled model leaves its graph here
     def loss_sum(
         self, outputs: Scores, targets: Int[Tensor, "batch words"], valid: Words | None
     ) -> Float[Tensor, ""]:
         """`-log p` of all tags of each text, summed; targets below zero are not words."""
-        return -log_likelihood(self.chain, outputs, targets, targets >= 0).sum()
+        likelihood = eagerly(log_likelihood)  # a loop over words
+        return -likelihood(self.chain, outputs, targets, targets >= 0).sum()
 
 
 @config

@@ -1,11 +1,16 @@
 """Reference implementations: pure functions that follow the papers line by line."""
 
 import math
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional as F
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -136,6 +141,16 @@ def is_compiled_for_cpu(x: Tensor) -> bool:
     """Whether `torch.compile` is tracing, for a CPU, and no graph for others is exported."""
     compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     return compiling and x.device.type == "cpu"
+
+
+def eagerly(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which a compiled model leaves its graph to call.
+
+    Only a compiled model has torch's compiler imported for it, which takes most of a second.
+    """
+    if torch.compiler.is_compiling():
+        return cast("Callable[P, R]", torch.compiler.disable(function))
+    return function
 
 
 def quick_gelu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

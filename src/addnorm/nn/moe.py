@@ -23,7 +23,7 @@ from addnorm.nn.feedforward import (
     GatedFeedForwardConfig,
     build_feedforward,
 )
-from addnorm.nn.functional import at_least_float32
+from addnorm.nn.functional import at_least_float32, eagerly
 from addnorm.nn.linear import Linear
 from addnorm.nn.types import TokenVectors
 from addnorm.parts import Family
@@ -79,10 +79,7 @@ class MixtureOfExperts(nn.Module):
     def forward(self, x: TokenVectors) -> TokenVectors:
         if torch.compiler.is_exporting():
             return self.dense(x)
-        mix: Any = self.mix
-        if torch.compiler.is_compiling():  # its shapes depend on the data
-            mix = torch.compiler.disable(mix)
-        return mix(x)
+        return eagerly(self.mix)(x)  # its shapes depend on the data
 
     def mix(self, x: TokenVectors) -> TokenVectors:
         """Compute the sum, each expert on the tokens routed to it, within its capacity."""

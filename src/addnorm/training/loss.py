@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -17,7 +17,7 @@ from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
-from addnorm.nn.functional import at_least_float32
+from addnorm.nn.functional import at_least_float32, eagerly
 from addnorm.nn.heads import TokenHead
 from addnorm.parts import Family
 
@@ -205,7 +205,8 @@ def head_cross_entropy_sum(
     one_graph = torch.compiler.is_compiling() and not on_cpu
     if one_graph or targets.numel() * head.weight.shape[0] <= logits_at_once:
         return cross_entropy_sum(head(x, ctx), targets, label_smoothing)
-    return _eagerly(head, x, ctx, targets, label_smoothing, logits_at_once)
+    grouped = eagerly(_grouped_cross_entropy_sum)
+    return grouped(head, x, ctx, targets, label_smoothing, logits_at_once)
 
 
 def _grouped_cross_entropy_sum(
@@ -224,9 +225,6 @@ def _grouped_cross_entropy_sum(
     size = max(1, logits_at_once // head.weight.shape[0])
     loss = partial(loss_and_gradient, smoothing=label_smoothing)
     return in_groups(logits, x.flatten(0, 1), targets.flatten(), loss, size, head)
-
-
-_eagerly = cast("Callable[..., Tensor]", torch.compiler.disable(_grouped_cross_entropy_sum))
 
 
 def exits_cross_entropy_sum(

@@ -1,8 +1,6 @@
 """R-Drop: two passes over a batch with different dropout learn to agree (Liang et al. 2021)."""
 
-from collections.abc import Callable
 from functools import partial
-from typing import cast
 
 import torch
 from jaxtyping import Float, Int, Shaped
@@ -12,7 +10,7 @@ from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
-from addnorm.nn.functional import at_least_float32
+from addnorm.nn.functional import at_least_float32, eagerly
 from addnorm.nn.heads import TokenHead
 from addnorm.training.loss import chunks, in_groups, loss_sum
 
@@ -48,7 +46,8 @@ def head_r_drop_sum(
 ) -> Float[Tensor, ""]:
     """`r_drop_sum` of `head(x)`, the logits of a few hundred tokens at a time."""
     check_classes(targets, weight)
-    return _eagerly(head, x, ctx, targets, weight, label_smoothing)
+    r_drop = eagerly(_head_r_drop_sum)  # gradients are computed by hand
+    return r_drop(head, x, ctx, targets, weight, label_smoothing)
 
 
 def check_classes(targets: Shaped[Tensor, "..."], weight: float) -> None:
@@ -69,10 +68,6 @@ def _head_r_drop_sum(
     size = max(1, kernels.logits_at_once // (2 * head.weight.shape[0]))
     loss = partial(_loss_and_gradient, weight=weight, smoothing=smoothing)
     return in_groups(lambda rows: head(rows, ctx), pairs, of_pairs, loss, size, head)
-
-
-# Gradients are computed by hand, which a compiled model runs eagerly.
-_eagerly = cast("Callable[..., Tensor]", torch.compiler.disable(_head_r_drop_sum))
 
 
 def _loss_and_gradient(
