@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from random import Random
 
 import pytest
 from tests.runs.tiny import write_recipe
@@ -96,7 +97,7 @@ def test_the_leading_process_is_named_too_and_one_process_resumes(
     assert figures(run).count(b"\n") >= 60
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_mistake_is_told_once_and_leaves_no_folder(tmp_path: Path, recipe: Path) -> None:
     run = tmp_path / "run"
     words = command("train", recipe, *TWO, "--out", run, "--data.train", tmp_path / "none.txt")
@@ -121,3 +122,37 @@ def test_two_machines_train_as_one(tmp_path: Path, recipe: Path) -> None:
     one = command("train", recipe, *TWO[:4], "--out", tmp_path / "one")
     assert subprocess.run(one, capture_output=True).returncode == 0
     assert figures(tmp_path / "two") == figures(tmp_path / "one")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux does")
+def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path: Path, recipe: Path) -> None:
+    """Also while it starts: any process, several times, resumed each time."""
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    rng = Random(0)
+    steps = ["--train.steps", 400, "--parallel.shard", "true"]
+    straight = command("train", recipe, *TWO, *steps, "--out", whole)
+    assert subprocess.run(straight, capture_output=True).returncode == 0
+    words = command("train", recipe, *TWO, *steps, "--resume", "--out", run)
+    kills = 0
+    for _ in range(6):
+        process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+        while process.poll() is None and len(children.read_text().split()) < 2:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 9))
+        pids = children.read_text().split() if process.poll() is None else []
+        begin = time.monotonic()
+        if pids:
+            os.kill(int(rng.choice(pids)), signal.SIGKILL)
+        _, err = process.communicate()
+        assert time.monotonic() - begin < 30
+        assert process.returncode == bool(pids), err
+        assert "Traceback" not in err
+        assert not pids or "was ended by SIGKILL after step " in err
+        kills += bool(pids)
+    assert kills > 2
+    assert subprocess.run(words, capture_output=True).returncode == 0
+    assert figures(run) == figures(whole)
+    ours, theirs = (load_weights(folder / "model.safetensors") for folder in (run, whole))
+    assert all((ours[name] == theirs[name]).all() for name in theirs)
