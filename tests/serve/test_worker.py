@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from addnorm.data.tokenizing.prompts import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.runs.run import Run
 from addnorm.serve.engine.engine import Engine
-from addnorm.serve.engine.events import Event
+from addnorm.serve.engine.events import Event, Stats
 from addnorm.serve.engine.options import Options
 from addnorm.serve.messages import (
     FROM_ENGINE,
@@ -32,6 +33,7 @@ from addnorm.serve.messages import (
     Result,
     packed,
 )
+from addnorm.serve.whole_inputs import outputs_for
 from addnorm.serve.worker import Worker
 
 RunOf = Callable[[str], Path]
@@ -52,6 +54,15 @@ class Client:
             if not isinstance(message, Load):
                 return message
             self.loads.append(message)
+
+    def next_load(self, expected: Callable[[Stats], bool]) -> None:
+        """Wait until the engine says that it is as busy as expected."""
+        while True:
+            length = int.from_bytes(self._read(LENGTH), "big")
+            message = FROM_ENGINE.validate_json(self._read(length))
+            assert isinstance(message, Load), message
+            if expected(message.stats):
+                return
 
     def _read(self, n: int) -> bytes:
         return self.connection.recv(n, socket.MSG_WAITALL)
@@ -121,6 +132,29 @@ def test_a_cancelled_request_leaves_the_engine_idle(run_of: RunOf, tmp_path: Pat
         assert again
 
 
+def test_whole_inputs_are_cancelled_while_they_are_computed(
+    run_of: RunOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(run: Run, endpoint: str, inputs: Any, options: Any) -> tuple[list[Any], int]:
+        while inputs == ("for ever",):
+            run.model(torch.tensor([[5, 6]]))
+        return outputs_for(run, endpoint, inputs, options)
+
+    monkeypatch.setattr("addnorm.serve.worker.outputs_for", slow)
+    with opened(run_of("tagging"), tmp_path) as (client, _):
+        for name in "ab":
+            client.send(Apply(name=name, endpoint="/tag", inputs=("for ever",)))
+        client.next_load(lambda stats: (stats.running, stats.waiting) == (1, 1))
+        for name in "ab":
+            client.send(Cancel(name=name))
+        client.next_load(lambda stats: (stats.running, stats.waiting) == (0, 0))
+        client.send(Apply(name="c", endpoint="/tag", inputs=("Ann saw Rome",)))
+        assert client.next().name == "c"
+        client.send(Apply(name="d", endpoint="/tag", inputs=("for ever",)))
+        client.next_load(lambda stats: stats.running == 1)
+    # the end of the socket ended the worker
+
+
 def test_a_model_of_another_task(run_of: RunOf, tmp_path: Path) -> None:
     with opened(run_of("tagging"), tmp_path) as (client, ready):
         assert ready.endpoint == "/tag"
@@ -168,10 +202,10 @@ def test_after_too_little_memory_the_next_request_is_answered(
     step = Engine.step
     failures = ["[enforce fail] DefaultCPUAllocator: can't allocate memory", "", ""]
 
-    def failing(engine: Engine) -> list[Event]:
+    def failing(engine: Engine, look_up: Callable[[], None]) -> list[Event]:
         if message := failures.pop(0) if failures else "":
             raise RuntimeError(message)
-        return step(engine)
+        return step(engine, look_up)
 
     monkeypatch.setattr(Engine, "step", failing)
     with opened(run_of("language"), tmp_path) as (client, _):

@@ -21,6 +21,8 @@ from addnorm.runs.inference.chat import template_of
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.run import Run
 from addnorm.serve.engine.engine import Engine
+from addnorm.serve.engine.events import Stats
+from addnorm.serve.engine.interruption import Interrupted, interruptible
 from addnorm.serve.engine.schedule import QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
 from addnorm.serve.messages import (
@@ -40,6 +42,7 @@ from addnorm.serve.messages import (
     Stop,
     packed,
 )
+from addnorm.serve.orphans import end_with
 from addnorm.serve.whole_inputs import outputs_for
 from addnorm.tasks.language import Language
 from addnorm.tasks.translation import SequenceToSequence
@@ -47,6 +50,9 @@ from addnorm.training.interruptions import out_of_memory
 
 EVERY = 0.25
 """Seconds between two messages on how busy the engine is."""
+
+LOOK_UP = 0.05
+"""Seconds between two looks at the socket in the midst of a long computation."""
 
 
 class Worker:
@@ -56,19 +62,35 @@ class Worker:
         self._connection = connection
         self._inbox = Inbox()
         self._jobs: deque[Apply] = deque()
+        self._job: Apply | None = None  # the one that is computed
         self._answers: dict[str, int] = {}  # how many answers of each open request are open
         self._run: Run | None = None
         self._engine: Engine | None = None
         self._running = True
-        self._told = 0.0
+        self._told = self._looked = 0.0
 
     def serve(self) -> None:
         """Answer until the socket ends."""
         while self._running:
-            busy = bool(self._answers or self._jobs)
-            self._tell_load(busy)
-            self._receive(wait=not busy)
+            if not self._busy:
+                self._tell_load()
+            self._receive(wait=not self._busy)
+            self._tell_load_at_times()
             self._step()
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._answers or self._jobs)
+
+    def _look_up(self) -> None:
+        """Take messages in the midst of a computation; raise `Interrupted` at the engine's end."""
+        if monotonic() - self._looked < LOOK_UP:
+            return
+        self._looked = monotonic()
+        self._receive(wait=False)
+        self._tell_load_at_times()
+        if not self._running:
+            raise Interrupted
 
     def _receive(self, *, wait: bool) -> None:
         """Take the messages that have arrived; with `wait`, at least one."""
@@ -164,6 +186,8 @@ class Worker:
 
     def _cancel(self, name: str, index: int | None) -> None:
         self._jobs = deque(job for job in self._jobs if job.name != name)
+        if self._job is not None and self._job.name == name:
+            self._job = None
         if self._engine is not None and name in self._answers:
             self._engine.cancel(name, index)
             self._ended(name, self._answers[name] if index is None else 1)
@@ -177,7 +201,7 @@ class Worker:
         """Compute a step of the engine, and answer for one group of whole inputs."""
         try:
             if self._engine is not None and self._answers:
-                if events := self._engine.step():
+                if events := self._engine.step(self._look_up):
                     self._send(Events(events=tuple(events)))
                 for event in events:
                     if event.finished is not None and event.name in self._answers:
@@ -189,13 +213,25 @@ class Worker:
 
     def _apply(self, job: Apply) -> None:
         assert self._run is not None
+        self._job = job
+
+        def look_up() -> None:
+            self._look_up()
+            if self._job is None:
+                raise Interrupted
+
         try:
-            outputs, n = outputs_for(self._run, job.endpoint, job.inputs, job.options)
+            with interruptible(self._run.model, look_up):
+                outputs, n = outputs_for(self._run, job.endpoint, job.inputs, job.options)
             self._send(Result(name=job.name, outputs=tuple(outputs), n_tokens=n))
+        except Interrupted:
+            pass  # nobody waits for the result
         except InputError as error:
             self._send(Error(name=job.name, message=str(error), kind="input"))
         except (RuntimeError, MemoryError) as error:
             self._send(Error(name=job.name, message=_too_little_memory(error), kind="memory"))
+        finally:
+            self._job = None
 
     def _end_requests(self, why: str) -> None:
         """End the open requests after a step for which memory lacked; later ones may have it."""
@@ -205,12 +241,20 @@ class Worker:
             self._send(Error(name=name, message=why, kind="memory"))
         self._answers.clear()
 
-    def _tell_load(self, busy: bool) -> None:
-        """Say how busy the engine is: now and then while it is, and once when it no longer is."""
-        if self._engine is None or (busy and monotonic() - self._told < EVERY):
+    def _tell_load_at_times(self) -> None:
+        """Say how busy the engine is, unless a message has just gone out."""
+        if monotonic() - self._told >= EVERY:
+            self._tell_load()
+
+    def _tell_load(self) -> None:
+        """Say how busy the engine is, whole inputs included."""
+        if self._run is None:
             return
         self._told = monotonic()
-        self._send(Load(stats=self._engine.stats()))
+        engine = self._engine
+        stats = Stats(running=0, waiting=0, near_ties=0) if engine is None else engine.stats()
+        running, waiting = stats.running + (self._job is not None), stats.waiting + len(self._jobs)
+        self._send(Load(stats=replace(stats, running=running, waiting=waiting)))
 
 
 def _too_little_memory(error: Exception) -> str:
@@ -274,6 +318,7 @@ def main() -> None:
     connection = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # a process that we start must not hold the socket
+    end_with(connection)
     with connection:
         Worker(connection).serve()
 

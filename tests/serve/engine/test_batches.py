@@ -162,7 +162,7 @@ def test_prompts_are_scored() -> None:
     prompt = PROMPTS[0]
     asked = [
         request("none", prompt, limit=0, prompt_log_probs=True, log_probs=1, n=2),
-        request("few", prompt, limit=2, prompt_log_probs=True),
+        request("few", prompt, limit=2, prompt_log_probs=True, ignore_eos=True),
     ]
     answers = answered(Engine(run, memory=2**20), asked)
     with torch.inference_mode():
@@ -207,6 +207,63 @@ def test_the_reason_for_batches_is_named(name: str, why: str) -> None:
     batches, sharing = Engine(run_of(MODELS[name])).description.lines
     assert batches.endswith(why)
     assert sharing == "beginnings of prompts are not shared"
+
+
+@pytest.mark.parametrize("options", [{"decoding": "greedy"}, {"beams": 2}])
+@pytest.mark.parametrize("name", ["recurrent", "encoder–decoder"])
+def test_a_request_is_cancelled_while_its_prompt_is_read(
+    name: str, options: dict[str, Any]
+) -> None:
+    run = run_of(MODELS[name])
+    expected = answered(Engine(run, memory=2**20), [request("other", PROMPTS[1], **options)])
+    engine = Engine(run, memory=2**20)
+    looks = 0
+
+    def cancel() -> None:
+        nonlocal looks
+        looks += 1
+        engine.cancel("gone")
+
+    engine.add(request("gone", PROMPTS[0], **options))
+    engine.add(request("other", PROMPTS[1], **options))
+    assert engine.step(cancel) == []
+    assert looks == 1, "the other is begun again at the next step"
+    assert engine.stats().running == 1
+    answers = answered(engine)
+    assert answers.keys() == {("other", 0)}
+    assert answers["other", 0].tokens == expected["other", 0].tokens
+    engine.add(request("gone", PROMPTS[0], **options))
+    assert engine.step(cancel) == []
+    assert looks == 2
+    assert not engine.is_busy
+
+
+def test_the_deadline_ends_a_request_while_its_prompt_is_read() -> None:
+    run = run_of(MODELS["encoder–decoder"])
+    now, looks = 0.0, 0
+    engine = Engine(run, memory=2**20, clock=lambda: now)
+
+    def wait() -> None:
+        nonlocal now, looks
+        now, looks = now + 1.0, looks + 1
+
+    engine.add(request("late", PROMPTS[0], decoding="greedy", deadline=3.0))
+    assert engine.step(wait) == []
+    assert looks == 3
+    [event] = engine.step(wait)
+    assert (event.name, event.finished) == ("late", "timeout")
+    assert not engine.is_busy
+
+
+def test_prompts_are_read_together_as_far_as_the_memory_holds_their_attention() -> None:
+    """65,536 bytes are 90² scores of two heads."""
+    engine = Engine(run_of(MODELS["encoder–decoder"]), memory=2**16)
+    with pytest.raises(TooLarge, match=r"91 tokens to read at once: .* attention of at most 90"):
+        engine.add(request("a", (4,) * 91, 2, decoding="greedy"))
+    for i, letter in enumerate("ab"):
+        engine.add(request(letter, (4 + i,) * 70, 2, decoding="greedy", ignore_eos=True))
+    assert {event.name for event in engine.step()} == {"a"}
+    assert {event.name for event in engine.step()} == {"a", "b"}
 
 
 def test_requests_wait_while_the_rows_or_the_memory_are_taken() -> None:

@@ -6,9 +6,10 @@ beam search. Answers that end leave their batch; later requests form another one
 
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count
-from math import inf
+from math import inf, isqrt
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from addnorm.generate.next_token import Ids, NextToken
 from addnorm.generate.rules import Rules
 from addnorm.serve.engine.choosing import Chooser, choose, token_scores
 from addnorm.serve.engine.events import Event, PromptScores
+from addnorm.serve.engine.interruption import Interrupted
 from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Ended, Request
 
@@ -75,6 +77,11 @@ class SampledBatch:
         self.near_ties = 0
         self._next_token = next_token
         self._tokens: list[int] = []
+
+    @property
+    def begun(self) -> bool:
+        """Whether its prompts have been read."""
+        return bool(self._tokens)
 
     def advance(self) -> list[Event]:
         """Choose the next token of each answer. Raises `InputError` if the logits hold NaN."""
@@ -142,6 +149,11 @@ class SearchedBatch:
         """The requests that are open."""
         return [*self._rows.values()]
 
+    @property
+    def begun(self) -> bool:
+        """Whether its prompts have been read."""
+        return self._search is not None
+
     def advance(self) -> list[Event]:
         """Extend all hypotheses by a token. Raises `InputError` if the logits hold NaN."""
         self._search = self._search or self._started()
@@ -196,19 +208,25 @@ class _Place:
 class BatchLane:
     """Requests to a model, in batches of those that arrive together.
 
-    `most_tokens` is how many tokens the memory holds; `score_prompt` computes the scores of a
-    prompt, with a number of most probable tokens at each place.
+    `most_tokens` is how many tokens the memory holds, and `most_scores` how many scores of a query
+    against a key, which reading prompts at once takes. `interruptible` lets a check end what the
+    model computes, and `score_prompt` computes the scores of a prompt, with a number of most
+    probable tokens at each place.
     """
 
     def __init__(
         self,
+        interruptible: Callable[[Callable[[], None]], AbstractContextManager[None]],
         new_next_token: Callable[[], NextToken],
         score_prompt: Callable[[Ids, int], PromptScores],
         limits: Limits,
         clock: Callable[[], float],
         most_tokens: float = inf,
+        most_scores: float = inf,
     ) -> None:
         self.most_tokens = most_tokens
+        self._most_scores = most_scores
+        self._interruptible = interruptible
         self.near_ties = 0
         self._limits = limits
         self._clock = clock
@@ -254,6 +272,11 @@ class BatchLane:
                 f"{n_tokens} tokens in all answers and beams: the memory holds at most "
                 f"{self.most_tokens:.0f} together"
             )
+        if (length := len(request.prompt)) ** 2 > self._most_scores:
+            raise TooLarge(
+                f"{length} tokens to read at once: the memory holds the attention of at most "
+                f"{isqrt(int(self._most_scores))}"
+            )
         if len(self._queue) >= self._limits.queue:
             raise QueueFull(1.0)
         rank = self._clock() / self._limits.ageing - request.priority
@@ -279,18 +302,22 @@ class BatchLane:
         self._queue = [place for place in self._queue if place.rows]
         self._batches = [batch for batch in self._batches if batch.rows]
 
-    def step(self) -> list[Event]:
-        """Start the batches that fit, and advance each by a token; return the news."""
-        now = self._clock()
-        late = self._drop(
-            lambda row: row.request.deadline is not None and row.request.deadline <= now
-        )
-        events = [event for row in late for event in row.ended("timeout")]
+    def step(self, look_up: Callable[[], None] = lambda: None) -> list[Event]:
+        """Start the batches that fit, and advance each by a token; return the news.
+
+        While prompts are read, `look_up` is called between layers; it may add and cancel requests.
+        """
+        events = [event for row in self._drop(self._late()) for event in row.ended("timeout")]
         events += self._start(self._joining())
         for batch in [*self._batches]:
-            events += self._advanced(batch)
+            events += self._advanced(batch, look_up)
         self._tidy()
         return [self._with_scores(event) for event in events]
+
+    def _late(self) -> Callable[[Row], bool]:
+        """Whether the deadline of a row has passed by now."""
+        now = self._clock()
+        return lambda row: row.request.deadline is not None and row.request.deadline <= now
 
     def _joining(self) -> list[Row]:
         """Take the first requests of the queue that the rows and the memory have room for."""
@@ -302,9 +329,17 @@ class BatchLane:
                 break
             if sum(row.n_tokens for row in more) > self.most_tokens:
                 break
+            if not self._reads_at_once(more[n_running:]) and len(rows) > n_running:
+                break
             rows = more
             del self._queue[0]
         return rows[n_running:]
+
+    def _reads_at_once(self, rows: Sequence[Row]) -> bool:
+        """Whether the memory holds the scores of the prompts of all rows, padded, together."""
+        prompts = {row.request.prompt for row in rows}
+        longest = max((len(prompt) for prompt in prompts), default=0)
+        return len(prompts) * longest**2 <= self._most_scores
 
     def _start(self, rows: Sequence[Row]) -> list[Event]:
         """Start a batch of all rows whose tokens are chosen, and one of each kind of search."""
@@ -325,18 +360,39 @@ class BatchLane:
         kind = SearchedBatch if isinstance(rows[0].plan, Search) else SampledBatch
         return kind(self._new_next_token(), rows)
 
-    def _advanced(self, batch: Batch) -> list[Event]:
-        """Advance a batch; if that fails, its answers are continued one by one, to find which."""
+    def _advanced(self, batch: Batch, look_up: Callable[[], None]) -> list[Event]:
+        """Advance a batch; if that fails, its answers are continued one by one, to find which.
+
+        If one of its requests ends while their prompts are read, the others are begun again.
+        """
         try:
-            events = batch.advance()
+            with nullcontext() if batch.begun else self._while_wanted(batch, look_up):
+                events = batch.advance()
             self.near_ties += batch.near_ties
             return events
+        except Interrupted:
+            rest = [self._batch(batch.rows)] if batch.rows else []
+            self._batches = [each for each in self._batches if each is not batch] + rest
+            return []
         except InputError as error:
             self._batches.remove(batch)
             if len(batch.rows) == 1:
                 return [*batch.rows[0].ended("failed", error=str(error))]
             self._batches += [self._batch([row]) for row in batch.rows]
             return []
+
+    def _while_wanted(
+        self, batch: Batch, look_up: Callable[[], None]
+    ) -> AbstractContextManager[None]:
+        """Interrupt what the model computes as soon as a request of the batch ends."""
+        rows = [*batch.rows]
+
+        def check() -> None:
+            look_up()
+            if len(batch.rows) < len(rows) or any(map(self._late(), rows)):
+                raise Interrupted
+
+        return self._interruptible(check)
 
     def _with_scores(self, event: Event) -> Event:
         """An event; the first of its request has the scores of the prompt."""

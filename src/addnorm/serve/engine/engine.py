@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from math import inf
 from sys import maxsize
 from time import monotonic
 
@@ -20,6 +22,7 @@ from addnorm.serve.engine.batches import BatchLane, Search
 from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
 from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
+from addnorm.serve.engine.interruption import interruptible
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why_not_paged
 from addnorm.serve.engine.pages import PagePool
@@ -63,6 +66,8 @@ class Engine:
         self._why_batches = why_not_paged(self._model)
         self._paged: PagedLane | None = None
         limits = Limits(rows=rows, chunk=chunk, queue=max_queue)
+        bytes_of_scores = _bytes_of_scores(self._model)
+        most_scores = memory // bytes_of_scores if bytes_of_scores else inf
         if isinstance(self._model, DecoderModel) and self._why_batches is None:
             pages = memory - memory // FOR_BEAMS
             pool = _pool(pages, page_size, bytes_per_token(self._model))
@@ -70,11 +75,13 @@ class Engine:
             self._paged = PagedLane(PagedDecoder(self._model, pool, kernels), reach, clock)
             memory //= FOR_BEAMS
         self._batches = BatchLane(
+            partial(interruptible, self._model),
             self._next_token,
             self._prompt_scores,
             limits,
             clock,
-            most_tokens=memory // max(1, _bytes_of_attention(self._model)),
+            most_tokens=memory // _bytes_in_batch(self._model),
+            most_scores=most_scores,
         )
 
     def _next_token(self) -> Continuation | Translation:
@@ -152,9 +159,14 @@ class Engine:
     def _lanes(self) -> list[PagedLane | BatchLane]:
         return [self._batches] if self._paged is None else [self._paged, self._batches]
 
-    def step(self) -> list[Event]:
-        """Compute one step; return the new tokens and ends. Without open requests, return none."""
-        return [event for lane in self._lanes for event in lane.step()]
+    def step(self, look_up: Callable[[], None] = lambda: None) -> list[Event]:
+        """Compute one step; return the new tokens and ends. Without open requests, return none.
+
+        While a batch reads whole prompts, `look_up` is called between layers; it may add and cancel
+        requests.
+        """
+        paged = [] if self._paged is None else self._paged.step()
+        return [*paged, *self._batches.step(look_up)]
 
     @property
     def is_busy(self) -> bool:
@@ -211,9 +223,11 @@ class Engine:
             )
         pool = self._paged.schedule.pool
         tokens = pool.n_pages * pool.page_size
+        length = min(length, tokens)
+        n = tokens // length
         return (
             f"{tokens:,} tokens in {pool.n_pages:,} pages: "
-            f"{tokens // length:,} requests of {length}",
+            f"{n:,} request{'s' if n > 1 else ''} of {length}",
             f"beam search: in batches of {in_batches}",
         )
 
@@ -240,9 +254,34 @@ def _pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
     return PagePool(n_pages, page_size)
 
 
-def _bytes_of_attention(model: Writer) -> int:
-    """The bytes of the keys and values of a token in a batch, those of cross-attention included."""
-    stack = model.stack if isinstance(model, DecoderModel) else model.decoder
+def _bytes_in_batch(model: Writer) -> int:
+    """The bytes of a token in a batch: its keys and values, or its hidden state if that is more.
+
+    The keys and values of cross-attention are included.
+    """
+    stack, embed = (
+        (model.stack, model.embed)
+        if isinstance(model, DecoderModel)
+        else (model.decoder, model.target_embed)
+    )
     heads = [module for module in stack.modules() if isinstance(module, MultiHead)]
     width = sum(each.k_proj.out_features + each.v_proj.out_features for each in heads)
-    return width * torch.finfo(next(model.parameters()).dtype).bits // 8
+    return max(width, embed.tokens.embedding_dim) * _bytes_of_number(model)
+
+
+def _bytes_of_scores(model: Writer) -> int:
+    """The bytes of the scores of a query against a key in all heads of a layer that reads prompts.
+
+    It is 0 if no layer attends.
+    """
+    stack = model.stack if isinstance(model, DecoderModel) else model.encoder
+    heads = [
+        module.q_proj.out_features // module.d_head
+        for module in stack.modules()
+        if isinstance(module, MultiHead)
+    ]
+    return max(heads, default=0) * _bytes_of_number(model)
+
+
+def _bytes_of_number(model: Writer) -> int:
+    return torch.finfo(next(model.parameters()).dtype).bits // 8

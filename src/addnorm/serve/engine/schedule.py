@@ -107,10 +107,11 @@ class Schedule:
         Raises `TooLarge` for one that the pages or rows never hold, `QueueFull` if too many wait.
         """
         capacity = self.pool.n_pages * self.pool.page_size
-        if len(request.prompt) + max(request.limit, 1) - 1 > capacity:
+        needed = len(request.prompt) + max(request.limit, 1) - 1
+        if needed > capacity:
             raise TooLarge(
-                f"{len(request.prompt)} tokens and {request.limit} new ones: the memory holds at "
-                f"most {capacity + 1} together"
+                f"{len(request.prompt)} tokens and {request.limit} new ones: {needed} are kept, "
+                f"all but the last, and the memory holds at most {capacity}"
             )
         if request.n > self.limits.rows:
             raise TooLarge(f"n = {request.n}: at most {self.limits.rows} answers at once")
