@@ -56,7 +56,9 @@ def test_answers_go_to_their_requests(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_a_dead_engine_ends_its_requests_and_is_restarted_once(tmp_path: Path) -> None:
+def test_a_dead_engine_ends_its_requests_and_is_restarted_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async def run() -> None:
         engine = supervisor(tmp_path, "fake?delay=0.05")
         await engine.start()
@@ -68,17 +70,24 @@ def test_a_dead_engine_ends_its_requests_and_is_restarted_once(tmp_path: Path) -
         with pytest.raises(EngineDown):
             await open_request
         assert monotonic() - start < 2
-        with pytest.raises(EngineDown, match="restarting"):
+        with pytest.raises(EngineDown, match="restarting") as down:
             await events(engine, request("b"))
+        assert not down.value.final
         await until(engine, "ready")
         assert len(await events(engine, request("c"))) == 5
         engine._process.kill()
         await until(engine, "dead")
-        with pytest.raises(EngineDown, match="dead"):
+        with pytest.raises(EngineDown, match="dead until") as down:
             await events(engine, request("d"))
+        assert down.value.final
         await engine.stop()
 
     asyncio.run(run())
+    first, ready, last = capsys.readouterr().err.splitlines()
+    assert first == "fake: its engine ended by SIGKILL: it is started again"
+    assert ready == "fake: its engine is ready again"
+    assert last.startswith("fake: its engine ended by SIGKILL, ")
+    assert last.endswith(": it stays dead until the server is restarted")
 
 
 @pytest.mark.long

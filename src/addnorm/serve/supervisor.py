@@ -1,6 +1,7 @@
 """Starts the engine process of a model, restarts it once, and brings its news to their requests."""
 
 import asyncio
+import signal
 import socket
 import sys
 from asyncio.subprocess import Process
@@ -48,7 +49,11 @@ class EngineError(Exception):
 
 
 class EngineDown(Exception):
-    """The engine died, or is not there yet."""
+    """The engine died, or is not there yet; if it is `final`, it is not started again."""
+
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
 
 
 class Supervisor:
@@ -99,20 +104,50 @@ class Supervisor:
         while True:
             while (message := await next_message(reader)) is not None:
                 self._deliver(message)
-            if self.state == "stopped":
+            if self._stopped:
                 return
             await self._down()
-            if monotonic() - self._restarted < TRUSTED_AFTER:
-                self.state = "dead"
+            if self._stopped:
                 return
+            if (seconds := monotonic() - self._restarted) < TRUSTED_AFTER:
+                self._dead(
+                    f"its engine ended by {self._end}, {seconds:.0f} s after it was started again"
+                )
+                return
+            self._log(f"its engine ended by {self._end}: it is started again")
             self._restarted = monotonic()
             reader = await self._spawn()
             first = await next_message(reader)
             if not isinstance(first, Ready):
-                self.state = "dead"
                 await self._end_process()
+                if self._stopped:
+                    return
+                reason = first.message if isinstance(first, Error) else f"it ended by {self._end}"
+                self._dead(f"its engine could not be started again: {reason}")
                 return
             self.state = "ready"
+            self._log("its engine is ready again")
+
+    def _dead(self, why: str) -> None:
+        """Give the engine up."""
+        self.state = "dead"
+        self._log(f"{why}: it stays dead until the server is restarted")
+
+    @property
+    def _end(self) -> str:
+        """How the process ended: a signal or an exit status."""
+        code = None if self._process is None else self._process.returncode
+        if code is None or code >= 0:
+            return f"exit status {code}"
+        return signal.Signals(-code).name
+
+    def _log(self, line: str) -> None:
+        name = self.opened.run if self.ready is None else self.ready.name
+        print(f"{name}: {line}", file=sys.stderr, flush=True)
+
+    @property
+    def _stopped(self) -> bool:
+        return self.state == "stopped"
 
     async def _down(self) -> None:
         """End every open request: its engine is dead."""
@@ -179,6 +214,8 @@ class Supervisor:
             self._close(request.name, cancel=result is None)
 
     def _send(self, request: Generate | Apply) -> "asyncio.Queue[Event | Result | Error | None]":
+        if self.state == "dead":
+            raise EngineDown("the engine is dead until the server is restarted", final=True)
         if self.state != "ready":
             raise EngineDown(f"the engine is {self.state}")
         queue = self._waiting[request.name] = asyncio.Queue()

@@ -210,6 +210,9 @@ def test_it_says_what_fits() -> None:
     pages, beams = Engine(run_of(), memory=2**20).description.lines
     assert pages == "3,568 tokens in 223 pages: 6 requests of 512"
     assert beams == "beam search: in batches of requests that arrive together, of up to 512 tokens"
+    for memory, fits in ((2**18, "1 request of 512"), (2**16, "1 request of 208")):
+        pages, _ = Engine(run_of(), memory=memory).description.lines
+        assert pages.endswith(f"pages: {fits}")
 
 
 arrivals = st.lists(

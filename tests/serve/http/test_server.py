@@ -86,6 +86,35 @@ def test_a_dead_engine_is_503_until_it_is_back() -> None:
 
 
 @pytest.mark.long
+def test_an_engine_that_died_twice_is_named_and_the_others_answer() -> None:
+    with serving("fake", "other") as url, httpx.Client(base_url=url) as client:
+
+        def asked(model: str, prompt: str = "a") -> httpx.Response:
+            return client.post("/v1/completions", json={"model": model, "prompt": prompt})
+
+        def until(state: str) -> None:
+            start = time.monotonic()
+            while client.get("/health").json()["engines"]["fake"] != state:
+                assert time.monotonic() - start < 10
+                time.sleep(0.02)
+
+        for state in ("ready", "dead"):
+            refused = asked("fake", "die")
+            assert refused.headers["retry-after"] == "2"
+            assert refused.headers["x-should-retry"] == "true"
+            until(state)
+        refused = asked("fake")
+        assert refused.status_code == 503
+        assert refused.headers["x-should-retry"] == "false"
+        assert "retry-after" not in refused.headers
+        for probe in ("/readyz", "/health"):
+            probed = client.get(probe)
+            assert probed.status_code == 503
+            assert probed.json()["engines"] == {"fake": "dead", "other": "ready"}
+        assert asked("other").status_code == 200
+
+
+@pytest.mark.long
 def test_a_request_has_a_deadline() -> None:
     with serving("fake?delay=0.3", timeout=0.1) as url, httpx.Client(base_url=url) as client:
         late = client.post("/v1/embeddings", json={"input": "a"})

@@ -148,7 +148,8 @@ class Served:
     def _refusal(self, error: EngineError | EngineDown) -> WebError:
         if isinstance(error, EngineDown):
             self._metrics.rejected.labels(self.name, "down").inc()
-            return WebError(503, str(error), headers={"retry-after": "2"})
+            again = {"x-should-retry": "false"} if error.final else {"retry-after": "2"}
+            return WebError(503, str(error), headers=again)
         self._metrics.rejected.labels(self.name, error.error.kind).inc()
         return of_engine(error.error)
 
