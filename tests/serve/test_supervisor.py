@@ -90,6 +90,21 @@ def test_a_dead_engine_ends_its_requests_and_is_restarted_once(
     assert last.endswith(": it stays dead until the server is restarted")
 
 
+def test_an_engine_that_is_starting_again_is_stopped(tmp_path: Path) -> None:
+    async def run() -> None:
+        engine = supervisor(tmp_path)
+        await engine.start()
+        assert engine._process is not None
+        engine._process.kill()
+        await until(engine, "restarting")
+        async with asyncio.timeout(20):
+            await engine.stop()
+        assert engine.state == "stopped"
+        assert engine._process.returncode is not None
+
+    asyncio.run(run())
+
+
 @pytest.mark.long
 def test_an_answer_that_is_not_read_is_cancelled(tmp_path: Path) -> None:
     async def run() -> None:

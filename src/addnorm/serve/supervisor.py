@@ -118,10 +118,11 @@ class Supervisor:
             self._restarted = monotonic()
             reader = await self._spawn()
             first = await next_message(reader)
+            if self._stopped:
+                await self._end_process()
+                return
             if not isinstance(first, Ready):
                 await self._end_process()
-                if self._stopped:
-                    return
                 reason = first.message if isinstance(first, Error) else f"it ended by {self._end}"
                 self._dead(f"its engine could not be started again: {reason}")
                 return
