@@ -29,7 +29,6 @@ SOURCES = sorted((ROOT / "src" / "addnorm").rglob("*.py"))
 BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
-    "serve/http/answers.py": "serve/http/test_completions.py",
     "serve/http/metrics.py": "serve/http/test_service.py",
     "serve/http/schemas.py": "serve/http/test_completions.py",
     "serve/http/served.py": "serve/http/test_completions.py",

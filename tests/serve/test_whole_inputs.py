@@ -33,11 +33,18 @@ def test_tags_of_words(run_of: RunOf) -> None:
     outputs, _ = outputs_for(run, "/tag", ["Ann saw Rome", ["Ann", "saw"]], {})
     assert [output["tokens"] for output in outputs] == [["Ann", "saw", "Rome"], ["Ann", "saw"]]
     assert [output["tags"] for output in outputs] == run.tag(["Ann saw Rome", ["Ann", "saw"]])
+    counts = [outputs_for(run, "/tag", [x], {})[1] for x in ("Ann saw", ["Ann", "saw"])]
+    assert counts[0] == counts[1] > 2
 
 
 def test_translations_best_first(run_of: RunOf) -> None:
     run = Run.open(run_of("translation"))
     outputs, _ = outputs_for(run, "/translate", TEXTS, {"beams": 3, "n_best": 2})
+    blank, _ = outputs_for(run, "/translate", [TEXTS[0], " ", TEXTS[1]], {"beams": 3, "n_best": 2})
+    nothing = [{"text": "", "score": 0.0, "finished": "eos"}]
+    assert [[x["text"] for x in best] for best in blank] == [
+        [x["text"] for x in best] for best in (outputs[0], nothing, outputs[1])
+    ]
     for output, best in zip(outputs, run.write(TEXTS, beams=3, n_best=2), strict=True):
         assert [(x["text"], x["score"]) for x in output] == [(x.text, x.score) for x in best]
 

@@ -103,3 +103,11 @@ def test_a_key_is_one_word_in_a_file(tmp_path: Path) -> None:
             read_key(file)
     with pytest.raises(InputError, match="no such file"):
         read_key(tmp_path / "none")
+
+
+def test_names_of_one_machine_are_one_server() -> None:
+    """A page that was opened by the address asks a server that was given by name."""
+    ask = {"host": "localhost:8000", "origin": "http://127.0.0.1:8000"}
+    assert status("POST", "/", ask) == 200
+    assert status("POST", "/", {**ask, "origin": "http://127.0.0.1:8001"}) == 403
+    assert status("POST", "/", {**ask, "origin": "http://example.org:8000"}) == 403

@@ -122,6 +122,8 @@ class Ready:
     vocab_size: int | None = None
     max_len: int | None = None
     """The most positions of a prompt with its answer; None if unbounded."""
+    capacity: int | None = None
+    """The most tokens of a prompt with its answer that the memory holds; None without pages."""
     custom: bool = False
     """Whether a tokenizer is a custom part, whose module the reader must import."""
     begins: tuple[int, ...] | None = None

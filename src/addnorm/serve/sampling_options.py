@@ -18,6 +18,8 @@ SEEDS = 2**63
 
 
 def _listed(value: Any) -> Any:
+    if not isinstance(value, str | list | None):
+        raise ValueError("give a text or a list of texts")
     return [value] if isinstance(value, str) else value
 
 

@@ -60,10 +60,14 @@ def predict(run: Run, inputs: Sequence[Any], options: Options) -> list[dict[str,
 
 
 def translate(run: Run, inputs: Sequence[Any], options: Options) -> list[list[dict[str, Any]]]:
-    """The best translations of each text, with their scores."""
+    """The best translations of each text, with their scores; that of nothing is nothing."""
+    texts = [text for text in inputs if text.strip()]
+    written = iter(run.write(texts, **options) if texts else ())
     return [
-        [{"text": x.text, "score": x.score, "finished": x.finished} for x in best]
-        for best in run.write([*inputs], **options)
+        [{"text": x.text, "score": x.score, "finished": x.finished} for x in next(written)]
+        if text.strip()
+        else [{"text": "", "score": 0.0, "finished": "eos"}]
+        for text in inputs
     ]
 
 
@@ -95,7 +99,8 @@ def _count(run: Run, inputs: Sequence[Any]) -> int:
         return 0
     before, after = around(run.task, run.tokenizers.source)
     special = len(before) + len(after)
-    texts = [each for each in inputs if isinstance(each, str)]
+    words = [each for each in inputs if isinstance(each, list | tuple) and not _are_ids(each)]
+    texts = [*(each for each in inputs if isinstance(each, str)), *map(" ".join, words)]
     ids = [each for each in inputs if isinstance(each, list | tuple) and _are_ids(each)]
     rows = [*run.tokenizers.source.encode_batch(texts), *ids]
     return sum(len(row) + special for row in rows)

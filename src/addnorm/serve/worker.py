@@ -292,6 +292,7 @@ def described(run: Run, engine: Engine | None, texts: Path) -> Ready:
         ready,
         vocab_size=facts.vocab_size,
         max_len=facts.max_len,
+        capacity=facts.capacity,
         writes=True,
         decoding=facts.decoding,
         template=_template(run),

@@ -41,7 +41,7 @@ class Access:
         if self._key is None and not is_loopback(_name_of(host)):
             return WebError(403, f"Host {host!r}: without a key only names of this machine serve")
         origin = headers.get("origin")
-        foreign = origin is not None and urlsplit(origin).netloc != host
+        foreign = origin is not None and not _same_server(urlsplit(origin).netloc, host)
         if foreign and scope["method"] not in SAFE_METHODS:
             return WebError(403, f"Origin {origin!r}: pages of other servers may not ask")
         if self._key is None or scope["path"] in OPEN or self._has_key(headers):
@@ -58,6 +58,13 @@ class Access:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         same = hmac.compare_digest(given.strip().encode(), self._key)  # in constant time
         return same and scheme.lower() == "bearer"
+
+
+def _same_server(origin: str, host: str) -> bool:
+    """Whether two names with ports are the same, or two names of this machine with one port."""
+    names = _name_of(origin), _name_of(host)
+    ports = [where.removeprefix(name) for where, name in zip((origin, host), names, strict=True)]
+    return origin == host or (ports[0] == ports[1] and all(map(is_loopback, names)))
 
 
 def _name_of(host: str) -> str:

@@ -63,8 +63,13 @@ def of_validation(error: RequestValidationError) -> WebError:
     place = [part for part in first["loc"] if part not in ("body", "query", "path")]
     if first["type"] == "json_invalid":
         return WebError(400, f"the body is not JSON: {first['ctx']['error']}", code="invalid_json")
+    if not place and first["type"] in ("missing", "model_attributes_type"):
+        return WebError(400, "the body is not a JSON object sent as Content-Type: application/json")
     param = _dotted(place)
     message = first["msg"].removeprefix("Value error, ")
+    if first["type"] == "too_long":
+        limit, given = first["ctx"]["max_length"], first["ctx"]["actual_length"]
+        message = f"{given} items: at most {limit}" if given else f"at most {limit} items"
     return about(message) if not param else WebError(400, f"{param}: {message}", param=param)
 
 

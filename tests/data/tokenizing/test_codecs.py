@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from addnorm.data import Corpus, Pair
 from addnorm.data.examples import Image, Text
@@ -195,3 +198,23 @@ def test_bpe_learns_the_same_from_pieces_and_refuses_a_word_without_an_end(
     monkeypatch.setattr(codecs, "LONGEST_WORD", 30)
     with pytest.raises(InputError, match=r'\d\d characters without a space.* use kind = "char"'):
         train_tokenizer(BPEConfig(), ["a b " + "x" * 40])
+
+
+def test_a_conversation_changes_no_text_that_another_thread_encodes() -> None:
+    tokenizer = BPEConfig(vocab_size=270).train(["to be or not to be"])
+    codec = tokenizer.codec
+    assert isinstance(codec, LibraryCodec)
+    text = "<eos> to be" * 2000
+    expected = codec.encode([text])
+    with ThreadPoolExecutor(1) as other:
+        marking = other.submit(lambda: [codec.encode_marked([text]) for _ in range(10)])
+        while not marking.done():
+            assert codec.encode([text]) == expected
+        assert marking.result()[0] != expected
+
+
+@given(st.text(min_size=1))
+def test_no_text_has_more_characters_than_its_tokens_may_have(text: str) -> None:
+    for kind in (BPEConfig(vocab_size=270), CharConfig()):
+        tokenizer = kind.train(["to be or not to be, to be"])
+        assert len(text) <= tokenizer.codec.longest * len(tokenizer.encode(text))

@@ -28,7 +28,7 @@ def chunks(client: httpx.Client, **body: Any) -> list[dict[str, Any]]:
         {},
         {"max_tokens": 100},
         {"max_tokens": 100, "stop": ["springt", "nie"]},
-        {"max_tokens": 1000},
+        {"max_tokens": 500},
         {"max_tokens": 9, "n": 3, "echo": True, "logprobs": 2},
         {"max_tokens": 70, "logprobs": 0, "stop": "北"},
     ],
@@ -59,7 +59,7 @@ def test_a_stop_string_is_not_in_the_text(client: httpx.Client) -> None:
 
 
 def test_the_end_token_stops(client: httpx.Client) -> None:
-    [choice] = answer(client, prompt="Hallo", max_tokens=1000)["choices"]
+    [choice] = answer(client, prompt="Hallo", max_tokens=500)["choices"]
     assert choice["finish_reason"] == "stop"
     assert choice["text"].endswith("🦊 ")
 
@@ -79,7 +79,7 @@ def test_echo_scores_a_prompt_without_an_answer(client: httpx.Client) -> None:
 
 def test_the_last_log_probability_is_of_the_end_token(client: httpx.Client) -> None:
     """A client that leaves out what it did not ask for leaves out one token."""
-    [choice] = answer(client, prompt="H", max_tokens=1000, logprobs=1)["choices"]
+    [choice] = answer(client, prompt="H", max_tokens=500, logprobs=1)["choices"]
     assert choice["logprobs"]["tokens"][-1] == "<eos>"
 
 
@@ -116,6 +116,11 @@ WRONG = [
     ({"prompt": "a", "best_of": 2}, "best_of"),
     ({"prompt": "a", "num_beams": 2, "n": 3}, "n"),
     ({"prompt": "a " * 400}, "prompt"),
+    ({"prompt": "a", "max_tokens": 1000}, "max_tokens"),
+    ({"prompt": ["a"] * 300}, "prompt"),
+    ({"prompt": [5] * 600}, "prompt"),
+    ({"prompt": "a", "num_beams": 2, "logprobs": 1}, "logprobs"),
+    ({"prompt": "a", "stop": 5}, "stop"),
 ]
 
 
@@ -129,6 +134,24 @@ def test_a_wrong_request_names_the_field(
     assert error["param"] == param
     assert error["type"] == "invalid_request_error"
     assert response.headers["x-should-retry"] == "false"
+
+
+def test_a_body_of_another_type_is_told_which_is_read(client: httpx.Client) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    for body in ('{"prompt": "a"}', ""):
+        response = client.post(PATH, content=body, headers=form)
+        assert response.status_code == 400
+        assert "application/json" in response.json()["error"]["message"]
+
+
+def test_the_usual_tokens_are_as_many_as_have_room(client: httpx.Client) -> None:
+    """512 positions: the last token of an answer is not read."""
+    ids = client.post("/tokenize", json={"prompt": "Hallo"}).json()["tokens"]
+    full = answer(client, prompt=[*ids, *ids[1:] * 101])["usage"]
+    assert (full["prompt_tokens"], full["completion_tokens"]) == (511, 2)
+    assert client.post(PATH, json={"prompt": "Hallo", "max_tokens": 507}).status_code == 200
+    response = client.post(PATH, json={"prompt": "Hallo", "max_tokens": 508})
+    assert response.json()["error"]["code"] == "context_length_exceeded"
 
 
 def test_an_unknown_field_is_ignored_and_named(client: httpx.Client) -> None:

@@ -1,6 +1,10 @@
 """What a server says of itself."""
 
+import threading
+import time
+
 import httpx
+from tests.serve.servers import serving
 
 import addnorm
 
@@ -43,3 +47,47 @@ def test_figures_are_counted(client: httpx.Client) -> None:
     assert added == [usage["prompt_tokens"], usage["completion_tokens"]]
     assert figure('addnorm_request_success_total{finished_reason="length",model_name="fake"}') >= 1
     assert figure("addnorm_time_to_first_token_seconds_count") >= 1
+
+
+def test_a_large_text_keeps_nobody_waiting(url: str) -> None:
+    """While texts of almost 4 MB are refused, the server says that it lives."""
+    large = "a b" * 1_300_000
+    bodies = {
+        "/v1/completions": {"prompt": large},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": large}]},
+        "/tokenize": {"prompt": large},
+    }
+    errors: list[dict[str, str]] = []
+
+    def send() -> None:
+        with httpx.Client(base_url=url, timeout=60) as client:
+            for path, body in bodies.items():
+                response = client.post(path, json=body)
+                assert response.status_code == 400
+                errors.append(response.json()["error"])
+
+    sending = threading.Thread(target=send)
+    sending.start()
+    waits: list[float] = []
+    with httpx.Client(base_url=url, timeout=60) as client:
+        while sending.is_alive():
+            start = time.monotonic()
+            assert client.get("/livez").status_code == 200
+            waits.append(time.monotonic() - start)
+            time.sleep(0.01)
+    sending.join()
+    assert max(waits) < 0.5
+    assert [error["param"] for error in errors] == ["prompt", "messages", "prompt"]
+    assert all("3,900,000 characters" in error["message"] for error in errors)
+    assert all("at most 512 tokens" in error["message"] for error in errors)
+
+
+def test_a_late_answer_is_counted_as_refused() -> None:
+    with (
+        serving("late?task=classification&endpoint=/classify&delay=0.6", timeout=0.1) as url,
+        httpx.Client(base_url=url) as client,
+    ):
+        assert client.post("/classify", json={"text": "a"}).status_code == 504
+        figures = client.get("/metrics").text
+        assert 'requests_rejected_total{model_name="late",reason="timeout"} 1.0' in figures
+        assert "addnorm_request_success_total{" not in figures

@@ -1,5 +1,6 @@
 """Codecs: text to ids and back below a `Tokenizer`, with the tokenizers library or custom code."""
 
+import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,6 +19,8 @@ NO_CHARACTER = "a text holds half a surrogate pair, which is not a character"
 
 PIECE = 2**16
 """Characters of a long text encoded at once: the library needs a hundred bytes for each."""
+ROOMY = 256
+"""Characters of a token on average that no text exceeds, where tokens may leave characters out."""
 AT_ONCE = 2**18
 """Characters of all texts encoded at once."""
 BETWEEN_WORDS = re.compile(r"(?<=[^\W_])(?=[ \n][^\W_]|[^\w\s'])")
@@ -139,6 +142,19 @@ class LibraryCodec:
                 return None
 
     @cached_property
+    def longest(self) -> int:
+        """The most characters of a text for each of its tokens.
+
+        Exact where every character is in a token; white space and unknown words may be longer.
+        """
+        vocab, model = self.inner.get_vocab(), self.inner.model
+        if not isinstance(model, models.BPE) or model.fuse_unk or self.division is None:
+            return ROOMY
+        every = self.division is ANYWHERE and model.unk_token is not None
+        every |= self.division is BETWEEN_WORDS and vocab.keys() >= BYTES.keys()
+        return max(map(len, vocab)) if every else ROOMY
+
+    @cached_property
     def unknown_character(self) -> str | None:
         """The token of characters that a table of single characters lacks; None without a table."""
         model = self.inner.model
@@ -175,15 +191,17 @@ class LibraryCodec:
         for (i, _), encoding in zip(waiting, encodings, strict=True):
             ids[i] += encoding.ids
 
+    @cached_property
+    def _marking(self) -> tokenizers.Tokenizer:
+        """A copy that reads special tokens: other threads may use `inner` meanwhile."""
+        return tokenizers.Tokenizer.from_str(self.inner.to_str())
+
     def encode_marked(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of whole texts, in which the spelling of a special token is that token."""
-        self.inner.encode_special_tokens = False
         try:
-            encodings = self.inner.encode_batch_fast(list(texts), add_special_tokens=False)
+            encodings = self._marking.encode_batch_fast(list(texts), add_special_tokens=False)
         except TypeError as error:
             raise TextError(NO_CHARACTER) from error
-        finally:
-            self.inner.encode_special_tokens = True
         return [encoding.ids for encoding in encodings]
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -193,6 +211,19 @@ class LibraryCodec:
     def alone(self, ids: Sequence[int]) -> list[str]:
         """Return the text of each id by itself; the name of a special token."""
         return self.inner.decode_batch([[i] for i in ids], skip_special_tokens=False)
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        return '"ByteLevel"' in json.dumps(json.loads(self.inner.to_str())["decoder"])
+
+    def bytes_of(self, i: int) -> bytes | None:
+        """Return the bytes that an id adds to a text, if its token is made of bytes."""
+        name = self.name(i) or ""
+        if i in self.byte_ids:
+            return bytes([int(name[1:-1], 16)])
+        if self._is_byte_level and i not in self.special_ids and {*name} <= {*BYTES}:
+            return bytes(BYTES[sign] for sign in name)
+        return None
 
     def name(self, i: int) -> str | None:
         """Return the token of an id; None if there is no such id."""
@@ -209,6 +240,7 @@ class CustomCodec:
     byte_ids: frozenset[int] = frozenset()
     division: None = None
     unknown_character: None = None
+    longest = ROOMY
 
     def __init__(self, custom: Any, config: Any) -> None:
         self.config = config
@@ -253,6 +285,10 @@ class CustomCodec:
         """Return the text of each id by itself; the name of a special token."""
         return [SPECIALS[i] if i in self.special_ids else self.decode([i]) for i in ids]
 
+    def bytes_of(self, i: int) -> None:
+        """Return None: what bytes a custom token is made of is not known."""
+        return
+
     def name(self, i: int) -> str | None:
         """Return the readable name of an id; None if there is no such id."""
         return self.alone([i])[0] if 0 <= i < self.vocab_size else None
@@ -267,6 +303,17 @@ class CustomCodec:
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         self.custom.save(folder)
+
+
+def _signs_of_bytes() -> dict[str, int]:
+    """The byte of each sign of GPT-2's alphabet: itself if it prints, else one from U+0100 on."""
+    printing = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [byte for byte in range(256) if byte not in printing]
+    signs = {chr(byte): byte for byte in printing}
+    return signs | {chr(0x100 + n): byte for n, byte in enumerate(others)}
+
+
+BYTES = _signs_of_bytes()
 
 
 def _byte_ids(inner: tokenizers.Tokenizer) -> frozenset[int]:

@@ -388,10 +388,15 @@ class Stream:
             self._printed = len(self._tokenizer.decode(self._ids))
         return new
 
+    @property
+    def held(self) -> str:
+        """The text held back, with U+FFFD for incomplete characters."""
+        return self._tokenizer.decode(self._ids)[self._printed :]
+
     def finish(self) -> str:
         """Return the text held back, with U+FFFD for incomplete characters."""
-        text = self._tokenizer.decode(self._ids)
-        rest, self._printed = text[self._printed :], len(text)
+        rest = self.held
+        self._printed += len(rest)
         return rest
 
 

@@ -209,6 +209,7 @@ class Engine:
             task=self.run.task,
             vocab_size=self._vocab,
             max_len=None if longest == maxsize else longest,
+            capacity=None if self._paged is None else self._paged.schedule.capacity,
             decoding=decoding_of(self.run, Options()).kind,
             lines=self._lines(min(512, longest)),
         )

@@ -79,5 +79,7 @@ class Description:
     """
     decoding: str
     """The kind of the model's own decoding."""
+    capacity: int | None = None
+    """The most tokens of a prompt and its answer that the memory holds; None without pages."""
     lines: tuple[str, ...]
     """How many requests fit into the memory; which parts are computed without pages, and why."""

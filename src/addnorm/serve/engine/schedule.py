@@ -95,6 +95,11 @@ class Schedule:
         return len(self._queue)
 
     @property
+    def capacity(self) -> int:
+        """How many tokens the pages hold."""
+        return self.pool.n_pages * self.pool.page_size
+
+    @property
     def running(self) -> list[Sequence]:
         """The running sequences, in the order in which they joined."""
         return [place.sequence for place in self._running]
@@ -106,7 +111,7 @@ class Schedule:
 
         Raises `TooLarge` for one that the pages or rows never hold, `QueueFull` if too many wait.
         """
-        capacity = self.pool.n_pages * self.pool.page_size
+        capacity = self.capacity
         needed = len(request.prompt) + max(request.limit, 1) - 1
         if needed > capacity:
             raise TooLarge(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Literal
 
 from addnorm.data.tokenizing.text_decoding import TextDecoder
@@ -50,18 +49,21 @@ class AnswerText:
         self, decoder: TextDecoder, prompt: Sequence[int] = (), *, drop_space: bool = False
     ) -> None:
         self._stream = decoder.open(prompt)
+        self._offsets = Offsets(decoder.tokenizer, prompt if decoder.continues else (), drop_space)
         self._drop_space = drop_space
         self._length = 0
+        self._waiting: list[Score] = []  # the tokens whose text is held back
 
     def push(self, event: Event) -> Piece:
         """The piece of an event. After a stop string nothing more must be pushed."""
         texts: list[str] = []
-        scores: list[Score] = []
+        scored = bool(event.log_probs)
         log_probs = event.log_probs or (None,) * len(event.tokens)
         best = event.best or ((),) * len(event.tokens)
         last = len(event.tokens) - 1
         for i, token in enumerate(event.tokens):
-            scores.append(Score(token, log_probs[i], best[i], self._length))
+            offset = self._offsets.push(token) if scored else 0
+            self._waiting.append(Score(token, log_probs[i], best[i], offset))
             if not (event.finished == "eos" and i == last and event.score is None):
                 self._add(texts, self._stream.push(token))
         if event.finished is not None:
@@ -71,12 +73,20 @@ class AnswerText:
             reason = "length"
         return Piece(
             text="".join(texts),
-            scores=tuple(scores),
+            scores=self._settled(event.finished is not None and not self._stream.stopped),
             finished=reason,
             by_stop=self._stream.stopped and event.finished is None,
             n_tokens=len(event.tokens),
             score=sum(event.log_probs) if event.score is None else event.score,
         )
+
+    def _settled(self, ended: bool) -> tuple[Score, ...]:
+        """The waiting tokens whose text is out; all of them at the end, but after a stop string."""
+        n = len(self._waiting)
+        while not ended and n and self._waiting[n - 1].offset >= self._length:
+            n -= 1
+        settled, self._waiting = tuple(self._waiting[:n]), self._waiting[n:]
+        return settled
 
     def _add(self, texts: list[str], text: str) -> None:
         if text and self._drop_space:
@@ -85,15 +95,48 @@ class AnswerText:
         texts.append(text)
 
 
+class Offsets:
+    """Where each token of a text begins in it, in characters."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, after: Sequence[int] = (), drop_space: bool = False
+    ) -> None:
+        self._bytes = tokenizer.byte_ids
+        self._stream = tokenizer.stream(after)
+        self._out, self._held = 0, ""
+        self._drop_space = drop_space
+
+    def push(self, token: int) -> int:
+        """The number of characters before a token.
+
+        U+FFFD of earlier bytes is before it, unless it completes their character.
+        """
+        out, before = self._out, self._held
+        text = self._stream.push(token)
+        self._held = self._stream.held
+        after = text + self._held
+        if text and self._drop_space:
+            text, self._drop_space = text.removeprefix(" "), False
+        self._out += len(text)
+        if not before or (token in self._bytes and not text):
+            return out
+        if after == before:
+            return out + len(before) - 1
+        return out + next(
+            (n for n in range(len(before)) if before[n] != after[n : n + 1]), len(before)
+        )
+
+
 def scores_of_prompt(
     tokenizer: Tokenizer, prompt: Sequence[int], scores: PromptScores | None
 ) -> list[Score]:
     """The tokens of a prompt; the first follows nothing, so it has no log-probability."""
-    stream = tokenizer.stream()
-    ends = [*accumulate((len(stream.push(i)) for i in prompt), initial=0)]
+    offsets = Offsets(tokenizer)
     log_probs = (None, *(scores.log_probs if scores else (None,) * (len(prompt) - 1)))
     best = ((), *(scores.best if scores and scores.best else ((),) * (len(prompt) - 1)))
-    return [Score(token, log_probs[i], best[i], ends[i]) for i, token in enumerate(prompt)]
+    return [
+        Score(token, log_probs[i], best[i], offsets.push(token)) for i, token in enumerate(prompt)
+    ]
 
 
 def finite(log_prob: float) -> float:
@@ -106,7 +149,7 @@ def completion_logprobs(
 ) -> dict[str, Any]:
     """The `logprobs` of a completion; `shift` is the number of characters before its text."""
     return {
-        "tokens": tokenizer.pieces([score.token for score in scores]),
+        "tokens": [text_of(tokenizer, score.token)[0] for score in scores],
         "token_logprobs": [None if s.log_prob is None else finite(s.log_prob) for s in scores],
         "top_logprobs": [_by_text(tokenizer, score) for score in scores],
         "text_offset": [score.offset + shift for score in scores],
@@ -118,11 +161,28 @@ def _by_text(tokenizer: Tokenizer, score: Score) -> dict[str, float] | None:
     if score.log_prob is None:
         return None
     pairs = [*score.best, (score.token, score.log_prob)]
-    texts = tokenizer.pieces([token for token, _ in pairs])
     by_text: dict[str, float] = {}
-    for text, (_, log_prob) in zip(texts, pairs, strict=True):
-        by_text.setdefault(text, finite(log_prob))
+    for token, log_prob in dict(pairs).items():
+        text, _ = text_of(tokenizer, token)
+        by_text[f"token_id:{token}" if text in by_text else text] = finite(log_prob)
     return by_text
+
+
+def text_of(tokenizer: Tokenizer, token: int) -> tuple[str, bytes | None]:
+    """The text of a token and its bytes; a part of a character is shown as `bytes:\\xe4\\xbd`.
+
+    The bytes of a part of a character are None where the tokenizer does not tell them.
+    """
+    codec = tokenizer.codec
+    [text] = codec.alone([token])
+    if "\ufffd" not in text:
+        return text, text.encode()
+    if (content := codec.bytes_of(token)) is None:
+        return codec.name(token) or "", None
+    try:
+        return content.decode(), content
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in content), content
 
 
 def chat_logprobs(tokenizer: Tokenizer, scores: Sequence[Score], n_best: int) -> dict[str, Any]:
@@ -141,10 +201,9 @@ def chat_logprobs(tokenizer: Tokenizer, scores: Sequence[Score], n_best: int) ->
 
 
 def _entry(tokenizer: Tokenizer, token: int, log_prob: float) -> dict[str, Any]:
-    [text], [alone] = tokenizer.pieces([token]), tokenizer.codec.alone([token])
-    whole = "\ufffd" not in alone  # a part of a character has no text, and only a name
+    text, content = text_of(tokenizer, token)
     return {
         "token": text,
         "logprob": finite(log_prob),
-        "bytes": [*text.encode()] if whole else None,
+        "bytes": None if content is None else [*content],
     }

@@ -43,11 +43,16 @@ async def chat_completions(body: ChatRequest, request: HttpRequest) -> Response:
 
 async def _job(served: Served, body: ChatRequest, timeout: float | None) -> Job:
     ids = await served.conversation([message.as_template_reads() for message in body.messages])
+    limit = served.new_tokens(
+        len(ids),
+        body.max_completion_tokens or body.max_tokens,
+        "max_completion_tokens" if body.max_completion_tokens else "max_tokens",
+    )
     log_probs = (body.top_logprobs or 0) if body.logprobs else None
     generate = Generate(
         name=new_name("chat"),
         prompt=tuple(ids),
-        limit=body.max_completion_tokens or body.max_tokens,
+        limit=limit,
         n=1 if body.searches else body.answers,
         options=body.options(served.ready.vocab_size or 0, log_probs=log_probs),
         timeout=timeout,

@@ -36,6 +36,7 @@ MAX_TOKENS = 16
 async def completions(body: CompletionRequest, request: HttpRequest) -> Response:
     """Continue one or several prompts, each a text or its ids."""
     served = writer(request, body)
+    served.check_places(len(body.prompt), "prompt")
     jobs = [await _job(served, body, prompt, request.app.state.timeout) for prompt in body.prompt]
     echoes = [
         _echo(job, prompt) if body.echo else ""
@@ -57,6 +58,7 @@ async def _job(
     served: Served, body: CompletionRequest, prompt: str | Sequence[int], timeout: float | None
 ) -> Job:
     ids = await served.prompt(prompt)
+    limit = served.new_tokens(len(ids), body.max_tokens, "max_tokens", MAX_TOKENS)
     scored = body.logprobs is not None
     options = body.options(
         served.ready.vocab_size or 0,
@@ -66,7 +68,7 @@ async def _job(
     generate = Generate(
         name=new_name("cmpl"),
         prompt=tuple(ids),
-        limit=MAX_TOKENS if body.max_tokens is None else body.max_tokens,
+        limit=limit,
         n=1 if body.searches else body.answers,
         options=options,
         timeout=timeout,

@@ -44,8 +44,10 @@ async def _job(served: Served, body: ResponsesRequest, timeout: float | None) ->
         [
             {"role": "system" if role == "developer" else role, "content": text}
             for role, text in messages
-        ]
+        ],
+        "input",
     )
+    limit = served.new_tokens(len(ids), body.max_output_tokens, "max_output_tokens")
     greedy = body.temperature == 0
     options = Options(
         decoding="greedy" if greedy else None,
@@ -57,7 +59,7 @@ async def _job(served: Served, body: ResponsesRequest, timeout: float | None) ->
         Generate(
             name=new_name("resp"),
             prompt=tuple(ids),
-            limit=body.max_output_tokens,
+            limit=limit,
             options=options,
             timeout=timeout,
         ),

@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from addnorm.serve.sampling_options import (
     MOST_BEST,
@@ -26,10 +34,12 @@ def _prompts(value: Any) -> list[Prompt]:
     """A prompt or several as a list; true and false are not ids."""
     if value == []:
         raise ValueError("the list is empty: there is nothing to answer")
-    several = value if isinstance(value, list) and value and not _are_ids(value) else [value]
-    for prompt in several:
-        if not isinstance(prompt, str) and not _are_ids(prompt):
-            raise ValueError("give a text, a list of texts, the ids of a text, or a list of these")
+    several = [value] if isinstance(value, str) or _are_ids(value) else value
+    wrong = not isinstance(several, list)
+    if wrong or not all(isinstance(prompt, str) or _are_ids(prompt) for prompt in several):
+        raise ValueError("give a text, a list of texts, the ids of a text, or a list of these")
+    if len(several) > MOST_TEXTS:
+        raise ValueError(f"{len(several):,} prompts: at most {MOST_TEXTS:,}")
     return several
 
 
@@ -53,8 +63,7 @@ _FORMS = {
 }
 Prompts = Annotated[
     list[str | list[int]],
-    BeforeValidator(_prompts),
-    Field(min_length=1, max_length=MOST_TEXTS),
+    PlainValidator(_prompts),  # at once: pydantic takes seconds for a million ids
     WithJsonSchema(_FORMS),
 ]
 """One or several prompts, each a text or its ids."""
@@ -90,6 +99,8 @@ class CompletionRequest(SamplingRequest):
             )
         if self.max_tokens == 0 and not self.echo:
             raise ValueError("max_tokens = 0 leaves nothing to answer: give echo, or at least 1")
+        if self.searches and self.logprobs is not None:
+            raise ValueError("logprobs: beam search has none: leave it out")
         if len(self.prompt) * self.answers > MOST_TEXTS:
             raise ValueError(
                 f"{len(self.prompt)} prompts × n = {self.answers}: at most {MOST_TEXTS}"
@@ -160,6 +171,8 @@ class ChatRequest(SamplingRequest):
     def _check_logprobs(self) -> "ChatRequest":
         if self.top_logprobs is not None and not self.logprobs:
             raise ValueError("top_logprobs needs logprobs = true")
+        if self.searches and self.logprobs:
+            raise ValueError("logprobs: beam search has none: leave it out")
         return self
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,9 +21,13 @@ from addnorm.web.errors import WebError, about
 from addnorm.web.limits import ClientGone, until_gone
 
 T = TypeVar("T")
+Ids = TypeVar("Ids", bound=Sequence[int])
 
 LONG = 2**14
 """Characters from which a text is tokenised in a thread, so that other requests do not wait."""
+
+MOST_READ = 2**18
+"""The most tokens of a prompt, however much the memory holds: others wait while it is passed on."""
 
 
 class Served:
@@ -41,6 +44,9 @@ class Served:
         folder = Path(supervisor.opened.texts)
         self.tokenizer = Tokenizer.load(folder / SOURCE).beginning(ready.begins)
         self.target = Tokenizer.load(folder / TARGET)
+        limits = [n for n in (ready.max_len, ready.capacity) if n is not None]
+        self.max_len = min([*limits, MOST_READ]) if ready.task == "language" else ready.max_len
+        """The most tokens that a language model reads: a prompt with its answer but the last."""
         metrics.watch(self.name, supervisor)
 
     def check_endpoint(self, endpoint: str) -> None:
@@ -55,16 +61,85 @@ class Served:
     async def prompt(self, text: str | Sequence[int]) -> list[int]:
         """The ids of a text to continue; given ids are checked.
 
-        Raises `WebError` for ids beyond the vocabulary.
+        Raises `WebError` for ids beyond the vocabulary, and for more than the model reads.
         """
         if isinstance(text, str):
-            return await self._in_thread(len(text), self._encoded, text)
+            self.check_size(len(text), "prompt")
+            ids = await self._in_thread(len(text), self._encoded, text)
+            return self._checked(ids, "prompt")
+        self._checked(text, "prompt")
         size = self.ready.vocab_size or self.tokenizer.vocab_size
-        if wrong := [i for i in text if not 0 <= i < size]:
+        if text and not (min(text) >= 0 and max(text) < size):
+            wrong = next(i for i in text if not 0 <= i < size)
             raise WebError(
-                400, f"prompt: the id {wrong[0]} is not from 0 to {size - 1}", param="prompt"
+                400, f"prompt: the id {wrong} is not from 0 to {size - 1}", param="prompt"
             )
         return [*text] or [self.tokenizer.bos_id]
+
+    async def plain(self, text: str) -> list[int]:
+        """The ids of a text by itself. Raises `WebError` for more than the model reads."""
+        self.check_size(len(text), "prompt")
+        return self._checked(
+            await self._in_thread(len(text), self.tokenizer.encode, text), "prompt"
+        )
+
+    def check_size(self, n_characters: int, field: str) -> None:
+        """Raise `WebError` for a text of which the tokens are certainly too many."""
+        most = self._bound * self.tokenizer.codec.longest
+        if n_characters > most:
+            raise WebError(
+                400,
+                f"{field}: {n_characters:,} characters: this model reads at most {self._bound:,} "
+                f"tokens, of at most {most:,} characters",
+                param=field,
+                code="context_length_exceeded",
+            )
+
+    def _checked(self, ids: Ids, field: str) -> Ids:
+        if len(ids) > self._bound:
+            raise WebError(
+                400,
+                f"{field}: {len(ids):,} tokens: this model reads at most {self._bound:,}",
+                param=field,
+                code="context_length_exceeded",
+            )
+        return ids
+
+    @property
+    def _bound(self) -> int:
+        """The most tokens of a prompt or a source."""
+        return self.max_len if self.ready.task == "language" and self.max_len else MOST_READ
+
+    def new_tokens(
+        self, n_prompt: int, asked: int | None, field: str, usual: int | None = None
+    ) -> int | None:
+        """The new tokens that a request asks for; else as many of the `usual` as have room.
+
+        Raises `WebError` where there is no room for those asked for after the prompt.
+        """
+        room = self._bound + 1 - n_prompt  # the last one is not read
+        if asked is None:
+            return None if usual is None else min(usual, room)
+        if asked > room:
+            raise WebError(
+                400,
+                f"{field} = {asked:,}: after a prompt of {n_prompt:,} tokens there is room for "
+                f"{room:,}: the model reads at most {self._bound:,}",
+                param=field,
+                code="context_length_exceeded",
+            )
+        return asked
+
+    def check_places(self, n_requests: int, field: str) -> None:
+        """Raise `WebError` for more prompts than may ever wait."""
+        most = self.supervisor.opened.max_queue
+        if n_requests > most:
+            raise WebError(
+                400,
+                f"{field}: {n_requests:,} at once: at most {most:,} may wait (--max-queue): "
+                "divide them among several requests",
+                param=field,
+            )
 
     def _encoded(self, text: str) -> list[int]:
         return encode_prompts(self.tokenizer, [text])[0]
@@ -72,13 +147,17 @@ class Served:
     async def source(self, text: str) -> list[int]:
         """The ids of a text to translate, as the encoder reads them."""
         before, after = around(self.ready.task, self.tokenizer)
+        self.check_size(len(text), "text")
         ids = await self._in_thread(len(text), self.tokenizer.encode, text)
-        return [*before, *ids, *after]
+        return self._checked([*before, *ids, *after], "text")
 
-    async def conversation(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    async def conversation(
+        self, messages: Sequence[Mapping[str, str]], field: str = "messages"
+    ) -> list[int]:
         """The ids after which the assistant answers.
 
-        Raises `WebError` without a chat template, and for messages that it refuses.
+        Raises `WebError` without a chat template, for messages that it refuses, and for more than
+        the model reads. `field` has the messages.
         """
         if self.ready.template is None:
             raise WebError(
@@ -88,7 +167,8 @@ class Served:
                 param="model",
             )
         size = sum(len(message["content"]) for message in messages)
-        return await self._in_thread(size, self._chat_ids, messages)
+        self.check_size(size, field)
+        return self._checked(await self._in_thread(size, self._chat_ids, messages), field)
 
     def _chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
         checked = messages_of([*messages], "messages")
@@ -115,10 +195,10 @@ class Served:
                         metrics.cached_tokens.labels(self.name).inc(event.cached)
                     if event.tokens:
                         clock.tokens(event.index, len(event.tokens))
+                    if event.finished == "timeout":
+                        raise self._late()
                     if event.finished is not None:
                         metrics.finished.labels(self.name, event.finished).inc()
-                    if event.finished == "timeout":
-                        raise WebError(504, f"no answer within {self._timeout:g} s")
                     yield event
             finally:
                 await events.aclose()
@@ -137,13 +217,17 @@ class Served:
             async with asyncio.timeout(self._timeout):
                 result = await self.supervisor.apply(request)
         except TimeoutError as error:
-            raise WebError(504, f"no answer within {self._timeout:g} s") from error
+            raise self._late() from error
         except (EngineError, EngineDown) as error:
             raise self._refusal(error) from error
         self._metrics.prompt_tokens.labels(self.name).inc(result.n_tokens)
         self._metrics.finished.labels(self.name, "stop").inc()
         clock.end()
         return result
+
+    def _late(self) -> WebError:
+        self._metrics.rejected.labels(self.name, "timeout").inc()
+        return WebError(504, f"no answer within {self._timeout:g} s")
 
     def _refusal(self, error: EngineError | EngineDown) -> WebError:
         if isinstance(error, EngineDown):
@@ -162,7 +246,7 @@ def of_engine(error: Error) -> WebError:
         case "large":
             return WebError(400, error.message, param="prompt", code="context_length_exceeded")
         case "full":
-            seconds = str(ceil(error.retry_after or 1.0))
+            seconds = str(max(1, round(error.retry_after or 1.0)))
             return WebError(429, error.message, code="queue_full", headers={"retry-after": seconds})
         case "memory" | "ending":
             return WebError(503, error.message, headers={"retry-after": "1"})

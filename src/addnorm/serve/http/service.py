@@ -1,5 +1,7 @@
 """What a server says of itself: its models, its health, its version, its figures, its tokens."""
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter
@@ -39,7 +41,7 @@ def _model(request: HttpRequest, served: Served) -> dict[str, Any]:
         "owned_by": "addnorm",
         "task": served.ready.task,
         "endpoint": served.ready.endpoint,
-        "max_model_len": served.ready.max_len,
+        "max_model_len": served.max_len,
     }
 
 
@@ -52,12 +54,23 @@ async def tokenize(body: TokenizeRequest, request: HttpRequest) -> Response:
     elif body.add_special_tokens:
         ids = await served.prompt(body.prompt or "")
     else:
-        ids = served.tokenizer.encode(body.prompt or "")
+        ids = await served.plain(body.prompt or "")
+    return await asyncio.to_thread(_tokens, body, served, ids)
+
+
+MOST_SHOWN = 2**17
+"""The most tokens of an answer of `/tokenize`."""
+
+
+def _tokens(body: TokenizeRequest, served: Served, ids: Sequence[int]) -> Response:
+    """The ids of a text and their tokens. Raises `WebError` for too many to show."""
+    if len(ids) > MOST_SHOWN:
+        raise WebError(400, f"prompt: {len(ids):,} tokens: at most {MOST_SHOWN:,} are shown")
     return whole(
         body,
         {
             "count": len(ids),
-            "max_model_len": served.ready.max_len,
+            "max_model_len": served.max_len,
             "tokens": ids,
             "token_strs": served.tokenizer.pieces(ids),
         },

@@ -39,6 +39,7 @@ async def translate(body: TranslateRequest, request: HttpRequest) -> Response:
         }
         return await _applied(request, body, "/translate", body.text, options, "translations")
     served.check_endpoint("/translate")
+    served.check_places(len(body.text), "text")
     jobs = {
         i: await _translation(served, body, text, request.app.state.timeout)
         for i, text in enumerate(body.text)
