@@ -192,6 +192,13 @@ def _layers_in_another_order(run: Run, out: Path) -> None:
             assert block.state_dict()[name].equal(weight), name
 
 
+def _fewer_and_more_layers(run: Run, out: Path) -> None:
+    """Layers that stay keep their parts, whichever those of the other layers are."""
+    for number, layers in enumerate([(0,), (1,), (0, 0, 1, 1)]):
+        _swapped(same=False, layers=layers)(run, out / str(number))
+    _swapped("n_layers=1", same=False)(run, out / "one")
+
+
 def _adapted(run: Run, out: Path) -> None:
     """LoRA stands in every layer's maps, and starts as the model that it is put into."""
     model = Run.open(run.folder).model  # pyright: ignore[reportArgumentType]
@@ -225,6 +232,7 @@ READERS: dict[str, Callable[[Run, Path], None]] = {
     "prune layers": _without_the_first_layer,
     "swap a table": _swapped("head.tied=false"),
     "swap layers": _layers_in_another_order,
+    "swap to other numbers of layers": _fewer_and_more_layers,
     "lora": _adapted,
     **{f"export {form}": _exported(form) for form in WRITERS},
 }

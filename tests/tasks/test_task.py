@@ -127,9 +127,15 @@ class Unanswering(Counting):
         return Evaluation({"off": 1.0})
 
 
+class AnsweringOne(Counting):
+    def answers(self, head: Any, logits: Any, batch: Any, valid: Any) -> Any:
+        return dict([*super().answers(head, logits, batch, valid).items()][:1])
+
+
 @pytest.mark.parametrize(
     ("task", "expected"),
     [
+        (AnsweringOne, r"AnsweringOne.answers\(\) answers for 1 of the \d+ examples of a batch"),
         (Skipping, r"Skipping.encode\(\) gives 31 of 32 examples"),
         (Misplacing, r"Misplacing.encode\(\) gives example 1 the index 0"),
         (OtherScores, r"eval.metric = 'off': OtherScores.score\(\) gives loss, of"),

@@ -22,9 +22,6 @@ from addnorm.models import Model
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task, Valid
 
-LONGEST = 30
-"""The most tokens of an answer, as in the scripts of Devlin et al. 2019."""
-
 
 @dataclass(frozen=True, slots=True)
 class QuestionAnswer(Example):
@@ -140,15 +137,14 @@ class SpanExtraction(Task):
         tokenizers: Tokenizers | None,
         labels: Sequence[str],
     ) -> Span:
-        """The best span of the text that is at most `LONGEST` tokens long."""
+        """The span of the text with the largest sum of both logits, of any length."""
         [encoded] = self.encode([replace(example, answers=None)], tokenizers, {})
         if len(answer) < len(encoded.tokens):
             encoded = self.layout.shortened(encoded, len(answer), (1, 1))
         first, stop = encoded.spans[2], encoded.spans[3]
         starts, ends = answer[first:stop].float().unbind(-1)
-        pairs = (starts[:, None] + ends).triu().tril(LONGEST - 1)
-        allowed = torch.ones_like(pairs, dtype=torch.bool).triu().tril(LONGEST - 1)
-        pairs = pairs.masked_fill(~allowed, -torch.inf)
+        pairs = starts[:, None] + ends
+        pairs = pairs.masked_fill(torch.ones_like(pairs).tril(-1) > 0, -torch.inf)
         nothing = float(answer[0].float().sum())
         if not pairs.numel() or float(pairs.max()) <= nothing:
             best = float(pairs.max()) if pairs.numel() else nothing

@@ -114,6 +114,17 @@ def undefined(task: "Task", names: Sequence[str]) -> InputError:
     )
 
 
+def unanswered(task: "Task", answers: Mapping[int, Any], indices: Sequence[int]) -> InputError:
+    """The error for a task that does not answer for exactly the examples of a batch."""
+    if type(task).answers is Task.answers:
+        return undefined(task, ["answers() for every example"])
+    n = len(set(answers) & set(indices))
+    return InputError(
+        f"{type(task).__name__}.answers() answers for {n} of the {len(indices)} examples of a "
+        "batch: return the prediction for each by its index in batch.indices, and no others"
+    )
+
+
 class Task:
     """The purpose of a model: a value that training, evaluation, use and messages consult.
 
@@ -336,11 +347,15 @@ class Task:
         batches: list[tuple[float, int]] = []
         answers: dict[int, Any] = {}
         correct = 0
+        answers_each = type(self).answers is not Task.answers
         for batch in split.loader.batches():
             batch = batch.to(device)
             logits, valid = split.logits(model, batch), valid_outputs(model, batch.inputs)
             loss = labels_loss_sum(model.head, logits, batch.targets, valid=valid).item()
             batches.append((loss, batch.n_tokens))
-            answers.update(self.answers(model.head, logits, batch, valid))
+            given = self.answers(model.head, logits, batch, valid)
+            if answers_each and set(given) != set(batch.indices):
+                raise unanswered(self, given, batch.indices)
+            answers.update(given)
             correct += self.correct(logits, batch)
         return Outputs(tuple(batches), dict(sorted(answers.items())), correct)

@@ -15,8 +15,10 @@ from addnorm.convert.transfer.model import (
     layer_counts,
     transfer_weights,
 )
-from addnorm.models import DecoderConfig, EncoderDecoderConfig
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.audio import LogMelEmbeddingConfig
+from addnorm.nn.heads import CTCHeadConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import RotaryConfig
 
@@ -138,3 +140,18 @@ def test_sixteen_bits_stay_sixteen_bits() -> None:
     new = built(config).to(torch.bfloat16)
     transfer_weights(old, DECODER, new, config)
     assert {one.dtype for one in new.parameters()} == {torch.bfloat16}
+
+
+def test_the_outputs_of_a_ctc_head_stay() -> None:
+    """A model of sounds has no table of tokens: the head tells how many there are."""
+    config = EncoderConfig(
+        d_model=16, n_layers=2, input=LogMelEmbeddingConfig(n_mels=8), head=CTCHeadConfig()
+    )
+    torch.manual_seed(0)
+    old = config.build(6).eval()
+    shallow = replace(config, n_layers=1)
+    new = shallow.build(6).eval()
+    report = transfer_weights(old, config, new, shallow, {"stack": (1,)})
+    assert {origin.kind for origin in report.origins.values()} == {"exact"}
+    assert new.head.state_dict()["proj.weight"].equal(old.head.state_dict()["proj.weight"])
+    assert report.changed == ("n_layers: layers 1 of 2",)

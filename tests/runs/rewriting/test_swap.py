@@ -157,6 +157,13 @@ def test_more_tokens_and_more_positions(gpt: Path, tmp_path: Path) -> None:
     assert f"the tokenizer has {n} tokens" in refusal(gpt, tmp_path / "r", f"vocab_size={n - 1}")
 
 
+@pytest.mark.parametrize("width", [8, 32])
+def test_another_width_is_refused(width: int, gpt: Path, tmp_path: Path) -> None:
+    told = refusal(gpt, tmp_path / "out", f"d_model={width}")
+    assert told.startswith(f"`sets` d_model = {width}: no weight of a model of width 16 fits")
+    assert not (tmp_path / "out").exists()
+
+
 def byte_pairs(folder: Path) -> None:
     """GPT-2's `vocab.json` and `merges.txt`, with hardly a merge."""
     inner = tokenizers.Tokenizer(models.BPE())

@@ -29,7 +29,7 @@ from addnorm.convert.transfer.verified import unequal
 from addnorm.convert.weights.mapped import name_of
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
-from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.heads import TokenHeadConfig, predicts_tokens
 from addnorm.nn.init import without_values
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import OffsetRMSNormConfig, RMSNormConfig
@@ -143,8 +143,9 @@ def _state(old: Model, config: ModelConfig) -> Weights:
                 built = config.build(sizes.get("source", sizes["target"]), sizes["target"])
             case EncoderConfig():
                 maps = ("head.proj.weight", "head.compare.proj.weight")
-                n_labels = next((len(weights[name]) for name in maps if name in weights), None)
-                built = config.build(next(iter(sizes.values()), 0), n_labels)
+                n_outputs = next((len(weights[name]) for name in maps if name in weights), None)
+                n_tokens = n_outputs or 0 if predicts_tokens(config.head) else 0
+                built = config.build(next(iter(sizes.values()), n_tokens), n_outputs)
             case _:
                 built = config.build(next(iter(sizes.values())))
     check_as_built(ledger, old, built)
@@ -315,12 +316,16 @@ class _EquivalenceCheck:
 
 
 def _feedforward_at(model: ModelConfig, path: str) -> Any:
-    """The feed-forward at a path: of the model, of its decoder, or of one layer of either."""
+    """The feed-forward at a path: of the model, of its decoder, or of one layer of either.
+
+    None for a layer that the model does not have.
+    """
     match = re.fullmatch(r"(decoder_)?layer_pattern\.(\d+)\.feedforward", path)
     if match is None:
         return getattr(model, path)
-    stacks = model.stacks
-    return stacks["decoder" if match[1] else next(iter(stacks))][int(match[2])].feedforward
+    stacks, layer = model.stacks, int(match[2])
+    layers = stacks["decoder" if match[1] else next(iter(stacks))]
+    return layers[layer].feedforward if layer < len(layers) else None
 
 
 def _different(check: _EquivalenceCheck, reported: set[str]) -> list[str]:

@@ -20,7 +20,7 @@ from addnorm.models.encoder import valid_outputs
 from addnorm.runs.inference.shortening import check_lengths, examples_as_shortened
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import wrong_task
-from addnorm.tasks.task import undefined
+from addnorm.tasks.task import unanswered
 
 Row = Mapping[str, Any]
 """The fields of an example without its targets, such as those of a line of JSON."""
@@ -32,13 +32,10 @@ def predict_rows(
     """The result of the run's task for each row; `first` is the number of rows before these.
 
     Raises `InputError` if the task has a command of its own for that, and `TextError` for a row of
-    other fields, or one that is too long.
+    other fields, one that training would leave out, such as an empty text, or one that is too long.
     """
     kind = _kind(run)
-    examples = [
-        row if isinstance(row, Example) else _example(kind, row, first + n)
-        for n, row in enumerate(rows, 1)
-    ]
+    examples = [_example(kind, row, first + n) for n, row in enumerate(rows, 1)]
     return [*predicted(run, examples, batch_size, first)]
 
 
@@ -72,12 +69,19 @@ def rows_of(run: TrainedModel, file: Path, encoding: str = "utf-8") -> Iterator[
 
 
 def _example(kind: type[Example], row: object, number: int) -> Example:
-    if not isinstance(row, Mapping):
+    """The example of a row. Raises `TextError` for other fields, and where it lacks an input."""
+    if isinstance(row, Example):
+        example = row
+    elif isinstance(row, Mapping):
+        try:
+            example = kind.to_predict(cast(Row, row))
+        except InputError as error:
+            raise TextError(f"row {number}: {error}") from error
+    else:
         raise TextError(f"row {number}: not an object with the fields of {kind.__name__}")
-    try:
-        return kind.to_predict(cast(Row, row))
-    except InputError as error:
-        raise TextError(f"row {number}: {error}") from error
+    if lack := example.lack():
+        raise TextError(f"row {number}: {lack}")
+    return example
 
 
 def predicted(
@@ -96,7 +100,7 @@ def predicted(
             logits, valid = model(**inputs), valid_outputs(model, inputs)
             answers = task.answers(model.head, logits, batch, valid)
         if set(answers) != set(range(len(group))):
-            raise undefined(task, ["answers() for every example"])
+            raise unanswered(task, answers, range(len(group)))
         for i, example in enumerate(group):
             yield task.result(answers[i], example, run.text, run.labels)
 

@@ -148,6 +148,11 @@ def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layer
     """The requested recipe, and the old layer for each new layer."""
     old = layer_counts(recipe.model)
     new = changed(recipe, options.sets)
+    if new.model.d_model != recipe.model.d_model:
+        raise InputError(
+            f"`sets` d_model = {new.model.d_model}: no weight of a model of width "
+            f"{recipe.model.d_model} fits another width: leave it out, or train a new model"
+        )
     first = next(iter(old))
     if not options.layers:
         counts = layer_counts(new.model)
