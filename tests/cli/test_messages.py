@@ -213,7 +213,7 @@ ARGUMENTS_OF_PROCESSES = {
 """Files that declare options, start or print commands, or have style sheets."""
 
 
-OF_COMMANDS = {"--import {}", "addnorm train --resume"}
+OF_COMMANDS = {"--import {}", "--processes {}", "addnorm train --resume"}
 """Parts of whole commands, which messages have between backquotes."""
 
 

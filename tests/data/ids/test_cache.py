@@ -236,7 +236,7 @@ def test_a_text_that_changes_while_it_is_read_is_not_kept(
     found = made(data, CharConfig(), said)
     same(found, encode(data.load(), Tokenizers.train(CharConfig(), data.load())))
     [line] = said
-    assert line.startswith("its files changed while they were read: nothing is kept")
+    assert line.startswith("its files changed while they were read: the text is not cached")
     assert not cache.exists()
 
 
@@ -298,7 +298,7 @@ def test_a_folder_that_cannot_be_written_to_costs_a_note(
     data, said = TextConfig(train=play), list[str]()
     same(made(data, CharConfig(), said), plain(data))
     [line] = said
-    assert line.startswith(f"{tmp_path}/file/data cannot be written: Not a directory: nothing is")
+    assert line.startswith(f"{tmp_path}/file/data cannot be written: Not a directory: the text is")
 
 
 def test_a_user_without_a_home_costs_a_note(play: Path, monkeypatch: pytest.MonkeyPatch) -> None:

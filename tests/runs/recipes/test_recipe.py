@@ -18,6 +18,7 @@ from addnorm.nn.attention import WindowPatternConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.recipes.recipe import (
     RECIPE,
     Recipe,
@@ -67,7 +68,12 @@ def test_a_recipe_says_its_task(task: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "file", sorted((REPOSITORY / "recipes").glob("*.toml")), ids=lambda f: f.stem
 )
-def test_our_recipes_are_valid_and_survive_json(file: Path) -> None:
+def test_our_recipes_are_valid_and_survive_json(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(file.parent))
+    monkeypatch.chdir(file.parent)
+    import_parts(tomllib.loads(file.read_text("utf-8")).get("import", ()))
     recipe = read_recipe(file)
     assert RECIPE.validate_python(RECIPE.dump_python(recipe, mode="json")) == recipe
 

@@ -23,5 +23,5 @@ def test_a_plan_for_another_number_of_processes_is_refused() -> None:
     check_processes(ParallelTrainingConfig(data=2), 2)
     with pytest.raises(InputError, match=r"a plan for 2 processes, and there is 1: give --proc"):
         check_processes(ParallelTrainingConfig(data=2), 1)
-    with pytest.raises(InputError, match=r"there are 3: .* or --parallel.data 3"):
+    with pytest.raises(InputError, match=r"there are 3: .* or `parallel.data = 3`"):
         check_processes(ParallelTrainingConfig(), 3)

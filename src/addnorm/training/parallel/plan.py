@@ -55,8 +55,8 @@ def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:
         raise InputError(
             f"parallel.data = {plan.data} is a plan for {plan.processes} "
             f"process{'es' if plan.processes > 1 else ''}, and there "
-            f"{'are' if processes > 1 else 'is'} {processes}: give --processes {plan.processes}, "
-            f"or --parallel.data {processes}"
+            f"{'are' if processes > 1 else 'is'} {processes}: give `processes = {plan.processes}`, "
+            f"or `parallel.data = {processes}`"
         )
 
 
