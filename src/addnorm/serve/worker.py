@@ -262,7 +262,8 @@ def _too_little_memory(error: Exception) -> str:
     message = out_of_memory(error)
     if message is None:
         raise error
-    return f"{message}: send fewer or shorter texts at once, or start with less --memory or --chunk"
+    advice = "send fewer or shorter texts at once, or start with less `memory` or a smaller `chunk`"
+    return f"{message}: {advice}"
 
 
 def described(run: Run, engine: Engine | None, texts: Path) -> Ready:

@@ -21,7 +21,7 @@ def test_torchrun_says_which_process_this_is(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_plan_for_another_number_of_processes_is_refused() -> None:
     check_processes(ParallelTrainingConfig(data=2), 2)
-    with pytest.raises(InputError, match=r"a plan for 2 processes, and there is 1: give --proc"):
+    with pytest.raises(InputError, match=r"a plan for 2 processes, and there is 1: give `proc"):
         check_processes(ParallelTrainingConfig(data=2), 1)
     with pytest.raises(InputError, match=r"there are 3: .* or `parallel.data = 3`"):
         check_processes(ParallelTrainingConfig(), 3)
