@@ -202,6 +202,8 @@ def test_a_model_is_trained_on_records_evaluated_and_asked(tmp_path: Path) -> No
     run = an.load(tmp_path / "run")
     assert run.predict(question).answer == answer["answer"]
     assert run.predict([question, question])[1].answer == answer["answer"]
+    assert run.predict([]) == []
+    assert run.predict([QuestionAnswer("Who?", CONTEXT)])[0].answer == answer["answer"]
     for lacking, reason in (("context", "empty context"), ("question", "empty question")):
         with pytest.raises(InputError, match=f"row 2: {reason}"):
             run.predict([question, question | {lacking: " "}])

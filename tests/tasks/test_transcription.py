@@ -13,6 +13,7 @@ import addnorm as an
 from addnorm.data import Corpus, Transcribed
 from addnorm.data.batches.batch import Batch
 from addnorm.data.ids.layout import fewest_outputs
+from addnorm.errors import InputError
 from addnorm.nn.heads import BLANK, CTCHeadConfig
 from addnorm.tasks.transcription import FrameTranscription
 
@@ -83,6 +84,24 @@ def sounds(n: int, seed: int) -> list[Transcribed]:
         text = "".join("abcd"[letter] for letter in letters.tolist())
         examples.append(Transcribed(torch.cat(frames, dim=1), text))
     return examples
+
+
+def test_options_of_decoding_are_refused_by_name() -> None:
+    config = an.EncoderConfig(
+        d_model=8, n_layers=1, input=an.LogMelEmbeddingConfig(n_mels=8), head=CTCHeadConfig()
+    )
+    batching = {"kind": "frames", "frames": 400}
+    corpus = Corpus(sounds(8, 0))
+    run = an.train(config, corpus, tokenizer="char", batching=batching, steps=1, progress=False)
+    options = {"beams": 4, "n_best": 3, "temperature": 0.5, "no_repeat_ngram": 1, "forced_bos": 9}
+    for name, value in options.items():
+        with pytest.raises(InputError, match=f"without decoding: leave out `{name}`"):
+            run.decoding(**{name: value})  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match="leave out `decoding`"):
+        run.transcribe([], an.GreedyConfig())
+    with pytest.raises(InputError, match="leave out `max_new_tokens`"):
+        list(run.transcribe([], max_new_tokens=1))
+    run.transcribe([], run.decoding())
 
 
 def test_a_model_learns_to_write_what_it_hears() -> None:

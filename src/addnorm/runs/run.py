@@ -12,6 +12,7 @@ from torch import Tensor
 
 from addnorm.data import Corpus, DataConfig
 from addnorm.data.conversation import Message
+from addnorm.data.example import Example
 from addnorm.errors import InputError, known_keywords, listed, one_text, path_of, refuse
 from addnorm.generate import DecodingConfig, Generated
 from addnorm.generate.early_exit import EarlyExit, exit_rule
@@ -68,6 +69,7 @@ from addnorm.runs.options import (
 )
 from addnorm.runs.saving import save_run
 from addnorm.runs.trained_model import TrainedModel, device_named, dtype_named
+from addnorm.tasks.task import Task
 from addnorm.tasks.translation import SequenceToSequence
 
 
@@ -375,7 +377,12 @@ class Run(TrainedModel):
         """
         if isinstance(texts, Mapping):
             return predict_rows(self, [texts], **options)[0]
-        if isinstance(texts, list) and texts and isinstance(texts[0], Mapping):
+        are_rows = isinstance(texts, list) and (
+            isinstance(texts[0], Mapping | Example)
+            if texts
+            else self.task_value.command == Task.command
+        )
+        if are_rows:
             return predict_rows(self, cast(list[Row], texts), **options)
         rows = predict(self, listed(texts, pairs=True), **options)
         return rows[0] if isinstance(texts, str) else rows

@@ -1,6 +1,6 @@
 """Choosing a decoding configuration from options, on top of that of a run's recipe."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Unpack, get_type_hints
 
@@ -38,6 +38,7 @@ def decoding_for(run: TrainedModel, **options: Unpack[DecodingOptions]) -> Decod
     option out of its range, for a search that samples, and for an option that would do nothing.
     """
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    check_decodes(run, given)
     n_best, seed = given.pop("n_best", 1), given.pop("seed", 0)
     sampled = {name: given[name] for name in SAMPLING if name in given}
     search = {name: given[name] for name in ENDS if name in given}
@@ -71,9 +72,20 @@ def chosen_decoding(
     """
     if decoding is None:
         return decoding_for(run, **options)
+    if decoding != usual_decoding(run.recipe):
+        check_decodes(run, ["decoding"])
     if options:
         raise InputError(f"give either decoding or {', '.join(options)}, and not both")
     return decoding
+
+
+def check_decodes(run: TrainedModel, options: Iterable[str]) -> None:
+    """Raise `InputError` for options of decoding if a model writes its text without it."""
+    named = ", ".join(f"`{name}`" for name in options)
+    if named and run.task_value.writes_text and not run.task_value.decodes:
+        raise InputError(
+            f"{run.name} reads its text off its outputs, without decoding: leave out {named}"
+        )
 
 
 def usual_decoding(recipe: Recipe) -> DecodingConfig:

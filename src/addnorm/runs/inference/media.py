@@ -42,7 +42,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig, check_halves
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.files.generation_config import SpeechPrompt, speech_prompt
-from addnorm.runs.inference.decoding import later
+from addnorm.runs.inference.decoding import check_decodes, later
 from addnorm.runs.inference.predictions import predicted
 from addnorm.runs.inference.results import Classified
 from addnorm.runs.inference.sentence_vectors import pooled
@@ -88,6 +88,7 @@ def transcribe_files(
     """
     model = run.model
     if not isinstance(model, EncoderDecoderModel):
+        check_decodes(run, [] if max_new_tokens is None else ["max_new_tokens"])
         yield from _read_off(run, files, skipped, batch_size)
         return
     target = run.tokenizers.target
