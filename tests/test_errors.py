@@ -1,11 +1,10 @@
 """Error messages suggest the nearest valid name, or none."""
 
 import sys
-from typing import TypedDict, Unpack
 
 import pytest
 
-from addnorm.errors import InputError, Interrupted, known_keywords, nearest, optional
+from addnorm.errors import InputError, Interrupted, nearest, optional
 
 
 def test_an_optional_package_is_imported_or_named_with_its_extra() -> None:
@@ -45,28 +44,6 @@ def test_a_mistake_is_a_value_error_and_an_interruption_is_not() -> None:
     assert "step 7" in str(Interrupted(7))
     assert "step 7 is lost, saved" in str(Interrupted(7, saved=6))
     assert "steps 6 to 7 are lost" in str(Interrupted(7, saved=5))
-
-
-class Sizes(TypedDict, total=False):
-    """Options of a function."""
-
-    width: int
-
-
-@known_keywords
-def area(height: int = 1, **sizes: Unpack[Sizes]) -> int:
-    """An example."""
-    return height * sizes.get("width", 1)
-
-
-def test_a_keyword_that_a_function_lacks() -> None:
-    assert area() == 1
-    assert area(2, width=3) == area(height=3, width=2) == 6
-    with pytest.raises(InputError) as caught:
-        area(widht=3)  # pyright: ignore[reportCallIssue]
-    said = "area() has no argument widht. Did you mean 'width'? Valid: height, width."
-    assert str(caught.value) == said
-    assert (area.__name__, area.__doc__) == ("area", "An example.")
 
 
 def test_an_interruption_is_the_same_in_another_process() -> None:

@@ -3,17 +3,12 @@
 `import addnorm` reads this file, so what only a message needs is imported with the message.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from functools import wraps
+from collections.abc import Iterable, Mapping, Sequence, Set
 from importlib import import_module
-from operator import index
 from os import PathLike, fspath
 from pathlib import Path
 from reprlib import repr as short
-from typing import Any, Literal, ParamSpec, SupportsIndex, TypeVar, cast, get_args, overload
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from typing import Any, Literal, cast, overload
 
 
 class InputError(ValueError):
@@ -266,55 +261,6 @@ def _edits(name: str, other: str) -> int:
                 cost = min(cost, last[j - 2] + 1)
             row.append(cost)
     return row[-1]
-
-
-COUNTS = frozenset({"batch_size", "max_new_tokens", "horizon", "top_k"})
-"""Keywords that are integers in every function."""
-
-
-def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap `function` to raise `InputError` for unknown keywords, and counts of another type."""
-
-    @wraps(function)
-    def call(*args: P.args, **values: P.kwargs) -> T:
-        valid = _keywords(function) if values else []
-        for name in values:
-            if name not in valid:
-                raise InputError(
-                    f"{function.__name__}() has no argument {name}.{choices(name, valid)}"
-                )
-            if name in COUNTS:
-                _check_count(name, values[name])
-        return function(*args, **values)
-
-    return call
-
-
-def _check_count(name: str, value: object) -> None:
-    """Raise `InputError` unless a count is an integer or None, and a batch has at least one text.
-
-    Other limits are checked by the functions themselves.
-    """
-    if value is None and name != "batch_size":
-        return
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex):
-        raise InputError(f"`{name} = {value!r}`: must be an integer")
-    if name == "batch_size" and index(value) < 1:
-        raise InputError(f"`{name} = {value}`: must be at least 1")
-
-
-def _keywords(function: Callable[..., Any]) -> list[str]:
-    """The argument names of a function, including those of `**options: Unpack[...]`."""
-    from inspect import Parameter, signature
-
-    names: list[str] = []
-    for name, parameter in signature(function).parameters.items():
-        if parameter.kind is Parameter.VAR_KEYWORD:
-            [options] = get_args(parameter.annotation)
-            names += options.__annotations__
-        elif name not in ("self", "cls"):
-            names.append(name)
-    return names
 
 
 @overload

@@ -172,6 +172,10 @@ def test_help_says_what_the_options_do(name: str, addnorm: Command) -> None:
         (["generate", "none"], "none: no such folder. Nothing is downloaded: "),
         (["generate", "none", "--beems", "5"], "Did you mean '--beams'?"),
         (["generate", "none", "--beams", "five"], "--beams five: must be an integer"),
+        (["generate", "none", "--max-new-tokens", "2.5"], "2.5: must be an integer"),
+        (["fill", "none", "--top-k", "1.5"], "--top-k 1.5: must be an integer"),
+        (["swap", "none", "--out", "x", "--layers", "0", "0.5"], "--layers 0.5: must be an int"),
+        (["prune", "none", "--out", "x", "--recover", "1.5e0"], "1.5e0: must be an integer"),
         (
             ["evaluate", "none", "--split", "tset"],
             "--split tset: no such choice. Did you mean 'test'? Valid: valid, test.",

@@ -1,9 +1,10 @@
 """`addnorm.check`: compare combinations of parts with their definitions, from Python."""
 
+from addnorm.arguments import known_keywords
 from addnorm.checking.run import Report, matching
 from addnorm.checking.run import check as check_cells
 from addnorm.checking.sampling import sample as sample_of
-from addnorm.errors import InputError, known_keywords
+from addnorm.errors import InputError
 
 
 @known_keywords

@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
 from errno import ENOSPC
-from math import isfinite
 from pathlib import Path
-from typing import cast
+from typing import Any, cast, get_args
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CoercionError, CycloptsError, Parameter, Token, convert
 
 from addnorm import __version__
+from addnorm.arguments import problem_of_number
 from addnorm.cli.messages import in_options, message_of
 from addnorm.errors import (
     IgnoredSettings,
@@ -24,9 +24,6 @@ from addnorm.errors import (
     Shortened,
     choices,
 )
-
-LARGEST = 2**62
-"""No integer of an option reaches it: torch counts up to twice as many."""
 
 
 def check_number(_: object, value: object) -> None:
@@ -51,11 +48,8 @@ def _each(value: object) -> tuple[object, ...]:
 
 
 def _problem(value: object) -> str:
-    if isinstance(value, float) and not isfinite(value):
-        return "must be a finite number"
-    if isinstance(value, int) and abs(value) >= LARGEST:
-        return "must be less than 2⁶²" if value > 0 else "must be more than -2⁶²"
-    return ""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return problem_of_number(value) if is_number else ""
 
 
 def at_least(least: int) -> Callable[[object, object], None]:
@@ -69,6 +63,22 @@ def at_least(least: int) -> Callable[[object, object], None]:
     return check
 
 
+def convert_words(hint: Any, words: Sequence[Token]) -> Any:
+    """Convert the words of an option. Raises `CoercionError` for a fraction as an integer."""
+    if int in (hint, *get_args(hint)) and str not in get_args(hint):
+        for word in words:
+            if _is_fraction(word.value):
+                raise CoercionError(token=word, target_type=int)
+    return convert(hint, words)
+
+
+def _is_fraction(word: str) -> bool:
+    try:
+        return float(word) % 1 != 0
+    except ValueError:
+        return False
+
+
 app = App(
     name="addnorm",
     version=__version__,
@@ -77,7 +87,7 @@ app = App(
     result_action="return_value",
     exit_on_error=False,
     print_error=False,
-    default_parameter=Parameter(validator=check_number),
+    default_parameter=Parameter(validator=check_number, converter=convert_words),
 )
 COMMANDS = (
     "demo",

@@ -6,10 +6,11 @@ A command shows its options without torch, so this file imports nothing that nee
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict
+from typing import Annotated, Literal, TypedDict, get_type_hints
 
 from cyclopts import Parameter
 
+from addnorm.arguments import check_types
 from addnorm.errors import InputError
 
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
@@ -31,43 +32,43 @@ SEVERAL = Parameter(consume_multiple=True, negative="", show_default=False)
 class DecodingOptions(TypedDict, total=False):
     """How the next token is chosen."""
 
-    beams: int
+    beams: int | None
     """Beam search with so many beams; 1 is greedy. Where no option of this kind and no recipe says
     how to write, a language model samples and a translator searches with 5 beams.
     """
-    n_best: int
+    n_best: int | None
     """How many results of a beam search to write for each input, best first; by default 1."""
-    length_penalty: float
+    length_penalty: float | None
     """Beam search that divides log p by ((5 + length) / 6) ** this, or in Hugging Face folders by
     length ** this: larger ones favour longer texts, 0 leaves log p. As in the recipe where it is
     not given, or else 0.6; in Hugging Face folders 1.
     """
-    early_stopping: Literal[True, False, "never"]
+    early_stopping: Literal[True, False, "never"] | None
     """Beam search that ends as soon as enough texts have ended (true), when no other looks better
     (false), or when none can get better (never). As in the recipe where it is not given, or else
     never. A language model then searches with beams instead of drawing.
     """
-    no_repeat_ngram: int
+    no_repeat_ngram: int | None
     """Write no sequence of so many tokens twice, 0 for any; as in the recipe where it is not given,
     or else 0.
     """
-    forced_bos: str | int
+    forced_bos: str | int | None
     """Begin a translation with this token, by its id or by its name in the vocabulary, as models of
     several languages need it. As in the recipe where it is not given, or else none.
     """
-    temperature: float
+    temperature: float | None
     """Sample, dividing the logits by this: 1 where other options ask for samples."""
-    top_k: int
+    top_k: int | None
     """Sample from the k likeliest tokens; from all where it is not given."""
-    top_p: float
+    top_p: float | None
     """Sample from the likeliest tokens that together have this probability; from all where it is
     not given.
     """
-    min_p: float
+    min_p: float | None
     """Sample from the tokens at least this share as likely as the likeliest; from all where it is
     not given.
     """
-    seed: int
+    seed: int | None
     """The seed of the sampling; by default 0."""
 
 
@@ -171,6 +172,7 @@ class PruneOptions:
     """Which part of the data to measure on."""
 
     def __post_init__(self) -> None:
+        check_types(get_type_hints(type(self)), vars(self))
         _check_at_least("recover", self.recover, 0)
         _check_at_least("calibrate", self.calibrate, 1)
 
@@ -197,6 +199,7 @@ class QuantizeOptions:
     """Which part of the data to measure on."""
 
     def __post_init__(self) -> None:
+        check_types(get_type_hints(type(self)), vars(self))
         _check_at_least("calibrate", self.calibrate, 1)
         _check_at_least("keep_worst", self.keep_worst, 0)
 
@@ -223,6 +226,7 @@ class SwapOptions:
     """Which part of the data to measure on."""
 
     def __post_init__(self) -> None:
+        check_types(get_type_hints(type(self)), vars(self))
         _check_at_least("recover", self.recover, 0)
         if self.distill and not self.recover:
             raise InputError(

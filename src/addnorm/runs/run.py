@@ -10,10 +10,11 @@ from jaxtyping import Float
 from rich.console import Console
 from torch import Tensor
 
+from addnorm.arguments import known_keywords
 from addnorm.data import Corpus, DataConfig
 from addnorm.data.conversation import Message
 from addnorm.data.example import Example
-from addnorm.errors import InputError, known_keywords, listed, one_text, path_of, refuse
+from addnorm.errors import InputError, listed, one_text, path_of, refuse
 from addnorm.generate import DecodingConfig, Generated
 from addnorm.generate.early_exit import EarlyExit, exit_rule
 from addnorm.models import DecoderModel

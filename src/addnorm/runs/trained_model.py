@@ -7,12 +7,13 @@ from typing import TypeVar, get_args
 import torch
 from torch import Tensor
 
+from addnorm.arguments import known_keywords
 from addnorm.convert.core.modules import inner_places
 from addnorm.data import ChatConfig, Corpus, LabelledSeriesConfig, medium_of
 from addnorm.data.media import PROPERTIES, Medium, has_files, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import InputError, check_choice, choices, known_keywords, nearest
+from addnorm.errors import InputError, check_choice, choices, nearest
 from addnorm.models import DecoderConfig, Model
 from addnorm.models.weights import weights_of
 from addnorm.quantize import with_weights

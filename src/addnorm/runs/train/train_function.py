@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
+from addnorm.arguments import known_keywords
 from addnorm.data import Corpus, DataConfig, Text, medium_of
 from addnorm.data.batches.buckets import (
     MaskedConfig,
@@ -19,7 +20,7 @@ from addnorm.data.batches.buckets import (
 from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig
-from addnorm.errors import InputError, Interrupted, known_keywords, path_of
+from addnorm.errors import InputError, Interrupted, path_of
 from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.runs.files.folder import Saved, is_run

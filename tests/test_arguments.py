@@ -1,0 +1,75 @@
+"""Arguments of the wrong type are refused by name, by their functions and groups of options."""
+
+from typing import Any, TypedDict, Unpack
+
+import pytest
+
+from addnorm.arguments import known_keywords
+from addnorm.errors import InputError
+from addnorm.runs.options import PruneOptions, QuantizeOptions, SwapOptions
+
+
+class Sizes(TypedDict, total=False):
+    """Options of a function."""
+
+    width: int
+
+
+@known_keywords
+def area(height: int = 1, **sizes: Unpack[Sizes]) -> int:
+    """An example."""
+    return height * sizes.get("width", 1)
+
+
+def test_a_keyword_that_a_function_lacks() -> None:
+    assert area() == 1
+    assert area(2, width=3) == area(height=3, width=2) == 6
+    with pytest.raises(InputError) as caught:
+        area(widht=3)  # pyright: ignore[reportCallIssue]
+    said = "area() has no argument widht. Did you mean 'width'? Valid: height, width."
+    assert str(caught.value) == said
+    assert (area.__name__, area.__doc__) == ("area", "An example.")
+
+
+@known_keywords
+def nothing(*, share: float = 1.0, count: int | None = None, names: tuple[str, ...] = ()) -> None:
+    """An example."""
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"share": "x"}, "`share = 'x'`: must be a number"),
+        ({"share": True}, "`share = True`: must be a number"),
+        ({"share": float("nan")}, "`share = nan`: must be a finite number"),
+        ({"count": 1.5}, "`count = 1.5`: must be an integer"),
+        ({"count": 2**63}, "must be less than 2⁶²"),
+        ({"count": -(2**62)}, "must be more than -2⁶²"),
+        ({"names": "ab"}, "`names = 'ab'`: must be a list or a tuple"),
+        ({"names": ("a", 3)}, "each must be a string"),
+    ],
+)
+def test_a_value_of_another_type(values: dict[str, Any], said: str) -> None:
+    nothing(share=1, count=None, names=("a",))
+    with pytest.raises(InputError, match=said):
+        nothing(**values)
+
+
+@pytest.mark.parametrize(
+    ("options", "values", "said"),
+    [
+        (PruneOptions, {"split": "vald"}, r"Did you mean 'valid'"),
+        (PruneOptions, {"split": None}, "Valid: valid, test"),
+        (PruneOptions, {"calibrate": 1.5}, "must be an integer"),
+        (PruneOptions, {"recover": "x"}, "must be an integer"),
+        (PruneOptions, {"recover": 2**63}, "must be less than 2⁶²"),
+        (PruneOptions, {"heads": "x"}, "must be a number"),
+        (PruneOptions, {"layers": (0,)}, "each must be a string"),
+        (QuantizeOptions, {"keep": "down"}, "must be a list or a tuple"),
+        (SwapOptions, {"layers": (0.5,)}, "each must be an integer"),
+        (SwapOptions, {"sets": "norm=rmsnorm"}, "must be a list or a tuple"),
+    ],
+)
+def test_options_of_rewriting(options: type, values: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        options(**values)
