@@ -72,7 +72,8 @@ def test_a_run_behind_an_address(run_of: RunOf) -> None:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         assert "tokens in" in process.stderr.readline()
-        [address] = re.findall(r"http://\S+", process.stderr.readline())
+        lines = iter(process.stderr.readline, "")  # of what is batched, and then of the address
+        address = next(match[0] for line in lines if (match := re.search(r"http://\S+", line)))
         body = {"prompt": "To be", "max_tokens": 9, "seed": 3}
         with httpx.Client(base_url=address) as client:
             whole = client.post("/v1/completions", json=body).json()
