@@ -3,7 +3,7 @@
     git worktree add --detach ../before COMMIT
     python benchmarks/commits.py ../before --rounds 5 [BENCHMARK ...]
 
-Each side is a process with its own sources. Prints the median of the ratios of speed,
+Each side is a process with its own sources and its own copy of this file. Prints the median of the ratios of speed,
 now / before, and writes them to benchmarks/results/commits.json after each benchmark, next
 to the rows of the same two commits.
 """
@@ -33,7 +33,7 @@ class Side:
             ["git", "rev-parse", "--short", "HEAD"], cwd=folder, capture_output=True, text=True
         ).stdout.strip()
         self.process = subprocess.Popen(
-            [sys.executable, __file__, "--serve"],
+            [sys.executable, str(folder / "benchmarks" / "commits.py"), "--serve"],
             env=os.environ | {"PYTHONPATH": str(folder / "src")},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
