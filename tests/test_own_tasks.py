@@ -124,7 +124,7 @@ def tried(folder: Path, name: str, recipe: str, use: list[str]) -> str:
     refused = run_all([use], folder)
     assert refused.returncode == 2
     assert f"--import {name}.py" in refused.stderr
-    return done.stdout
+    return done.stderr + done.stdout
 
 
 def write_tone(path: Path, hertz: int) -> None:

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
-from math import inf
+from math import ceil, inf
 from time import monotonic
 
 from addnorm.serve.engine.pages import Copy, OutOfPages, PagePool, PageTable, digest_after
@@ -21,7 +21,7 @@ class QueueFull(Exception):
     """As many requests wait as may; one of them is expected to start in `retry_after` seconds."""
 
     def __init__(self, retry_after: float) -> None:
-        super().__init__(f"too many requests wait: try again in {retry_after:.0f} s")
+        super().__init__(f"too many requests wait: try again in {ceil(retry_after)} s")
         self.retry_after = retry_after
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -246,7 +247,7 @@ def of_engine(error: Error) -> WebError:
         case "large":
             return WebError(400, error.message, param="prompt", code="context_length_exceeded")
         case "full":
-            seconds = str(max(1, round(error.retry_after or 1.0)))
+            seconds = str(max(1, ceil(error.retry_after or 1.0)))
             return WebError(429, error.message, code="queue_full", headers={"retry-after": seconds})
         case "memory" | "ending":
             return WebError(503, error.message, headers={"retry-after": "1"})
