@@ -76,7 +76,8 @@ def check_types(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
     """Raise `InputError` for a value of another type than its own, and a batch of no texts."""
     for name, value in values.items():
         if name in hints and (problem := problem_of_type(hints[name], value)):
-            raise InputError(f"`{name} = {short(value)}`: {problem}")
+            shown = value[0] if isinstance(value, tuple) and len(value) == 1 else value
+            raise InputError(f"`{name} = {short(shown)}`: {problem}")
     if "batch_size" in values and index(values["batch_size"]) < 1:
         raise InputError(f"`batch_size = {values['batch_size']}`: must be at least 1")
 

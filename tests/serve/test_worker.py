@@ -212,5 +212,5 @@ def test_after_too_little_memory_the_next_request_is_answered(
         client.send(Generate(name="a", prompt=(5, 6), limit=3))
         error = client.next()
         assert (error.name, error.kind) == ("a", "memory")
-        assert "--memory" in error.message
+        assert "less `memory`" in error.message
         assert client.tokens(Generate(name="a", prompt=(5, 6), limit=3))

@@ -80,7 +80,7 @@ class Engine:
             self._prompt_scores,
             limits,
             clock,
-            most_tokens=memory // _bytes_in_batch(self._model),
+            most_tokens=memory // _bytes_in_batch(self._model, run.recipe.model.d_model),
             most_scores=most_scores,
         )
 
@@ -255,19 +255,15 @@ def _pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
     return PagePool(n_pages, page_size)
 
 
-def _bytes_in_batch(model: Writer) -> int:
+def _bytes_in_batch(model: Writer, d_model: int) -> int:
     """The bytes of a token in a batch: its keys and values, or its hidden state if that is more.
 
     The keys and values of cross-attention are included.
     """
-    stack, embed = (
-        (model.stack, model.embed)
-        if isinstance(model, DecoderModel)
-        else (model.decoder, model.target_embed)
-    )
+    stack = model.stack if isinstance(model, DecoderModel) else model.decoder
     heads = [module for module in stack.modules() if isinstance(module, MultiHead)]
     width = sum(each.k_proj.out_features + each.v_proj.out_features for each in heads)
-    return max(width, embed.tokens.embedding_dim) * _bytes_of_number(model)
+    return max(width, d_model) * _bytes_of_number(model)
 
 
 def _bytes_of_scores(model: Writer) -> int:

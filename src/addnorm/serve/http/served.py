@@ -46,7 +46,8 @@ class Served:
         self.tokenizer = Tokenizer.load(folder / SOURCE).beginning(ready.begins)
         self.target = Tokenizer.load(folder / TARGET)
         limits = [n for n in (ready.max_len, ready.capacity) if n is not None]
-        self.max_len = min([*limits, MOST_READ]) if ready.task == "language" else ready.max_len
+        self._continues = ready.endpoint == "/v1/completions"
+        self.max_len = min([*limits, MOST_READ]) if self._continues else ready.max_len
         """The most tokens that a language model reads: a prompt with its answer but the last."""
         metrics.watch(self.name, supervisor)
 
@@ -109,7 +110,7 @@ class Served:
     @property
     def _bound(self) -> int:
         """The most tokens of a prompt or a source."""
-        return self.max_len if self.ready.task == "language" and self.max_len else MOST_READ
+        return self.max_len if self._continues and self.max_len else MOST_READ
 
     def new_tokens(
         self, n_prompt: int, asked: int | None, field: str, usual: int | None = None
@@ -137,7 +138,7 @@ class Served:
         if n_requests > most:
             raise WebError(
                 400,
-                f"{field}: {n_requests:,} at once: at most {most:,} may wait (--max-queue): "
+                f"{field}: {n_requests:,} at once: at most {most:,} may wait (`max_queue`): "
                 "divide them among several requests",
                 param=field,
             )
