@@ -252,7 +252,7 @@ MISTAKES = {
     "RMSNormConfig() for its defaults",
     "an.load('gpt2').generate('x', temprature=1.0)": "Did you mean 'temperature'?",
     "an.load('gpt2').embed('x', pooling='men')": "Did you mean 'mean'?",
-    "an.load('gpt2').export('out', to='ggfu')": "no such form. Did you mean 'gguf'?",
+    "an.load('gpt2').export('out', to='ggfu')": "does not exist. Did you mean 'gguf'?",
     "an.load('gpt2', dtype='flaot32')": "Did you mean 'float32'?",
     "an.load('gpt2').classify('x')": "does not classify texts",
     "an.DecoderConfig(layer_pattern=[{'fedforward': 'mlp'}])": "layer_pattern.0.fedforward is "
