@@ -260,14 +260,14 @@ MISTAKES = {
     "an.load(7)": "7 is not a path: give a string or a Path",
     "an.load('gpt2', dtpe='float32')": "load() has no argument dtpe. Did you mean 'dtype'?",
     "an.check(sampel=3)": "check() has no argument sampel. Did you mean 'sample'?",
-    "an.check(sample='x')": "sample = 'x': give an integer, at least 0",
+    "an.check(sample='x')": "`sample = 'x'`: must be an integer",
     "an.check(jobs=0)": "jobs = 0: give an integer, at least 1",
     "an.train(an.DecoderConfig(), 'To be ' * 99, tokenizer='char', steps=1)": "... To be To be ': "
     "give what addnorm.text, pairs,",
     "an.load('gpt2').generate(5)": "texts = 5: give a string or a list of strings",
     "an.load('gpt2').generate([None])": "texts[0] = None is not a string",
     "an.load('gpt2').generate(['a', 2])": "texts[1] = 2 is not a string",
-    "an.load('gpt2').generate('a', stop=5)": "stop = 5: give a string or a list of strings",
+    "an.load('gpt2').generate('a', stop=5)": "`stop = 5`: must be a list",
     "an.load('gpt2').generate('a', max_new_token=4)": "Did you mean 'max_new_tokens'? "
     "Valid: texts, decoding, beams, n_best, length_penalty, early_stopping,",
     "an.load('gpt2').stream(['a', 'b'])": "text = ['a', 'b']: give one text, a string",
@@ -277,7 +277,7 @@ MISTAKES = {
     "an.load('gpt2').classify(3)": "texts = 3: give a string or a list of strings",
     "an.load('gpt2').tag([3])": "sentences[0] = 3: give a string or a list of strings",
     "an.load('gpt2').evaluate('valid')": "data = 'valid': give what addnorm.text, pairs,",
-    "an.load('gpt2').evaluate(an.text(['To be']), split='tets')": "split = 'tets' does not exist. "
+    "an.load('gpt2').evaluate(an.text(['To be']), split='tets')": "= 'tets'`: does not exist. "
     "Did you mean 'test'?",
     "an.load('gpt2').evaluate(splt='test')": "Did you mean 'split'? Valid: data, split.",
     "an.load('gpt2').classify('x', k=2)": "classify() has no argument k.",
