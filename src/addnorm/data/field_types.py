@@ -129,7 +129,7 @@ def _leaves(value: Any) -> Iterator[object]:
 
 
 def _check_leaves(hint: Any, cell: object, where: str, wrong: str) -> None:
-    """Raise `InputError` for texts that are none, and truth values where there are none."""
+    """Raise `InputError` for a value that is not text, or a truth value in place of a number."""
     text_alone, has_truths = hint is str or are_texts(hint), "bool" in str(hint)
     for leaf in _leaves(cell):
         if isinstance(leaf, str):
