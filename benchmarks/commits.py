@@ -3,9 +3,9 @@
     git worktree add --detach ../before COMMIT
     python benchmarks/commits.py ../before --rounds 5 [BENCHMARK ...]
 
-Each side is a process with its own sources and its own copy of this file. Prints the median of the ratios of speed,
-now / before, and writes them to benchmarks/results/commits.json after each benchmark, next
-to the rows of the same two commits.
+Each side is a process with its own sources and its own copy of this file. Prints the median of
+the ratios of speed, now / before, and writes them to benchmarks/results/commits.json after each
+benchmark, next to the rows of the same two commits.
 """
 
 import argparse
