@@ -84,7 +84,7 @@ def test_an_empty_prompt_begins_with_the_start_token(decoder) -> None:
     [other] = generate(decoder, [[]], GreedyConfig(), max_new_tokens=6, start_id=7)
     [spelt] = generate(decoder, [[7]], GreedyConfig(), max_new_tokens=6)
     assert other == spelt
-    with pytest.raises(InputError, match="prompt 1 is empty"):
+    with pytest.raises(InputError, match="prompt 2 is empty"):
         generate(decoder, [[1], []], GreedyConfig(), max_new_tokens=6, start_id=None)
 
 
@@ -105,7 +105,7 @@ def test_any_of_several_tokens_ends_a_text(decoder, translator, ends: tuple[int,
 
 
 def test_an_empty_source_is_rejected(translator) -> None:
-    with pytest.raises(InputError, match="prompt 1 has 0 tokens: this model reads at least 1"):
+    with pytest.raises(InputError, match="prompt 2 has 0 tokens: this model reads at least 1"):
         translate(translator, [[5], []], GreedyConfig())
 
 

@@ -170,7 +170,7 @@ def test_remaining_length_is_that_of_learned_positions() -> None:
     assert (len(full.ids), full.finished) == (1, "length")
     [[g]] = decode(model, [[1] * 3], GreedyConfig(), [99], eos_id=None)
     assert (len(g.ids), g.finished) == (6, "length")
-    with pytest.raises(InputError, match=r"prompt 1 has 9 tokens.*at most 8"):
+    with pytest.raises(InputError, match=r"prompt 2 has 9 tokens.*at most 8"):
         decode(model, [[1], [1] * 9], GreedyConfig(), [9, 9], eos_id=None)
 
 
@@ -179,8 +179,8 @@ def test_remaining_length_of_a_translation_is_that_of_its_target() -> None:
     assert model.remaining_length(0, [1] * 8) == 8
     [[g]] = decode(model, [[1] * 8], GreedyConfig(), [99], eos_id=None)
     assert (len(g.ids), g.finished) == (8, "length")
-    with pytest.raises(InputError, match="prompt 0 has 9 tokens"):
-        model.remaining_length(0, [1] * 9)
+    with pytest.raises(InputError, match="prompt 1 has 9 tokens"):
+        model.remaining_length(1, [1] * 9)
 
 
 def test_tokens_outside_the_vocabulary_are_rejected() -> None:

@@ -197,7 +197,7 @@ def test_two_inputs_share_no_table_and_target_tokens_are_enough() -> None:
 
 
 def test_texts_are_refused_by_a_model_that_reads_none() -> None:
-    with pytest.raises(InputError, match="prompt 0 is text, and this model reads none"):
+    with pytest.raises(InputError, match="prompt 1 is text, and this model reads none"):
         translate(writer("patches"), [[4, 5]], GreedyConfig())
 
 

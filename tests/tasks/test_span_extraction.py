@@ -195,7 +195,7 @@ def test_a_model_is_trained_on_records_evaluated_and_asked(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert '"f1": ' in done.stdout
-    assert "row 1: empty context" in done.stderr
+    assert "ask.jsonl:1: empty context: skipped" in done.stderr
     answer = json.loads(done.stdout.splitlines()[-1])
     assert answer.keys() == {"answer", "start", "end", "score"}
     assert answer["answer"] in CONTEXT

@@ -137,7 +137,7 @@ class AnsweringOne(Counting):
     [
         (AnsweringOne, r"AnsweringOne.answers\(\) answers for 1 of the \d+ examples of a batch"),
         (Skipping, r"Skipping.encode\(\) gives 31 of 32 examples"),
-        (Misplacing, r"Misplacing.encode\(\) gives example 1 the index 0"),
+        (Misplacing, r"Misplacing.encode\(\) gives example 2 the index 0"),
         (OtherScores, r"eval.metric = 'off': OtherScores.score\(\) gives loss, of"),
     ],
 )
@@ -149,7 +149,9 @@ def test_a_task_that_leaves_something_out_is_refused(task: type[Task], expected:
 def test_a_task_without_answers_predicts_nothing() -> None:
     run = train(Unanswering)
     assert run.evaluate(CountedConfig().load())["off"] == 1.0
-    with pytest.raises(InputError, match=r"Unanswering lacks answers\(\) for every example"):
+    with pytest.raises(
+        InputError, match=r"Unanswering lacks answers\(\), which predicts for each example"
+    ):
         run.predict({"text": "a b"})
 
 

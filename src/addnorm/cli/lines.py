@@ -1,5 +1,6 @@
 """Reading lines of text from files or standard input."""
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ LONGEST = 2**20
 """Bytes of a line: one text that is longer would take a model minutes, and more memory than there
 is.
 """
+
+
+NUMBER = re.compile(r"^(row|text|prompt) \d+(: | (?=has))")
+"""The number of an input in a message about it, which the place in a file stands for."""
 
 
 Files = Annotated[Path, Parameter(allow_leading_hyphen=True)]
@@ -151,7 +156,8 @@ class Lines:
             answers = answer(first, group)
         except TextError as error:
             if len(group) == 1:
-                self.skipped(TextError(f"{self._place(first)}: {error}"))
+                problem = NUMBER.sub("", str(error))
+                self.skipped(TextError(f"{self._place(first)}: {problem}"))
                 return
             half = len(group) // 2
             yield from self._answers(answer, first, group[:half])

@@ -22,9 +22,10 @@ def predict(
     """Predict for each row of a JSON Lines file or a table, whatever the task of the model.
 
     A row has the fields of an example without those that the model predicts, such as
-    `{"question": "Who?", "context": "Ada did."}`. In a table they are columns, and other columns
-    are ignored. Reads the files, or standard input. Writes a line of JSON for each row, in their
-    order. Tasks that have a command of their own are used by that one.
+    `{"question": "Who?", "context": "Ada did."}`. In a table they are columns. Rows are read as in
+    training: under the names that `data.columns` of the run gives them, and other fields are
+    ignored. Reads the files, or standard input. Writes a line of JSON for each row, in their order.
+    Tasks that have a command of their own are used by that one.
     Example: `addnorm predict runs/my rows.jsonl --import my_task.py`.
 
     Parameters
@@ -38,14 +39,15 @@ def predict(
     check_files(files)
     import_named(imports)
     opened = where.open(run)
-    from addnorm.runs.inference.predictions import Row, as_json
+    from addnorm.runs.inference.predictions import Row, as_json, row_of
 
     def rows(file: Path) -> Any:
         return opened.rows(file, reading.encoding) if TABLES & {*file.suffixes} else None
 
     def answer(first: int, group: list[Any]) -> list[Any]:
         read: list[Row] = [
-            _row(row, n) if isinstance(row, str) else row for n, row in enumerate(group, first + 1)
+            row_of(opened, _record(row, n), f"row {n}") if isinstance(row, str) else row
+            for n, row in enumerate(group, first + 1)
         ]
         return opened.predict(read, first=first)
 
@@ -53,7 +55,7 @@ def predict(
         print(json.dumps(as_json(result), ensure_ascii=False), flush=True)
 
 
-def _row(line: str, number: int) -> Any:
+def _record(line: str, number: int) -> Any:
     """The fields in a line of JSON."""
     from addnorm.data.readers.tables import json_object
 

@@ -127,6 +127,27 @@ class Example:
         return example
 
 
+def check_kind(kind: type[Example]) -> None:
+    """Raise `InputError` unless a kind is a dataclass that names its task, and targets it has."""
+    if not hasattr(kind, "task"):
+        raise InputError(
+            f"{kind.__name__} names no task: give the class task = 'my_task', the name of its task"
+        )
+    names = [field.name for field in fields_of(kind)]
+    targets: Any = kind.targets
+    if not isinstance(targets, tuple):
+        raise InputError(
+            f"{kind.__name__}.targets = {short(targets)}: must be a tuple of names of fields, such "
+            "as ('label',)"
+        )
+    for name in targets:  # pyright: ignore[reportUnknownVariableType]
+        if name not in names:
+            raise InputError(
+                f"{kind.__name__}.targets has {name!r}, which is not a field."
+                f"{choices(str(name), names)}"
+            )
+
+
 def kind_named(name: str) -> type[Example]:
     """Return the imported kind of example with this name, or `module:Class`.
 

@@ -441,8 +441,13 @@ class Corpus:
         kinds = {type(example) for example in self._every()}
         if len(kinds) > 1 or not any(Example in kind.__mro__ for kind in kinds):
             names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            if any(Example in kind.__mro__ for kind in kinds):
+                raise InputError(f"a corpus holds examples of one kind, not of {names}")
             valid = ", ".join(kind.__name__ for kind in EXAMPLES)
-            raise InputError(f"a corpus holds one kind of example of {valid}, not {names}")
+            raise InputError(
+                f"a corpus holds examples of one kind, such as {valid} or one of your own: "
+                f"{names} are not examples"
+            )
         for split, examples in self.splits.items():
             for n, example in enumerate(examples, 1):
                 check_types(example, f"{split} example {n}")

@@ -64,7 +64,7 @@ def generate(
     single texts generates one text after another. Raises `InputError` for a prompt that the model
     cannot process.
     """
-    rows = [_nonempty(i, prompt, start_id) for i, prompt in enumerate(prompts)]
+    rows = [_nonempty(i, prompt, start_id) for i, prompt in enumerate(prompts, 1)]
     if isinstance(model, DecoderModel):
         model = Continuation(model, never=_never(text_decoder))
     if isinstance(model, CompiledContinuation) and not model.several:
@@ -168,7 +168,7 @@ def decode(
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     limits = [
         _limit(next_token, i, prompt, n)
-        for i, (prompt, n) in enumerate(zip(prompts, most_new, strict=True))
+        for i, (prompt, n) in enumerate(zip(prompts, most_new, strict=True), 1)
     ]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]), reverse=True)
     results: dict[int, list[Generated]] = {}
@@ -213,7 +213,7 @@ def stream(
     the call, not at the first piece.
     """
     most = decoding.rules.limit(max_new_tokens, len(prompt), NEW_TOKENS)
-    limit = _limit(next_token, 0, prompt, most)
+    limit = _limit(next_token, 1, prompt, most)
     rules = _rules(next_token, decoding, [prompt], [limit], eos_id)
     choose = decoding.choose([0])
     pieces = write(next_token, [prompt], choose, [limit], eos_id, text_decoder, rules)

@@ -1,6 +1,7 @@
 """Output heads: token logits, class logits, tag logits, pooled vectors or hidden states."""
 
 from collections.abc import Callable
+from inspect import signature
 from math import inf
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.config import Probability, config
+from addnorm.errors import InputError
 from addnorm.nn.built import built_module
 from addnorm.nn.context import Context
 from addnorm.nn.crf import CRFHeadConfig
@@ -34,7 +36,7 @@ from addnorm.nn.pooling import (
 )
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.nn.types import Hidden
-from addnorm.parts import Family
+from addnorm.parts import Family, is_ours, kind_of
 
 BLANK = 0
 """The symbol of a frame in which nothing is written: the id of padding."""
@@ -454,6 +456,20 @@ class HiddenHeadConfig:
 
 
 @runtime_checkable
+class HasLoss(Protocol):
+    """A head whose outputs are learnt together: all tags of a text, the ends of a span."""
+
+    def loss_sum(
+        self, outputs: Tensor, targets: Tensor, valid: Bool[Tensor, "rows positions"] | None
+    ) -> Float[Tensor, ""]:
+        """The loss summed over the targets that are not -100.
+
+        `valid` marks the real positions of the outputs; None for all.
+        """
+        ...
+
+
+@runtime_checkable
 class HeadPart(Protocol):
     """A configuration of a head.
 
@@ -512,5 +528,31 @@ def build_head(head: HeadConfig, d_model: int, n_outputs: int) -> nn.Module:
     x, made = torch.zeros(2, 3, d_model), head.build(d_model, n_outputs)
     shapes = [(2, 3, n_outputs), (2, n_outputs)]
     inputs = (x, Context.over(x, Full()))
+    if not is_ours(type(head)):
+        _check_loss(head, made)
     free = not n_outputs or has_joint_loss(head)
-    return built_module(head, made, "head(x, ctx)", inputs, *([] if free else shapes))
+    try:
+        return built_module(head, made, "head(x, ctx)", inputs, *([] if free else shapes))
+    except InputError as error:
+        if free or not isinstance(made, HasLoss):
+            raise
+        raise InputError(
+            f"{error}; any shape with joint_loss = True in {kind_of(head)}, as it has loss_sum"
+        ) from error
+
+
+def _check_loss(head: Any, made: object) -> None:
+    """Raise `InputError` for a head without the loss that it names, or one of another form."""
+    if isinstance(made, HasLoss):
+        try:
+            signature(made.loss_sum).bind("outputs", "targets", "valid")
+        except TypeError as error:
+            raise InputError(
+                f"{type(made).__name__}.loss_sum: {error}: AddNorm calls "
+                "loss_sum(outputs, targets, valid)"
+            ) from error
+    elif has_joint_loss(head) and isinstance(made, nn.Module):
+        raise InputError(
+            f"{kind_of(head)} has joint_loss = True, and {type(made).__name__} lacks "
+            "loss_sum(outputs, targets, valid): define it, or leave joint_loss out"
+        )

@@ -7,6 +7,7 @@ from typing import Any
 from addnorm.data import lowercases
 from addnorm.generate.rules import NO_RULES
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of
+from addnorm.tasks.contract import checked
 
 
 def measured_with(
@@ -20,7 +21,9 @@ def measured_with(
     given in Python are in no recipe: `lowercase` says then whether they are in lower case.
     """
     task = task_of(recipe)
-    parts = [task.measured_with(metric, recipe.eval) or _batches(recipe, metric)]
+    settings = task.measured_with(metric, recipe.eval)
+    checked(task, "measured_with", settings, str, "return the settings as text, or an empty one")
+    parts = [settings or _batches(recipe, metric)]
     if metric in task.written_metrics:
         parts.append(f"written by {_decoding(recipe)}")
         if validation:

@@ -363,12 +363,16 @@ class Run(TrainedModel):
         self, texts: str | Several, **options: Unpack[BatchOptions]
     ) -> Float[Tensor, "*texts n"]: ...
     @overload
-    def predict(self, texts: Row, **options: Unpack[BatchOptions]) -> Any: ...
+    def predict(self, texts: Row | Example, **options: Unpack[BatchOptions]) -> Any: ...
     @overload
-    def predict(self, texts: list[Row], **options: Unpack[BatchOptions]) -> list[Any]: ...
+    def predict(
+        self, texts: Sequence[Row | Example], **options: Unpack[BatchOptions]
+    ) -> list[Any]: ...
     @known_keywords
     def predict(
-        self, texts: str | Several | Row | list[Row], **options: Unpack[BatchOptions]
+        self,
+        texts: str | Several | Row | Example | Sequence[Row | Example],
+        **options: Unpack[BatchOptions],
     ) -> Any:
         """The numbers of a text, or of each of a list of texts or pairs; `labels` names them.
 
@@ -376,20 +380,25 @@ class Run(TrainedModel):
         without those to predict: `run.predict({"question": "Who?", "context": "Ada did."})`. Raises
         `InputError` as `classify` does.
         """
-        if isinstance(texts, Mapping):
+        if isinstance(texts, Mapping | Example):
             return predict_rows(self, [texts], **options)[0]
-        are_rows = isinstance(texts, list) and (
+        are_rows = isinstance(texts, list | tuple) and (
             isinstance(texts[0], Mapping | Example)
             if texts
             else self.task_value.command == Task.command
         )
         if are_rows:
-            return predict_rows(self, cast(list[Row], texts), **options)
+            return predict_rows(self, cast(Sequence[Row | Example], texts), **options)
         rows = predict(self, listed(texts, pairs=True), **options)
         return rows[0] if isinstance(texts, str) else rows
 
-    def rows(self, file: FileName, encoding: str = "utf-8") -> Iterator[tuple[str, Row]]:
-        """The rows of a table for `predict`, with their places; see `addnorm predict`."""
+    def rows(
+        self, file: FileName, encoding: str = "utf-8"
+    ) -> Iterator[tuple[str, Row | InputError]]:
+        """The rows of a table for `predict`, with their places; see `addnorm predict`.
+
+        In place of a row that lacks an input is its `InputError`.
+        """
         return rows_of(self, path_of(file), encoding)
 
     @overload

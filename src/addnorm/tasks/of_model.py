@@ -9,6 +9,7 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, M
 from addnorm.models.inputs import TokenInputConfig
 from addnorm.nn.heads import HeadConfig, HiddenHeadConfig, TokenHeadConfig
 from addnorm.parts import kind_of, members
+from addnorm.tasks.contract import checked
 from addnorm.tasks.language import Language
 from addnorm.tasks.registry import TASKS, task_named
 from addnorm.tasks.task import Task
@@ -71,7 +72,8 @@ def task_of_model(model: ModelConfig) -> Task:
             )
         return writes
     if task is not None and not task.decodes:
-        return task.for_model(model)
+        made = task.for_model(model)
+        return checked(task, "for_model", made, Task, "return the task for this model")
     if isinstance(head, TokenHeadConfig) and isinstance(model.input, TokenInputConfig):
         return TASKS["masked_language"]
     if task is None and not isinstance(head, members(HeadConfig)):
@@ -87,7 +89,9 @@ def task_of_model(model: ModelConfig) -> Task:
 
 def task_of_training(model: ModelConfig, batching: BatchingConfig) -> Task:
     """The task of a model that learns from such batches. Raises `InputError` as `task_of_model`."""
-    return task_of_model(model).with_batching(batching)
+    task = task_of_model(model)
+    made = task.with_batching(batching)
+    return checked(task, "with_batching", made, Task, "return the task for these batches")
 
 
 HIDING = {task.batching: task for task in TASKS.values() if task.batching is not None}
@@ -124,7 +128,10 @@ def check_corpus(task: Task, corpus: Corpus) -> None:
     other = TASKS.get(corpus.task)
     kinds = " or ".join(kind.__name__ for kind in task.examples)
     use = f"give examples of {kinds}" if other is None or other is task else f"use {other.model}"
-    raise InputError(f"the data are for {corpus.task}, the model is for {task.name}: {use}")
+    data = f"the data are {corpus.kind.__name__} examples for {task.name}"
+    if corpus.task != task.name:
+        data = f"the data are for {corpus.task}, the model is for {task.name}"
+    raise InputError(f"{data}: {use}")
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ from typing import Any
 from addnorm import tasks
 from addnorm.errors import InputError, choices
 from addnorm.parts import named
+from addnorm.tasks.contract import check_task
 from addnorm.tasks.task import Task, undefined
 
 ABOVE = ("encoding", "of_model", "registry")
@@ -46,6 +47,7 @@ def task_named(task: Any) -> Task:
     if isinstance(value, type) and issubclass(value, Task):
         value = _made(value)
     if isinstance(value, Task):
+        check_task(value, Task)
         if lacks := value.lacks():
             raise undefined(value, lacks)
         return value

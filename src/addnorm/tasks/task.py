@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -23,6 +24,8 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, choices
 from addnorm.models import Model, ModelConfig
 from addnorm.models.encoder import valid_outputs
+from addnorm.parts import is_ours
+from addnorm.tasks.contract import check_answers, check_scores, checked, checked_encodings
 from addnorm.tasks.eval_config import LOWER_IS_BETTER, EvalConfig
 from addnorm.training.loss import labels_loss_sum
 
@@ -114,15 +117,23 @@ def undefined(task: "Task", names: Sequence[str]) -> InputError:
     )
 
 
-def unanswered(task: "Task", answers: Mapping[int, Any], indices: Sequence[int]) -> InputError:
-    """The error for a task that does not answer for exactly the examples of a batch."""
-    if type(task).answers is Task.answers:
-        return undefined(task, ["answers() for every example"])
-    n = len(set(answers) & set(indices))
-    return InputError(
-        f"{type(task).__name__}.answers() answers for {n} of the {len(indices)} examples of a "
-        "batch: return the prediction for each by its index in batch.indices, and no others"
-    )
+ANSWERS = "answers(), which predicts for each example"
+
+
+class Unanswered(Mapping[int, Any]):
+    """The answers of a task that defines none: an `InputError` for whoever reads them."""
+
+    def __init__(self, task: "Task") -> None:
+        self.task = task
+
+    def __getitem__(self, index: int) -> Any:
+        raise undefined(self.task, [ANSWERS])
+
+    def __iter__(self) -> Iterator[int]:
+        raise undefined(self.task, [ANSWERS])
+
+    def __len__(self) -> int:
+        raise undefined(self.task, [ANSWERS])
 
 
 class Task:
@@ -239,21 +250,14 @@ class Task:
     ) -> Iterator[Encoded]:
         """The examples in ids as `encode` gives them: every one, in their order.
 
-        Raises `InputError` where `encode` leaves one out, or gives it another place.
+        Raises `InputError` where that of a custom task gives anything else.
         """
-        n = -1
-        for n, encoded in enumerate(self.encode(examples, tokenizers, numbers)):
-            if encoded.index != n:
-                raise InputError(
-                    f"{type(self).__name__}.encode() gives example {n} the index {encoded.index}: "
-                    "the index of an example is its place among them"
-                )
-            yield encoded
-        if n + 1 != len(examples):
-            raise InputError(
-                f"{type(self).__name__}.encode() gives {n + 1} of {len(examples)} examples: give "
-                "those with nothing to learn no targets, so that they are counted"
-            )
+        encodings = self.encode(examples, tokenizers, numbers)
+        if is_ours(type(self)):
+            return encodings
+        reads_text = tokenizers is not None and not (examples and has_signals(examples[0].medium))
+        vocab_size = tokenizers.source.vocab_size if tokenizers and reads_text else None
+        return checked_encodings(self, encodings, len(examples), self.layout, vocab_size)
 
     def encode_corpus(
         self,
@@ -301,6 +305,21 @@ class Task:
         """
         return {}
 
+    @property
+    def has_answers(self) -> bool:
+        """Whether it predicts for each example."""
+        return type(self).answers is not Task.answers
+
+    def answers_of_each(
+        self, head: nn.Module, logits: Float[Tensor, "..."], batch: Batch, valid: Valid
+    ) -> Mapping[int, Any]:
+        """Return `answers` for each example of a batch. Raises `InputError` if one is missing."""
+        if not self.has_answers:
+            raise undefined(self, [ANSWERS])
+        answers = self.answers(head, logits, batch, valid)
+        check_answers(self, answers, batch.indices)
+        return answers
+
     def result(
         self, answer: Any, example: Any, tokenizers: Tokenizers | None, labels: Sequence[str]
     ) -> Any:
@@ -334,6 +353,8 @@ class Task:
         with torch.inference_mode():
             outputs = self._outputs(model, split)
         evaluation = self.score(outputs, split, model, n_written)
+        checked(self, "score", evaluation, Evaluation, "return Evaluation({name: number}, {})")
+        check_scores(self, evaluation.scores, is_finite=isfinite(outputs.loss))
         scores = {"loss": outputs.loss, **evaluation.scores}
         metric = split.settings.metric or self.metrics[0]
         if metric not in scores and metric not in self.written_metrics:
@@ -345,17 +366,17 @@ class Task:
     def _outputs(self, model: Model, split: EvaluationSplit) -> Outputs:
         device = next(model.parameters()).device
         batches: list[tuple[float, int]] = []
-        answers: dict[int, Any] = {}
+        answers: Any = {} if self.has_answers else Unanswered(self)
         correct = 0
-        answers_each = type(self).answers is not Task.answers
         for batch in split.loader.batches():
             batch = batch.to(device)
             logits, valid = split.logits(model, batch), valid_outputs(model, batch.inputs)
             loss = labels_loss_sum(model.head, logits, batch.targets, valid=valid).item()
             batches.append((loss, batch.n_tokens))
-            given = self.answers(model.head, logits, batch, valid)
-            if answers_each and set(given) != set(batch.indices):
-                raise unanswered(self, given, batch.indices)
-            answers.update(given)
-            correct += self.correct(logits, batch)
-        return Outputs(tuple(batches), dict(sorted(answers.items())), correct)
+            if self.has_answers:
+                answers |= self.answers_of_each(model.head, logits, batch, valid)
+            n = self.correct(logits, batch)
+            correct += checked(self, "correct", n, int, "return how many targets are right")
+        if self.has_answers:
+            answers = dict(sorted(answers.items()))
+        return Outputs(tuple(batches), answers, correct)

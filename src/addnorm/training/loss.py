@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from reprlib import repr as short
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -18,6 +19,7 @@ from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32, eagerly
+from addnorm.nn.heads import HasLoss as HasLoss
 from addnorm.nn.heads import TokenHead
 from addnorm.parts import Family
 
@@ -108,20 +110,6 @@ def loss_sum(
     return loss(outputs, targets)
 
 
-@runtime_checkable
-class HasLoss(Protocol):
-    """A head whose outputs are learnt together: all tags of a text, the ends of a span."""
-
-    def loss_sum(
-        self, outputs: Tensor, targets: Tensor, valid: Bool[Tensor, "rows positions"] | None
-    ) -> Float[Tensor, ""]:
-        """The loss summed over the targets that are not -100.
-
-        `valid` marks the real positions of the outputs; None for all.
-        """
-        ...
-
-
 def labels_loss_sum(
     head: nn.Module,
     outputs: Float[Tensor, "*batch outputs"],
@@ -142,8 +130,24 @@ def labels_loss_sum(
                 "train.batching.augment: mixup and cutmix need a loss of single classes, and "
                 f"{type(head).__name__} has a loss of its own: leave them out"
             )
-        return head.loss_sum(outputs, targets, valid)
+        return _checked(head, outputs, head.loss_sum(outputs, targets, valid))
     return loss_sum(outputs, targets, label_smoothing, soft_targets)
+
+
+def _checked(head: object, outputs: Tensor, loss: object) -> Tensor:
+    """Return the loss of a head itself. Raises `InputError` unless it is one number to learn by."""
+    if not isinstance(loss, Tensor):
+        result = short(loss)
+    elif loss.ndim:
+        result = f"a tensor of shape {tuple(loss.shape)}"
+    elif outputs.requires_grad and not loss.requires_grad:
+        result = "a tensor without a gradient"
+    else:
+        return loss
+    raise InputError(
+        f"{type(head).__name__}.loss_sum() returns {result}: return the loss summed over the "
+        "targets, a tensor of shape () computed from the outputs"
+    )
 
 
 class CrossEntropy(nn.Module):

@@ -138,7 +138,7 @@ def test_an_abandoned_stream_leaves_the_mode_of_the_model(model, tokenizer) -> N
 
 
 def test_invalid_arguments_are_rejected_at_the_call(model, tokenizer) -> None:
-    with pytest.raises(InputError, match="prompt 0 has 0 tokens"):
+    with pytest.raises(InputError, match="prompt 1 has 0 tokens"):
         stream(
             Continuation(model),
             [],

@@ -86,6 +86,19 @@ class Layout:
             return has_values
         return [any(i != IGNORE for i in example.targets) for example in examples]
 
+    def problem(self, example: Encoded, targets: Sequence[int]) -> str:
+        """Return what is wrong with the number of targets; empty if nothing is.
+
+        `targets` are those of another example, or empty.
+        """
+        n, others = len(example.targets), len(targets)
+        if not n or not others or n == others:
+            return ""
+        return (
+            f"{n} targets, and another example has {others}: the layout {type(self).__name__} has "
+            "as many for every example"
+        )
+
     def have_outputs(self, examples: Sequence[Encoded]) -> Sequence[bool]:
         """Return whether a model has enough outputs for the targets of each example; here yes."""
         return [True] * len(examples)
@@ -141,6 +154,11 @@ class Apart(Layout):
 class PerToken(Layout):
     """A target, or -100, for every input token, as for tags."""
 
+    def problem(self, example: Encoded, targets: Sequence[int]) -> str:
+        """Return whether there are as many targets as tokens, where there are both."""
+        n, read = len(example.targets), len(example.tokens)
+        return f"{n} targets for {read} tokens: give each one" if n and read and n != read else ""
+
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
         """Return the example with tokens and targets cut alike."""
         targets = keep_special(example.targets, max_len, special)
@@ -169,6 +187,10 @@ class NextToken(PerToken):
 
 class TargetSequence(Layout):
     """A target sequence of another length."""
+
+    def problem(self, example: Encoded, targets: Sequence[int]) -> str:
+        """Return that any number of targets is right."""
+        return ""
 
     def lengths(self, read: Ids, targets: Ids) -> Ids:
         """Return the lengths of the longer sides."""

@@ -1,8 +1,10 @@
 """Predictions of any task for new examples, through the methods of the task."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
+from reprlib import repr as short
 from typing import Any, cast
 
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from addnorm.data import RecordsConfig
 from addnorm.data.batches.batch import Batch, inputs_of
 from addnorm.data.examples import Example
+from addnorm.data.field_types import fields_of, is_needed
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.layout import Padding
 from addnorm.data.readers.tables import cell_of, records_of
@@ -20,7 +23,6 @@ from addnorm.models.encoder import valid_outputs
 from addnorm.runs.inference.shortening import check_lengths, examples_as_shortened
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import wrong_task
-from addnorm.tasks.task import unanswered
 
 Row = Mapping[str, Any]
 """The fields of an example without its targets, such as those of a line of JSON."""
@@ -47,25 +49,38 @@ def _kind(run: TrainedModel) -> type[Example]:
     return kind
 
 
-def rows_of(run: TrainedModel, file: Path, encoding: str = "utf-8") -> Iterator[tuple[str, Row]]:
+def rows_of(
+    run: TrainedModel, file: Path, encoding: str = "utf-8"
+) -> Iterator[tuple[str, Row | InputError]]:
     """The rows of a table to predict for, with their places; columns of no input are ignored.
 
-    Columns have the names of the fields, or those of the run's own records. Raises `InputError` for
-    a damaged table.
+    In place of a row that lacks an input is its error. Raises `InputError` for a damaged table.
     """
-    data = run.recipe.data
-    names = data.columns if isinstance(data, RecordsConfig) else {}
-    columns = {name: names.get(name, name) for name in _kind(run).inputs()}
     for where, record in records_of(find(file, Path()), encoding):
-        cells = {} if record is None else record
-        yield (
-            where,
-            {
-                name: cell_of(cells, column, where)
-                for name, column in columns.items()
-                if column in cells or column.partition(".")[0] in cells
-            },
-        )
+        try:
+            yield where, row_of(run, record or {}, where)
+        except TextError as error:
+            yield where, error
+
+
+def row_of(run: TrainedModel, record: Mapping[str, object], where: str) -> Row:
+    """The inputs in a record of a file, which training reads alike; other columns are ignored.
+
+    Columns have the names of the fields, or those of the run's own records. Raises `TextError` for
+    a column that is missing.
+    """
+    kind, data = _kind(run), run.recipe.data
+    names = data.columns if isinstance(data, RecordsConfig) else {}
+    needed = {field.name for field in fields_of(kind) if is_needed(field)}
+    columns = {name: names.get(name, name) for name in kind.inputs()}
+    try:
+        return {
+            name: cell_of(record, column, where)
+            for name, column in columns.items()
+            if name in needed or column in record or column.partition(".")[0] in record
+        }
+    except InputError as error:
+        raise TextError(str(error)) from error
 
 
 def _example(kind: type[Example], row: object, number: int) -> Example:
@@ -98,9 +113,7 @@ def predicted(
         batch = Batch(inputs, torch.empty(0, device=run.device), 0, indices)
         with torch.inference_mode():
             logits, valid = model(**inputs), valid_outputs(model, inputs)
-            answers = task.answers(model.head, logits, batch, valid)
-        if set(answers) != set(range(len(group))):
-            raise unanswered(task, answers, range(len(group)))
+            answers = task.answers_of_each(model.head, logits, batch, valid)
         for i, example in enumerate(group):
             yield task.result(answers[i], example, run.text, run.labels)
 
@@ -121,7 +134,16 @@ def _inputs(
 
 
 def as_json(result: Any) -> dict[str, Any]:
-    """Return a result as the fields of a line of JSON."""
+    """Return a result as the fields of a line of JSON. Raises `InputError` for one that is none."""
     if is_dataclass(result) and not isinstance(result, type):
-        return asdict(result)
-    return dict(cast(Row, result)) if isinstance(result, Mapping) else {"prediction": result}
+        fields = asdict(result)
+    else:
+        fields = dict(cast(Row, result)) if isinstance(result, Mapping) else {"prediction": result}
+    try:
+        json.dumps(fields)
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"the result {short(result)} cannot be written as JSON: let result() of its task "
+            "return numbers, texts, or a dataclass or mapping of them"
+        ) from error
+    return fields

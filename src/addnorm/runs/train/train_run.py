@@ -100,7 +100,7 @@ class TrainingSetup:
         try:
             self.data = read_data(recipe, saved, corpus, console)
         except InputError as error:
-            if saved is not None:
+            if saved is not None and corpus is None:
                 error.add_note("a run is resumed with the data that it began with")
             raise
         self.tokenizers, self.labels = self.data.tokenizers, self.data.labels

@@ -1,6 +1,6 @@
 """Warnings before training about settings that are probably mistakes, and how to mend them."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from math import ceil
 from typing import Any, cast, get_args
@@ -21,6 +21,7 @@ from addnorm.nn.positions import NoPositionConfig
 from addnorm.parts import kind_of
 from addnorm.runs.encoded_data import EncodedData
 from addnorm.runs.recipes.recipe import Recipe
+from addnorm.tasks.contract import checked
 from addnorm.tasks.eval_config import WRITING, EvalConfig
 from addnorm.tasks.task import Task
 from addnorm.training.precision import resolve_device
@@ -181,7 +182,8 @@ def _too_large(train: Loader[Any]) -> str | None:
 def _of_task(recipe: Recipe, data: EncodedData) -> Iterator[str]:
     """Warn of the task's findings in the data, such as labels that are numbers."""
     if data.corpus is not None:
-        yield from data.task.warnings(data.corpus, getattr(recipe.data, "label", None))
+        sentences = data.task.warnings(data.corpus, getattr(recipe.data, "label", None))
+        yield from checked(data.task, "warnings", sentences, Iterable, "yield a sentence for each")
 
 
 def _never_learnt(corpus: Corpus | None) -> Iterator[str]:

@@ -108,7 +108,7 @@ class Engine:
             raise InputError(f"a request named {request.name} is open already")
         options = Options() if request.options is None else request.options
         next_token = self._next_token()
-        room = next_token.remaining_length(0, request.prompt)
+        room = next_token.remaining_length(1, request.prompt)
         request = replace(request, limit=min(request.limit, room))
         before = request.prompt
         if isinstance(next_token, Translation):
