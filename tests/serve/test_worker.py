@@ -120,6 +120,18 @@ def test_a_language_model_continues_as_its_run_does(run_of: RunOf, tmp_path: Pat
         assert len(result.outputs[0]) == 16
 
 
+def test_drafts_change_no_answer(run_of: RunOf, tmp_path: Path) -> None:
+    asked = Generate(name="a", prompt=(5, 6, 5, 6), limit=60, options=Options(seed=5))
+    with opened(run_of("language"), tmp_path) as (client, _):
+        expected = client.tokens(asked)
+    with opened(run_of("language"), tmp_path, speculate="ngram") as (client, _):
+        assert client.tokens(asked) == expected
+        client.next_load(lambda stats: stats.drafted > 0)
+    with opened(run_of("classification"), tmp_path, speculate="ngram") as (_, error):
+        assert isinstance(error, Error)
+        assert "nothing can be drafted" in error.message
+
+
 def test_a_cancelled_request_leaves_the_engine_idle(run_of: RunOf, tmp_path: Path) -> None:
     with opened(run_of("language"), tmp_path) as (client, _):
         long = Options(ignore_eos=True)

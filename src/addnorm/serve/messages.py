@@ -45,6 +45,8 @@ class Open:
     max_queue: int
     compile: bool = False
     weights: Weights | None = None
+    speculate: Literal["ngram"] | None = None
+    """How the next tokens are drafted."""
     device: str = "auto"
     dtype: str | None = None
     imports: tuple[str, ...] = ()

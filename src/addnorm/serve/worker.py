@@ -23,6 +23,7 @@ from addnorm.runs.run import Run
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.events import Stats
 from addnorm.serve.engine.interruption import Interrupted, interruptible
+from addnorm.serve.engine.ngrams import PromptLookup
 from addnorm.serve.engine.schedule import QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
 from addnorm.serve.messages import (
@@ -143,10 +144,18 @@ class Worker:
                     max_queue=opened.max_queue,
                     kernels="compiled" if opened.compile else "in_place",
                 )
+            if opened.speculate is not None:
+                self._speculate(run)
             self._send(described(run, self._engine, Path(opened.texts)))
         except (InputError, OSError) as error:
             self._send(Error(name=None, message=str(error), kind="input"))
             self._running = False
+
+    def _speculate(self, run: Run) -> None:
+        """Draft the next tokens of answers. Raises `InputError` for a model that writes none."""
+        if self._engine is None:
+            raise InputError(f"{run.name}: nothing can be drafted: it writes no tokens")
+        self._engine.speculate(PromptLookup())
 
     def _generate(self, request: Generate) -> None:
         engine = self._engine

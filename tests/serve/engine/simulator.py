@@ -51,14 +51,14 @@ class Paged:
         ]
         for copy, tokens in copied:
             self.slots[copy.target * size : copy.target * size + copy.n_tokens] = tokens
-        parts = [(sequence, 1) for sequence in step.decode]
+        parts = [(sequence, 1 + len(sequence.draft)) for sequence in step.decode]
         for sequence, n in parts if step.chunk is None else [*parts, step.chunk]:
-            end = sequence.computed + n
+            end, tokens = sequence.computed + n, [*sequence.tokens, *sequence.draft]
             for i in range(sequence.computed, end):
-                self.slots[sequence.table.slot(i)] = sequence.tokens[i]
+                self.slots[sequence.table.slot(i)] = tokens[i]
             first = max(0, int(sequence.computed - self.reach)) if self.reach < inf else 0
             read = [self.slots[sequence.table.slot(i)] for i in range(first, end)]
-            assert read == sequence.tokens[first:end]
+            assert read == tokens[first:end]
 
 
 def run_step(schedule: Schedule, model: Paged) -> list[Sequence]:
@@ -73,11 +73,27 @@ def run_step(schedule: Schedule, model: Paged) -> list[Sequence]:
         if first.missing:
             continue
         for sequence in schedule.fork(first) if first.forks else [first]:
-            sequence.tokens.append(next_token(sequence.tokens, sequence.index))
-            if sequence.tokens[-1] == END or sequence.is_full:
-                schedule.end(sequence, "eos" if sequence.tokens[-1] == END else "length")
+            if extended(schedule, sequence):
                 ended.append(sequence)
     return ended
+
+
+def extended(schedule: Schedule, sequence: Sequence) -> bool:
+    """Write the next tokens of a sequence, as many as were drafted rightly and one more.
+
+    Returns whether it ended.
+    """
+    for drafted in (*sequence.draft, None):
+        token = next_token(sequence.tokens, sequence.index)
+        sequence.tokens.append(token)
+        if token == END or sequence.is_full:
+            schedule.end(sequence, "eos" if token == END else "length")
+            return True
+        if token != drafted:
+            break
+        schedule.accept(sequence)
+    schedule.reject(sequence)
+    return False
 
 
 def run(

@@ -1,10 +1,11 @@
 """A decoder that computes the steps of a schedule: pages for attention, or a state a sequence."""
 
 from collections.abc import Sequence as Items
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from addnorm.generate.next_token import check_writes, device_of, evaluating
@@ -16,8 +17,15 @@ from addnorm.serve.engine.pages import Copy, PagePool
 from addnorm.serve.engine.schedule import Step
 from addnorm.serve.engine.sequence import Sequence
 
-Part = tuple[Sequence, int]
-"""A sequence and how many of its tokens are read."""
+
+@dataclass(frozen=True)
+class Part:
+    """Tokens of a sequence that are read together: those after the `first` ones."""
+
+    sequence: Sequence
+    first: int
+    tokens: Items[int]
+
 
 Kernels = Literal["gathered", "in_place", "compiled"]
 """How one new token of each text is computed."""
@@ -45,7 +53,7 @@ class PagedDecoder:
 
     @torch.inference_mode()
     def compute(self, step: Step, *, every: bool = False) -> Float[Tensor, "rows vocab"]:
-        """The logits after the last token read of each sequence: of `decode`, then of `chunk`.
+        """The logits after each token that `decode` reads, then after the last one of `chunk`.
 
         With `every`, those after every token of the chunk, in their order. A row may hold NaN.
         """
@@ -53,23 +61,29 @@ class PagedDecoder:
         with evaluating(self.model):
             logits = [self._decoded(step.decode)] if step.decode else []
             if step.chunk is not None:
-                logits.append(self._of_chunk(step.chunk, EVERY if every else LAST))
+                logits.append(self._of_chunk(*step.chunk, EVERY if every else LAST))
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def _decoded(self, sequences: Items[Sequence]) -> Float[Tensor, "rows vocab"]:
-        """The logits after one more token of each sequence."""
-        tokens = [[sequence.tokens[sequence.computed]] for sequence in sequences]
-        slots, valid = self._slots([(sequence, 1) for sequence in sequences])
-        inputs = torch.tensor(tokens, device=self._device), slots, valid
-        return self._decode(*inputs, self._buffers).float()
+        """The logits after the newest token of each sequence, and after those of its draft.
 
-    def _of_chunk(self, part: Part, positions: slice) -> Float[Tensor, "chosen vocab"]:
-        """The logits at some of the tokens of a chunk."""
-        sequence, n = part
-        tokens = sequence.tokens[sequence.computed : sequence.computed + n]
-        slots, valid = self._slots([part])
-        inputs = torch.tensor([tokens], device=self._device), slots, valid
-        return self._step(*inputs, self._buffers, positions).float()
+        Each token is a row. The keys of all rows are written before any row attends, so that a
+        token of a draft attends to those before it.
+        """
+        parts = [
+            Part(sequence, sequence.computed + i, [token])
+            for sequence in sequences
+            for i, token in enumerate((sequence.tokens[sequence.computed], *sequence.draft))
+        ]
+        return self._decode(*self._inputs(parts), self._buffers).float()
+
+    def _of_chunk(
+        self, sequence: Sequence, n: int, positions: slice
+    ) -> Float[Tensor, "chosen vocab"]:
+        """The logits at some of the next `n` tokens of a sequence."""
+        first = sequence.computed
+        part = Part(sequence, first, sequence.tokens[first : first + n])
+        return self._step(*self._inputs([part]), self._buffers, positions).float()
 
     def _copy(self, copies: Items[Copy]) -> None:
         if not copies:
@@ -84,16 +98,23 @@ class PagedDecoder:
         for buffer in self._buffers:
             buffer[target] = buffer[source]
 
+    def _inputs(
+        self, parts: Items[Part]
+    ) -> tuple[Int[Tensor, "rows new"], TextSlots, Bool[Tensor, "rows so_far"]]:
+        """The tokens, the slots of the texts up to them, and which of the slots are real."""
+        tokens = torch.tensor([part.tokens for part in parts], device=self._device)
+        return tokens, *self._slots(parts)
+
     def _slots(self, parts: Items[Part]) -> tuple[TextSlots, Bool[Tensor, "rows so_far"]]:
         """The slots of the texts, and which of them are real.
 
         All parts read the same number of tokens. Tokens whose pages were given back are out of
         reach of every layer, and have the slot of padding.
         """
-        size, new = self.pool.page_size, parts[0][1]
-        computed = torch.tensor([s.computed for s, _ in parts])[:, None]
+        size, new = self.pool.page_size, len(parts[0].tokens)
+        computed = torch.tensor([part.first for part in parts])[:, None]
         width = int(computed.max())
-        used = [s.table.pages[: -(-(s.computed + new) // size)] for s, _ in parts]
+        used = [part.sequence.table.pages[: -(-(part.first + new) // size)] for part in parts]
         most = max(map(len, used))
         unused = self.pool.n_pages
         pages = torch.tensor(

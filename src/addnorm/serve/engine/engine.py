@@ -28,6 +28,7 @@ from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why
 from addnorm.serve.engine.pages import PagePool
 from addnorm.serve.engine.schedule import Limits
 from addnorm.serve.engine.sequence import Request
+from addnorm.serve.engine.speculation import Drafter, Speculation
 from addnorm.tasks.of_model import wrong_task
 
 FOR_BEAMS = 8
@@ -95,6 +96,19 @@ class Engine:
         model = self._model
         embed = model.embed if isinstance(model, DecoderModel) else model.target_embed
         return embed.tokens.num_embeddings
+
+    def speculate(self, drafter: Drafter) -> None:
+        """Let a drafter guess the next tokens of answers in pages, several of a step.
+
+        The answers stay the same (see `speculation`). Raises `InputError` for a model
+        without pages.
+        """
+        if self._paged is None:
+            raise InputError(
+                f"{self.run.name}: nothing can be drafted for it, because its keys and values are "
+                f"not in pages: {self._why_batches}"
+            )
+        self._paged.speculation = Speculation(drafter)
 
     # Requests.
 
@@ -196,6 +210,8 @@ class Engine:
             pages_in_all=schedule.pool.n_pages,
             set_aside=schedule.n_set_aside,
             near_ties=self._batches.near_ties + self._paged.near_ties,
+            drafted=self._paged.n_drafted,
+            accepted=self._paged.n_accepted,
         )
 
     @property

@@ -63,6 +63,10 @@ class Stats:
     """How often a sequence was set aside for lack of pages."""
     near_ties: int
     """How many greedy choices were between two tokens whose logits differ by less than 1e-4."""
+    drafted: int = 0
+    """How many tokens were drafted and verified."""
+    accepted: int = 0
+    """How many of them were right."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """The lane of attention over pages: sequences that join and leave a batch at every step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from addnorm.serve.engine.decoder import PagedDecoder
 from addnorm.serve.engine.events import Best, Event, PromptScores
 from addnorm.serve.engine.schedule import Limits, Schedule, Step
 from addnorm.serve.engine.sequence import Ended, Request, Sequence
+from addnorm.serve.engine.speculation import Speculation
 
 
 def why_not_paged(model: DecoderModel | EncoderDecoderModel) -> str | None:
@@ -52,6 +54,23 @@ def bytes_per_token(model: DecoderModel) -> int:
 
 
 @dataclass
+class _News:
+    """What a step adds to an answer."""
+
+    tokens: list[int] = field(default_factory=list[int])
+    log_probs: list[float] = field(default_factory=list[float])
+    best: list[Best] = field(default_factory=list[Best])
+    finished: Ended | None = None
+    error: str | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields of an event."""
+        values = {"tokens": self.tokens, "log_probs": self.log_probs, "best": self.best}
+        return {**{name: tuple(value) for name, value in values.items()}, "error": self.error}
+
+
+@dataclass
 class _Open:
     """A request of which answers are open, and the facts reported once for all of them."""
 
@@ -81,7 +100,9 @@ class PagedLane:
 
     def __init__(self, decoder: PagedDecoder, limits: Limits, clock: Callable[[], float]) -> None:
         self.schedule = Schedule(decoder.pool, limits, clock)
-        self.near_ties = 0
+        self.near_ties = self.n_drafted = self.n_accepted = 0
+        self.speculation: Speculation | None = None
+        """How the next tokens are drafted; None is not at all."""
         self._decoder = decoder
         self._open: dict[str, _Open] = {}
 
@@ -109,11 +130,18 @@ class PagedLane:
             events.append(
                 Event(name=sequence.request.name, index=sequence.index, finished="timeout")
             )
+        if self.speculation is not None:
+            self.speculation.draft(self.schedule.running)
         if step := self.schedule.next_step():
+            start, n_decoded = perf_counter(), step.n_decoded
             events += self._computed(step)
+            if self.speculation is not None and step.chunk is None:
+                self.speculation.time.learn(n_decoded, perf_counter() - start)
         return events
 
     def _closed(self, sequence: Sequence) -> None:
+        if self.speculation is not None:
+            self.speculation.forget(sequence)
         request = self._open[sequence.request.name]
         request.answers -= 1
         if not request.answers:
@@ -125,12 +153,12 @@ class PagedLane:
         scored = chunk is not None and self._open[chunk[0].request.name].scores_prompt
         logits = self._decoder.compute(step, every=scored)
         if chunk is not None and scored:
-            self._score_prompt(chunk[0], logits[len(step.decode) :])
+            self._score_prompt(chunk[0], logits[step.n_decoded :])
+        self.n_drafted += step.n_decoded - len(step.decode)
         self.schedule.finish(step)
-        rows = [*enumerate(step.decode), *([] if chunk is None else [(len(logits) - 1, chunk[0])])]
         ready = [
             (row, sequence)
-            for row, first in rows
+            for row, first in _last_rows(step)
             if not first.missing
             for sequence in (self.schedule.fork(first) if first.forks else [first])
         ]
@@ -149,30 +177,62 @@ class PagedLane:
             request.prompt += zip(*reported(logits[: len(targets)], targets, n_best), strict=True)
 
     def _extended(self, logits: Logits, ready: Items[tuple[int, Sequence]]) -> list[Event]:
+        """Choose the next tokens of each sequence, beginning with its row of the logits.
+
+        After a token that was drafted, the next row has the logits of the token after that.
+        """
+        news = {sequence: _News() for _, sequence in ready}
+        while ready:
+            self._choose(logits, ready, news)
+            ready = [(row + 1, each) for row, each in ready if self._was_drafted(each, news[each])]
+        return [self._reported(sequence, added) for sequence, added in news.items()]
+
+    def _choose(
+        self,
+        logits: Logits,
+        ready: Items[tuple[int, Sequence]],
+        news: Mapping[Sequence, _News],
+    ) -> None:
         """Choose the next token of each sequence from its row of the logits."""
         logits = logits[[row for row, _ in ready]]
-        sequences = [sequence for _, sequence in ready]
         answers = [
             self._open[each.request.name].chooser.answer(each.index, each.written)
-            for each in sequences
+            for _, each in ready
         ]
         chosen = choose(logits, answers)
         self.near_ties += chosen.near_ties
         scores = token_scores(logits, chosen.tokens, [answer.chooser.options for answer in answers])
-        events: list[Event] = []
-        for i, (sequence, answer) in enumerate(zip(sequences, answers, strict=True)):
+        for i, ((_, sequence), answer) in enumerate(zip(ready, answers, strict=True)):
+            added = news[sequence]
             if (error := chosen.failed.get(i)) is not None:
-                events.append(self._ended(sequence, "failed", error=error))
+                added.finished, added.error = "failed", error
                 continue
-            sequence.tokens.append(chosen.tokens[i])
-            ends = chosen.tokens[i] in answer.chooser.choice.ends
-            finished: Ended | None = "eos" if ends else "length" if sequence.is_full else None
-            facts = {"tokens": (chosen.tokens[i],), **scores.get(i, {})}
-            if finished is None:
-                events.append(self._event(sequence, None, **facts))
-            else:
-                events.append(self._ended(sequence, finished, **facts))
-        return events
+            token = chosen.tokens[i]
+            sequence.tokens.append(token)
+            added.tokens.append(token)
+            if i in scores:
+                added.log_probs += scores[i]["log_probs"]
+                added.best += scores[i]["best"]
+            ends = token in answer.chooser.choice.ends
+            added.finished = "eos" if ends else "length" if sequence.is_full else None
+
+    def _was_drafted(self, sequence: Sequence, added: _News) -> bool:
+        """Whether the newest token was drafted, so that the logits after it are there."""
+        place = len(added.tokens) - 1
+        drafted = sequence.draft[place : place + 1]
+        if added.finished is not None or drafted != (sequence.tokens[-1],):
+            return False
+        self.schedule.accept(sequence)
+        self.n_accepted += 1
+        return True
+
+    def _reported(self, sequence: Sequence, added: _News) -> Event:
+        """The news of a sequence."""
+        if added.finished is not None:
+            return self._ended(sequence, added.finished, **added.facts)
+        if sequence.draft:
+            self.schedule.reject(sequence)
+        return self._event(sequence, None, **added.facts)
 
     def _event(self, sequence: Sequence, finished: Ended | None, **facts: Any) -> Event:
         """News of a sequence; the first of its request has the scores of the prompt."""
@@ -193,3 +253,13 @@ class PagedLane:
         self.schedule.end(sequence, finished)
         self._closed(sequence)
         return event
+
+
+def _last_rows(step: Step) -> Iterator[tuple[int, Sequence]]:
+    """The row of the logits after the last real token that each sequence of a step reads."""
+    row = 0
+    for sequence in step.decode:
+        yield row, sequence
+        row += 1 + len(sequence.draft)
+    if step.chunk is not None:
+        yield -1, step.chunk[0]

@@ -162,6 +162,13 @@ class PageTable:
                 self.pool.release(page)
                 self.pages[i] = None
 
+    def truncate(self, length: int) -> None:
+        """Release the pages that hold none of the first `length` tokens."""
+        while len(self.pages) * self.pool.page_size >= length + self.pool.page_size:
+            if (page := self.pages.pop()) is not None:
+                self.pool.release(page)
+        self.length = length
+
     def clear(self) -> None:
         """Release all pages; the last ones first, so that a beginning stays reusable longest."""
         for page in reversed(list(self._held())):

@@ -51,8 +51,8 @@ class Limits:
 class Step:
     """What the model computes next, after the `copies` between pages.
 
-    Every sequence of `decode` reads its newest token; the sequence of `chunk` reads its next
-    `n_tokens`.
+    Every sequence of `decode` reads its newest token and those of its draft; the sequence of
+    `chunk` reads its next `n_tokens`.
     """
 
     decode: tuple[Sequence, ...] = ()
@@ -61,6 +61,11 @@ class Step:
 
     def __bool__(self) -> bool:
         return bool(self.decode) or self.chunk is not None
+
+    @property
+    def n_decoded(self) -> int:
+        """How many tokens the sequences of `decode` read."""
+        return sum(1 + len(sequence.draft) for sequence in self.decode)
 
 
 @dataclass(order=True, slots=True)
@@ -227,14 +232,20 @@ class Schedule:
         return Step(tuple(decode), chunk, tuple(copies))
 
     def _with_room(self, place: _Place) -> list[Copy] | None:
-        """Take the page for the newest token; None if the sequence itself was set aside.
+        """Take the pages for the newest token; None if the sequence itself was set aside.
 
-        While too few pages are available, the sequence that joined last is set aside.
+        While too few pages are available, the sequence that joined last is set aside. A draft gets
+        pages only while one for each running sequence stays available.
         """
-        table = place.sequence.table
+        sequence, table = place.sequence, place.sequence.table
+        new = sequence.computed + 1 - table.length
+        if sequence.draft:
+            needed = table.needed(new + len(sequence.draft)) + len(self._running)
+            if needed > self.pool.available:
+                sequence.draft = ()
         while True:
             try:
-                return table.append(place.sequence.computed + 1 - table.length)
+                return table.append(new + len(sequence.draft))
             except OutOfPages:
                 last = self._running.pop()
                 self._set_aside(last)
@@ -243,7 +254,7 @@ class Schedule:
 
     def _set_aside(self, place: _Place) -> None:
         place.sequence.table.clear()
-        place.sequence.computed = 0
+        place.sequence.computed, place.sequence.draft = 0, ()
         place.sequence.digests = []
         insort(self._queue, place)
         self.n_set_aside += 1
@@ -312,6 +323,15 @@ class Schedule:
             self._computed(sequence, 1)
         if step.chunk is not None:
             self._computed(*step.chunk)
+
+    def accept(self, sequence: Sequence) -> None:
+        """Account for a token of a draft that was the next one: it is in the cache already."""
+        self._computed(sequence, 1)
+
+    def reject(self, sequence: Sequence) -> None:
+        """Give back the pages of the tokens of a draft that were not the next ones."""
+        sequence.draft = ()
+        sequence.table.truncate(sequence.computed)
 
     def _computed(self, sequence: Sequence, n_tokens: int) -> None:
         sequence.computed += n_tokens

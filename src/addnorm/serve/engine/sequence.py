@@ -45,6 +45,8 @@ class Sequence:
     """Which of the `n` answers this is."""
     table: PageTable
     tokens: list[int]
+    draft: tuple[int, ...] = ()
+    """Tokens that may come after the newest one; they are read with it, and then verified."""
     computed: int = 0
     """How many of the tokens are in the cache."""
     cached: int = 0
@@ -66,6 +68,16 @@ class Sequence:
         return self.tokens[len(self.request.prompt) :]
 
     @property
+    def has_begun(self) -> bool:
+        """Whether a token of the answer is written."""
+        return len(self.tokens) > len(self.request.prompt)
+
+    @property
+    def room(self) -> int:
+        """How many more tokens the answer may have."""
+        return self.request.limit - (len(self.tokens) - len(self.request.prompt))
+
+    @property
     def is_full(self) -> bool:
         """Whether the answer has as many tokens as it may."""
-        return len(self.tokens) - len(self.request.prompt) >= self.request.limit
+        return self.room <= 0

@@ -55,13 +55,16 @@ class AnswerText:
         self._waiting: list[Score] = []  # the tokens whose text is held back
 
     def push(self, event: Event) -> Piece:
-        """The piece of an event. After a stop string nothing more must be pushed."""
+        """The piece of an event, up to a stop string. After that nothing more must be pushed."""
         texts: list[str] = []
         scored = bool(event.log_probs)
         log_probs = event.log_probs or (None,) * len(event.tokens)
         best = event.best or ((),) * len(event.tokens)
-        last = len(event.tokens) - 1
+        last, n_tokens = len(event.tokens) - 1, 0
         for i, token in enumerate(event.tokens):
+            if self._stream.stopped:
+                break
+            n_tokens += 1
             offset = self._offsets.push(token) if scored else 0
             self._waiting.append(Score(token, log_probs[i], best[i], offset))
             if not (event.finished == "eos" and i == last and event.score is None):
@@ -76,8 +79,8 @@ class AnswerText:
             scores=self._settled(event.finished is not None and not self._stream.stopped),
             finished=reason,
             by_stop=self._stream.stopped and event.finished is None,
-            n_tokens=len(event.tokens),
-            score=sum(event.log_probs) if event.score is None else event.score,
+            n_tokens=n_tokens,
+            score=sum(event.log_probs[:n_tokens]) if event.score is None else event.score,
         )
 
     def _settled(self, ended: bool) -> tuple[Score, ...]:

@@ -58,6 +58,8 @@ class Metrics:
         self._running = gauge("num_requests_running", "Sequences in the present step.")
         self._waiting = gauge("num_requests_waiting", "Requests that wait.")
         self._cache = gauge("kv_cache_usage_perc", "The share of the pages in use; 1 is all.")
+        self._drafted = gauge("spec_decode_num_draft_tokens", "Tokens drafted and verified.")
+        self._accepted = gauge("spec_decode_num_accepted_tokens", "Those that were right.")
         self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
         self.cached_tokens = counter("prompt_tokens_cached", "Those found in the prefix cache.")
         self.generation_tokens = counter("generation_tokens", "Tokens generated.")
@@ -80,6 +82,8 @@ class Metrics:
         self._running.labels(model).set_function(read("running"))
         self._waiting.labels(model).set_function(read("waiting"))
         self._cache.labels(model).set_function(usage)
+        self._drafted.labels(model).set_function(read("drafted"))
+        self._accepted.labels(model).set_function(read("accepted"))
 
     def text(self) -> bytes:
         """All figures, as Prometheus reads them."""

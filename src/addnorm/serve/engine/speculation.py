@@ -1,0 +1,135 @@
+"""Speculative decoding: tokens that are drafted cheaply, and verified by the model in one step.
+
+Leviathan et al. 2023 (arXiv 2211.17192). A step reads the newest token of a sequence and those of
+its draft, so that the model's logits after each are there. The next tokens are chosen from them in
+order, by the options and the random numbers of the request, for as long as the token chosen is the
+drafted one. So a draft changes no answer, and a seed gives the same text with and without.
+
+A step takes longer with more rows; a draft is made as long as it is expected to gain time, by the
+share of the drafted tokens that were right and by the measured times of steps.
+"""
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from math import inf, log
+from typing import Protocol, runtime_checkable
+
+from addnorm.serve.engine.sequence import Sequence
+
+LONGEST = 16
+"""The most tokens of a draft."""
+
+MOST_DRAFTED = 128
+"""The most drafted tokens of a step, whose logits are computed."""
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Guesses the next tokens of sequences."""
+
+    is_free: bool
+    """Whether a draft takes next to no time, so that it is made even if it will not be verified."""
+
+    def propose(self, lengths: Mapping[Sequence, int]) -> Mapping[Sequence, tuple[int, ...]]:
+        """The drafts of sequences, each of at most this length."""
+        ...
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop the state of a sequence that has ended."""
+        ...
+
+
+class StepTime:
+    """The seconds of a step, `a + b · rows`, by least squares; later steps weigh more.
+
+    Until the steps differ in their rows, a row is expected to take a tenth of its share.
+    """
+
+    def __init__(self) -> None:
+        self._weight = self._rows = self._seconds = self._rows2 = self._product = 0.0
+
+    def learn(self, rows: int, seconds: float) -> None:
+        """Take in the time of a step."""
+        self._weight, self._rows = 0.95 * self._weight + 1.0, 0.95 * self._rows + rows
+        self._seconds = 0.95 * self._seconds + seconds
+        self._rows2 = 0.95 * self._rows2 + rows**2
+        self._product = 0.95 * self._product + rows * seconds
+
+    def cost_of_row(self, rows: int) -> float:
+        """The time of a further row, as a share of the time that each of these `rows` takes."""
+        if not self._weight:
+            return 0.1
+        mean_rows, mean = self._rows / self._weight, self._seconds / self._weight
+        spread = self._rows2 - self._rows * mean_rows
+        expected = 0.1 * mean / mean_rows
+        slope = (self._product - self._rows * mean + 4.0 * expected) / (spread + 4.0)
+        slope = min(max(slope, 0.1 * expected), mean / mean_rows)
+        return slope * rows / max(mean + slope * (rows - mean_rows), slope * rows)
+
+
+@dataclass
+class Acceptance:
+    """The share of a sequence's drafted tokens that were right; later ones weigh more."""
+
+    share: float = 0.5
+    n_verified: int = 1
+
+    def learn(self, draft: Items[int], tokens: Items[int]) -> None:
+        """Compare a draft with the tokens that came; after a wrong one, the others say nothing."""
+        for drafted, token in zip(draft, tokens, strict=False):
+            self.n_verified += 1
+            self.share += ((drafted == token) - self.share) * max(0.1, 1 / self.n_verified)
+            if drafted != token:
+                return
+
+    def length(self, cost: float) -> float:
+        """The longest draft whose last token is right with a probability of at least `cost`."""
+        if self.share >= 1.0:
+            return inf
+        return log(min(cost, 1.0)) / log(self.share) if self.share > 0.0 else 0.0
+
+
+@dataclass
+class _Drafted:
+    """The drafts of a sequence so far."""
+
+    acceptance: Acceptance = field(default_factory=Acceptance)
+    draft: tuple[int, ...] = ()
+    length: int = 0
+    """The number of tokens before the last draft."""
+
+
+class Speculation:
+    """Decides how many tokens of each sequence are drafted, and learns what drafts are worth."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.time = StepTime()
+        self._drafter = drafter
+        self._sequences: dict[Sequence, _Drafted] = {}
+
+    def draft(self, running: Items[Sequence]) -> None:
+        """Give drafts to the sequences that write an answer."""
+        writing = [each for each in running if each.missing == 1 and each.has_begun]
+        if not writing:
+            return
+        cost = self.time.cost_of_row(len(writing))
+        room = MOST_DRAFTED
+        lengths, wanted = dict[Sequence, int](), dict[Sequence, int]()
+        for sequence in writing:
+            drafted = self._sequences.setdefault(sequence, _Drafted())
+            drafted.acceptance.learn(drafted.draft, sequence.tokens[drafted.length :])
+            drafted.draft, drafted.length, sequence.draft = (), len(sequence.tokens), ()
+            most = min(LONGEST, sequence.room - 1)
+            lengths[sequence] = int(min(most, room, drafted.acceptance.length(cost)))
+            room -= lengths[sequence]
+            if most > 0 and (self._drafter.is_free or lengths[sequence]):
+                wanted[sequence] = most if self._drafter.is_free else lengths[sequence]
+        for sequence, draft in self._drafter.propose(wanted).items():
+            self._sequences[sequence].draft = draft
+            sequence.draft = draft[: lengths[sequence]]
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop the state of a sequence that has ended."""
+        self._sequences.pop(sequence, None)
+        self._drafter.forget(sequence)
