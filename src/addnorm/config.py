@@ -177,6 +177,9 @@ _PLAIN = (
     ("a valid integer, unable to parse string as an integer", "an integer"),
     ("a valid number, unable to parse string as a number", "a number"),
     ("a valid integer", "an integer"),
+    ("a valid boolean, unable to interpret input", "true or false"),
+    ("a valid boolean", "true or false"),
+    ("String should have", "must have"),
     ("a valid", "a"),
 )
 """Phrases of pydantic's messages, and ours in their place."""

@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from fastapi.exceptions import RequestValidationError
+from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+
+from addnorm.config import problem_of
+from addnorm.errors import closest
 
 TYPES = {
     401: "authentication_error",
@@ -65,13 +69,34 @@ def of_validation(error: RequestValidationError) -> WebError:
         return WebError(400, f"the body is not JSON: {first['ctx']['error']}", code="invalid_json")
     if not place and first["type"] in ("missing", "model_attributes_type"):
         return WebError(400, "the body is not a JSON object sent as Content-Type: application/json")
-    param = _dotted(place)
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "too_long":
-        limit, given = first["ctx"]["max_length"], first["ctx"]["actual_length"]
-        message = f"{given} items: at most {limit}" if given else f"at most {limit} items"
-    return about(message) if not param else WebError(400, f"{param}: {message}", param=param)
+    param, given = _dotted(place), first["input"]
+    if first["type"] == "missing":
+        near = closest(str(place[-1]), given) if isinstance(given, dict) else None
+        hint = "" if near is None else f": {near!r} is not its name"
+        return WebError(400, f"{param} is missing{hint}", param=param)
+    if not param:
+        return about(_problem(first))
+    is_short = isinstance(given, float | int | str) and len(repr(given)) <= MOST_SHOWN
+    value = f" = {given!r}" if is_short else ""
+    return WebError(400, f"{param}{value}: {_problem(first)}", param=param)
 
+
+def _problem(error: Mapping[str, Any]) -> str:
+    """What is wrong with a value; a list is counted no further than its limit."""
+    limits = error.get("ctx", {})
+    match error["type"]:
+        case "too_long":
+            given = f", not {limits['actual_length']}" if limits["actual_length"] else ""
+            return f"must have at most {limits['max_length']} items{given}"
+        case "too_short":
+            least = limits["min_length"]
+            return "must not be empty" if least == 1 else f"must have at least {least} items"
+        case _:
+            return problem_of(cast(ErrorDetails, error))
+
+
+MOST_SHOWN = 40
+"""The most characters of a value that a message repeats."""
 
 FIELD = re.compile(r"`?([a-z_]+)`?(?: =|:| is not| needs)")
 """The field that a message of ours begins with."""

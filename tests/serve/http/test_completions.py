@@ -136,6 +136,23 @@ def test_a_wrong_request_names_the_field(
     assert response.headers["x-should-retry"] == "false"
 
 
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"promt": "a"}, "prompt is missing: 'promt' is not its name"),
+        ({"prompt": "a", "n": 17}, "n = 17: must be at most 16"),
+        ({"prompt": "a", "stream": "maybe"}, "stream = 'maybe': must be true or false"),
+        ({"prompt": "a", "temperature": "hot"}, "temperature = 'hot': must be a number"),
+        ({"prompt": "a", "stop": ["b"] * 5}, "stop: must have at most 4 items, not 5"),
+        ({"prompt": "a", "stop": [""]}, "stop.0 = '': must have at least 1 character"),
+    ],
+)
+def test_a_wrong_request_is_told_what_would_be_valid(
+    client: httpx.Client, body: dict[str, Any], message: str
+) -> None:
+    assert client.post(PATH, json=body).json()["error"]["message"] == message
+
+
 def test_a_body_of_another_type_is_told_which_is_read(client: httpx.Client) -> None:
     form = {"content-type": "application/x-www-form-urlencoded"}
     for body in ('{"prompt": "a"}', ""):

@@ -18,6 +18,12 @@ def test_models_are_listed(client: httpx.Client) -> None:
     assert client.get("/v1/models/slew").status_code == 404
 
 
+def test_the_root_names_the_models_and_their_endpoints(client: httpx.Client) -> None:
+    root = client.get("/").json()
+    assert root["server"] == f"AddNorm {addnorm.__version__}"
+    assert root["models"]["fake"] == "/v1/completions"
+
+
 def test_probes(client: httpx.Client) -> None:
     for path in ("/health", "/livez", "/readyz"):
         assert client.get(path).status_code == 200

@@ -18,6 +18,17 @@ from addnorm.web.errors import WebError
 router = APIRouter()
 
 
+@router.get("/", summary="What this server is")
+async def root(request: HttpRequest) -> dict[str, Any]:
+    """The models of this server, each with the endpoint that answers for it."""
+    served = models_of(request).by_name.values()
+    return {
+        "server": f"AddNorm {__version__}",
+        "models": {each.name: each.ready.endpoint for each in served},
+        "more": ["/v1/models", "/openapi.json", "/health", "/metrics"],
+    }
+
+
 @router.get("/v1/models", summary="List the models")
 async def models(request: HttpRequest) -> dict[str, Any]:
     """The models of this server."""
