@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NoReturn, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -120,20 +120,20 @@ def undefined(task: "Task", names: Sequence[str]) -> InputError:
 ANSWERS = "answers(), which predicts for each example"
 
 
-class Unanswered(Mapping[int, Any]):
+class Unanswered(dict[int, Any]):
     """The answers of a task that defines none: an `InputError` for whoever reads them."""
 
     def __init__(self, task: "Task") -> None:
+        super().__init__()
         self.task = task
 
-    def __getitem__(self, index: int) -> Any:
+    def __missing__(self, index: int) -> NoReturn:
         raise undefined(self.task, [ANSWERS])
 
-    def __iter__(self) -> Iterator[int]:
+    def __iter__(self) -> NoReturn:
         raise undefined(self.task, [ANSWERS])
 
-    def __len__(self) -> int:
-        raise undefined(self.task, [ANSWERS])
+    keys = values = items = __iter__
 
 
 class Task:
