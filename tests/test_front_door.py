@@ -4,6 +4,7 @@ import ast
 import inspect
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
@@ -232,6 +233,20 @@ def test_type_checkers_see_the_public_names() -> None:
     assert listed == {name: f"{module}.{name}" for name, module in modules_of("addnorm").items()}
     [version] = [node for node in tree.body if not isinstance(node, ast.ImportFrom)]
     assert ast.unparse(version) == "__version__: str"
+
+
+@pytest.mark.parametrize("package", ["addnorm.data", "addnorm.tasks", "addnorm.runs.rewriting"])
+def test_a_package_names_what_its_users_need(package: str) -> None:
+    module = import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert set(module.__all__) <= set(dir(module))
+    needed = {
+        "addnorm.data": "Corpus Example Encoded Layout PerToken encoded_inputs",
+        "addnorm.tasks": "Task Evaluation Outputs QuestionAnswer Span",
+        "addnorm.runs.rewriting": "swap_run prune_run quantize_run SwapOptions PruneOptions",
+    }
+    assert {*needed[package].split()} <= {*module.__all__}
 
 
 MISTAKES = {

@@ -175,9 +175,9 @@ def test_the_text_of_an_option() -> None:
     assert "Usage: `addnorm schema`\n" in page
     assert (
         """`--split`
-: Which part of the data to score.
+: Which part of the data to score; by default test, or valid where the data have no test.
 
-  One of `valid`, `test`. Default: `test`.
+  One of `valid`, `test`.
 """
         in page
     )

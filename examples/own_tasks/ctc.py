@@ -10,12 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from addnorm.data import Transcribed
-from addnorm.data.ids.encoding import Encoded, encoded_inputs
-from addnorm.data.ids.layout import Aligned
+from addnorm.data import Aligned, Encoded, Transcribed, encoded_inputs
 from addnorm.generate import Generated
 from addnorm.metrics.scores import transcription_scores
-from addnorm.tasks.task import Evaluation, Task
+from addnorm.tasks import Evaluation, Task
 
 BLANK = 0  # the id of padding
 

@@ -8,10 +8,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from addnorm.data import Example
-from addnorm.data.ids.encoding import Encoded
+from addnorm.data import Encoded, Example
 from addnorm.nn.heads import TaggingHead
-from addnorm.tasks.task import Evaluation, Task
+from addnorm.tasks import Evaluation, Task
 
 
 @dataclass(frozen=True)

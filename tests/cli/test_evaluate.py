@@ -33,6 +33,21 @@ def test_fields_replace_those_of_the_run(run_of: RunOf, tmp_path: Path, addnorm:
     assert json.loads(out)["examples"] == 1
 
 
+@pytest.mark.parametrize(("kind", "split"), [("language", "valid"), ("classification", "test")])
+def test_the_usual_split_is_that_of_python_and_is_named(
+    kind: str, split: str, run_of: RunOf, addnorm: Command
+) -> None:
+    code, out, _ = addnorm("evaluate", run_of(kind))
+    assert code == 0
+    figures = json.loads(out)
+    assert figures.pop("split") == split
+    run = addnorm_load(run_of(kind))
+    figures.pop("measured_with", None)
+    assert figures == run.evaluate() == run.evaluate(split=split)
+    assert run.evaluation().split == split
+    assert addnorm("evaluate", run_of(kind), "--split", split)[1] == out
+
+
 def test_weights_in_fewer_bits(run_of: RunOf, addnorm: Command) -> None:
     words = ("evaluate", run_of("language"), "--split", "valid")
     plain, half, int8 = (

@@ -1,5 +1,7 @@
 """`addnorm new`: every template trains, is documented, and never overwrites a file."""
 
+import json
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +31,21 @@ PLACES = {
     "batching": "train.batching",
 }
 """Where a part of each family stands in a recipe."""
+
+
+TASK_RECIPE = """
+[tokenizer]
+kind = "char"
+
+[model]
+d_model = 16
+n_layers = 1
+attention = { n_heads = 2 }
+
+[train]
+steps = 2
+batching = { kind = "tokens", tokens = 128 }
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +88,36 @@ def test_a_starting_file_trains_and_opens_again(
     assert addnorm(*use, "--import", file)[0] == 0
 
 
+def test_a_starting_task_trains_and_predicts_by_the_commands_that_it_names(
+    tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = addnorm("new", "task", "my_task.py")
+    assert code == 0
+    assert "my_task:MyHeadConfig, with --import my_task.py" in out
+    rows = [json.dumps({"text": "cat " * (i % 3) + "dog", "n": i % 3}) for i in range(6)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows), encoding="utf-8")
+    (tmp_path / "my.toml").write_text(TASK_RECIPE, encoding="utf-8")
+    text = (tmp_path / "my_task.py").read_text("utf-8").replace("\\\n", "")
+    lines = [line for line in text.splitlines() if line.startswith("addnorm ")]
+    [_, train, predict] = [shlex.split(line)[1:] for line in lines]
+    code, _, err = addnorm(*train, "--out", "runs/my")
+    assert code == 0, err
+    code, out, err = addnorm(*predict)
+    assert (code, err) == (0, "")
+    assert [json.loads(line).keys() for line in out.splitlines()] == [{"n"}] * 6
+    data = ("--data.test", "rows.jsonl", "--import", "my_task.py")
+    code, out, err = addnorm("evaluate", "runs/my", *data)
+    assert code == 0, err
+    assert json.loads(out)["mae"] >= 0
+    bad = json.dumps({"text": "dog", "n": -1})
+    (tmp_path / "rows.jsonl").write_text(bad, encoding="utf-8")
+    code, _, err = addnorm("evaluate", "runs/my", *data)
+    assert (code, "n = -1 is not a count" in err) == (2, True)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("family", PLACES)
+@pytest.mark.parametrize("family", [*PLACES, "task"])
 def test_the_check_that_a_starting_file_names_holds(
     family: str, tmp_path: Path, addnorm: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -81,7 +126,7 @@ def test_the_check_that_a_starting_file_names_holds(
     words = out.partition("Next: addnorm ")[2].splitlines()[0].split()
     code, out, err = addnorm(*words, "--no-compile", "--sample", "2")
     assert code == 0, out + err
-    assert out.startswith(f"{family} my_{family}:")
+    assert out.startswith(f"{'head' if family == 'task' else family} my_{family}:")
     assert ("definition" in out) == ("--definition" in words)
 
 

@@ -186,6 +186,11 @@ def test_what_cannot_be_evaluated(run_of: RunOf, tmp_path: Path) -> None:
         evaluate_run(run, "test")
 
 
+def test_a_split_given_as_data_is_named(run_of: RunOf) -> None:
+    with pytest.raises(InputError, match="`data = valid`: that is a split: give `split = valid`"):
+        Run.open(run_of("classification")).evaluate("valid")  # pyright: ignore
+
+
 def test_a_tagger_with_a_crf(run_of: RunOf) -> None:
     """Its loss is that of whole texts, its tags are the best path, in evaluation as in use."""
     run = Run.open(run_of("crf"))

@@ -44,6 +44,20 @@ def exported(run: Path) -> Path:
     return out
 
 
+def test_another_dtype_is_that_of_the_export_alone(run: Path, tmp_path: Path) -> None:
+    opened = Run.open(run)
+    opened.export(tmp_path / "half", dtype="bfloat16")
+    assert addnorm.load(tmp_path / "half").model.head.weight.dtype == torch.bfloat16
+    assert opened.model.head.weight.dtype == torch.float32
+    weights = Run.open(run, dtype="bfloat16").weights
+    assert all(
+        torch.equal(w, weights[k]) for k, w in addnorm.load(tmp_path / "half").weights.items()
+    )
+    with pytest.raises(InputError, match="`dtype = 'int8'`: does not exist"):
+        opened.export(tmp_path / "int8", dtype="int8")  # pyright: ignore[reportArgumentType]
+    assert not (tmp_path / "int8").exists()
+
+
 def test_a_file_in_the_place_of_a_folder(run: Path, tmp_path: Path) -> None:
     (tmp_path / "my.txt").write_text("mine")
     with pytest.raises(InputError, match="is a file: onnx needs the name of a folder"):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def evaluate(
     run: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    split: Split = "test",
+    split: Split | None = None,
     predictions: Path | None = None,
     confusion: Path | None = None,
     weights: Weights | None = None,
@@ -40,7 +40,7 @@ def evaluate(
     overrides
         Fields to replace, as `--table.field value`.
     split
-        Which part of the data to score.
+        Which part of the data to score; by default test, or valid where the data have no test.
     predictions
         A file for the predictions of the model, one line an example.
     confusion
@@ -66,7 +66,7 @@ def evaluate(
     if confusion is not None:
         from addnorm.inspect.predictions import confusion_picture
 
-        title = f"{run.name}: {evaluation.scores['accuracy']:.1f} % of {split} are right"
+        title = f"{run.name}: {evaluation.scores['accuracy']:.1f} % of {evaluation.split} are right"
         pairs = [(gold, evaluation.predictions[i]) for i, gold in evaluation.gold.items()]
         confusion_picture(pairs, opened.labels, confusion, title)
     if predictions is not None:
@@ -76,7 +76,7 @@ def evaluate(
         predictions.write_text("".join(lines), encoding="utf-8")
     measured = {**evaluation.measured_with}
     more = {"measured_with": measured} if measured else {}
-    print(json.dumps(evaluation.scores | more, indent=1))
+    print(json.dumps({"split": evaluation.split, **evaluation.scores, **more}, indent=1))
 
 
 def _check(task: "Task", predictions: Path | None, confusion: Path | None) -> None:

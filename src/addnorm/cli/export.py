@@ -2,11 +2,10 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from addnorm.cli.where import Imports, import_named
 from addnorm.files import check_model_folder
-from addnorm.runs.options import Form
+from addnorm.runs.options import ExportDtype, Form
 
 
 def export(
@@ -15,7 +14,7 @@ def export(
     *,
     to: Form = "hf",
     family: str | None = None,
-    dtype: Literal["float32", "float16", "bfloat16"] | None = None,
+    dtype: ExportDtype | None = None,
     imports: Imports = (),
 ) -> None:
     """Write a trained model in the form that another library opens.
@@ -44,4 +43,4 @@ def export(
     from addnorm.runs.run import Run
 
     say = partial(console.out, highlight=False)
-    Run.open(run, dtype=dtype).export(out, to=to, family=family, say=say)
+    Run.open(run).export(out, to=to, family=family, dtype=dtype, say=say)

@@ -8,7 +8,7 @@ from addnorm.errors import InputError, choices
 
 
 def new(family: str, file: Path) -> None:
-    """Write a starting file for a part of your own.
+    """Write a starting file for a part or a task of your own.
 
     The file works as it is, and its first lines say how to check it and how to train with it. It is
     not replaced where it is there already. Example: `addnorm new norm my_norm.py`.
@@ -17,8 +17,8 @@ def new(family: str, file: Path) -> None:
     ----------
     family
         What the part is: norm, position, score, feedforward, mixer, placement, core, output,
-        pattern, embedding, head, loss, schedule, optimizer, tokenizer, data,
-        batching.
+        pattern, embedding, head, loss, schedule, optimizer, tokenizer, data, batching; or task,
+        with its examples, its head and its loss.
     file
         The file to write, such as my_norm.py.
     """

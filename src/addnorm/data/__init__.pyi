@@ -18,6 +18,13 @@ from addnorm.data.examples import Series as Series
 from addnorm.data.examples import Tagged as Tagged
 from addnorm.data.examples import Text as Text
 from addnorm.data.examples import Transcribed as Transcribed
+from addnorm.data.ids.compact import Encoded as Encoded
+from addnorm.data.ids.encoding import encoded_inputs as encoded_inputs
+from addnorm.data.ids.encoding import numbers_of as numbers_of
+from addnorm.data.ids.layout import Aligned as Aligned
+from addnorm.data.ids.layout import Layout as Layout
+from addnorm.data.ids.layout import PerToken as PerToken
+from addnorm.data.ids.layout import TargetSequence as TargetSequence
 from addnorm.data.readers.audio import AudioConfig as AudioConfig
 from addnorm.data.readers.chat import ChatConfig as ChatConfig
 from addnorm.data.readers.conll import ConllConfig as ConllConfig

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from rich.console import Console
 from torch import Tensor
@@ -85,20 +85,18 @@ class Evaluator:
 
 
 def evaluate_on(
-    run: TrainedModel, data: Corpus | DataConfig | None = None, split: str | None = None
+    run: TrainedModel, data: Corpus | DataConfig | None = None, split: Split | None = None
 ) -> dict[str, float]:
     """Return the scores of `Run.evaluate`, by default on the test split of the run's own data.
 
     Raises `InputError` if the data have no such split, or are for another task.
     """
-    if split is not None:
-        check_choice("split", split, get_args(Split))
+    if isinstance(data, str) and data in get_args(Split):
+        raise InputError(f"`data = {data}`: that is a split: give `split = {data}`")
     other = None if data is None else corpus_of(data)
     if other is not None and not (other.valid or other.test):
         other = replace(other, test=other.train, reports={})
-    encoded = data_of(run, other)
-    chosen = usual_split(encoded)
-    return evaluated(run, chosen if split is None else cast(Split, split), encoded).scores
+    return evaluated(run, split, data_of(run, other)).scores
 
 
 def usual_split(data: EncodedData) -> Split:
@@ -118,16 +116,17 @@ def evaluate_run(
 
 def evaluation_of(
     run: TrainedModel,
-    split: Split,
+    split: Split | None,
     console: Console | None = None,
     corpus: Corpus | None = None,
     early: EarlyExit | None = None,
 ) -> Evaluation:
     """Return the scores and predictions of a run on a split of its data or of `corpus`.
 
-    The prediction of an example that was skipped as too long is empty; language models have no
-    predictions. With `early`, examples leave at early exits. Skipped examples are reported on the
-    `console`. Raises `InputError` if the data have no such split, or the model has no exits.
+    By default that is the test split, or else the validation split. The prediction of an example
+    that was skipped as too long is empty; language models have no predictions. With `early`,
+    examples leave at early exits. Skipped examples are reported on the `console`. Raises
+    `InputError` if the data have no such split, or the model has no exits.
     """
     return evaluated(run, split, data_of(run, corpus, console), console, early)
 
@@ -143,7 +142,7 @@ def data_of(
 
 def evaluated(
     run: TrainedModel,
-    split: Split,
+    split: Split | None,
     data: EncodedData,
     console: Console | None = None,
     early: EarlyExit | None = None,
@@ -151,6 +150,8 @@ def evaluated(
     """Evaluate a run on a split of encoded data (see `evaluation_of`)."""
     if early is not None:
         check_early(run)
+    split = split or usual_split(data)
+    check_choice("split", split, get_args(Split))
     run.task_value.check_metric(run.recipe.eval.metric)
     loaders = build_loaders(run.recipe.train.batching, data.encoded)
     evaluator = Evaluator.of(split, data, loaders, run.recipe.eval)
@@ -172,7 +173,9 @@ def evaluated(
     lines = lines_of(run.recipe, scores, lowercase=run.text is not None and run.text.lowercase)
     if early is not None:
         lines = {name: f"{line}; early exits" for name, line in lines.items()}
-    return replace(evaluation, scores=scores, predictions=predictions, measured_with=lines)
+    return replace(
+        evaluation, scores=scores, predictions=predictions, measured_with=lines, split=split
+    )
 
 
 def check_early(run: TrainedModel) -> None:

@@ -38,10 +38,10 @@ from addnorm.runs.files.generation_config import keys_of
 from addnorm.runs.files.quantization_file import Quantization, check_float
 from addnorm.runs.inference.sentence_vectors import giving_vectors, without_head, write_pooling
 from addnorm.runs.inference.shortening import write_most_tokens
-from addnorm.runs.options import Form
+from addnorm.runs.options import ExportDtype, Form
 from addnorm.runs.recipes.chat_template import write_template
 from addnorm.runs.saving import write_for_use
-from addnorm.runs.trained_model import TrainedModel
+from addnorm.runs.trained_model import TrainedModel, dtype_named, moved_copy
 from addnorm.tasks.of_model import task_of_head
 from addnorm.tasks.registry import TASKS
 
@@ -53,11 +53,34 @@ GGUF: dict[torch.dtype, Dtype] = {
 """GGUF's names of weight dtypes."""
 
 
-def export_run(run: TrainedModel, out: Path, *, to: Form, family: str | None = None) -> list[str]:
-    """Export the model of a run to `out`; return messages for the user.
+def export_run(
+    run: TrainedModel,
+    out: Path,
+    *,
+    to: Form,
+    family: str | None = None,
+    dtype: ExportDtype | None = None,
+) -> list[str]:
+    """Export the model of a run to `out`, in its own or another dtype; return messages for users.
 
     Raises `InputError` if `out` is the run folder itself, or if the other library lacks a part.
     """
+    _check(run, out, to, family)
+    if dtype is not None:
+        check_float(run, "has another dtype")
+        run = moved_copy(run, dtype=dtype_named(dtype))
+    facts = facts_of(run)
+    lines = WRITERS[to](run, out, family)
+    rest = rest_of(to, facts)
+    if to == "hf" and _decoding_keys(run) is None:
+        rest["decoding"] = facts["decoding"]
+    if to == "hf" and (reading := _reading(run)).keys:
+        rest[OF_DATA] = reading.left
+    return lines + write_account(out, to, rest)
+
+
+def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
+    """Raise `InputError` for a form or a place that cannot be written, and for a custom task."""
     if to not in WRITERS:
         raise InputError(f"`to = {to!r}`: no such form.{choices(to, WRITERS)}")
     if run.folder is not None and out.resolve() == run.folder.resolve():
@@ -70,17 +93,9 @@ def export_run(run: TrainedModel, out: Path, *, to: Form, family: str | None = N
     task = task_of_head(run.recipe.model.head)
     if task is not None and type(task) not in map(type, TASKS.values()):
         raise InputError(
-            f"{run.name}: {task.name} is a custom task, which other libraries do not have: use "
-            f"`{task.command}`"
+            f"{run.name}: {task.name} is a custom task, which other libraries do not have: use the "
+            f"run itself, by `{task.command}`"
         )
-    facts = facts_of(run)
-    lines = WRITERS[to](run, out, family)
-    rest = rest_of(to, facts)
-    if to == "hf" and _decoding_keys(run) is None:
-        rest["decoding"] = facts["decoding"]
-    if to == "hf" and (reading := _reading(run)).keys:
-        rest[OF_DATA] = reading.left
-    return lines + write_account(out, to, rest)
 
 
 def shaped_of(run: TrainedModel) -> ModelSpec:

@@ -16,6 +16,9 @@ from addnorm.errors import InputError
 Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
 """A form in which a model is exported."""
 
+ExportDtype = Literal["float32", "float16", "bfloat16"]
+"""The type of the weights of an exported model."""
+
 Split = Literal["valid", "test"]
 """A part of the data to measure on."""
 

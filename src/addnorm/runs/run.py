@@ -59,6 +59,7 @@ from addnorm.runs.options import (
     ClassifyOptions,
     DecodingOptions,
     EmbedOptions,
+    ExportDtype,
     FillOptions,
     ForecastOptions,
     Form,
@@ -501,9 +502,13 @@ class Run(TrainedModel):
         return evaluate_on(self, data, split)
 
     def evaluation(
-        self, split: Split, *, console: Console | None = None, early: EarlyExit | None = None
+        self,
+        split: Split | None = None,
+        *,
+        console: Console | None = None,
+        early: EarlyExit | None = None,
     ) -> Evaluation:
-        """As `evaluate` on the run's own data, with the prediction of each example.
+        """As `evaluate` on the run's own data, with the `split` and the prediction of each example.
 
         What was skipped is reported on the `console`; with `early`, examples leave at early exits.
         """
@@ -518,17 +523,19 @@ class Run(TrainedModel):
         *,
         to: Form = "hf",
         family: str | None = None,
+        dtype: ExportDtype | None = None,
         say: Callable[[str], object] = lambda _: None,
     ) -> Path:
         """Export the model to the format of another library; return the path.
 
         `hf` is a folder for `transformers`, of the first family that has all of the model's parts
         or the `family` named; `onnx` graphs for onnxruntime; `ctranslate2` a folder; `gguf` a file
-        for llama.cpp. `say` is called with each line about the result. Raises `InputError`,
-        without writing anything, if the other library lacks a part of the model.
+        for llama.cpp. `dtype` is the type of the weights, by default as they are. `say` is called
+        with each line about the result. Raises `InputError`, without writing anything, if the other
+        library lacks a part of the model.
         """
         out = path_of(out)
-        for line in export_run(self, out, to=to, family=family):
+        for line in export_run(self, out, to=to, family=family, dtype=dtype):
             say(line)
         return out
 

@@ -1,5 +1,6 @@
 """A trained model: its weights with its tokenizers, labels and recipe."""
 
+import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -206,3 +207,11 @@ class TrainedModel:
             check_choice("weights", weights, get_args(Weights))
             with_weights(self.model, weights)
         return self
+
+
+def moved_copy(run: T, *, device: torch.device | None = None, dtype: torch.dtype) -> T:
+    """Return the run on a device and in a dtype; a copy, unless it has them already."""
+    place = device or run.device
+    if all(w.device == place and w.dtype == dtype for w in run.weights.values()):
+        return replace(run, model=run.model.eval())
+    return replace(run, model=copy.deepcopy(run.model).to(place, dtype).eval())

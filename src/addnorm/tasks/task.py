@@ -53,6 +53,8 @@ class Evaluation:
     """Of a score that is a mean over examples, the value of each by its index."""
     measured_with: Mapping[str, str] = field(default_factory=dict[str, str])
     """The settings of each score, by its name (see `runs.measured_with`)."""
+    split: str = ""
+    """The split of the data that was evaluated on."""
 
 
 @runtime_checkable
@@ -89,8 +91,8 @@ class Outputs:
     """The outputs of a model on a split: the loss of each batch, and the predictions."""
 
     batches: tuple[tuple[float, int], ...]
-    answers: dict[int, Any]
-    """The prediction for each example by its index (see `Task.answers`)."""
+    answers: Any
+    """The prediction for each example by its index (see `Task.answers`), a mapping."""
     correct: int
     """The number of targets that were predicted, where a task counts them (see `Task.correct`)."""
 

@@ -263,6 +263,12 @@ def test_a_wrong_override_is_blamed_and_not_the_file(tmp_path: Path) -> None:
     assert message(file, **{"train.lr": "fast"}).startswith("`train.lr`: train.lr = 'fast'")
     said = message(file, **{"model.position": '{kind = "rotary", thta = 1}'})
     assert said.startswith("`model.position`: model.position.thta is not a field.")
+    for name, meant in (
+        ("no_repeat_ngram", "no_repeat_ngram_size"),
+        ("forced_bos", "forced_bos_token_id"),
+    ):
+        said = message(file, **{f"eval.decoding.{name}": "3"})
+        assert f"eval.decoding.{name} is not a field. Did you mean 'rules.{meant}'?" in said
     said = message(file, **{"model.position": "rotry"})
     assert said.startswith("`model.position`: model.position.kind = 'rotry' does not exist.")
     assert "Did you mean 'rotary'?" in said

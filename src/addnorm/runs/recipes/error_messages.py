@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 from pydantic_core import ErrorDetails
 
 from addnorm.config import problem_of
-from addnorm.errors import choices, nearest, some_of
+from addnorm.errors import choices, closest, nearest, some_of
 from addnorm.parts import family_of, installed_parts, kind_of
 
 Location = tuple[int | str, ...]
@@ -105,19 +105,19 @@ def _annotation_of(root: Config, loc: Location) -> Any:
 
 
 def _field_meant(configuration: Config, name: str) -> str:
-    """Return the hint of that field of a part, or of its nearest field."""
-    below = next(
-        (
-            f"{part}.{name}"
-            for part, annotation in hints_of(configuration).items()
-            for config in classes_in(annotation)
-            if name in {field.name for field in fields(config)}
-        ),
-        None,
-    )
-    if below is not None:
-        return f" Did you mean {below!r}?"
-    return choices(name, [field.name for field in fields(configuration)])
+    """Return the hint of that field of a part, or of the nearest field, of its own or of a part."""
+    below = {
+        field.name: f"{part}.{field.name}"
+        for part, annotation in reversed(hints_of(configuration).items())
+        for config in reversed(classes_in(annotation))
+        for field in fields(config)
+    }
+    if name in below:
+        return f" Did you mean {below[name]!r}?"
+    valid = [field.name for field in fields(configuration)]
+    near = None if closest(name, valid) else closest(name, below)
+    hint = "" if near is None else f" Did you mean {below[near]!r}?"
+    return f"{hint}{choices(name, valid)}"
 
 
 def _short(value: object) -> str:

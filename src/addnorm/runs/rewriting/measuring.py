@@ -1,11 +1,8 @@
 """Measuring a model and its rewritten ones: their scores, and how fast they write."""
 
-import copy
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from statistics import median
 from time import perf_counter
-from typing import TypeVar
 
 import torch
 from rich.console import Console
@@ -17,17 +14,7 @@ from addnorm.runs.evaluation import EvaluationData
 from addnorm.runs.options import Split
 from addnorm.runs.trained_model import TrainedModel
 
-T = TypeVar("T", bound=TrainedModel)
-
 SILENT = Console(quiet=True)
-
-
-def moved_copy(run: T, *, device: torch.device | None = None, dtype: torch.dtype) -> T:
-    """Return the run on a device and in a dtype; a copy, unless it has them already."""
-    place = device or run.device
-    if all(w.device == place and w.dtype == dtype for w in run.weights.values()):
-        return replace(run, model=run.model.eval())
-    return replace(run, model=copy.deepcopy(run.model).to(place, dtype).eval())
 
 
 def data_to_measure(

@@ -24,12 +24,11 @@ from addnorm.runs.rewriting.measuring import (
     SILENT,
     data_to_measure,
     measured,
-    moved_copy,
     writing_speeds,
 )
 from addnorm.runs.rewriting.recovery import Recovery
 from addnorm.runs.saving import write_run, write_validation
-from addnorm.runs.trained_model import TrainedModel
+from addnorm.runs.trained_model import TrainedModel, moved_copy
 from addnorm.training.loss import labels_loss_sum
 from addnorm.training.precision import resolve_device
 

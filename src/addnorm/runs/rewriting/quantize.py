@@ -43,12 +43,11 @@ from addnorm.runs.options import QuantizeOptions
 from addnorm.runs.rewriting.measuring import (
     SILENT,
     data_to_measure,
-    moved_copy,
     writing_speeds,
 )
 from addnorm.runs.rewriting.swap import part_of
 from addnorm.runs.saving import write_run, write_validation
-from addnorm.runs.trained_model import TrainedModel
+from addnorm.runs.trained_model import TrainedModel, moved_copy
 from addnorm.training.loss import labels_loss_sum
 
 FLOAT = "float32"

@@ -28,10 +28,10 @@ from addnorm.runs.files.weights import build_model
 from addnorm.runs.options import SwapOptions
 from addnorm.runs.recipes.overrides import changed, with_depth
 from addnorm.runs.recipes.recipe import Recipe
-from addnorm.runs.rewriting.measuring import SILENT, data_to_measure, measured, moved_copy
+from addnorm.runs.rewriting.measuring import SILENT, data_to_measure, measured
 from addnorm.runs.rewriting.recovery import Recovery
 from addnorm.runs.saving import write_run
-from addnorm.runs.trained_model import TrainedModel
+from addnorm.runs.trained_model import TrainedModel, moved_copy
 from addnorm.training.precision import resolve_device
 
 
