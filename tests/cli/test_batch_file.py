@@ -19,7 +19,8 @@ def test_a_run_answers_a_file(run_of: RunOf, tmp_path: Path, addnorm: Command) -
     texts = [request_line(str(i), prompt="To be", **seeded) for i in range(4)]
     file = write_lines(tmp_path / "in.jsonl", [*texts, "{"])
     out = tmp_path / "out.jsonl"
-    code, _, err = addnorm("generate", run, "--batch", file, "--out", out, "--device", "cpu")
+    command = ("generate", run, "--batch", file, "--out", out, "--device", "cpu", "--exact")
+    code, _, err = addnorm(*command)
     assert code == 0
     assert "4 answered, 1 failed" in err
     rows = [json.loads(row) for row in out.read_text().splitlines()]
@@ -27,7 +28,7 @@ def test_a_run_answers_a_file(run_of: RunOf, tmp_path: Path, addnorm: Command) -
     options = ("--temperature", 0.8, "--seed", 5, "--max-new-tokens", 12, "--prompt", "To be")
     code, alone, _ = addnorm("generate", run, *options)
     assert set(written) == {alone.removesuffix("\n")}
-    code, _, err = addnorm("generate", run, "--batch", file, "--out", out, "--device", "cpu")
+    code, _, err = addnorm(*command)
     assert "0 answered, 0 failed, 5 before" in err
 
 
@@ -39,6 +40,7 @@ def test_options_that_the_lines_have_are_refused(
         (("--batch", file, "--prompt", "x", "--seed", 1), "leave out seed, --prompt"),
         (("--batch", file, file), "leave out files"),
         (("--out", file), "give both"),
+        (("--exact", file), "give both, or leave it out"),
         (("--batch", tmp_path / "none.jsonl"), "no such file"),
     ):
         code, _, err = addnorm("generate", run, *words)

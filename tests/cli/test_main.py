@@ -29,7 +29,7 @@ SURFACE = {
         "--early-stopping", "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k",
         "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
         "--weights", "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
-        "--batch", "--out",
+        "--batch", "--out", "--exact",
     },
     "forecast": {
         "--run", "--history", "--horizon", "--until", "--truth", "--out", "--plot", "--device",
@@ -90,7 +90,7 @@ SURFACE = {
     "bench": {"--rounds", "--out", "--list"},
     "serve": {
         "--host", "--port", "--timeout", "--api-key-file", "--memory", "--chunk", "--max-queue",
-        "--compile", "--weights", "--device", "--dtype", "--import",
+        "--compile", "--exact", "--speculate", "--weights", "--device", "--dtype", "--import",
     },
     "chat": {
         "--address", "--model", "--system", "--temperature", "--max-new-tokens", "--api-key-file",

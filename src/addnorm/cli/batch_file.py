@@ -22,6 +22,8 @@ def answer_batch(
     where: Where,
     weights: Weights | None,
     imports: Imports,
+    *,
+    exact: bool,
 ) -> None:
     """Answer a file of requests with a run; print how many were answered.
 
@@ -42,6 +44,7 @@ def answer_batch(
         memory=MEMORY,
         chunk=256,
         max_queue=256,
+        exact=exact,
         weights=weights,
         device=where.device,
         dtype=where.dtype,

@@ -92,18 +92,23 @@ class PromptOptions:
     out
         The file for the answers to `--batch`; by default standard output. A file that has the first
         answers already is continued.
+    exact
+        With `--batch`: the answer to a line is the same, to the last bit, whatever the other lines.
     """
 
     prompt: str | None = None
     chat: Annotated[bool, Parameter(negative="", show_default=False)] = False
     batch: Annotated[Path | None, Parameter(show_default=False)] = None
     out: Annotated[Path | None, Parameter(show_default=False)] = None
+    exact: Annotated[bool, Parameter(negative="", show_default=False)] = False
 
     @property
     def requests(self) -> Path | None:
-        """The file of requests to answer. Raises `InputError` for `--out` without one."""
+        """The file of requests to answer. Raises `InputError` for an option that needs one."""
         if self.out is not None and self.batch is None:
             raise InputError("--out is the file for the answers to --batch: give both")
+        if self.exact and self.batch is None:
+            raise InputError("--exact is for the lines of --batch: give both, or leave it out")
         return self.batch
 
     def checked(self, run: "Run") -> "Run":
@@ -162,7 +167,7 @@ def generate(
     if (batch := asked.requests) is not None:
         named = {"files": files, "--json": json_lines, **choices, **end}
         _check_alone(asked, speed, [name for name, given in named.items() if given])
-        answer_batch(run, batch, asked.out, speed, speed.weights, imports)
+        answer_batch(run, batch, asked.out, speed, speed.weights, imports, exact=asked.exact)
         return
     _check_inputs(files, asked)
     import_named(imports)

@@ -60,6 +60,9 @@ class Capacity(Where):
         Write through compiled graphs: up to five times as fast, on a CPU. The first time takes a
         minute or two; the graphs are then kept on disk. Batches of models without pages stay as
         they are.
+    exact
+        Answer with the same tokens and log-probabilities, to the last bit, whatever else is asked
+        at the same time.
     weights
         Keep the weights in fewer bits while this runs: faster, and slightly different.
     speculate
@@ -72,6 +75,7 @@ class Capacity(Where):
     chunk: Annotated[int, AtLeastOne] = 256
     max_queue: Annotated[int, AtLeastOne] = 256
     compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    exact: Annotated[bool, Parameter(negative="", show_default=False)] = False
     weights: Weights | None = None
     speculate: Literal["ngram"] | None = None
 
@@ -123,6 +127,7 @@ def serve(
             chunk=capacity.chunk,
             max_queue=capacity.max_queue,
             compile=capacity.compile,
+            exact=capacity.exact,
             weights=capacity.weights,
             speculate=capacity.speculate,
             device=capacity.device,

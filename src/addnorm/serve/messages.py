@@ -44,6 +44,7 @@ class Open:
     chunk: int
     max_queue: int
     compile: bool = False
+    exact: bool = False
     weights: Weights | None = None
     speculate: Literal["ngram"] | None = None
     """How the next tokens are drafted."""

@@ -24,7 +24,7 @@ from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.events import Stats
 from addnorm.serve.engine.interruption import Interrupted, interruptible
 from addnorm.serve.engine.ngrams import PromptLookup
-from addnorm.serve.engine.schedule import QueueFull, TooLarge
+from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
 from addnorm.serve.messages import (
     FROM_ENGINE,
@@ -140,9 +140,9 @@ class Worker:
                 self._engine = Engine(
                     run,
                     memory=opened.memory,
-                    chunk=opened.chunk,
-                    max_queue=opened.max_queue,
+                    limits=Limits(chunk=opened.chunk, queue=opened.max_queue),
                     kernels="compiled" if opened.compile else "in_place",
+                    exact=opened.exact,
                 )
             if opened.speculate is not None:
                 self._speculate(run)

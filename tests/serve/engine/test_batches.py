@@ -19,7 +19,7 @@ from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.options import Options
-from addnorm.serve.engine.schedule import QueueFull, TooLarge
+from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
 
 MODELS = {
@@ -178,7 +178,7 @@ def test_prompts_are_scored() -> None:
 
 
 def test_what_cannot_be_answered_is_refused_at_once() -> None:
-    engine = Engine(run_of(MODELS["encoder–decoder"]), memory=2**13, max_queue=1, rows=8)
+    engine = Engine(run_of(MODELS["encoder–decoder"]), memory=2**13, limits=Limits(queue=1, rows=8))
     with pytest.raises(TooLarge, match="the memory holds at most"):
         engine.add(request("a", PROMPTS[0], 10_000))
     with pytest.raises(TooLarge, match="at most 8 at once"):
@@ -268,7 +268,7 @@ def test_prompts_are_read_together_as_far_as_the_memory_holds_their_attention() 
 
 def test_requests_wait_while_the_rows_or_the_memory_are_taken() -> None:
     run = run_of(MODELS["recurrent"])
-    engine = Engine(run, memory=2**20, rows=2)
+    engine = Engine(run, memory=2**20, limits=Limits(rows=2))
     requests = [request(f"r{i}", (4 + i,), priority=i) for i in range(5)]
     for each in requests:
         engine.add(each)

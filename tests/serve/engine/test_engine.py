@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.serve.engine.arrivals import ARRIVALS, PROMPT, answers_of_arrivals, request
 from tests.serve.engine.tiny import TINY, Answered, answered, run_of
 
 from addnorm.errors import InputError
@@ -15,17 +16,10 @@ from addnorm.models import DecoderModel
 from addnorm.nn.positions import LearnedConfig
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.engine import Engine
-from addnorm.serve.engine.options import Options
-from addnorm.serve.engine.schedule import QueueFull, TooLarge
+from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
 
 MEMORY = 2**20
-PROMPT = (4, 9, 5, 28, 7, 7, 11)
-
-
-def request(name: str, prompt: tuple[int, ...] = PROMPT, limit: int = 12, **more: Any) -> Request:
-    known = {key: more.pop(key) for key in ("n", "priority", "deadline", "salt") if key in more}
-    return Request(name=name, prompt=prompt, limit=limit, options=Options(**more), **known)
 
 
 def alone(
@@ -45,7 +39,7 @@ def text_of(run: TrainedModel, answer: Answered) -> tuple[int, ...]:
 
 def test_a_seed_gives_what_generate_gives() -> None:
     run = run_of()
-    engine = Engine(run, memory=MEMORY, chunk=3)
+    engine = Engine(run, memory=MEMORY, limits=Limits(chunk=3))
     sampled = [request(f"s{seed}", decoding="sample", seed=seed) for seed in range(6)]
     warm = [request(f"w{seed}", temperature=2.5, top_k=9, seed=seed, n=3) for seed in range(2)]
     answers = answered(engine, [*sampled, request("greedy", decoding="greedy"), *warm])
@@ -68,7 +62,7 @@ def test_without_a_seed_each_request_has_its_own_and_without_options_the_models_
 def test_scores_are_those_of_the_model_itself() -> None:
     run = run_of()
     assert isinstance(run.model, DecoderModel)
-    engine = Engine(run, memory=MEMORY, chunk=3)
+    engine = Engine(run, memory=MEMORY, limits=Limits(chunk=3))
     options: dict[str, Any] = {"temperature": 3.0, "seed": 1, "logit_bias": {9: -50.0}}
     asked = request("a", log_probs=2, prompt_log_probs=True, n=2, **options)
     answers = answered(engine, [request("b", log_probs=0), asked, request("c")])
@@ -133,7 +127,7 @@ def test_ends_are_the_models_own_and_those_of_the_request() -> None:
 
 def test_one_answer_or_a_request_is_cancelled_and_the_others_do_not_notice() -> None:
     run = run_of()
-    engine = Engine(run, memory=MEMORY, chunk=3)
+    engine = Engine(run, memory=MEMORY, limits=Limits(chunk=3))
     expected = answered(Engine(run, memory=MEMORY), [request("a", n=3, seed=2, decoding="sample")])
     engine.add(request("a", n=3, seed=2, decoding="sample"))
     engine.add(request("b"))
@@ -180,7 +174,7 @@ def test_a_row_of_nan_fails_alone() -> None:
 
 def test_what_cannot_be_answered_is_refused_at_once() -> None:
     run = run_of(replace(TINY, position=LearnedConfig(), max_len=20))
-    engine = Engine(run, memory=MEMORY, max_queue=1)
+    engine = Engine(run, memory=MEMORY, limits=Limits(queue=1))
     for wrong, message in (
         (request("a", (4, 30)), "this model knows 0 to 29"),
         (request("a", ()), "at least 1"),
@@ -215,58 +209,7 @@ def test_it_says_what_fits() -> None:
         assert pages.endswith(f"pages: {fits}")
 
 
-arrivals = st.lists(
-    st.fixed_dictionaries(
-        {
-            "length": st.integers(1, 20),
-            "limit": st.integers(0, 9),
-            "n": st.integers(1, 3),
-            "priority": st.integers(0, 2),
-            "pause": st.integers(0, 4),
-            "cancelled": st.sampled_from([None, "all", 0, 1]),
-            "kind": st.sampled_from(["greedy", "sample", "beam", "scored"]),
-        }
-    ),
-    max_size=8,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(arrivals, st.integers(1, 8), st.integers(1, 9), st.integers(3, 9))
-def test_every_request_is_answered_as_alone_whoever_comes_and_goes(
-    asked: list[dict[str, Any]], page_size: int, chunk: int, rows: int
-) -> None:
-    run = RUN
-    engine = Engine(run, memory=2**14, chunk=chunk, rows=rows, page_size=page_size)
-    engine._batches.most_tokens = 64
-    answers: dict[tuple[str, int], Answered] = {}
-    wanted: dict[tuple[str, int], Request] = {}
-    gone: set[tuple[str, int]] = set()
-    for i, each in enumerate(asked):
-        asks = _request_of(f"r{i}", each)
-        engine.add(asks)
-        wanted |= {(asks.name, k): asks for k in range(asks.n)}
-        for _ in range(each["pause"]):
-            _hear(engine, answers, gone)
-        if each["cancelled"] is not None:
-            index = None if each["cancelled"] == "all" else each["cancelled"]
-            gone |= {(asks.name, k) for k in range(asks.n) if index in (None, k)}
-            engine.cancel(asks.name, index)
-    while engine.is_busy:
-        _hear(engine, answers, gone)
-    for key, asks in wanted.items():
-        if key not in gone:
-            expected = _alone(replace(asks, priority=0))[key]
-            assert answers[key].tokens == expected.tokens
-            assert answers[key].finished == expected.finished
-            assert answers[key].log_probs == pytest.approx(expected.log_probs, abs=1e-5)
-    stats = engine.stats()
-    assert (stats.pages, stats.running, stats.waiting) == (0, 0, 0)
-
-
 RUN = run_of()
-
-
 ALONE: dict[str, dict[tuple[str, int], Answered]] = {}
 
 
@@ -277,25 +220,18 @@ def _alone(asks: Request) -> dict[tuple[str, int], Answered]:
     return ALONE[repr(asks)]
 
 
-def _request_of(name: str, each: dict[str, Any]) -> Request:
-    prompt = tuple((5 * i * i + each["length"]) % 26 + 4 for i in range(each["length"]))
-    more: dict[str, Any] = {"n": each["n"], "priority": each["priority"]}
-    match each["kind"]:
-        case "greedy":
-            more |= {"decoding": "greedy", "log_probs": 0}
-        case "sample":
-            more |= {"temperature": 1.5, "seed": each["length"]}
-        case "beam":
-            more |= {"beams": 2, "n": 1}
-        case _:
-            more |= {"decoding": "greedy", "prompt_log_probs": True, "log_probs": 1}
-    return request(name, prompt, each["limit"], **more)
-
-
-def _hear(
-    engine: Engine, answers: dict[tuple[str, int], Answered], gone: set[tuple[str, int]]
+@settings(max_examples=60, deadline=None)
+@given(ARRIVALS, st.integers(1, 8), st.integers(1, 9), st.integers(3, 9))
+def test_every_request_is_answered_as_alone_whoever_comes_and_goes(
+    asked: list[dict[str, Any]], page_size: int, chunk: int, rows: int
 ) -> None:
-    """Compute a step; no news may come of what was cancelled."""
-    for event in engine.step():
-        assert (event.name, event.index) not in gone
-        answers.setdefault((event.name, event.index), Answered()).hear(event)
+    limits = Limits(chunk=chunk, rows=rows)
+    engine = Engine(RUN, memory=2**14, page_size=page_size, limits=limits)
+    engine._batches.most_tokens = 64
+    for asks, index, answer in answers_of_arrivals(engine, asked):
+        expected = _alone(asks)["r", index]
+        assert answer.tokens == expected.tokens
+        assert answer.finished == expected.finished
+        assert answer.log_probs == pytest.approx(expected.log_probs, abs=1e-5)
+    stats = engine.stats()
+    assert (stats.pages, stats.running, stats.waiting) == (0, 0, 0)

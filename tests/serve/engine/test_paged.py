@@ -17,6 +17,7 @@ from addnorm.nn.heads import HiddenHeadConfig
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.options import Options
+from addnorm.serve.engine.schedule import Limits
 from addnorm.serve.engine.sequence import Request
 
 LENGTHS = (1, 5, 13, 12)
@@ -72,7 +73,7 @@ def check_served(run: TrainedModel, memory: int = 2**14) -> None:
     draw = torch.Generator().manual_seed(3)
     prompts = [tuple(torch.randint(4, 30, (n,), generator=draw).tolist()) for n in LENGTHS]
     prompts[3] = prompts[2][:10] + prompts[3][10:]
-    engine = Engine(run, memory=memory, chunk=5, page_size=4, rows=3)
+    engine = Engine(run, memory=memory, page_size=4, limits=Limits(chunk=5, rows=3))
     requests = [
         Request(
             name=str(i),

@@ -87,7 +87,8 @@ def test_answers_are_those_without_drafts(
     seed: int, page_size: int, memory: int, lookup: bool
 ) -> None:
     expected = answered(Engine(RUN, memory=2**20), asked(seed))
-    engine = Engine(RUN, memory=memory * 2**11, chunk=5, rows=4, page_size=page_size)
+    limits = Limits(chunk=5, rows=4)
+    engine = Engine(RUN, memory=memory * 2**11, page_size=page_size, limits=limits)
     drafter = PromptLookup() if lookup else Oracle(tokens_of(expected), seed)
     engine.speculate(drafter)
     answers = answered(engine, asked(seed))

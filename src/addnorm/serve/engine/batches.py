@@ -280,7 +280,8 @@ class BatchLane:
         if len(self._queue) >= self._limits.queue:
             raise QueueFull(1.0)
         rank = self._clock() / self._limits.ageing - request.priority
-        insort(self._queue, _Place(rank, next(self._numbers), rows))
+        for together in [[row] for row in rows] if self._limits.alone else [rows]:
+            insort(self._queue, _Place(rank, next(self._numbers), together))
 
     def cancel(self, name: str, index: int | None = None) -> None:
         """End the answers of a request, or one of them; a beam search ends as a whole."""
@@ -325,7 +326,7 @@ class BatchLane:
         n_running = len(rows)
         while self._queue:
             more = [*rows, *self._queue[0].rows]
-            if sum(row.beams for row in more) > self._limits.rows:
+            if (rows and self._limits.alone) or sum(row.beams for row in more) > self._limits.rows:
                 break
             if sum(row.n_tokens for row in more) > self.most_tokens:
                 break
@@ -343,7 +344,8 @@ class BatchLane:
 
     def _start(self, rows: Sequence[Row]) -> list[Event]:
         """Start a batch of all rows whose tokens are chosen, and one of each kind of search."""
-        for row in rows:
+        firsts = [row for row in rows if row.index == 0 or not self._limits.alone]
+        for row in firsts:
             if isinstance(row.plan, Chooser) and row.plan.options.prompt_log_probs:
                 prompt, n_best = row.request.prompt, row.plan.options.log_probs or 0
                 self._scores[row.request.name] = self._score_prompt(prompt, n_best)

@@ -1,4 +1,4 @@
-"""A decoder that computes the steps of a schedule: pages for attention, or a state a sequence."""
+"""A decoder that computes the steps of a schedule, with keys and values in pages."""
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -7,15 +7,20 @@ from typing import Literal
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn import functional as F
 
-from addnorm.generate.next_token import check_writes, device_of, evaluating
+from addnorm.generate.next_token import check_writes, device_of, evaluating, maximum_length
 from addnorm.models import DecoderModel
 from addnorm.models.step import EVERY, LAST
 from addnorm.nn.paged_cache import TextSlots
+from addnorm.serve.engine.exact import COMPARED, Tiles, agreeing, one_by_one, why_one_by_one
 from addnorm.serve.engine.paged_step import PagedStep, compiled_step, new_buffers
-from addnorm.serve.engine.pages import Copy, PagePool
+from addnorm.serve.engine.pages import Copy, PagePool, PageTable
 from addnorm.serve.engine.schedule import Step
-from addnorm.serve.engine.sequence import Sequence
+from addnorm.serve.engine.sequence import Request, Sequence
+
+NONE = slice(0, 0)
+"""No position: the keys and values of a token are kept, and its logits not computed."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,11 @@ class Part:
     sequence: Sequence
     first: int
     tokens: Items[int]
+
+
+def rows_of(sequence: Sequence, tokens: Items[int]) -> list[Part]:
+    """The next tokens of a sequence, each by itself."""
+    return [Part(sequence, sequence.computed + i, [token]) for i, token in enumerate(tokens)]
 
 
 Kernels = Literal["gathered", "in_place", "compiled"]
@@ -37,10 +47,18 @@ class PagedDecoder:
     The texts of a step are padded on the left, as batches of prompts are. `kernels` says how one
     new token of each text attends: to keys gathered from their slots, to those in place where the
     kernel of `nn.attention.paged_attention` can, or so in a compiled graph of the whole step.
-    Raises `InputError` for "compiled" as `CompiledContinuation` does.
+    With `exact`, the logits after a token have the same bits whatever else is in the steps (see
+    `exact`). Raises `InputError` for "compiled" as `CompiledContinuation` does.
     """
 
-    def __init__(self, model: DecoderModel, pool: PagePool, kernels: Kernels = "in_place") -> None:
+    def __init__(
+        self,
+        model: DecoderModel,
+        pool: PagePool,
+        kernels: Kernels = "in_place",
+        *,
+        exact: bool = False,
+    ) -> None:
         check_writes(model)
         self.model = model
         self.pool = pool
@@ -50,40 +68,60 @@ class PagedDecoder:
         self._step = PagedStep(model, self._buffers, in_place=kernels != "gathered")
         is_compiled = kernels == "compiled"
         self._decode = compiled_step(self._step, self._buffers) if is_compiled else self._step
+        self.tiles = self._exact_tiles(in_graph=is_compiled) if exact else None
 
     @torch.inference_mode()
     def compute(self, step: Step, *, every: bool = False) -> Float[Tensor, "rows vocab"]:
         """The logits after each token that `decode` reads, then after the last one of `chunk`.
 
         With `every`, those after every token of the chunk, in their order. A row may hold NaN.
+
+        Each token of `decode` is a row: the newest of each sequence, and those of its draft. The
+        keys of all rows are written before any row attends, so that a token of a draft attends to
+        those before it.
         """
         self._copy(step.copies)
+        newest = [
+            row
+            for sequence in step.decode
+            for row in rows_of(sequence, (sequence.tokens[sequence.computed], *sequence.draft))
+        ]
+        chunk = None if step.chunk is None else _chunk(*step.chunk)
         with evaluating(self.model):
-            logits = [self._decoded(step.decode)] if step.decode else []
-            if step.chunk is not None:
-                logits.append(self._of_chunk(*step.chunk, EVERY if every else LAST))
+            if self.tiles is not None:
+                read = [] if chunk is None else rows_of(chunk.sequence, chunk.tokens)
+                first = 0 if every else max(len(read) - 1, 0)
+                return self._in_tiles(self.tiles, read[:first], [*newest, *read[first:]])
+            logits = [self._of_rows(newest, len(newest))] if newest else []
+            if chunk is not None:
+                logits.append(self._of_chunk(chunk, EVERY if every else LAST))
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
-    def _decoded(self, sequences: Items[Sequence]) -> Float[Tensor, "rows vocab"]:
-        """The logits after the newest token of each sequence, and after those of its draft.
+    def _in_tiles(
+        self, tiles: Tiles, unasked: Items[Part], asked: Items[Part]
+    ) -> Float[Tensor, "asked vocab"]:
+        """The logits after the rows asked for; the others, which come first, are read too."""
+        rows, logits, first = [*unasked, *asked], list[Tensor](), 0
+        for n, size in tiles.split(len(rows)):
+            positions = NONE if first + n <= len(unasked) else LAST
+            computed = self._of_rows(rows[first : first + n], size, positions)
+            logits.append(computed[max(len(unasked) - first, 0) :])
+            first += n
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
 
-        Each token is a row. The keys of all rows are written before any row attends, so that a
-        token of a draft attends to those before it.
-        """
-        parts = [
-            Part(sequence, sequence.computed + i, [token])
-            for sequence in sequences
-            for i, token in enumerate((sequence.tokens[sequence.computed], *sequence.draft))
-        ]
-        return self._decode(*self._inputs(parts), self._buffers).float()
+    def _of_rows(
+        self, rows: Items[Part], size: int, positions: slice = LAST
+    ) -> Float[Tensor, "rows vocab"]:
+        """The logits after the token of each row, in a tile of `size` rows."""
+        tokens, slots, valid = self._inputs(rows)
+        if more := size - len(rows):
+            tokens, valid = F.pad(tokens, (0, 0, 0, more)), F.pad(valid, (0, 0, 0, more))
+            slots = F.pad(slots, (0, 0, 0, more), value=self._padding)
+        return self._decode(tokens, slots, valid, self._buffers, positions)[: len(rows)].float()
 
-    def _of_chunk(
-        self, sequence: Sequence, n: int, positions: slice
-    ) -> Float[Tensor, "chosen vocab"]:
-        """The logits at some of the next `n` tokens of a sequence."""
-        first = sequence.computed
-        part = Part(sequence, first, sequence.tokens[first : first + n])
-        return self._step(*self._inputs([part]), self._buffers, positions).float()
+    def _of_chunk(self, chunk: Part, positions: slice) -> Float[Tensor, "chosen vocab"]:
+        """The logits at some of the tokens of a chunk."""
+        return self._step(*self._inputs([chunk]), self._buffers, positions).float()
 
     def _copy(self, copies: Items[Copy]) -> None:
         if not copies:
@@ -129,3 +167,26 @@ class PagedDecoder:
         slots = pages.gather(1, number // size) * size + number % size
         slots = torch.where(valid, slots, self._padding).clamp(max=self._padding).to(self._device)
         return slots, valid.to(self._device)
+
+    @torch.inference_mode()
+    def _exact_tiles(self, *, in_graph: bool) -> Tiles:
+        """The tiles that agree on a text of random tokens."""
+        if why := why_one_by_one(self._step, in_graph=in_graph):
+            return one_by_one(why)
+        n = min(COMPARED, self._padding, maximum_length(self.model.embed))
+        vocab = self.model.embed.tokens.num_embeddings
+        prompt = torch.randint(vocab, (n,), generator=torch.Generator().manual_seed(0)).tolist()
+        request = Request(name="compared", prompt=tuple(prompt), limit=0)
+        text = Sequence(request, 0, PageTable(self.pool), prompt)
+        text.table.append(n)
+        rows = rows_of(text, prompt)
+        with evaluating(self.model):
+            tiles = agreeing(lambda places, size: self._of_rows([rows[i] for i in places], size), n)
+        text.table.clear()
+        return tiles
+
+
+def _chunk(sequence: Sequence, n: int) -> Part:
+    """The next `n` tokens of a sequence."""
+    first = sequence.computed
+    return Part(sequence, first, sequence.tokens[first : first + n])

@@ -22,6 +22,7 @@ from addnorm.serve.engine.batches import BatchLane, Search
 from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
 from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
+from addnorm.serve.engine.exact import Tiles
 from addnorm.serve.engine.interruption import interruptible
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why_not_paged
@@ -41,13 +42,15 @@ class Engine:
     """A trained model that answers many requests at once.
 
     `add` queues a request, `step` computes a token of every open answer and returns the news, and
-    `cancel` ends answers. `memory` is for keys and values, in bytes; a step reads at most `chunk`
-    tokens of a prompt, and has at most `rows` answers. Deadlines are in seconds of the `clock`.
+    `cancel` ends answers. `memory` is for keys and values, in bytes; `limits` say how much is done
+    at once. Deadlines are in seconds of the `clock`.
 
     Keys and values are in pages where they depend on earlier tokens alone, and `kernels` says how a
     step uses them (see `PagedDecoder`); other models, and beam search, are advanced in batches of
-    requests that arrive together. Raises `InputError` for a model that reads or writes no text, for
-    a memory without a page, and for a model that does not compile where that is asked for.
+    requests that arrive together. With `exact`, tokens and log-probabilities have the same bits
+    whatever else is asked: see `exact`; batches are of one answer then. Raises `InputError` for a
+    model that reads or writes no text, for a memory without a page, and for a model that does not
+    compile where that is asked for.
     """
 
     def __init__(
@@ -55,25 +58,28 @@ class Engine:
         run: TrainedModel,
         *,
         memory: int = 2**30,
-        chunk: int = 256,
-        max_queue: int = 256,
-        rows: int = 256,
+        limits: Limits | None = None,
         page_size: int = 16,
         clock: Callable[[], float] = monotonic,
         kernels: Kernels = "in_place",
+        exact: bool = False,
     ) -> None:
         self.run = run
         self._model = _writer(run)
         self._why_batches = why_not_paged(self._model)
         self._paged: PagedLane | None = None
-        limits = Limits(rows=rows, chunk=chunk, queue=max_queue)
+        self._tiles: Tiles | None = None
+        self._exact = exact
+        limits = replace(limits or Limits(), alone=exact)
         bytes_of_scores = _bytes_of_scores(self._model)
         most_scores = memory // bytes_of_scores if bytes_of_scores else inf
         if isinstance(self._model, DecoderModel) and self._why_batches is None:
             pages = memory - memory // FOR_BEAMS
             pool = _pool(pages, page_size, bytes_per_token(self._model))
             reach = replace(limits, reach=reach_of(self._model))
-            self._paged = PagedLane(PagedDecoder(self._model, pool, kernels), reach, clock)
+            decoder = PagedDecoder(self._model, pool, kernels, exact=exact)
+            self._tiles = decoder.tiles
+            self._paged = PagedLane(decoder, reach, clock)
             memory //= FOR_BEAMS
         self._batches = BatchLane(
             partial(interruptible, self._model),
@@ -232,7 +238,8 @@ class Engine:
 
     def _lines(self, length: int) -> tuple[str, ...]:
         most = self._batches.most_tokens
-        in_batches = f"requests that arrive together, of up to {most:,} tokens"
+        together = "one answer" if self._exact else "requests that arrive together"
+        in_batches = f"{together}, of up to {most:,} tokens"
         if self._paged is None:
             return (
                 f"in batches of {in_batches}: {self._why_batches}",
@@ -246,6 +253,7 @@ class Engine:
             f"{tokens:,} tokens in {pool.n_pages:,} pages: "
             f"{n:,} request{'s' if n > 1 else ''} of {length}",
             f"beam search: in batches of {in_batches}",
+            *([] if self._tiles is None else [str(self._tiles)]),
         )
 
 

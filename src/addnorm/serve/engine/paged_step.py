@@ -79,7 +79,13 @@ def compiled_step(step: PagedStep, buffers: Buffers) -> Callable[..., Tensor]:
     prepare("this model does not compile for serving", step.model)
     graphs = [_graph(step, buffers, rows) for rows in (1, 2)]
 
-    def run(tokens: Tensor, slots: Tensor, valid: Tensor, buffers: Buffers) -> Tensor:
+    def run(
+        tokens: Tensor,
+        slots: Tensor,
+        valid: Tensor,
+        buffers: Buffers,
+        positions: slice = LAST,  # a graph has the logits of every text
+    ) -> Tensor:
         if slots.shape[1] == 1:  # an axis of any length has at least two in a graph
             slots, valid = slots.expand(-1, 2).contiguous(), F.pad(valid, (1, 0))
         return graphs[len(tokens) > 1](tokens, slots, valid, buffers)

@@ -45,6 +45,8 @@ class Limits:
     """How many tokens back any layer attends; the pages of earlier ones are given back."""
     shares: bool = True
     """Whether the pages of common beginnings are shared."""
+    alone: bool = False
+    """Whether an answer whose keys and values are not in pages is computed alone."""
 
 
 @dataclass(frozen=True)
