@@ -1,7 +1,16 @@
 """Token embeddings, including absolute position embeddings."""
 
 import math
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    cast,
+    runtime_checkable,
+)
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +25,7 @@ from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
+from addnorm.nn.splits import Split, Splits
 from addnorm.parts import Family
 
 
@@ -30,6 +40,8 @@ class Embedding(nn.Module):
     The zero keeps the values at padding, NaN included, out of every later product. It is set before
     the norm too, whose gradient for the gain would otherwise be 0 · inf.
     """
+
+    splits: ClassVar[Splits] = {"tokens": Split(0)}
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -16,6 +16,7 @@ from addnorm.nn.built import built_module
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.functional import gelu_tanh, quick_gelu, squared_relu
 from addnorm.nn.linear import Linear
+from addnorm.nn.splits import Split, Splits
 from addnorm.parts import Family, is_ours, kind_of
 
 Activation = Literal[
@@ -47,6 +48,11 @@ class FeedForward(nn.Module):
     """`act(x W_up) W_down` (Vaswani et al. 2017, §3.3 with ReLU; Hendrycks & Gimpel 2016: GELU)."""
 
     output_weights = ("down_proj",)
+    splits: ClassVar[Splits] = {
+        "up_proj": Split(0),
+        "down_proj": Split(1),
+        "dropout": Split(-1, "d_ff"),
+    }
     deepnorm_weights = ("up_proj", "down_proj")
 
     def __init__(
@@ -63,6 +69,11 @@ class FeedForward(nn.Module):
         self.down_proj = Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
+
+    @property
+    def d_ff(self) -> int:
+        """The inner width."""
+        return self.up_proj.out_features
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         return self.down_proj(self.dropout(self.activation(self.up_proj(x))))
@@ -105,6 +116,7 @@ class GatedFeedForward(nn.Module):
     """`(act(x W_gate) ⊙ x W_up) W_down` (Shazeer 2020): GLU, GEGLU, SwiGLU by the activation."""
 
     output_weights = ("down_proj",)
+    splits: ClassVar[Splits] = {"gate_proj": Split(0), **FeedForward.splits}
     deepnorm_weights = ("gate_proj", "up_proj", "down_proj")
 
     def __init__(
@@ -122,6 +134,11 @@ class GatedFeedForward(nn.Module):
         self.down_proj = Linear(d_ff, d_model, bias=bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
+
+    @property
+    def d_ff(self) -> int:
+        """The inner width."""
+        return self.up_proj.out_features
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         return self.down_proj(self.dropout(self.activation(self.gate_proj(x)) * self.up_proj(x)))

@@ -35,6 +35,7 @@ from addnorm.nn.pooling import (
     real_tokens,
 )
 from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.nn.splits import OUTPUT, Split, Splits
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family, is_ours, kind_of
 
@@ -58,6 +59,8 @@ HEAD_ACTIVATIONS: dict[HeadActivation, Callable[[Tensor], Tensor]] = {
 
 class Transform(nn.Module):
     """`norm(act(W x + b))`: a layer before the output projection (Devlin et al. 2019, code)."""
+
+    splits: ClassVar[Splits] = {}
 
     def __init__(
         self, d_model: int, d_out: int, activation: HeadActivation, *, bias: bool, norm: nn.Module
@@ -106,6 +109,12 @@ class TokenHead(nn.Module):
     bias is added, and `softcap` keeps logits within ± itself (Gemma Team 2024, §2), where given.
     """
 
+    splits: ClassVar[Splits] = {
+        "weight": Split(0),
+        "bias": Split(0),
+        OUTPUT: Split(-1, "n_outputs"),
+    }
+
     def __init__(
         self,
         width: int,
@@ -127,6 +136,11 @@ class TokenHead(nn.Module):
         x = x if self.transform is None else self.transform(x)
         x = x if self.scale == 1.0 else x * self.scale
         return soft_capped(linear(x, self.weight, self.bias), self.softcap)
+
+    @property
+    def n_outputs(self) -> int:
+        """The number of logits of a token."""
+        return self.weight.shape[0]
 
     def tie(self, table: nn.Embedding) -> None:
         """Tie the weight to the embedding table."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from addnorm.config import config
 from addnorm.errors import InputError
-from addnorm.training.parallel.tensors import local
+from addnorm.training.parallel.tensors import local, piece_of
 
 CLASSES = "head.proj.weight"
 """The last matrix of a classifier."""
@@ -63,7 +63,12 @@ class MaxNorm:
     def apply(self) -> None:
         """Scale down, in place, the rows that are too long."""
         for weight in self.weights:
-            local(weight).renorm_(2, 0, self.bound)
+            rows, piece = local(weight), piece_of(weight)
+            if piece is None or piece.axis == 0:
+                rows.renorm_(2, 0, self.bound)
+            else:
+                norms = piece.group.sum(rows.flatten(1).square().sum(1)).sqrt()
+                rows.mul_((self.bound / (norms + 1e-7)).clamp(max=1.0)[:, None])
 
 
 def weights_named(model: nn.Module, pattern: str) -> list[nn.Parameter]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from addnorm.nn.linear import multiplies_natively
-from addnorm.training.parallel.tensors import by_matrix
+from addnorm.training.parallel.tensors import by_matrix, piece_of, whole_shape
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The quintic's `a, b, c`, steepest at zero: five iterations map 0.001 near 1."""
@@ -61,10 +61,10 @@ class Muon(torch.optim.Optimizer):
         momenta = [self._momentum(w) for w in weights]
         torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
         updates = torch.stack(gradients).lerp_(torch.stack(momenta), group["momentum"])
-        rows, columns = updates.shape[-2:]
+        rows, columns = whole_shape(weights[0])
         rate = group["lr"] * max(1, rows / columns) ** 0.5
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-        directions = by_matrix(orthogonal, updates).to(updates.dtype).unbind()
+        directions = by_matrix(orthogonal, updates, weights[0]).to(updates.dtype).unbind()
         torch._foreach_add_(weights, directions, alpha=-rate)  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
 
     def _momentum(self, weight: Tensor) -> Tensor:
@@ -78,9 +78,9 @@ def of_one_shape(weights: Iterable[Tensor]) -> Iterator[list[Tensor]]:
     """Yield groups of weights of one shape, type and device, of at most `AT_ONCE` values or one."""
     groups: defaultdict[object, list[Tensor]] = defaultdict(list)
     for weight in weights:
-        groups[weight.shape, weight.dtype, weight.device].append(weight)
+        groups[whole_shape(weight), piece_of(weight), weight.dtype, weight.device].append(weight)
     for alike in groups.values():
-        size = max(1, AT_ONCE // alike[0].numel())
+        size = max(1, AT_ONCE // whole_shape(alike[0]).numel())
         yield from (alike[i : i + size] for i in range(0, len(alike), size))
 
 

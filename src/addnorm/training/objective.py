@@ -11,6 +11,7 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.models.encoder import valid_outputs
 from addnorm.nn.built import built
+from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.parts import kind_of
 from addnorm.training.distillation import DistillationConfig, LayerLoss, imitation_sum
@@ -27,16 +28,19 @@ from addnorm.training.loss import (
 from addnorm.training.r_drop import head_r_drop_sum, r_drop_sum
 from addnorm.training.settings import TrainConfig
 
+ChunkedLoss = Callable[[TokenHead, Tensor, Context, Tensor, float], Tensor]
+"""`head_cross_entropy_sum`: of the head, x, its context, the targets and the smoothing."""
+
 
 class Objective:
     """The loss of a micro-batch, summed over its targets and averaged over early exits.
 
     With a `teacher`, the model learns the teacher's outputs, and with `distillation` the labels as
     well; `distillation` may also compare layers of the `student` with the teacher's. With
-    `chunked_logits`, cross-entropy computes the logits of a few rows at a time. With an
-    `adjustment`, it is the cross-entropy of adjusted logits. With `r_drop`, the batch is doubled,
-    and the loss is that of one copy. Raises `InputError` for an invalid custom loss, and for layers
-    that cannot be compared.
+    `chunked`, a loss of hidden states, cross-entropy computes a few rows of logits at a time; with
+    None all of them. With an `adjustment`, it is the cross-entropy of adjusted logits. With
+    `r_drop`, the batch is doubled, and the loss is that of one copy. Raises `InputError` for an
+    invalid custom loss, and for layers that cannot be compared.
     """
 
     def __init__(
@@ -47,7 +51,7 @@ class Objective:
         teacher: nn.Module | None = None,
         distillation: DistillationConfig | None = None,
         student: nn.Module | None = None,
-        chunked_logits: bool = True,
+        chunked: ChunkedLoss | None = head_cross_entropy_sum,
         adjustment: LogitAdjustment | None = None,
         r_drop: float = 0.0,
     ) -> None:
@@ -73,7 +77,7 @@ class Objective:
                 hidden=distillation.hidden_states,
                 attention=distillation.attention_transfer,
             )
-        self.chunked_logits = chunked_logits and adjustment is None
+        self.chunked = chunked if adjustment is None else None
         self.adjusted: Callable[[Tensor], Tensor] = adjustment or (lambda outputs: outputs)
         self.r_drop = r_drop
         self.module = None
@@ -93,7 +97,7 @@ class Objective:
         batches: Iterable[Batch],
         teacher: nn.Module | None = None,
         *,
-        chunked_logits: bool = True,
+        chunked: ChunkedLoss | None = head_cross_entropy_sum,
     ) -> "Objective":
         """The objective of a training configuration; `batches` are those of an epoch.
 
@@ -111,7 +115,7 @@ class Objective:
             teacher=teacher,
             distillation=config.distillation,
             student=model,
-            chunked_logits=chunked_logits,
+            chunked=chunked,
             adjustment=LogitAdjustment.of(config.logit_adjustment, batches),
             r_drop=config.r_drop,
         )
@@ -154,9 +158,9 @@ class Objective:
         """The loss against the labels; of a model with early exits, the mean over the exits."""
         smoothing = self.label_smoothing
         early = model if isinstance(model, EncoderModel | DecoderModel) and model.exits else None
-        chunked = self.chunked_logits and early is None and self.module is None
-        if chunked and isinstance(model, Model):
-            return self._chunked_loss(model, inputs, targets, soft)
+        chunked = self.chunked if early is None and self.module is None else None
+        if chunked is not None and isinstance(model, Model):
+            return self._chunked_loss(chunked, model, inputs, targets, soft)
         outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
         if self.module is not None:
             losses = [self._custom_loss(self.module, logits, targets) for logits in outputs]
@@ -175,7 +179,12 @@ class Objective:
         return labels_loss_sum(head, self.adjusted(logits), targets, smoothing, soft, valid=valid)
 
     def _chunked_loss(
-        self, model: Model, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None
+        self,
+        chunked: ChunkedLoss,
+        model: Model,
+        inputs: dict[str, Tensor],
+        targets: Tensor,
+        soft: Tensor | None,
     ) -> Tensor:
         """The loss against the labels, where a token head computes a few rows at a time."""
         smoothing = self.label_smoothing
@@ -183,7 +192,7 @@ class Objective:
         if isinstance(model.head, TokenHead):
             if self.r_drop:
                 return head_r_drop_sum(model.head, x, ctx, targets, self.r_drop, smoothing)
-            return head_cross_entropy_sum(model.head, x, ctx, targets, smoothing)
+            return chunked(model.head, x, ctx, targets, smoothing)
         outputs = model.head(x, ctx)
         if self.r_drop:
             return r_drop_sum(outputs, targets, self.r_drop, smoothing, soft)

@@ -15,7 +15,7 @@ from addnorm.nn.blocks import Stack
 from addnorm.parts import Family, kind_of
 from addnorm.quantize.torchao_import import torchao_for
 from addnorm.training.muon import Muon
-from addnorm.training.parallel.tensors import is_part, like, whole
+from addnorm.training.parallel.tensors import is_part, like, whole, whole_shape
 
 Betas = tuple[Probability, Probability]
 
@@ -252,21 +252,22 @@ STATE_8BIT = ("codes", "scale", "signed:bool")
 
 
 def optimizer_tensors(
-    optimizers: list[torch.optim.Optimizer], gathered: Callable[[Tensor], Tensor] = whole
+    optimizers: list[torch.optim.Optimizer], gathered: Callable[[Tensor, Tensor], Tensor] = whole
 ) -> dict[str, Tensor]:
     """The state of every optimiser as tensors named `optimiser.parameter.entry`.
 
     Numbers become tensors whose names end in their type, and an 8-bit state becomes its codes, its
-    scales and its sign. `gathered` makes one tensor of the shards of several processes. Raises
-    `InputError` for an entry of any other type.
+    scales and its sign. `gathered` makes one tensor of the parts of several processes, which are as
+    those of a parameter. Raises `InputError` for an entry of any other type.
     """
     tensors: dict[str, Tensor] = {}
     for i, optimizer in enumerate(optimizers):
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter, state in optimizer.state_dict()["state"].items():
             for entry, value in state.items():
                 name, kind = f"{i}.{parameter}.{entry}", type(value).__name__
                 if type(value) in (Tensor, nn.Parameter) or is_part(value):
-                    tensors[name] = gathered(value)
+                    tensors[name] = gathered(value, parameters[parameter])
                 elif kind == "OptimState8bit":
                     parts = (value.codes, value.scale, torch.tensor(value.signed))
                     pairs = zip(STATE_8BIT, parts, strict=True)
@@ -290,8 +291,8 @@ def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[st
         entry, _, kind = entry.partition(":")
         value = NUMBERS[kind][0](tensor.item()) if kind else tensor
         learned = parameters[int(i)][int(parameter)]
-        if isinstance(value, Tensor) and value.shape == learned.shape:
-            value = like(value, learned)
+        if isinstance(value, Tensor) and value.shape == whole_shape(learned):
+            value = like(value, learned, learned)
         states[int(i)].setdefault(int(parameter), {})[entry] = value
     for optimizer, state in zip(optimizers, states, strict=True):
         groups = optimizer.state_dict()["param_groups"]

@@ -48,7 +48,7 @@ from addnorm.training.interruptions import (
 from addnorm.training.journal import Journal
 from addnorm.training.objective import Objective
 from addnorm.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
-from addnorm.training.parallel.tensors import spread, whole
+from addnorm.training.parallel.tensors import gathered, spread, whole
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, loss_scaler, resolve_device
 from addnorm.training.schedule import checked_factor
@@ -160,10 +160,8 @@ class Trainer:
         self.scaler = loss_scaler(config.precision, self.device)
         teacher = None if teacher is None else teacher.to(self.device).eval()
         # float16 scales the loss before the gradient, and chunked logits compute both at once.
-        chunked = not self.scaler.is_enabled()
-        self.objective = Objective.of(
-            config, model, batches.batches(0), teacher, chunked_logits=chunked
-        )
+        chunked = None if self.scaler.is_enabled() else self.world.cross_entropy_sum
+        self.objective = Objective.of(config, model, batches.batches(0), teacher, chunked=chunked)
         self.mixtures = mixtures_of(model)
         self.load = ExpertLoad(self.mixtures, self.world)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)
@@ -298,7 +296,7 @@ class Trainer:
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         parameters = [p for p in self.model.parameters() if p.grad is not None]
-        norm = self.world.norm([p.grad for p in parameters if p.grad is not None])
+        norm = self.world.norm(parameters)
         # With float16 infinite gradients are normal while the loss scale adapts; `step` skips them.
         if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(norm)):
             raise NonFiniteError(self.describe_non_finite(loss, own))
@@ -434,8 +432,7 @@ class Trainer:
                 "random": random_state(self.device),
             }
             if self.average is not None:
-                average = self.average.weights.items()
-                tensors["average"] = {name: self.world.gathered(w) for name, w in average}
+                tensors["average"] = gathered(self.average.weights, self.model, self.world.gathered)
             self.world.lead(lambda: self.write_checkpoint(tensors), None)
         self.saved_step = self.state.step
 

@@ -56,3 +56,51 @@ def test_without_a_plan_all_is_allowed(tmp_path: Path) -> None:
     assert plain.parallel.processes == 1
     split = read_recipe(recipe, {"parallel.data": "2", "parallel.shard": "true"})
     assert split.parallel.processes == 2
+
+
+HEADS = {
+    "heads": (
+        {"model.attention": "{ n_heads = 6, d_head = 4 }"},
+        4,
+        "parallel.data = 1, tensor = 4: n_heads = 6 of layer 0 do not divide among 4 processes: "
+        "the nearest that does is parallel.tensor = 3",
+    ),
+    "key heads": (
+        {"model.attention": "{ n_heads = 6, n_kv_heads = 3, d_head = 4 }"},
+        2,
+        "n_heads = 6 and n_kv_heads = 3 of layer 0 do not divide among 2 processes: the nearest "
+        "that does is parallel.tensor = 1",
+    ),
+    "pairs": (
+        {"model.attention": '{ n_heads = 4, d_head = 4, core = "differential" }'},
+        4,
+        "n_heads = 4, in pairs, of layer 0 do not divide among 4 processes: the nearest that does "
+        "is parallel.tensor = 2",
+    ),
+    "a layer of its own": (
+        {"model.layer_pattern": "[{}, { attention = { n_heads = 1 } }]", "model.n_layers": "2"},
+        2,
+        "n_heads = 1 of layer 1 do not divide among 2 processes",
+    ),
+    "states in 8 bits": ({"train.optimizer": "adamw_8bit"}, 2, "use adamw, muon, adadelta"),
+    "compiled": ({"train.compile": "true"}, 2, "leave compile out"),
+}
+
+
+@pytest.mark.parametrize("what", HEADS)
+def test_what_cannot_be_split_by_heads_is_refused(tmp_path: Path, what: str) -> None:
+    fields, tensor, message = HEADS[what]
+    recipe = write_recipe(tmp_path, "language")
+    fields = {"train.device": "cpu", "parallel.tensor": str(tensor), **fields}
+    with pytest.raises(InputError) as error:
+        read_recipe(recipe, fields)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_key_heads_may_be_fewer_than_processes(tmp_path: Path) -> None:
+    fields = {"train.device": "cpu", "parallel.tensor": "4", "parallel.data": "2"}
+    attention = "{ n_heads = 4, n_kv_heads = 2, d_head = 4 }"
+    recipe = write_recipe(tmp_path, "language")
+    parsed = read_recipe(recipe, {**fields, "model.attention": attention})
+    assert parsed.parallel.processes == 8

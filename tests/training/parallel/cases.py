@@ -1,7 +1,8 @@
 """Small trainings, each by one process and by several; a script for `torchrun` and for one.
 
-`torchrun --nproc-per-node N -m tests.training.parallel.cases FOLDER` trains every case by rows
-alone and with shards, into `FOLDER/data` and `FOLDER/shard`, and with every fault that is planted.
+`torchrun --nproc-per-node N -m tests.training.parallel.cases FOLDER` trains every case by every
+plan for so many processes, into `FOLDER/data`, `FOLDER/shard` and so on, and with every fault that
+is planted.
 """
 
 import copy
@@ -16,23 +17,25 @@ from unittest import mock
 
 import torch
 from tests.training import tiny
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
 
 from addnorm.data.batches.buckets import Buckets
-from addnorm.data.ids.encoding import Encoded, EncodedCorpus
+from addnorm.data.ids.encoding import IGNORE, Encoded, EncodedCorpus
 from addnorm.errors import Interrupted, NonFiniteError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.core import EagerCoreConfig
-from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.positions import KERPLEConfig
 from addnorm.tasks.registry import TASKS
 from addnorm.training.checkpoint import save_weights
 from addnorm.training.constraint import MaxNormConfig
 from addnorm.training.optim import AdadeltaConfig, MuonConfig
-from addnorm.training.parallel import processes, shard
+from addnorm.training.parallel import loss, pieces, processes, shard
 from addnorm.training.parallel.plan import ParallelTrainingConfig, joined, launched
 from addnorm.training.parallel.tensors import local
 from addnorm.training.parallel.world import OneProcess, World
@@ -45,7 +48,7 @@ HEADS = AttentionConfig(n_heads=2, bias=False)
 CASES: Mapping[str, Mapping[str, Any]] = {
     "decoder": {},
     "encoder": {"model": "encoder"},
-    "encoder_decoder": {"model": "translator"},
+    "encoder_decoder": {"model": "translator", "double": True},
     "untied": {"parts": {"head": TokenHeadConfig(tied=False)}},
     "few_rows": {"tokens": 10},
     "moe": {"parts": {"feedforward": MOE}},
@@ -56,6 +59,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "muon": {"optimizer": MuonConfig(), "double": True},
     "adadelta": {"optimizer": AdadeltaConfig(), "lr": 1.0},
     "max_norm": {"constraint": MaxNormConfig(bound=0.5, parameters="*q_proj.weight")},
+    "max_norm_of_columns": {"constraint": MaxNormConfig(bound=0.5, parameters="*out_proj.weight")},
     "smoothing": {"label_smoothing": 0.1},
     "dropout": {"parts": {"dropout": 0.2}},
     "dropout_few_rows": {"model": "translator", "parts": {"dropout": 0.2}, "tokens": 14},
@@ -64,6 +68,17 @@ CASES: Mapping[str, Mapping[str, Any]] = {
             "attention": AttentionConfig(n_heads=2, bias=False, dropout=0.2, core=EagerCoreConfig())
         }
     },
+    "feature_dropout": {
+        "model": "translator",
+        "parts": {"feedforward": GatedFeedForwardConfig(d_ff=9, dropout=0.3)},
+    },
+    "one_key_head": {
+        "parts": {
+            "attention": AttentionConfig(n_heads=2, n_kv_heads=1, qk_norm=RMSNormConfig()),
+            "position": KERPLEConfig(),
+        },
+        "clip": 0.1,
+    },
     "layer_drop": {"parts": {"layer_drop": 0.3, "n_layers": 3, "dropout": 0.1}},
     "r_drop": {"parts": {"dropout": 0.2}, "r_drop": 1.0},
     "checkpointed": {"parts": {"dropout": 0.2}, "activation_checkpointing": "block"},
@@ -71,7 +86,12 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "validated": {"validate": True, "select": "best", "validate_every": 3, "ema": 0.5},
     "averaged": {"average": 2, "save_every": 5},
 }
-PLANS = {"data": False, "shard": True}
+PLANS: Mapping[str, Mapping[str, Any]] = {
+    "data": {},
+    "shard": {"shard": True},
+    "tensor": {"tensor": 2},
+}
+"""What each plan splits besides rows; of four processes, two have other rows by each."""
 
 
 def corpus(model: str) -> EncodedCorpus:
@@ -156,8 +176,8 @@ def run(folder: Path, world: World, **case: Any) -> Trainer:
 def mean_for_sum() -> Generator[None]:
     summed = processes._sum_gradients
 
-    def mean(parameters: Any) -> None:
-        summed(parameters)
+    def mean(parameters: Any, group: Any) -> None:
+        summed(parameters, group)
         for parameter in parameters:
             parameter.grad = None if parameter.grad is None else parameter.grad / 2
 
@@ -170,9 +190,9 @@ def mean_for_sum() -> Generator[None]:
 
 
 def own_norm() -> AbstractContextManager[object]:
-    def norm(_: World, gradients: Any) -> Tensor:
-        first = [local(g)[: len(local(g)) // 2 + 1] for g in gradients]
-        return nn.utils.get_total_norm(first)
+    def norm(_: World, parameters: Any) -> Tensor:
+        gradients = [local(p.grad) for p in parameters]
+        return nn.utils.get_total_norm([g[: len(g) // 2 + 1] for g in gradients])
 
     return mock.patch.object(processes.Processes, "norm", norm)
 
@@ -197,6 +217,45 @@ def untied() -> AbstractContextManager[object]:
     return mock.patch.object(processes, "sharded", apart)
 
 
+def untied_pieces() -> AbstractContextManager[object]:
+    split = processes.split_model
+
+    def apart(model: Any, group: Any) -> Any:
+        model.head.weight = nn.Parameter(model.head.weight.detach().clone())
+        return split(model, group)
+
+    return mock.patch.object(processes, "split_model", apart)
+
+
+def counted_twice() -> AbstractContextManager[object]:
+    return mock.patch.object(pieces.Piece, "copies", 1)
+
+
+def loss_of_every_rank() -> AbstractContextManager[object]:
+    def total(_: World, sums: Tensor) -> Tensor:
+        sums = sums.detach().clone()
+        distributed.all_reduce(sums)
+        return sums
+
+    return mock.patch.object(processes.Processes, "total", total)
+
+
+def smoothed_by_piece() -> AbstractContextManager[object]:
+    of_piece = loss.loss_and_gradient
+
+    def apart(logits: Tensor, targets: Tensor, smoothing: float, vocabulary: Any) -> Any:
+        value, gradient = of_piece(logits, targets, smoothing, vocabulary)
+        counted = (targets != IGNORE)[:, None] * smoothing
+        change = counted / vocabulary.total - counted / logits.shape[-1]
+        return value, gradient + change
+
+    return mock.patch.object(loss, "loss_and_gradient", apart)
+
+
+def own_keys() -> AbstractContextManager[object]:
+    return mock.patch.object(pieces.Piece, "sum_of_copies", lambda _, tensor: tensor)
+
+
 def same_masks() -> AbstractContextManager[object]:
     return mock.patch.object(processes.Processes, "masks", return_value=nullcontext())
 
@@ -213,6 +272,15 @@ FAULTS: Mapping[str, tuple[Callable[[], AbstractContextManager[object]], str, st
     "tokens_of_a_rank": (tokens_of_a_rank, "data", "decoder"),
     "untied": (untied, "shard", "decoder"),
     "same_masks": (same_masks, "data", "dropout"),
+    "same_masks_of_heads": (same_masks, "tensor", "attention_dropout"),
+    "same_masks_of_features": (same_masks, "tensor", "feature_dropout"),
+    "untied_pieces": (untied_pieces, "tensor", "decoder"),
+    "norm_of_a_piece": (own_norm, "tensor", "clip"),
+    "copies_counted_twice": (counted_twice, "tensor", "one_key_head"),
+    "loss_of_every_rank": (loss_of_every_rank, "tensor", "decoder"),
+    "tokens_of_a_piece": (tokens_of_a_rank, "tensor", "decoder"),
+    "smoothed_by_piece": (smoothed_by_piece, "tensor", "smoothing"),
+    "own_keys": (own_keys, "tensor", "one_key_head"),
     "balance_of_a_rank": (balance_of_a_rank, "data", "moe"),
 }
 
@@ -221,8 +289,9 @@ def every_case(out: Path) -> None:
     """Train every case by every plan, and every fault."""
     n = launched().processes
     with joined(ParallelTrainingConfig(data=n)) as rows:
-        sharded = processes.Processes(shard=True)
-        worlds = {"data": rows, "shard": sharded}
+        worlds = {name: processes.Processes(**plan) for name, plan in PLANS.items()}
+        if n > 2:
+            worlds["shard_tensor"] = processes.Processes(shard=True, tensor=2)
         for plan, world in worlds.items():
             for name, case in CASES.items():
                 run(out / plan / name, world, **case)
@@ -237,12 +306,13 @@ def every_case(out: Path) -> None:
 
 
 def resume_at_another_plan(out: Path, worlds: Mapping[str, World]) -> None:
-    """Go on with shards where rows alone stopped, and the reverse."""
-    for first, then in (("data", "shard"), ("shard", "data")):
+    """Go on by another plan where one stopped."""
+    for first, then in (("data", "shard"), ("shard", "tensor"), ("tensor", "data")):
         folder = out / "resumed" / f"{first}_{then}"
         trainer(folder, worlds[first], **RESUMED).fit(until=10)
         run(folder, worlds[then], **RESUMED)
-    trainer(out / "resumed" / "shard_one", worlds["shard"], **RESUMED).fit(until=10)
+    for first in ("shard", "tensor"):
+        trainer(out / "resumed" / f"{first}_one", worlds[first], **RESUMED).fit(until=10)
 
 
 def not_finite(folder: Path, world: World) -> None:
@@ -250,11 +320,11 @@ def not_finite(folder: Path, world: World) -> None:
     made = trainer(folder, world)
     objective = made.loss_of
 
-    def loss(*inputs: Any) -> Tensor:
+    def broken_loss(*inputs: Any) -> Tensor:
         broken = made.state.step == 3 and world.rank == world.size - 1
         return objective(*inputs) * (float("nan") if broken else 1.0)
 
-    made.loss_of = loss
+    made.loss_of = broken_loss
     made.fit(until=3)
     before = {name: local(w).clone() for name, w in weights_of(made.model).items()}
     try:

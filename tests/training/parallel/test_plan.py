@@ -25,3 +25,9 @@ def test_a_plan_for_another_number_of_processes_is_refused() -> None:
         check_processes(ParallelTrainingConfig(data=2), 1)
     with pytest.raises(InputError, match=r"there are 3: .* or `parallel.data = 3`"):
         check_processes(ParallelTrainingConfig(), 3)
+    plan = ParallelTrainingConfig(data=3, tensor=2)
+    check_processes(plan, 6)
+    with pytest.raises(InputError, match=r"data = 3, tensor = 2 is a plan for 6 processes.* 4: "):
+        check_processes(plan, 4)
+    with pytest.raises(InputError, match=r"or `parallel.data = 2, tensor = 2`"):
+        check_processes(plan, 4)

@@ -8,7 +8,7 @@ attention weights, for inspection.
 """
 
 from functools import partial
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from addnorm.nn.attention.tiles import in_tiles, is_tiled
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.positions.position import Bias
+from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import HeadShape, Keys, Mixed, Queries, Values
 from addnorm.parts import is_ours
 
@@ -44,6 +45,8 @@ class HasWeights(Protocol):
 
 class SDPACore(nn.Module):
     """`softmax(scale · kᵀ W q + bias) v` by torch's fused kernels (Dao et al. 2022, alg. 1)."""
+
+    splits: ClassVar[Splits] = {}
 
     def __init__(self, score: DotProduct | None = None, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -92,6 +95,8 @@ class EagerCore(nn.Module):
 
     The reference; it shows its weights. Without a `score` it is the scaled dot product.
     """
+
+    splits: ClassVar[Splits] = {"weights_dropout": Split(1)}
 
     def __init__(self, score: nn.Module | None = None, *, dropout: float = 0.0) -> None:
         super().__init__()

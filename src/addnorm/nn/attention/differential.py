@@ -6,7 +6,7 @@ are paired. Heads 2i and 2i+1 give the two maps of pair i; their values are conc
 
 import math
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,7 @@ from addnorm.nn.functional import at_least_float32
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.norms import RMSNorm
 from addnorm.nn.positions.position import Bias
+from addnorm.nn.splits import Splits
 from addnorm.nn.types import HeadShape, Keys, Mixed, Queries, Values
 
 
@@ -37,6 +38,9 @@ class DifferentialCore(nn.Module):
     RMSNorm of each pair alone. With fewer key/value heads, several pairs of queries share a pair of
     keys. A query that may attend to nothing gives zeros.
     """
+
+    splits: ClassVar[Splits] = {}
+    heads_together = 2
 
     def __init__(
         self, score: DotProduct, d_head: int, *, layer: int = 0, dropout: float = 0.0

@@ -1,6 +1,6 @@
 """Multi-head self- and cross-attention; the number of key/value heads gives MHA, GQA or MQA."""
 
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -21,6 +21,7 @@ from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
+from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Heads, HeadShape, Hidden, Keys, KeysValues, Queries, divisors
 from addnorm.parts import Family, check_conflicts
 
@@ -36,6 +37,12 @@ class MultiHead(nn.Module):
 
     output_weights = ("out_proj",)
     deepnorm_weights = ("v_proj", "out_proj")
+    splits: ClassVar[Splits] = {
+        "q_proj": Split(0, "head_units"),
+        "k_proj": Split(0, "kv_head_units", copied=True),
+        "v_proj": Split(0, "kv_head_units", copied=True),
+        "out_proj": Split(1, "head_units"),
+    }
 
     def __init__(
         self,
@@ -58,6 +65,20 @@ class MultiHead(nn.Module):
         self.k_norm = NoNorm() if qk_norm is None else build_norm(qk_norm, heads.d_head)
         self.core = core
         self.output = output or PlainOutput()
+
+    @property
+    def head_units(self) -> int:
+        """The heads of the queries, or groups of those that the core takes together."""
+        return self.q_proj.out_features // self._width_of_unit
+
+    @property
+    def kv_head_units(self) -> int:
+        """The heads of keys and values, or groups of those that the core takes together."""
+        return self.k_proj.out_features // self._width_of_unit
+
+    @property
+    def _width_of_unit(self) -> int:
+        return self.d_head * getattr(self.core, "heads_together", 1)
 
     def queries(self, x: Hidden) -> Heads:
         """The queries of every head, `norm(x W_q)`."""

@@ -1,6 +1,6 @@
 """Operations on attention's output, between the weighted values and the output projection."""
 
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -8,6 +8,7 @@ from torch import nn
 from addnorm.config import config
 from addnorm.nn.built import built_module
 from addnorm.nn.linear import Linear
+from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Heads, HeadShape, Hidden
 from addnorm.parts import Family
 
@@ -27,6 +28,8 @@ class OutputPart(Protocol):
 class PlainOutput(nn.Module):
     """`heads`: the identity."""
 
+    splits: ClassVar[Splits] = {}
+
     def forward(self, heads: Heads, x: Hidden) -> Heads:
         return heads
 
@@ -38,6 +41,8 @@ class GatedOutput(nn.Module):
     head, `per = "head"` one for the whole head.
     """
 
+    splits: ClassVar[Splits] = {"proj": Split(0)}
+
     def __init__(self, d_model: int, heads: HeadShape, per: Literal["feature", "head"]) -> None:
         super().__init__()
         width = heads.d_head if per == "feature" else 1
@@ -46,7 +51,7 @@ class GatedOutput(nn.Module):
 
     def forward(self, heads: Heads, x: Hidden) -> Heads:
         gate = torch.sigmoid(self.proj(x))
-        return heads * gate.unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+        return heads * gate.unflatten(-1, (heads.shape[1], -1)).transpose(1, 2)
 
 
 @config

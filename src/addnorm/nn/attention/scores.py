@@ -1,7 +1,7 @@
 """Attention score functions: scaled dot product, dot product, bilinear and additive."""
 
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from addnorm.config import config
 from addnorm.nn.built import built_module
 from addnorm.nn.functional import soft_capped
+from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import ExpandedKeys, HeadShape, Queries
 from addnorm.parts import Family, is_ours
 
@@ -33,6 +34,8 @@ class DotProduct(Score):
     `d_head`. The bilinear form is that of Luong et al. 2015, §3.1 ("general"), one matrix for each
     head.
     """
+
+    splits: ClassVar[Splits] = {"weight": Split(0)}
 
     def __init__(
         self,
@@ -59,6 +62,8 @@ class Additive(Score):
 
     Takes `d_head` times the memory of the scores; no fused kernel supports it.
     """
+
+    splits: ClassVar[Splits] = {"key": Split(0), "query": Split(0), "vector": Split(0)}
 
     def __init__(self, n_heads: int, d_head: int) -> None:
         super().__init__()

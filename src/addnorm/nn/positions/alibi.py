@@ -1,6 +1,6 @@
 """ALiBi: a bias that decreases linearly with distance, with one slope per head."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -10,6 +10,7 @@ from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.functional import wide_dtype
 from addnorm.nn.positions.position import BuildContext, PairBias, Position, distance_bias
+from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Queries
 
 
@@ -31,6 +32,8 @@ class ALiBi(Position):
     bidirectional attention too. Has no parameters. Computed in float32, or float64 where the
     queries are.
     """
+
+    splits: ClassVar[Splits] = {"slopes": Split(0)}
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()

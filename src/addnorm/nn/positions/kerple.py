@@ -1,6 +1,6 @@
 """KERPLE: a bias that decreases with the logarithm of the distance, learned per head."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
@@ -10,6 +10,7 @@ from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.functional import wide_dtype
 from addnorm.nn.positions.position import BuildContext, PairBias, Position, distance_bias
+from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Queries
 
 
@@ -20,6 +21,8 @@ class KERPLE(Position):
     layers. Kept positive by `r = softplus(parameter)`, where the authors' code clamps; they start
     as there, uniform in (0, 2) and (0, 1). Computed in float32, or float64 where the queries are.
     """
+
+    splits: ClassVar[Splits] = {"raw_amplitude": Split(0), "raw_rate": Split(0)}
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from addnorm.config import config
 from addnorm.nn.built import built, check_shape
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Full
+from addnorm.nn.splits import Splits
 from addnorm.nn.types import Hidden, Keys, Queries
 from addnorm.parts import is_ours
 
@@ -165,6 +166,8 @@ def build_position(config: PositionPart, sizes: BuildContext) -> Position:
 
 class NoPosition(Position):
     """`x + 0`: acts nowhere (Kazemnejad et al. 2023); self-attention is permutation equivariant."""
+
+    splits: ClassVar[Splits] = {}
 
 
 @config

@@ -1,7 +1,7 @@
 """Rotary position embedding (RoPE): queries and keys are rotated by angles of their positions."""
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +14,7 @@ from addnorm.nn.functional import wide_dtype
 from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_product
 from addnorm.nn.positions.scaling import DynamicScaling, ScalingConfig, scaling_examples
 from addnorm.nn.positions.sinusoidal import frequencies, waves
+from addnorm.nn.splits import Splits
 from addnorm.nn.types import Keys, Queries
 
 Turned = Float[Tensor, "*batch seq width"]
@@ -54,6 +55,8 @@ class Rotary(Position):
     multiplies the rotated features (YaRN: Peng et al. 2024, §3.4).
     """
 
+    splits: ClassVar[Splits] = {}
+
     def __init__(
         self,
         frequencies: Float[Tensor, " half"],
@@ -81,6 +84,8 @@ class DynamicRotary(Position):
     holds for one layer only: a pass over the whole text rotates its earlier tokens by the final
     length, while the cached states of deeper layers were computed at the length of their time.
     """
+
+    splits: ClassVar[Splits] = {}
 
     def __init__(
         self, width: int, *, theta: float, scaling: DynamicScaling, layout: Layout = "half"

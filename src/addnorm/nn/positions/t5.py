@@ -2,7 +2,7 @@
 
 import math
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.positions.position import BuildContext, PairBias, Position, offset_of
+from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Queries
 
 
@@ -38,6 +39,8 @@ class T5Bias(Position):
 
     One table of a number for each bucket and head, shared by all layers (§2.1).
     """
+
+    splits: ClassVar[Splits] = {"table": Split(1)}
 
     def __init__(
         self, n_heads: int, *, buckets: int = 32, max_distance: int = 128, causal: bool

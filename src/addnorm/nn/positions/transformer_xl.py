@@ -1,6 +1,6 @@
 """Transformer-XL relative positions: content and position scores, each with its own bias."""
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,7 @@ from addnorm.nn.functional import wide_dtype
 from addnorm.nn.positions.position import Bias, BuildContext, Position, not_a_dot_product
 from addnorm.nn.positions.rotary import turn_interleaved
 from addnorm.nn.positions.sinusoidal import frequencies, sinusoidal_encoding, waves
+from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Keys, Queries
 
 
@@ -44,6 +45,8 @@ class RelativeScores(Position):
     positions, with no intermediate result per pair of tokens. Raises `ValueError` for an odd
     `d_model`, whose last sine has no cosine.
     """
+
+    splits: ClassVar[Splits] = {"u": Split(0), "v": Split(0), "r_proj": Split(0)}
 
     def __init__(self, d_model: int, n_heads: int, d_head: int, *, scale: float) -> None:
         super().__init__()

@@ -54,7 +54,7 @@ from addnorm.runs.measured_with import main_metric, measure_of, measured_with
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.opening import open_model
 from addnorm.runs.recipes.consistency import check_training
-from addnorm.runs.recipes.parallel_plan import check_parallel
+from addnorm.runs.recipes.parallel_plan import check_parallel, check_parts
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_around
@@ -323,6 +323,7 @@ def train_run(
     with joined(recipe.parallel) as world, world.lead(lambda: locked(folder), nullcontext()):
         with world.in_turn():
             setup = prepared(recipe, folder, resume=resume, console=console)
+            check_parts(setup.model, recipe.parallel)
             setup.report(console)
         if not world.same(lambda: repr(data_digests(setup.encoded))):
             raise InputError(

@@ -14,6 +14,7 @@ from addnorm.nn.attention.core import SDPACore
 from addnorm.nn.attention.differential import DifferentialCore
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.moe import MixtureOfExperts
+from addnorm.training.parallel.pieces import Piece
 
 OF_A_RANK = 0x9E3779B97F4A7C15
 """A number far from 0 and 1, whose multiples set the seeds of the ranks apart."""
@@ -43,27 +44,38 @@ class Rows:
         )
 
 
+Pieces = Callable[[nn.Module, Tensor], Piece | None]
+"""Which piece a dropout's input is of the inputs in all processes; None for the whole."""
+
+
 @contextmanager
 def masks_by_row(
-    model: nn.Module, rows: Callable[[], Rows], rank: int, copies: int
+    model: nn.Module,
+    rows: Callable[[], Rows],
+    *,
+    copies: int,
+    rank: Callable[[nn.Module], int],
+    pieces: Pieces = lambda module, x: None,
 ) -> Generator[None]:
     """Draw the masks of dropout by row in this context.
 
     A `Dropout` whose input has the rows of the batch draws a mask for the rows of all processes
-    from the generator, whose state all processes share, and takes its own: so one process draws
-    the same. Parts that draw by themselves (dropout of attention weights in fused kernels, that
-    inside experts, and parts from outside) draw on each rank from another seed, which comes from
-    the shared generator.
+    from the generator, whose state all processes share, and takes its own; so one process draws
+    the same. Of an input that is a piece, it draws the mask of the whole. Parts that draw by
+    themselves (dropout of attention weights in fused kernels, that inside experts, and parts from
+    outside) draw from another seed for each `rank` of theirs, which comes from the shared
+    generator.
     """
     private = [module for module in outermost(model, _draws) if not isinstance(module, Dropout)]
     inside = {id(inner) for module in private for inner in module.modules()}
-    by_row = [m for m in model.modules() if isinstance(m, Dropout) and id(m) not in inside]
     with ExitStack() as hooks:
-        for module in by_row:
-            for handle in _replayed(module, rows, copies):
-                hooks.enter_context(handle)
+        for module in model.modules():
+            if isinstance(module, Dropout) and module.p > 0:
+                by_row = None if id(module) in inside else rows
+                for handle in _replayed(module, by_row, copies, pieces):
+                    hooks.enter_context(handle)
         for module in private:
-            for handle in _from_own_seed(module, rank):
+            for handle in _from_own_seed(module, rank(module)):
                 hooks.enter_context(handle)
         yield
 
@@ -87,23 +99,28 @@ def _draws(module: nn.Module) -> bool:
 
 
 def _replayed(
-    module: nn.Module, rows: Callable[[], Rows], copies: int
+    module: nn.Module, rows: Callable[[], Rows] | None, copies: int, pieces: Pieces
 ) -> Iterator[RemovableHandle]:
-    """Let a dropout see its rows at their places among those of all processes."""
-    own: list[Int[Tensor, " n"]] = []
+    """Let a dropout draw the mask of all processes, and take this one's rows and piece of it."""
+    own: list[tuple[Tensor, Callable[[Tensor], Tensor]]] = []
 
     def before(dropout: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
         (x,) = args
-        places = rows().places(len(x), copies) if dropout.training else None
         own.clear()
-        if places is None:
+        places = rows().places(len(x), copies) if rows is not None else None
+        piece = pieces(module, x)
+        if not dropout.training or (places is None and piece is None):
             return None
-        index, total = places
-        own.append(index)
-        return (x.new_zeros(total, *x.shape[1:]).index_copy(0, index, x),)
+        shape = x.shape if piece is None else piece.shape_of_whole(x.shape)
+        index, total = places or (slice(None), shape[0])
+        own.append((x, lambda mask: (mask if piece is None else piece.of(mask))[index]))
+        return (x.new_ones(()).expand(total, *shape[1:]),)
 
-    def after(_: nn.Module, __: Any, out: Tensor) -> Tensor:
-        return out[own.pop()] if own else out
+    def after(_: nn.Module, __: Any, mask: Tensor) -> Tensor:
+        if not own:
+            return mask
+        x, taken = own.pop()
+        return x * taken(mask)
 
     yield module.register_forward_pre_hook(before)
     yield module.register_forward_hook(after)

@@ -15,7 +15,7 @@ from addnorm.training.parallel.world import OneProcess, World
 
 @config
 class ParallelTrainingConfig:
-    """How training is split over processes: the rows of each batch, and with `shard` the weights.
+    """How training is split over processes: rows of each batch, weights, and parts of each layer.
 
     The numbers multiply to the number of processes, which `addnorm train --processes N` or
     `torchrun` starts. Each step has the rows, the loss and the gradient of one process.
@@ -28,10 +28,20 @@ class ParallelTrainingConfig:
     holds a part (Rajbhandari et al. 2020, stage 3).
     """
 
+    tensor: PositiveInt = 1
+    """Processes among which each layer is split: heads of attention, features of feed-forward
+    layers, and the vocabulary (Shoeybi et al. 2019, §3).
+    """
+
     @property
     def processes(self) -> int:
         """The number of processes of this plan."""
-        return self.data
+        return self.data * self.tensor
+
+    def __str__(self) -> str:
+        return f"parallel.data = {self.data}" + (
+            f", tensor = {self.tensor}" if self.tensor > 1 else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -52,11 +62,12 @@ def launched() -> Launched:
 def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:
     """Raise `InputError` if a plan is for another number of processes than there are."""
     if plan.processes != processes:
+        tensor = plan.tensor if processes % plan.tensor == 0 else 1
+        nearest = ParallelTrainingConfig(data=processes // tensor, tensor=tensor)
         raise InputError(
-            f"parallel.data = {plan.data} is a plan for {plan.processes} "
-            f"process{'es' if plan.processes > 1 else ''}, and there "
-            f"{'are' if processes > 1 else 'is'} {processes}: give `processes = {plan.processes}`, "
-            f"or `parallel.data = {processes}`"
+            f"{plan} is a plan for {plan.processes} process{'es' if plan.processes > 1 else ''}, "
+            f"and there {'are' if processes > 1 else 'is'} {processes}: give `processes = "
+            f"{plan.processes}`, or `{nearest}`"
         )
 
 
@@ -76,5 +87,5 @@ def joined(
         return
     from addnorm.training.parallel.processes import connected
 
-    with connected(say, shard=plan.shard) as world:
+    with connected(say, shard=plan.shard, tensor=plan.tensor) as world:
         yield world

@@ -7,8 +7,10 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -16,11 +18,17 @@ from addnorm.data.batches.batch import Batch, counted
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError, RankLostError
 from addnorm.models.weights import weights_of
+from addnorm.nn.context import Context
+from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
+from addnorm.training.loss import head_cross_entropy_sum
+from addnorm.training.parallel.loss import vocabulary_cross_entropy_sum
 from addnorm.training.parallel.masks import Rows, masks_by_row
 from addnorm.training.parallel.members import Member, ended
-from addnorm.training.parallel.shard import empty, fill, sharded
-from addnorm.training.parallel.tensors import is_part, whole
+from addnorm.training.parallel.pieces import ConnectedGroup, Group, Piece
+from addnorm.training.parallel.shard import empty, fill, sharded, twin_of
+from addnorm.training.parallel.tensor import Layout, split_model
+from addnorm.training.parallel.tensors import is_part, local, name_pieces, piece_of, whole
 from addnorm.training.parallel.world import OneProcess, World
 
 LONGEST = timedelta(days=7)
@@ -28,7 +36,9 @@ LONGEST = timedelta(days=7)
 
 
 @contextmanager
-def connected(say: Callable[[str], None], *, shard: bool) -> Generator["Processes"]:
+def connected(
+    say: Callable[[str], None], *, shard: bool = False, tensor: int = 1
+) -> Generator["Processes"]:
     """The processes that `torchrun` has started, connected to each other.
 
     Raises `RankLostError` if one of them ends.
@@ -38,7 +48,7 @@ def connected(say: Callable[[str], None], *, shard: bool) -> Generator["Processe
     distributed.init_process_group("gloo", timeout=LONGEST)
     world = None
     try:
-        world = Processes(say, shard=shard)
+        world = Processes(say, shard=shard, tensor=tensor)
         yield world
     except RuntimeError as error:
         if world is not None and (lost := world.lost(error)) is not None:
@@ -51,45 +61,71 @@ def connected(say: Callable[[str], None], *, shard: bool) -> Generator["Processe
 class Processes(World):
     """Processes that split the rows of each batch and, with `shard`, the weights.
 
-    Sums are taken over all of them, never means: a loss is divided once, by the tokens of all.
+    `tensor` neighbours take the same rows, and split heads, features and vocabulary. Sums are taken
+    over all that have other rows, never means: a loss is divided once, by the tokens of all.
     """
 
     def __init__(
-        self, say: Callable[[str], None] = to_standard_error, *, shard: bool = False
+        self,
+        say: Callable[[str], None] = to_standard_error,
+        *,
+        shard: bool = False,
+        tensor: int = 1,
     ) -> None:
         super().__init__(say)
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         self.shard = shard
-        self.mesh = init_device_mesh("cpu", (self.size,), mesh_dim_names=("data",))
+        sizes = (self.size // tensor, tensor)
+        self.mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("data", "tensor"))
+        self.data, self.tensor = (ConnectedGroup(self.mesh, n) for n in ("data", "tensor"))
         self.rows = Rows(0, 1, 1)
         self.stands_in = False
         """Whether this process has no rows of the last batch, and runs one of another process."""
         self._own: dict[str, Tensor] = {}
+        self._layouts: WeakKeyDictionary[nn.Module, Layout] = WeakKeyDictionary()
+        self._vocabularies: WeakKeyDictionary[nn.Module, Piece] = WeakKeyDictionary()
+        """Of the heads whose logits are split, which piece of them this process computes."""
         described = self.texts(Member.here(self.rank).text)
         self.members = [Member.read(rank, text) for rank, text in enumerate(described)]
 
     # The model.
 
+    @property
+    def has_twins(self) -> bool:
+        """Whether this process trains a twin of a model, which has parts of its weights."""
+        return self.shard or self.tensor.size > 1
+
     def place(self, model: nn.Module) -> nn.Module:
-        """The model with the leading process's weights, or its shards, in place of the model's."""
+        """The model with the leading process's weights, or a twin with parts of them."""
+        if self.data.size > 1:
+            self._check_rows(model)
+        for tensor in weights_of(model).values():
+            distributed.broadcast(tensor, 0)
+        if not self.has_twins:
+            return model
+        twin = twin_of(model)
+        layout = split_model(twin, self.tensor) if self.tensor.size > 1 else Layout()
+        if self.shard:
+            twin = sharded(twin, self.mesh["data"])
+        self._layouts[twin] = layout
+        self._vocabularies.update(layout.outputs)
+        name_pieces(twin, layout.parameters)
+        empty(model)
+        return twin
+
+    def _check_rows(self, model: nn.Module) -> None:
         for module in model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]
                 raise InputError(
-                    f"parallel.data = {self.size}: {type(module).__name__} would normalise by the "
-                    "rows of each process and not of the batch: use another norm, or one process"
+                    f"parallel.data = {self.data.size}: {type(module).__name__} would normalise by "
+                    "the rows of each process and not of the batch: use another norm, or one "
+                    "process"
                 )
-        for tensor in weights_of(model).values():
-            distributed.broadcast(tensor, 0)
-        if not self.shard:
-            return model
-        twin = sharded(model, self.mesh)
-        empty(model)
-        return twin
 
     @contextmanager
     def whole(self, model: nn.Module, placed: nn.Module) -> Generator[None]:
         """In this context, the leading process has the present weights in `model`."""
-        if not self.shard:
+        if not self.has_twins:
             yield
             return
         fill(model, placed, keep=self.leads)
@@ -100,12 +136,24 @@ class Processes(World):
 
     def restore(self, model: nn.Module, placed: nn.Module) -> None:
         """Give `model` the weights of `placed`, in every process."""
-        if self.shard:
+        if self.has_twins:
             fill(model, placed, keep=True)
 
     def masks(self, model: nn.Module, *, copies: int) -> AbstractContextManager[None]:
-        """Draw the masks of dropout by row (see `masks_by_row`)."""
-        return masks_by_row(model, lambda: self.rows, self.rank, copies)
+        """Draw the masks of dropout by row and by piece (see `masks_by_row`).
+
+        Parts that draw by themselves draw alike where processes compute the same.
+        """
+        layout = self._layouts.get(model, Layout())
+
+        def rank(module: nn.Module) -> int:
+            return self.rank if module in layout.inside else self.rank - self.tensor.rank
+
+        def piece(module: nn.Module, x: Tensor) -> Piece | None:
+            split = layout.dropouts.get(module)
+            return None if split is None else split.piece(x, self.tensor)
+
+        return masks_by_row(model, lambda: self.rows, copies=copies, rank=rank, pieces=piece)
 
     # Rows and sums.
 
@@ -115,7 +163,8 @@ class Processes(World):
         Of a batch with fewer rows than processes, some run a row that another process counts.
         """
         n = len(batch.targets)
-        first, last = n * self.rank // self.size, n * (self.rank + 1) // self.size
+        rank, size = self.data.rank, self.data.size
+        first, last = n * rank // size, n * (rank + 1) // size
         self.stands_in = first == last
         if self.stands_in:
             first, last = 0, 1
@@ -149,10 +198,8 @@ class Processes(World):
         return sums * 0 if self.stands_in else sums
 
     def total(self, sums: Tensor) -> Tensor:
-        """The sum over all processes."""
-        total = sums.detach().clone()
-        distributed.all_reduce(total)
-        return total
+        """The sum over all processes that have other rows."""
+        return self.data.sum(sums)
 
     def total_load(self, choices: Tensor, n_tokens: int) -> tuple[Tensor, int]:
         """The choices of each expert and the number of tokens, summed over all processes."""
@@ -160,22 +207,56 @@ class Processes(World):
         totals = self.total(self.counted(own))
         return totals[:-1], int(totals[-1])
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """`√Σ g²` over all values of all gradients, whichever process holds them."""
-        return whole(nn.utils.get_total_norm(gradients))
+    def cross_entropy_sum(
+        self,
+        head: TokenHead,
+        x: Float[Tensor, "batch seq d_model"],
+        ctx: Context,
+        targets: Int[Tensor, "batch seq"],
+        label_smoothing: float,
+    ) -> Float[Tensor, ""]:
+        """The cross-entropy of a head, of which each process may have some rows."""
+        vocabulary = self._vocabularies.get(head)
+        if vocabulary is None:
+            return head_cross_entropy_sum(head, x, ctx, targets, label_smoothing)
+        return vocabulary_cross_entropy_sum(head, x, ctx, targets, label_smoothing, vocabulary)
+
+    def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
+        """`√Σ g²` over all values of all gradients, each counted once, whichever process holds it.
+
+        A value that n processes hold counts for one n-th in each.
+        """
+        by_copies: dict[int, list[Tensor]] = {}
+        for parameter in parameters:
+            piece = piece_of(parameter)
+            copies = self.tensor.size if piece is None else piece.copies
+            if parameter.grad is not None:
+                by_copies.setdefault(copies, []).append(parameter.grad)
+        squares = torch.zeros((), dtype=torch.float64)
+        for copies, gradients in sorted(by_copies.items()):
+            squares += whole(nn.utils.get_total_norm(gradients)).double().square() / copies
+        return self.tensor.sum(squares).sqrt().to(parameters[0].dtype)
 
     def sum_gradients(self, model: nn.Module) -> None:
         """Sum the gradients over all processes: one sum for all parameters of a type.
 
-        A parameter without a gradient in any process has none.
+        A parameter without a gradient in any process has none. Of a weight that several processes
+        hold whole, each with a part of the gradient, those of `tensor` are summed first.
         """
         self._own = OneProcess().own_gradients(model)
+        for parameter in model.parameters():
+            piece = piece_of(parameter)
+            if parameter.grad is not None and piece is not None and piece.copies > 1:
+                own = local(parameter.grad)
+                own.copy_(piece.sum_of_copies(own))
+        if self.data.size == 1:
+            return
         alike: dict[torch.dtype, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             if parameter.requires_grad and not is_part(parameter):
                 alike.setdefault(parameter.dtype, []).append(parameter)
         for parameters in alike.values():
-            _sum_gradients(parameters)
+            _sum_gradients(parameters, self.data)
 
     def own_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """The gradients before they were summed; of shards, after."""
@@ -185,7 +266,9 @@ class Processes(World):
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set in any process."""
-        return bool(self.total(torch.tensor(int(flag))))
+        flags = torch.tensor(int(flag))
+        distributed.all_reduce(flags)
+        return bool(flags)
 
     def same(self, text: Callable[[], str]) -> bool:
         """Whether a text is the same in every process."""
@@ -207,9 +290,9 @@ class Processes(World):
         distributed.all_gather(gathered, padded)
         return [bytes(row.tolist()).rstrip(b"\0").decode() for row in gathered]
 
-    def gathered(self, tensor: Tensor) -> Tensor:
-        """The whole of a tensor of shards in the leading process; elsewhere nothing of it."""
-        full = whole(tensor)
+    def gathered(self, tensor: Tensor, parameter: Tensor) -> Tensor:
+        """The whole of a tensor that is split as a parameter is, in the leading process alone."""
+        full = whole(tensor, parameter)
         return full if self.leads else full.new_empty(0)
 
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
@@ -248,7 +331,7 @@ class Processes(World):
         self.wait()
 
 
-def _sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
+def _sum_gradients(parameters: Sequence[nn.Parameter], group: Group) -> None:
     grads: list[Any] = [parameter.grad for parameter in parameters]
     first = parameters[0]
     present = torch.tensor([float(g is not None) for g in grads]).to(first)
@@ -257,8 +340,7 @@ def _sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
         for p, g in zip(parameters, grads, strict=True)
     ]
     flat = torch.cat([present, *parts])
-    distributed.all_reduce(flat)
-    counts, *sums = flat.split([len(parameters), *(len(part) for part in parts)])
+    counts, *sums = group.sum(flat).split([len(parameters), *(len(part) for part in parts)])
     for parameter, count, total in zip(parameters, counts.tolist(), sums, strict=True):
         parameter.grad = total.view_as(parameter) if count else None
 

@@ -1,6 +1,8 @@
-"""The twin of a model whose weights are split among processes, by torch's `fully_shard`."""
+"""The twin of a model, and its weights split among processes by torch's `fully_shard`."""
 
 import copy
+from collections import Counter
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -10,23 +12,34 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from addnorm.errors import InputError
 from addnorm.models.transformer import StackModel
 from addnorm.nn.blocks import Stack
-from addnorm.training.parallel.tensors import whole
+from addnorm.training.parallel.tensors import is_part, whole
 
 
-def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """A twin of `model` of which each process of the mesh holds a part; `model` stays as it is.
-
-    Each block is gathered when it runs; all other weights, tied tables among them, are gathered
-    together. Gradients are summed over the processes. Raises `InputError` for a weight that is a
-    single number.
-    """
-    _check_shapes(model)
+def twin_of(model: nn.Module) -> nn.Module:
+    """A copy of a model with parameters of its own, which have the values of the model's."""
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in model.parameters()}
-    twin = copy.deepcopy(model, shared)  # pyright: ignore[reportArgumentType]
-    for stack in [module for module in twin.modules() if isinstance(module, Stack)]:
-        for block in stack.blocks:
-            fully_shard(block, mesh=mesh)
+    return copy.deepcopy(model, shared)  # pyright: ignore[reportArgumentType]
+
+
+def sharded(twin: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Leave a part of each weight of `twin` in each process of the mesh; return the twin.
+
+    Each block is gathered when it runs; all other weights, tied tables and those that blocks share
+    among them, are gathered together. Gradients are summed over the processes. Raises `InputError`
+    for a weight that is a single number, or that some blocks alone share.
+    """
+    _check_shapes(twin)
+    blocks = [b for stack in twin.modules() if isinstance(stack, Stack) for b in stack.blocks]
+    shared = _shared(blocks)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, ignored_params=shared)
     fully_shard(twin, mesh=mesh)
+    for name, parameter in twin.named_parameters():
+        if not is_part(parameter):
+            raise InputError(
+                f"parallel.shard = true: {name} belongs to some layers together, which are not "
+                "gathered together: use shard = false, or give each its own positions"
+            )
     for module in (module for module in twin.modules() if isinstance(module, FSDPModule)):
         module.set_gradient_divide_factor(1.0)  # the mean would depend on the number of processes
         module.set_force_sum_reduction_for_comms(True)
@@ -34,6 +47,12 @@ def sharded(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     if isinstance(twin, StackModel):
         register_fsdp_forward_method(twin, "exit_logits")
     return twin
+
+
+def _shared(blocks: Sequence[nn.Module]) -> set[nn.Parameter]:
+    """The parameters that several blocks share, such as those of positions."""
+    uses = Counter(parameter for block in blocks for parameter in block.parameters())
+    return {parameter for parameter, n in uses.items() if n > 1}
 
 
 def _check_shapes(model: nn.Module) -> None:
@@ -48,10 +67,10 @@ def _check_shapes(model: nn.Module) -> None:
 
 @torch.no_grad()
 def fill(model: nn.Module, placed: nn.Module, *, keep: bool) -> None:
-    """Give `model` the whole weights of its sharded twin, or with `keep` false take part alone."""
+    """Give `model` the whole weights of its twin, or with `keep` false take part alone."""
     parts = dict(placed.named_parameters())
     for name, parameter in model.named_parameters():
-        full = whole(parts[name].detach())
+        full = whole(parts[name].detach(), parts[name])
         if keep:
             parameter.data = full
 

@@ -1,12 +1,16 @@
 """Tensors of which each process may hold a part: whole tensors of them, and parts of whole ones.
 
-Parts are torch's `DTensor`, whose import takes a second, and is left to those who make them.
+A shard over the processes of `data` is torch's `DTensor`, whose import takes a second, and is left
+to those who make them. A piece over those of `tensor` is a plain tensor, and its parameter knows
+which piece it is; so a tensor that belongs to a parameter, such as its momentum, goes with it.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeGuard
 
+import torch
 from torch import Tensor, nn
 
 from addnorm.models.weights import Weights, weights_of
@@ -14,31 +18,73 @@ from addnorm.models.weights import Weights, weights_of
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
+    from addnorm.training.parallel.pieces import Piece
+
 
 def is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
-    """Whether other processes hold parts of this tensor."""
+    """Whether other processes hold shards of this tensor."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """The tensor itself, or the whole of which every process holds a shard."""
-    return tensor.full_tensor() if is_part(tensor) else tensor
+def name_pieces(model: nn.Module, pieces: "Mapping[str, Piece]") -> None:
+    """Let each parameter of a model know which piece it is."""
+    for name, parameter in model.named_parameters():
+        setattr(parameter, "piece", pieces.get(name))  # noqa: B010
 
 
-def like(tensor: Tensor, other: Tensor) -> Tensor:
-    """This process's shard of `tensor`, as it holds one of `other`; else the tensor itself."""
-    if not is_part(other) or is_part(tensor):
+def piece_of(parameter: Tensor) -> "Piece | None":
+    """Which piece a parameter is; None if it is a whole, the same in each process."""
+    return getattr(parameter, "piece", None)
+
+
+def whole_shape(parameter: Tensor) -> torch.Size:
+    """The shape of the whole parameter."""
+    piece = piece_of(parameter)
+    return parameter.shape if piece is None else piece.shape_of_whole(parameter.shape)
+
+
+def whole(tensor: Tensor, parameter: Tensor | None = None) -> Tensor:
+    """The tensor itself, or the whole of which every process holds a part, as of a parameter."""
+    full = tensor.full_tensor() if is_part(tensor) else tensor
+    piece = None if parameter is None else piece_of(parameter)
+    if piece is None or parameter is None or tensor.shape != parameter.shape:
+        return full
+    return piece.whole(full)
+
+
+def like(tensor: Tensor, current: Tensor, parameter: Tensor | None = None) -> Tensor:
+    """This process's part of `tensor`, as it holds one of `current`; else the tensor itself."""
+    piece = None if parameter is None else piece_of(parameter)
+    if piece is not None and tensor.shape == piece.shape_of_whole(current.shape):
+        tensor = piece.of(tensor)
+    if not is_part(current) or is_part(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    on_device = tensor.to(other.device)
-    return distribute_tensor(on_device, other.device_mesh, other.placements, src_data_rank=None)
+    on_device = tensor.to(current.device)
+    mesh, placements = current.device_mesh, current.placements
+    return distribute_tensor(on_device, mesh, placements, src_data_rank=None)
 
 
 def spread(weights: Weights, model: nn.Module) -> Weights:
-    """This process's shares of whole weights, as it holds those of the model."""
-    return {name: like(weights[name], current) for name, current in weights_of(model).items()}
+    """This process's parts of whole weights, as it holds those of the model."""
+    parameters = dict(model.named_parameters())
+    return {
+        name: like(weights[name], current, parameters.get(name))
+        for name, current in weights_of(model).items()
+    }
+
+
+def gathered(
+    weights: Weights, model: nn.Module, gather: Callable[[Tensor, Tensor], Tensor] = whole
+) -> Weights:
+    """The whole weights, of the parts that this process holds as it holds those of the model."""
+    parameters = dict(model.named_parameters())
+    return {
+        name: gather(part, parameters[name]) if name in parameters else part
+        for name, part in weights.items()
+    }
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -46,11 +92,15 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if is_part(tensor) else tensor
 
 
-def by_matrix(function: Callable[[Tensor], Tensor], matrices: Tensor) -> Tensor:
+def by_matrix(function: Callable[[Tensor], Tensor], matrices: Tensor, parameter: Tensor) -> Tensor:
     """`function(matrices)` of each matrix alone, of shape `n rows columns`.
 
-    Of matrices of which each process holds some rows, each process computes some matrices whole.
+    Of matrices of which each process holds a part, as of the parameter, each process computes some
+    matrices whole.
     """
+    piece = piece_of(parameter)
+    if piece is not None and piece.units > 1:
+        return like(_by_piece(function, whole(matrices), piece.behind(1)), matrices)
     if not is_part(matrices):
         return function(matrices)
     from torch.distributed.tensor import DTensor, Shard
@@ -66,3 +116,12 @@ def by_matrix(function: Callable[[Tensor], Tensor], matrices: Tensor) -> Tensor:
         stride=mine.stride(),
     )
     return computed.redistribute(placements=matrices.placements)
+
+
+def _by_piece(function: Callable[[Tensor], Tensor], matrices: Tensor, piece: "Piece") -> Tensor:
+    n = len(matrices)
+    if n < piece.group.size:
+        return piece.of(function(piece.whole(matrices)).to(matrices.dtype))
+    share = replace(piece, axis=0, total=n, units=n)
+    computed = function(share.of(piece.whole(matrices))).to(matrices.dtype)
+    return piece.of(share.whole(computed))

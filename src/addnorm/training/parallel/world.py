@@ -5,10 +5,14 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from addnorm.data.batches.batch import Batch
+from addnorm.nn.context import Context
+from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
+from addnorm.training.loss import head_cross_entropy_sum
 
 T = TypeVar("T")
 
@@ -71,7 +75,18 @@ class World(ABC):
         """The choices of each expert and the number of tokens, summed over all processes."""
 
     @abstractmethod
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+    def cross_entropy_sum(
+        self,
+        head: TokenHead,
+        x: Float[Tensor, "batch seq d_model"],
+        ctx: Context,
+        targets: Int[Tensor, "batch seq"],
+        label_smoothing: float,
+    ) -> Float[Tensor, ""]:
+        """The cross-entropy of `head(x)`, summed over the targets."""
+
+    @abstractmethod
+    def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """`√Σ g²` over all values of all gradients, whichever process holds them."""
 
     @abstractmethod
@@ -95,8 +110,8 @@ class World(ABC):
         """What the leading process measures, in every process."""
 
     @abstractmethod
-    def gathered(self, tensor: Tensor) -> Tensor:
-        """The whole of a tensor of shards in the leading process; elsewhere nothing of it."""
+    def gathered(self, tensor: Tensor, parameter: Tensor) -> Tensor:
+        """The whole of a tensor that is split as a parameter is, in the leading process alone."""
 
     @abstractmethod
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
@@ -150,9 +165,20 @@ class OneProcess(World):
         """The numbers themselves."""
         return choices, n_tokens
 
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+    def cross_entropy_sum(
+        self,
+        head: TokenHead,
+        x: Float[Tensor, "batch seq d_model"],
+        ctx: Context,
+        targets: Int[Tensor, "batch seq"],
+        label_smoothing: float,
+    ) -> Float[Tensor, ""]:
+        """The cross-entropy, the logits of a few rows at a time."""
+        return head_cross_entropy_sum(head, x, ctx, targets, label_smoothing)
+
+    def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
         """The norm of the gradients."""
-        return nn.utils.get_total_norm(gradients)
+        return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
     def sum_gradients(self, model: nn.Module) -> None:
         """Nothing is to be done."""
@@ -173,7 +199,7 @@ class OneProcess(World):
         """What this process measures."""
         return measure()
 
-    def gathered(self, tensor: Tensor) -> Tensor:
+    def gathered(self, tensor: Tensor, parameter: Tensor) -> Tensor:
         """The tensor itself."""
         return tensor
 

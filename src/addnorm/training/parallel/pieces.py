@@ -1,0 +1,186 @@
+"""The piece of a tensor that each process of a group holds, and sums over the group."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch.autograd.function import once_differentiable
+from torch.distributed.device_mesh import DeviceMesh
+
+
+class Group(ABC):
+    """Processes that split tensors among them: this one's number, and how many there are."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank = rank
+        self.size = size
+
+    @abstractmethod
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes, without a gradient."""
+
+    @abstractmethod
+    def largest(self, tensor: Tensor) -> Tensor:
+        """The maximum over the processes, without a gradient."""
+
+    @abstractmethod
+    def all(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all processes, of one shape, by their numbers."""
+
+
+class ConnectedGroup(Group):
+    """Processes that `torch.distributed` connects along a dimension of a mesh."""
+
+    def __init__(self, mesh: DeviceMesh, name: str) -> None:
+        super().__init__(mesh.get_local_rank(name), mesh[name].size())
+        self.handle = mesh.get_group(name)
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes, without a gradient."""
+        return self._reduced(tensor, distributed.ReduceOp.SUM)
+
+    def largest(self, tensor: Tensor) -> Tensor:
+        """The maximum over the processes, without a gradient."""
+        return self._reduced(tensor, distributed.ReduceOp.MAX)
+
+    def all(self, tensor: Tensor) -> list[Tensor]:
+        """The tensors of all processes, of one shape, by their numbers."""
+        tensors = [torch.empty_like(tensor) for _ in range(self.size)]
+        distributed.all_gather(tensors, tensor.contiguous(), group=self.handle)
+        return tensors
+
+    def _reduced(self, tensor: Tensor, operation: distributed.ReduceOp.RedOpType) -> Tensor:
+        reduced = tensor.detach().clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(reduced, operation, group=self.handle)
+        return reduced
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of an axis of `total` indices, which consists of `units` of equal size.
+
+    Process r of N has the units from `units · r / N` to `units · (r + 1) / N`, rounded down; if
+    there are fewer units than processes, several have the same one. One unit is the whole.
+    """
+
+    group: Group
+    axis: int
+    total: int
+    units: int
+
+    @classmethod
+    def whole_of(cls, tensor: Tensor, group: Group) -> "Piece":
+        """A tensor that every process has whole, each with a part of its gradient."""
+        return cls(group, 0, tensor.shape[0] if tensor.ndim else 1, 1)
+
+    @property
+    def copies(self) -> int:
+        """How many processes hold each value."""
+        return max(1, self.group.size // self.units)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The first index of this process, and the one after its last."""
+        return self.bounds_of(self.group.rank)
+
+    def bounds_of(self, rank: int) -> tuple[int, int]:
+        """The first index of a process, and the one after its last."""
+        first = self.units * rank // self.group.size
+        last = max(first + 1, self.units * (rank + 1) // self.group.size)
+        each = self.total // self.units
+        return first * each, last * each
+
+    def of(self, whole: Tensor) -> Tensor:
+        """This process's piece of a whole tensor."""
+        return whole if self.units == 1 else self._narrowed(whole, self.group.rank)
+
+    def whole(self, piece: Tensor) -> Tensor:
+        """The whole tensor of which every process holds a piece."""
+        if self.units == 1:
+            return piece
+        lengths = [last - first for first, last in map(self.bounds_of, range(self.group.size))]
+        shape = self.shape_of_whole(piece.shape)
+        whole, padded = piece.new_empty(shape), [*piece.shape]
+        padded[self.axis] = max(lengths)
+        own = piece.new_zeros(padded)
+        own.narrow(self.axis, 0, piece.shape[self.axis]).copy_(piece)
+        for rank, of_rank in enumerate(self.group.all(own)):
+            self._narrowed(whole, rank).copy_(of_rank.narrow(self.axis, 0, lengths[rank]))
+        return whole
+
+    def shape_of_whole(self, shape: torch.Size) -> torch.Size:
+        """The shape of the whole, by that of a piece."""
+        if self.units == 1:
+            return shape
+        lengths = [*shape]
+        lengths[self.axis] = self.total
+        return torch.Size(lengths)
+
+    def sum_of_copies(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes that hold the same piece."""
+        alike = [self.bounds_of(rank) == self.bounds for rank in range(self.group.size)]
+        tensors = zip(self.group.all(tensor), alike, strict=True)
+        return torch.stack([of_rank for of_rank, same in tensors if same]).sum(0)
+
+    def behind(self, axes: int) -> "Piece":
+        """The piece of tensors that have so many more axes before theirs."""
+        return replace(self, axis=self.axis + axes)
+
+    def _narrowed(self, whole: Tensor, rank: int) -> Tensor:
+        first, last = self.bounds_of(rank)
+        return whole.narrow(self.axis, first, last - first)
+
+
+# Shoeybi et al. 2019, §3, figure 3: the conjugate operators f and g around a split layer.
+
+
+def copied(x: Tensor, group: Group) -> Tensor:
+    """`x`, its gradient summed over the processes: f, before what each computes a part of."""
+    return _Copied.apply(x, group) if x.requires_grad else x  # pyright: ignore[reportReturnType]
+
+
+def summed(x: Tensor, group: Group) -> Tensor:
+    """The sum of `x` over the processes, its gradient that of each: g, after the parts."""
+    return _Summed.apply(x, group)  # pyright: ignore[reportReturnType]
+
+
+def gathered(x: Tensor, piece: Piece) -> Tensor:
+    """The whole of which `x` is a piece; the gradient is the piece of that of the whole."""
+    return _Gathered.apply(x, piece)  # pyright: ignore[reportReturnType]
+
+
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        ctx.group = group
+        return x.view_as(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ctx.group.sum(grads[0]), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+        return group.sum(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return grads[0], None
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, piece: Piece) -> Tensor:
+        ctx.piece = piece
+        return piece.whole(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ctx.piece.of(grads[0]), None

@@ -1,0 +1,332 @@
+"""A model split by heads, features and vocabulary: each process computes a part of every layer."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from addnorm.errors import InputError
+from addnorm.models.ledger import LAYER
+from addnorm.nn.context import Context
+from addnorm.nn.dropout import Dropout
+from addnorm.nn.linear import linear
+from addnorm.nn.splits import OUTPUT, Split, Splits, declared_splits
+from addnorm.training.parallel.pieces import Group, Piece, copied, gathered, summed
+
+SHARED = ("addnorm.nn.norms", "addnorm.nn.linear", "addnorm.nn.dropout", "torch.nn.modules.")
+"""Where the layers are defined that compute the same for each head, with weights of all heads."""
+
+
+@dataclass(frozen=True)
+class DropoutSplit:
+    """The axis of a dropout's inputs of which each process has a piece."""
+
+    axis: int
+    total: int | None
+    """The length of the axis; None where all pieces are of one length."""
+
+    def piece(self, x: Tensor, group: Group) -> Piece:
+        """The piece that `x` is."""
+        total = self.total or x.shape[self.axis] * group.size
+        return Piece(group, self.axis, total, total)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Of what in a model each process has a piece."""
+
+    parameters: dict[str, Piece] = field(default_factory=dict[str, Piece])
+    """By name; a parameter without a piece is the same in all processes, its gradient too."""
+    dropouts: dict[nn.Module, DropoutSplit] = field(default_factory=dict[nn.Module, DropoutSplit])
+    outputs: dict[nn.Module, Piece] = field(default_factory=dict[nn.Module, Piece])
+    """Modules of which each process computes a piece of the output."""
+    inside: set[nn.Module] = field(default_factory=set[nn.Module])
+    """The modules that compute with one process's piece."""
+
+
+def split_model(model: nn.Module, group: Group) -> Layout:
+    """Leave this process's pieces in `model`, and let it compute with them; return which they are.
+
+    Raises `InputError` for a part that cannot be split among so many processes.
+    """
+    check_splits(model, group.size)
+    parts = [(module, splits, _units_of(module, splits)) for module, splits in _split_parts(model)]
+    splitter = _Splitter(group, Layout())
+    for part in parts:
+        splitter.split(*part)
+    for module, splits, units in parts:
+        if _is_region(module, splits):
+            splitter.enclose(module, splits, units)
+    pieces = splitter.pieces
+    named = [(name, p) for name, p in model.named_parameters() if p in pieces]
+    splitter.layout.parameters.update({name: pieces[p] for name, p in named})
+    return splitter.layout
+
+
+def _units_of(module: nn.Module, splits: Splits) -> dict[str, int | None]:
+    """The number of pieces that each axis consists of, where a part says it."""
+    return {
+        name: None if split.units is None else int(getattr(module, split.units))
+        for name, split in splits.items()
+    }
+
+
+def check_splits(model: nn.Module, processes: int) -> None:
+    """Raise `InputError` for the first part that cannot be split among so many processes."""
+    paths = {module: path for path, module in model.named_modules()}
+    for module, splits in _split_parts(model):
+        for name, split in splits.items():
+            _check_units(module, name, split, processes, paths[module])
+        if _is_region(module, splits):
+            for child in [m for m in module.modules() if m is not module]:
+                _check_inside(child, module, paths)
+
+
+def _split_parts(model: nn.Module) -> Iterator[tuple[nn.Module, Splits]]:
+    """Yield the parts that are split, and how: those whose weights no other part keeps whole."""
+    declared = [(m, s) for m in model.modules() if (s := declared_splits(m)) is not None]
+    claims = {
+        (owner, name) for module, splits in declared for owner, name in _claimed(module, splits)
+    }
+    wholes = {
+        parameter
+        for owner in model.modules()
+        for name, parameter in owner._parameters.items()  # pyright: ignore[reportPrivateUsage]
+        if (owner, name) not in claims
+    }
+    for module, splits in declared:
+        of_part = {owner._parameters.get(name) for owner, name in _claimed(module, splits)}  # pyright: ignore[reportPrivateUsage]
+        if not (of_part - {None}) & wholes:
+            yield module, splits
+
+
+def _claimed(module: nn.Module, splits: Splits) -> Iterator[tuple[nn.Module, str]]:
+    """Yield the parameters that splits are of: the module that holds each, and its name there."""
+    for name, split in splits.items():
+        if name == OUTPUT:
+            continue
+        owner, last = _owner(module, name)
+        target = getattr(owner, last)
+        if isinstance(target, nn.Parameter):
+            yield owner, last
+        elif isinstance(target, nn.Linear | nn.Embedding):
+            yield target, "weight"
+            if isinstance(target, nn.Linear) and split.axis == 0:
+                yield target, "bias"
+
+
+def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
+    """The module that holds what a dotted name stands for, and its name there."""
+    inner, _, last = name.rpartition(".")
+    try:
+        owner = module.get_submodule(inner)
+        getattr(owner, last)
+    except AttributeError as error:
+        raise InputError(f"{type(module).__name__}.splits names {name}, which it lacks") from error
+    return owner, last
+
+
+def _is_region(module: nn.Module, splits: Splits) -> bool:
+    """Whether processes compute parts of this module's output, or a piece of it each."""
+    return any(
+        name == OUTPUT or (split.axis == 1 and isinstance(_target(module, name), nn.Linear))
+        for name, split in splits.items()
+    )
+
+
+def _target(module: nn.Module, name: str) -> Any:
+    owner, last = _owner(module, name)
+    return getattr(owner, last)
+
+
+# What cannot be split.
+
+
+def _check_units(module: nn.Module, name: str, split: Split, processes: int, path: str) -> None:
+    target = None if name == OUTPUT else _target(module, name)
+    weight = target.weight if isinstance(target, nn.Linear | nn.Embedding) else target
+    if not isinstance(weight, Tensor):
+        return
+    units, what = weight.shape[split.axis], f"{name} of {weight.shape[split.axis]}"
+    valid = range(1, units + 1)
+    if split.units is not None:
+        units = int(getattr(module, split.units))
+        what = f"{split.units} = {units}"
+        valid = [n for n in range(1, units + 1) if divides(units, n, copied=split.copied)]
+    if processes in valid or (split.copied and divides(units, processes, copied=True)):
+        return
+    nearest = min(valid, key=lambda n: abs(n - processes))
+    raise InputError(
+        f"parallel.tensor = {processes}: {placed(path)} has {what}, which does not divide among "
+        f"{processes} processes: the nearest that does is tensor = {nearest}"
+    )
+
+
+def divides(units: int, processes: int, *, copied: bool = False) -> bool:
+    """Whether each process gets as many units, or with `copied` each unit as many processes."""
+    return units % processes == 0 or (copied and processes % units == 0)
+
+
+def _check_inside(child: nn.Module, part: nn.Module, paths: Mapping[nn.Module, str]) -> None:
+    """Raise `InputError` for a part inside a split one that does not say how it splits."""
+    splits = declared_splits(child)
+    name = f"{placed(paths[child])} ({type(child).__name__})"
+    if splits is not None and _is_region(child, splits):
+        raise InputError(
+            f"parallel.tensor: {name} is split, and so is {type(part).__name__} around it: leave "
+            "splits out of one"
+        )
+    if splits is None and not type(child).__module__.startswith(SHARED):
+        raise InputError(
+            f"parallel.tensor: {name} does not say how it splits: give the class an attribute "
+            "splits (addnorm.nn.splits), {} if it computes alike for each head, or give "
+            "parallel.tensor = 1"
+        )
+
+
+def placed(path: str) -> str:
+    """A path in a model, with the number of its layer."""
+    match = LAYER.fullmatch(path)
+    if match is None:
+        return path or "the model"
+    stack, layer, inner = match.groups()
+    of = f" of the {stack}" if stack not in (None, "stack") else ""
+    return f"{inner or 'the block'} of layer {layer}{of}"
+
+
+# Splitting.
+
+
+class _Splitter:
+    """Splits the parts of a model among the processes of a group."""
+
+    def __init__(self, group: Group, layout: Layout) -> None:
+        self.group = group
+        self.layout = layout
+        self.pieces: dict[Tensor, Piece] = {}
+        self.after_sums: set[Tensor] = set()
+        """The biases that are added to sums over the processes."""
+        self._replaced: dict[nn.Module, nn.Module] = {}
+
+    def split(self, module: nn.Module, splits: Splits, units: Mapping[str, int | None]) -> None:
+        """Leave this process's pieces of the tensors of a part."""
+        for name, split in splits.items():
+            if name == OUTPUT:
+                continue
+            owner, last = _owner(module, name)
+            target = getattr(owner, last)
+            match target:
+                case nn.Parameter():
+                    self._cut(target, split.axis, units[name])
+                case Tensor():
+                    piece = self._piece(target, split.axis, units[name])
+                    setattr(owner, last, piece.of(target).clone())
+                case Dropout():
+                    self.layout.dropouts[target] = DropoutSplit(split.axis, units[name])
+                case nn.Linear() | nn.Embedding():
+                    setattr(owner, last, self._split_layer(target, split.axis, units[name]))
+                case None:
+                    pass
+                case _:
+                    raise InputError(
+                        f"{type(module).__name__}.splits names {name}, a {type(target).__name__}: "
+                        "only linear layers, tables, dropouts and tensors are split"
+                    )
+
+    def enclose(self, module: nn.Module, splits: Splits, units: Mapping[str, int | None]) -> None:
+        """Sum the gradient of a part's inputs and of its whole weights; gather its output."""
+        self.layout.inside.update(module.modules())
+        for parameter in module.parameters():
+            if parameter not in self.after_sums:
+                self.pieces.setdefault(parameter, Piece.whole_of(parameter, self.group))
+
+        def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(_entering(value, self.group) for value in args)
+
+        module.register_forward_pre_hook(enter)
+        if OUTPUT in splits:
+            total = units[OUTPUT]
+            assert total is not None
+            output = Piece(self.group, splits[OUTPUT].axis, total, total)
+            self.layout.outputs[module] = output
+
+            def leave(_: nn.Module, __: Any, piece: Tensor) -> Tensor:
+                return gathered(piece, output)
+
+            module.register_forward_hook(leave)
+
+    def _split_layer(
+        self, layer: nn.Linear | nn.Embedding, axis: int, units: int | None
+    ) -> nn.Module:
+        """The layer that computes with this process's piece."""
+        if layer in self._replaced:
+            return self._replaced[layer]
+        made: nn.Module = layer
+        if isinstance(layer, nn.Embedding):
+            rows = self._piece(layer.weight, axis, units)
+            self._cut(layer.weight, axis, units)
+            layer.num_embeddings, layer.embedding_dim = layer.weight.shape
+            made = VocabularyTable(layer, rows) if axis == 0 else layer
+        else:
+            self._cut(layer.weight, axis, units)
+            layer.out_features, layer.in_features = layer.weight.shape
+            biases = [p for name, p in layer.named_parameters() if name == "bias"]
+            if axis == 1:
+                made = RowParallelLinear(layer, self.group)
+                self.after_sums.update(biases)
+            for bias in biases if axis == 0 else ():
+                self._cut(bias, 0, units)
+        self._replaced[layer] = self._replaced[made] = made
+        return made
+
+    def _cut(self, parameter: Tensor, axis: int, units: int | None) -> None:
+        if parameter not in self.pieces:  # a tied one is cut once
+            piece = self.pieces[parameter] = self._piece(parameter, axis, units)
+            parameter.data = piece.of(parameter.data).clone()
+
+    def _piece(self, tensor: Tensor, axis: int, units: int | None) -> Piece:
+        if tensor in self.pieces:
+            return self.pieces[tensor]
+        return Piece(self.group, axis, tensor.shape[axis], units or tensor.shape[axis])
+
+
+def _entering(value: Any, group: Group) -> Any:
+    """An input of a split part: hidden states, or the memory that a decoder attends to."""
+    if isinstance(value, Tensor):
+        return copied(value, group)
+    if isinstance(value, Context) and value.memory is not None:
+        hidden = copied(value.memory.hidden, group)
+        return replace(value, memory=replace(value.memory, hidden=hidden))
+    return value
+
+
+class RowParallelLinear(nn.Linear):
+    """`Σ_r x_r W_rᵀ + b` over the processes r: each has some columns of `W`, and those of `x`."""
+
+    def __init__(self, layer: nn.Linear, group: Group) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
+        self.weight = layer.weight
+        self.bias = layer.bias
+        self.group = group
+
+    def forward(self, input: Float[Tensor, "*batch piece"]) -> Float[Tensor, "*batch d_out"]:
+        y, bias = summed(linear(input, self.weight), self.group), self._parameters["bias"]
+        return y if bias is None else y + bias.to(y.dtype)
+
+
+class VocabularyTable(nn.Embedding):
+    """`Σ_r E_r[tokens]` over the processes r: each has some rows, and gives zero for all others."""
+
+    def __init__(self, table: nn.Embedding, rows: Piece) -> None:
+        super().__init__(table.num_embeddings, table.embedding_dim, device="meta")
+        self.weight = table.weight
+        self.rows = rows
+
+    def forward(self, input: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape width"]:
+        first, last = self.rows.bounds
+        own = (input >= first) & (input < last)
+        x = F.embedding((input - first).where(own, 0), self.weight)
+        return summed(x.where(own[..., None], 0.0), self.rows.group)

@@ -1,0 +1,103 @@
+"""Every part of the test matrix, split over processes, computes as in one; what cannot is named."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.training import tiny
+from tests.training.parallel.cells import OWN, usual
+from tests.training.parallel.test_processes import environment
+
+from addnorm.checking.case import Case
+from addnorm.checking.matrix import Cell
+from addnorm.errors import InputError
+from addnorm.training.parallel.tensor import check_splits, placed
+
+
+def outcomes(file: Path, processes: int, *words: str) -> dict[str, Any]:
+    """How far the cells are from one process, or why they are not split."""
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    script = ["-m", "tests.training.parallel.cells", str(file), *words]
+    done = subprocess.run(
+        [sys.executable, *launcher, *script],
+        cwd=tiny.ROOT,
+        capture_output=True,
+        text=True,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(file.read_text())
+
+
+def check(found: dict[str, Any], refusals: int) -> None:
+    """All cells that are split are equal; as many as are expected are not, with the reason."""
+    refused = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+    different = {name: by for name, by in found.items() if name not in refused and by > 1e-12}
+    assert not different
+    assert len(refused) == refusals
+    assert all(reason.startswith("parallel.tensor") for reason in refused.values())
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("types_unchecked")
+def test_every_part_computes_as_in_one_process(tmp_path: Path) -> None:
+    found = outcomes(tmp_path / "cells.json", 2)
+    assert len(found) > 140
+    check(found, refusals=4)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("types_unchecked")
+def test_four_processes_compute_as_one(tmp_path: Path) -> None:
+    check(outcomes(tmp_path / "cells.json", 4), refusals=15)
+
+
+@pytest.mark.parametrize(
+    ("changes", "processes", "message"),
+    [
+        (
+            {"variant": "alibi_three_heads"},
+            2,
+            "attention of layer 0 has head_units = 3, which does not divide among 2 processes: the "
+            "nearest that does is tensor = 1",
+        ),
+        (
+            {"variant": "other_heads_learned"},
+            4,
+            "attention of layer 0 has head_units = 2, which does not divide among 4 processes",
+        ),
+        (
+            {"own": (*OWN["undeclared"], "undeclared")},
+            2,
+            "attention.core.score of layer 0 (HeadGains) does not say how it splits",
+        ),
+        (
+            {"own": (*OWN["inherited"], "inherited")},
+            2,
+            "attention.core.score of layer 0 (Squared) does not say how it splits",
+        ),
+    ],
+)
+def test_what_cannot_be_split_is_named(
+    changes: dict[str, Any], processes: int, message: str
+) -> None:
+    model = Case.of(Cell(family="decoder", parts=usual(), **changes)).model
+    with pytest.raises(InputError) as error:
+        check_splits(model, processes)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_vocabulary_of_fewer_tokens_than_processes_is_named() -> None:
+    model = Case.of(Cell(family="decoder", parts=usual(heads="mqa"))).model
+    with pytest.raises(InputError, match="tensor = 12: embed has tokens of 11"):
+        check_splits(model, 12)
+
+
+def test_a_place_has_the_number_of_its_layer() -> None:
+    assert placed("stack.blocks.3.attention.core") == "attention.core of layer 3"
+    assert placed("decoder.blocks.0.cross_attention") == "cross_attention of layer 0 of the decoder"
+    assert placed("head") == "head"
