@@ -14,8 +14,8 @@ from torch import Tensor
 from addnorm.config import config
 from addnorm.errors import InputError
 from addnorm.generate.generated import Generated
-from addnorm.generate.next_token import Ids, NextToken, floats, ints
-from addnorm.generate.rules import NO_RULES, NO_TOKEN_ALLOWED, Rules, RulesConfig
+from addnorm.generate.next_token import NOT_A_NUMBER, Ids, NextToken, floats, ints
+from addnorm.generate.rules import NO_RULES, NO_TOKEN_ALLOWED, NOTHING, Rules, RulesConfig
 
 
 @config
@@ -93,15 +93,17 @@ class BeamConfig:
 class Beams:
     """The search state of the open sentences: `live` and finished (`done`) hypotheses.
 
-    Both hold the tokens so far, including end tokens; finished ones are padded with zeros. A score
-    of -inf marks an empty slot. Finished scores are length-normalised and sorted, live ones are
-    plain log p.
+    Both hold the tokens so far, including end tokens; finished ones are padded with zeros. The live
+    hypotheses of a sentence have `length` tokens; where other sentences have more, its hypotheses
+    are padded with -1 on the left. A score of -inf marks an empty slot. Finished scores are
+    length-normalised and sorted, live ones are plain log p.
     """
 
     live: Int[Tensor, "batch beams seq"]
     live_scores: Float[Tensor, "batch beams"]
     done: Int[Tensor, "batch kept seq"]
     done_scores: Float[Tensor, "batch kept"]
+    length: Int[Tensor, " batch"]
 
     @classmethod
     def start(cls, batch: int, n_done: int, device: torch.device) -> "Beams":
@@ -111,15 +113,33 @@ class Beams:
             live_scores=torch.zeros(batch, 1, device=device),
             done=torch.empty(batch, n_done, 0, dtype=torch.long, device=device),
             done_scores=torch.full((batch, n_done), -inf, device=device),
+            length=torch.zeros(batch, dtype=torch.long, device=device),
         )
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> "Beams":
-        """Keep only these sentences."""
+        """Keep only these sentences, at least one."""
+        length = self.length[sentences]
+        used = slice(self.live.shape[2] - int(length.max()), None)
         return Beams(
-            live=self.live[sentences],
+            live=self.live[sentences][:, :, used],
             live_scores=self.live_scores[sentences],
-            done=self.done[sentences],
+            done=self.done[sentences][:, :, used],
             done_scores=self.done_scores[sentences],
+            length=length,
+        )
+
+    def joined(self, other: "Beams") -> "Beams":
+        """These sentences, then those of another search with as many beams."""
+        width = max(self.live.shape[2], other.live.shape[2])
+        ours, theirs = (
+            (_padded(each.live, width), _padded(each.done, width)) for each in (self, other)
+        )
+        return Beams(
+            live=torch.cat([ours[0], theirs[0]]),
+            live_scores=torch.cat([self.live_scores, other.live_scores]),
+            done=torch.cat([ours[1], theirs[1]]),
+            done_scores=torch.cat([self.done_scores, other.done_scores]),
+            length=torch.cat([self.length, other.length]),
         )
 
 
@@ -145,15 +165,14 @@ def beam_search(
     results: list[list[Generated]] = [[] for _ in prompts]
     while search.sentences:
         for i, best in search.advance():
+            if isinstance(best, InputError):
+                raise best
             results[i] = best
     return results
 
 
 class BeamSearch:
-    """A `beam_search` step by step; `sentences` are the prompts that are still open.
-
-    Raises `InputError` as `beam_search` does.
-    """
+    """A `beam_search` step by step; `sentences` are the numbers of the prompts still open."""
 
     def __init__(
         self,
@@ -165,6 +184,7 @@ class BeamSearch:
         rules: Rules | None = None,
     ) -> None:
         self.sentences = list(range(len(prompts)))
+        self._begun = len(prompts)
         self._next_token = next_token
         self._decoding = decoding
         self._ends = ends
@@ -174,8 +194,16 @@ class BeamSearch:
         self._limit = torch.tensor(limits, device=logits.device)
         self._beams = Beams.start(len(prompts), decoding.kept, logits.device)
 
-    def advance(self) -> list[tuple[int, list[Generated]]]:
-        """Extend all hypotheses by a token; return the sentences that this closes, with results."""
+    @property
+    def width(self) -> int:
+        """How many hypotheses of a sentence are extended: one at the start, then the beams."""
+        return self._beams.live.shape[1]
+
+    def advance(self) -> list[tuple[int, list[Generated] | InputError]]:
+        """Extend all hypotheses by a token; return the sentences that this closes.
+
+        Each has its results, or the reason why there are none.
+        """
         logits, self._logits = self._logits, None
         if logits is None:
             logits = self._next_token.step(self._beams.live[:, :, -1].flatten())
@@ -183,6 +211,7 @@ class BeamSearch:
             self._beams, logits, self._decoding, self._ends, self._limit, self._rules
         )
         closed = is_closed(self._beams, self._decoding, self._limit)
+        closed = closed | self._beams.live_scores.isnan().any(-1)
         results = [
             (self.sentences[i], hypotheses(self._beams, i, self._decoding, self._ends))
             for i in ints(closed.nonzero()[:, 0])
@@ -199,6 +228,21 @@ class BeamSearch:
         if self._logits is not None:
             self._logits = self._logits[rows[still_open].flatten()]
         self._keep(still_open, rows)
+
+    def join(self, other: "BeamSearch") -> int:
+        """Search the sentences of another search too; its number 0 has the returned number here.
+
+        Both have the same decoding, ends and `width`, and are between two steps. The rows of their
+        `NextToken` must be joined by the caller.
+        """
+        first = self._begun
+        self.sentences += [first + i for i in other.sentences]
+        self._begun += other._begun
+        self._beams = self._beams.joined(other._beams)
+        self._limit = torch.cat([self._limit, other._limit])
+        if self._rules is not None and other._rules is not None:
+            self._rules = self._rules.joined(other._rules)
+        return first
 
     def _keep(self, still_open: Int[Tensor, " kept"], parents: Int[Tensor, "batch beams"]) -> None:
         """Keep these sentences, whose hypotheses extend the given rows."""
@@ -228,7 +272,7 @@ def extend(
     )
     history = torch.cat([_take(beams.live, parents), tokens[..., None]], dim=-1)
     ended = torch.isin(tokens, tokens.new_tensor(ends))
-    length = torch.tensor(history.shape[-1], device=logits.device)
+    length = beams.length + 1
     first = slice(decoding.beams)
     complete = ended[:, first]
     if decoding.unfinished == "ranked":
@@ -236,13 +280,17 @@ def extend(
     done, done_scores = _merge(
         beams,
         history[:, first],
-        scores[:, first].masked_fill(~complete, -inf) / decoding.divisor(length),
+        scores[:, first].masked_fill(~complete, -inf) / decoding.divisor(length)[:, None],
     )
     n_live = min(decoding.beams, scores.shape[-1])
     live_scores, live = scores.masked_fill(ended, -inf).topk(n_live, dim=-1)
     first_row = torch.arange(batch, device=logits.device)[:, None] * width
     state = Beams(
-        live=_take(history, live), live_scores=live_scores, done=done, done_scores=done_scores
+        live=_take(history, live),
+        live_scores=live_scores,
+        done=done,
+        done_scores=done_scores,
+        length=length,
     )
     return state, first_row + parents.gather(-1, live)
 
@@ -280,9 +328,14 @@ def _take(
     return rows.gather(1, places[..., None].expand(-1, -1, rows.shape[-1]))
 
 
+def _padded(rows: Int[Tensor, "batch some seq"], width: int) -> Int[Tensor, "batch some width"]:
+    """Rows of tokens padded with `NOTHING` on the left."""
+    return torch.nn.functional.pad(rows, (width - rows.shape[-1], 0), value=NOTHING)
+
+
 def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) -> torch.Tensor:
     """A mask of the sentences that have reached their limit or stop by `early_stopping`."""
-    length, worst = torch.tensor(beams.live.shape[-1]), beams.done_scores[:, -1]
+    length, worst = beams.length, beams.done_scores[:, -1]
     if decoding.early_stopping is True:
         return (worst > -inf) | (limit <= length)
     gains = decoding.early_stopping == "never" and decoding.length_penalty > 0
@@ -291,9 +344,16 @@ def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) 
     return (bound <= worst) | (limit <= length)
 
 
-def hypotheses(beams: Beams, i: int, decoding: BeamConfig, ends: Ids) -> list[Generated]:
-    """The best hypotheses of sentence `i`: finished ones first, each kind in order of score."""
-    cut = beams.live_scores[i] / decoding.divisor(torch.tensor(beams.live.shape[-1]))
+def hypotheses(
+    beams: Beams, i: int, decoding: BeamConfig, ends: Ids
+) -> list[Generated] | InputError:
+    """The best hypotheses of sentence `i`: finished ones first, each kind in order of score.
+
+    Where there are none, the reason.
+    """
+    if bool(beams.live_scores[i].isnan().any()):
+        return InputError(NOT_A_NUMBER)
+    cut = beams.live_scores[i] / decoding.divisor(beams.length[i])
     kinds = [(beams.done[i], floats(beams.done_scores[i]))]
     if decoding.unfinished == "last":
         kinds.append((beams.live[i], floats(cut)))
@@ -303,13 +363,12 @@ def hypotheses(beams: Beams, i: int, decoding: BeamConfig, ends: Ids) -> list[Ge
         for ids, score in zip(kind, scores, strict=True)
         if score > -inf
     ]
-    if not ranked:
-        raise InputError(NO_TOKEN_ALLOWED)
-    return ranked[: decoding.n_best]
+    return ranked[: decoding.n_best] or InputError(NO_TOKEN_ALLOWED)
 
 
 def _generated(ids: list[int], score: float, ends: Ids) -> Generated:
     """Cut a hypothesis at its end token; without one, the length limit ended it."""
+    ids = [token for token in ids if token != NOTHING]
     written = tuple(takewhile(lambda token: token not in ends, ids))
     finished = "eos" if len(written) < len(ids) else "length"
     return Generated("", score, finished, ids=written)

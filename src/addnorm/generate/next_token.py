@@ -24,6 +24,8 @@ from addnorm.nn.heads import HiddenHead
 Ids = Sequence[int]
 Logits = Float[Tensor, "rows vocab"]
 
+NOT_A_NUMBER = "the model's logits hold NaN: its weights are damaged or its training diverged"
+
 
 @runtime_checkable
 class NextToken(Protocol):
@@ -308,9 +310,7 @@ def checked(logits: Float[Tensor, "rows vocab"]) -> Logits:
     """Convert the logits to float32. Raises `InputError` if they contain NaN."""
     logits = logits.float()
     if bool(logits.sum().isnan()):  # one pass, where isnan().any() takes three
-        raise InputError(
-            "The model's logits hold NaN: its weights are damaged or its training diverged."
-        )
+        raise InputError(NOT_A_NUMBER)
     return logits
 
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor
+from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.errors import InputError, TextError
@@ -111,18 +112,31 @@ class Rules:
         texts = texts.to(self.before.device)
         return Rules(self.config, self.before[texts], self.limits[texts], self.ends)
 
+    def joined(self, other: "Rules") -> "Rules":
+        """The same rules for these texts, then for those of `other`."""
+        width = max(self.before.shape[1], other.before.shape[1])
+        before = [
+            F.pad(each.before, (width - each.before.shape[1], 0), value=NOTHING)
+            for each in (self, other)
+        ]
+        limits = torch.cat([self.limits, other.limits])
+        return Rules(self.config, torch.cat(before), limits, self.ends)
+
     def apply(self, scores: Scores, written: Int[Tensor, "rows seq"]) -> Scores:
         """Apply the rules to the next-token scores, given the tokens `written` so far.
 
-        Each text has the same number of rows. Forbidden tokens get -inf, forced tokens 0. Raises
-        `InputError` for a rule about a token outside the vocabulary.
+        Each text has the same number of rows, which are padded with -1 on the left. Forbidden
+        tokens get -inf, forced tokens 0. Raises `InputError` for a rule about a token outside the
+        vocabulary.
         """
-        each, n = len(written) // len(self.before), written.shape[1]
+        each, n = len(written) // len(self.before), (written != NOTHING).sum(1)
         before = self.before.to(written.device).repeat_interleave(each, 0)
         history = torch.cat([before, written], dim=1)
+        if bool((n < written.shape[1]).any()):  # all padding to the left
+            history = history.gather(1, (history != NOTHING).long().argsort(dim=1, stable=True))
         progress = Progress(
             length=(history != NOTHING).sum(1),
-            new=torch.full((len(written),), n, device=written.device),
+            new=n,
             limits=self.limits.to(written.device).repeat_interleave(each),
         )
         return constrained(scores, self.config, self.ends, history, progress)

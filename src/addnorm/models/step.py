@@ -78,7 +78,8 @@ def decoder_step(
 class TranslationState:
     """The decoding state of an encoder–decoder model.
 
-    `source_valid` marks the real inputs of the source; None means all. `cache` holds the keys and
+    `source_valid` marks the real inputs of the source, and `valid` the real tokens among the past
+    and the next of the target; None means all. `cache` holds the keys and
     values of the target tokens so far and of the memory, and then only the shape of `memory`
     matters; without a cache, a step takes whole targets. With `branches`, each new token of a row
     is the leaf of a branch, and attends to its ancestors.
@@ -86,6 +87,7 @@ class TranslationState:
 
     memory: Float[Tensor, "memories memory_seq width"]
     source_valid: Bool[Tensor, "memories source_seq"] | None = None
+    valid: Bool[Tensor, "rows so_far"] | None = None
     cache: KVCache | None = None
     branches: Branches | None = None
 
@@ -147,6 +149,7 @@ def translation_step(
         tokens,
         state.memory,
         state.source_valid,
+        state.valid,
         cache=state.cache,
         branches=state.branches,
     )

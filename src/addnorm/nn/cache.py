@@ -1,7 +1,7 @@
 """The key/value cache: each layer stores the state of past tokens, so that none is recomputed."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -24,6 +24,15 @@ class Cache(Protocol):
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows, in this order; rows may repeat."""
+        ...
+
+
+@runtime_checkable
+class JoinableCache(Cache, Protocol):
+    """A cache to which the rows of another can be added, so that texts join a batch at any time."""
+
+    def join(self, other: Any) -> None:
+        """Add the rows of another cache of the same mixer after its own."""
         ...
 
 

@@ -50,6 +50,11 @@ class StateCache:
         """Keep these batch rows, in this order; rows may repeat."""
         self._state = None if self._state is None else self._state.index_select(0, rows)
 
+    def join(self, other: "StateCache") -> None:
+        """Add the rows of another state after these; both have read a token."""
+        if self._state is not None and other._state is not None:
+            self._state = torch.cat([self._state, other._state])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted:

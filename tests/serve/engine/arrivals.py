@@ -10,6 +10,7 @@ from tests.serve.engine.tiny import Answered
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.sequence import Request
+from addnorm.serve.engine.slots import RowBuffers
 
 PROMPT = (4, 9, 5, 28, 7, 7, 11)
 
@@ -50,6 +51,12 @@ def request_of(arrival: dict[str, Any]) -> Request:
         case _:
             more |= {"decoding": "greedy", "prompt_log_probs": True, "log_probs": 1}
     return request("r", prompt, arrival["limit"], **more)
+
+
+def give_room(engine: Engine, n_tokens: int) -> None:
+    """Let the rows of an engine that are not in pages have so many tokens."""
+    engine._batches._buffers = RowBuffers(engine._next_token, n_tokens, in_place=True)
+    engine._batches.most_tokens = n_tokens
 
 
 Key = tuple[str, int]

@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.serve.engine.tiny import TINY, Answered, answered, run_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.serve.engine.arrivals import give_room
+from tests.serve.engine.tiny import TINY, Answered, MeansConfig, answered, run_of
 
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, Generated, GreedyConfig, SampleConfig, generate, translate
@@ -18,6 +21,7 @@ from addnorm.nn.positions.scaling import DynamicScaling
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.engine import Engine
+from addnorm.serve.engine.events import Event
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
@@ -32,8 +36,16 @@ MODELS = {
     "dynamic rotary": replace(
         TINY, position=RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=6))
     ),
+    "own cache": replace(TINY, layer_pattern=(LayerConfig(), LayerConfig(attention=MeansConfig()))),
+    "alone": replace(TINY, attention=MeansConfig(joins=False)),
     "encoder–decoder": EncoderDecoderConfig(
         d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2)
+    ),
+    "recurrent decoder": EncoderDecoderConfig(
+        d_model=16,
+        n_layers=1,
+        attention=AttentionConfig(n_heads=2, n_kv_heads=1),
+        decoder_attention=RecurrentConfig(cell="gru"),
     ),
     "attention": TINY,
 }
@@ -84,6 +96,100 @@ def test_answers_are_those_of_each_request_alone(name: str) -> None:
     for i, prompt in enumerate(PROMPTS):
         check_written(answers[f"greedy{i}", 0], *alone(run, prompt, GreedyConfig()))
         check_written(answers[f"sample{i}", 0], *alone(run, prompt, SampleConfig(seed=i)))
+
+
+arrivals = st.lists(
+    st.fixed_dictionaries(
+        {
+            "prompt": st.integers(0, len(PROMPTS) - 1),
+            "kind": st.sampled_from(["greedy", "sample", "beam", "wide", "unlike"]),
+            "limit": st.integers(0, LIMIT),
+            "n": st.integers(1, 2),
+            "pause": st.integers(0, 5),
+            "cancelled": st.booleans(),
+        }
+    ),
+    min_size=1,
+    max_size=8,
+)
+KINDS: dict[str, dict[str, Any]] = {
+    "greedy": {"decoding": "greedy", "log_probs": 0},
+    "sample": {"decoding": "sample", "seed": 5, "log_probs": 0},
+    "beam": {"beams": 3, "n_best": 2, "no_repeat_ngram": 2},
+    "wide": {"beams": 5, "length_penalty": 1.5, "early_stopping": True},
+    "unlike": {"beams": 3, "n_best": 2, "length_penalty": 0.0},
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODELS)
+@settings(max_examples=10)
+@given(asked=arrivals, chunk=st.integers(1, 30), rows=st.integers(10, 30))
+def test_requests_join_and_leave_at_any_step(
+    name: str, asked: list[dict[str, Any]], chunk: int, rows: int
+) -> None:
+    engine = Engine(RUNS[name], memory=2**19, limits=Limits(chunk=chunk, rows=rows))
+    give_room(engine, 120)
+    answers: dict[tuple[str, int], Answered] = {}
+    gone: set[str] = set()
+    requests: dict[str, tuple[Request, dict[str, Any]]] = {}
+    for i, each in enumerate(asked):
+        added = asked_for(f"r{i}", each)
+        requests[added.name] = added, each
+        engine.add(added)
+        for _ in range(each["pause"]):
+            hear(answers, engine.step(), gone)
+        if each["cancelled"]:
+            engine.cancel(added.name)
+            gone.add(added.name)
+    while engine.is_busy:
+        hear(answers, engine.step(), gone)
+    for key, (added, each) in requests.items():
+        if key in gone:
+            continue
+        for place, expected in answered_alone(name, added, each).items():
+            ours = answers[key, place]
+            assert (ours.tokens, ours.finished) == (expected.tokens, expected.finished)
+            assert ours.log_probs == pytest.approx(expected.log_probs, abs=1e-5)
+            scores = [event.score for event in ours.events]
+            assert scores == [pytest.approx(event.score, abs=1e-5) for event in expected.events]
+    assert engine.stats().running == engine.stats().waiting == 0
+
+
+def test_requests_are_computed_together() -> None:
+    for name in MODELS:
+        engine = Engine(RUNS[name], memory=2**19)
+        for i, prompt in enumerate(PROMPTS):
+            engine.add(request(f"a{i}", prompt, beams=2))
+            engine.step()
+        batches = engine._batches._batches
+        assert sum(len(batch.rows) for batch in batches) == len(PROMPTS)
+        assert len(batches) == (len(PROMPTS) if name == "alone" else 1)
+
+
+def asked_for(name: str, each: dict[str, Any]) -> Request:
+    options = KINDS[each["kind"]]
+    n = {} if "beams" in options else {"n": each["n"]}
+    return request(name, PROMPTS[each["prompt"]], each["limit"], **options, **n)
+
+
+def hear(answers: dict[tuple[str, int], Answered], events: Sequence[Event], gone: set[str]) -> None:
+    for event in events:
+        assert event.name not in gone, "news of a request that was cancelled"
+        answers.setdefault((event.name, event.index), Answered()).hear(event)
+
+
+RUNS = {name: run_of(config) for name, config in MODELS.items()}
+ALONE: dict[str, dict[int, Answered]] = {}
+
+
+def answered_alone(name: str, added: Request, each: dict[str, Any]) -> dict[int, Answered]:
+    """The answers to a request that is the only one, and reads its prompt at once."""
+    key = f"{name} {each['prompt']} {each['kind']} {each['limit']} {added.n}"
+    if key not in ALONE:
+        answers = answered(Engine(RUNS[name], memory=2**19), [added])
+        ALONE[key] = {place: answer for (_, place), answer in answers.items()}
+    return ALONE[key]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -207,6 +313,11 @@ def test_the_reason_for_batches_is_named(name: str, why: str) -> None:
     batches, sharing = Engine(run_of(MODELS[name])).description.lines
     assert batches.endswith(why)
     assert sharing == "beginnings of prompts are not shared"
+
+
+def test_it_says_which_cache_is_computed_alone() -> None:
+    _, alone, _ = Engine(RUNS["alone"]).description.lines
+    assert alone == "each request alone: the Sums of layer 0 has no method `join`"
 
 
 @pytest.mark.parametrize("options", [{"decoding": "greedy"}, {"beams": 2}])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.serve.engine.arrivals import ARRIVALS, PROMPT, answers_of_arrivals, request
+from tests.serve.engine.arrivals import ARRIVALS, PROMPT, answers_of_arrivals, give_room, request
 from tests.serve.engine.tiny import TINY, Answered, answered, run_of
 
 from addnorm.errors import InputError
@@ -203,7 +203,7 @@ def test_what_cannot_be_answered_is_refused_at_once() -> None:
 def test_it_says_what_fits() -> None:
     pages, beams = Engine(run_of(), memory=2**20).description.lines
     assert pages == "3,568 tokens in 223 pages: 6 requests of 512"
-    assert beams == "beam search: in batches of requests that arrive together, of up to 512 tokens"
+    assert beams == "beam search: up to 512 tokens together"
     for memory, fits in ((2**18, "1 request of 512"), (2**16, "1 request of 208")):
         pages, _ = Engine(run_of(), memory=memory).description.lines
         assert pages.endswith(f"pages: {fits}")
@@ -227,7 +227,7 @@ def test_every_request_is_answered_as_alone_whoever_comes_and_goes(
 ) -> None:
     limits = Limits(chunk=chunk, rows=rows)
     engine = Engine(RUN, memory=2**14, page_size=page_size, limits=limits)
-    engine._batches.most_tokens = 64
+    give_room(engine, 64)
     for asks, index, answer in answers_of_arrivals(engine, asked):
         expected = _alone(asks)["r", index]
         assert answer.tokens == expected.tokens

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.serve.engine.arrivals import ARRIVALS, answers_of_arrivals, request
+from tests.serve.engine.arrivals import ARRIVALS, answers_of_arrivals, give_room, request
 from tests.serve.engine.tiny import TINY, Answered, answered, run_of
 from torch import Tensor
 from torch.nn import functional as F
@@ -71,7 +71,7 @@ def check_bits(
     engine = Engine(RUNS[name], memory=2**16, page_size=page_size, limits=limits, exact=True)
     if speculates:
         engine.speculate(PromptLookup())
-    engine._batches.most_tokens = 200
+    give_room(engine, 200)
     for asks, index, answer in answers_of_arrivals(engine, arrivals):
         expected = alone(name, asks)["r", index]
         assert answer.tokens == expected.tokens

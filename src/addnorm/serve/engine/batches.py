@@ -1,7 +1,7 @@
-"""The lane of batches: requests that arrive together are advanced together, a token at a step.
+"""The lane of batches: rows of every kind of model that writes text join and leave at each step.
 
-It answers for every model that writes text, whatever its layers keep of earlier tokens, and for
-beam search. Answers that end leave their batch; later requests form another one.
+It answers for encoder–decoders, recurrent mixers and custom caches, and for beam search.
+The prompts of new requests are read as a batch of their own, which then joins the running one.
 """
 
 from bisect import insort
@@ -19,13 +19,15 @@ from addnorm.errors import InputError
 from addnorm.generate import BeamConfig
 from addnorm.generate.beam import BeamSearch
 from addnorm.generate.generated import Generated
-from addnorm.generate.next_token import Ids, NextToken
+from addnorm.generate.next_token import Ids
 from addnorm.generate.rules import Rules
 from addnorm.serve.engine.choosing import Chooser, choose, token_scores
 from addnorm.serve.engine.events import Event, PromptScores
-from addnorm.serve.engine.interruption import Interrupted
+from addnorm.serve.engine.interruption import Interrupted, interruptible
+from addnorm.serve.engine.rows import Rows
 from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Ended, Request
+from addnorm.serve.engine.slots import RowBuffers
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,8 +57,8 @@ class Row:
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens it keeps in memory at most, those of each beam included."""
-        return self.beams * (len(self.request.prompt) + self.plan.limit)
+        """How many tokens it keeps in memory at most; beams share those of the prompt."""
+        return len(self.request.prompt) + self.beams * self.plan.limit
 
     def event(self, finished: Ended | None, **facts: Any) -> Event:
         """News of the answer."""
@@ -72,10 +74,12 @@ class Row:
 class SampledBatch:
     """Answers whose tokens are chosen one after another; `near_ties` are those of the last step."""
 
-    def __init__(self, next_token: NextToken, rows: Sequence[Row]) -> None:
+    kind = None
+
+    def __init__(self, rows: Sequence[Row], buffers: RowBuffers) -> None:
         self.rows = list(rows)
         self.near_ties = 0
-        self._next_token = next_token
+        self.next_token = Rows(buffers)
         self._tokens: list[int] = []
 
     @property
@@ -84,7 +88,7 @@ class SampledBatch:
         return bool(self._tokens)
 
     def advance(self) -> list[Event]:
-        """Choose the next token of each answer. Raises `InputError` if the logits hold NaN."""
+        """Choose the next token of each answer."""
         logits = self._logits()
         choosers = [row.plan for row in self.rows if isinstance(row.plan, Chooser)]
         answers = [
@@ -108,19 +112,21 @@ class SampledBatch:
         return events
 
     def _logits(self) -> Tensor:
-        """The next-token logits; at the start, after any tokens that are written already."""
+        """The next-token logits of each answer."""
         if self._tokens:
-            return self._next_token.step(torch.tensor(self._tokens))
+            return self.next_token.step(torch.tensor(self._tokens, device=self._device))
         numbers: dict[Ids, int] = {}
         places = [numbers.setdefault(row.request.prompt, len(numbers)) for row in self.rows]
-        logits = self._next_token.start([*numbers])
-        if len(numbers) < len(places):
-            rows = torch.tensor(places)
-            self._next_token.select(rows)
-            logits = logits[rows]
-        for i in range(max(len(row.tokens) for row in self.rows)):
-            logits = self._next_token.step(torch.tensor([row.tokens[i] for row in self.rows]))
-        return logits
+        logits = self.next_token.start([*numbers])
+        if len(numbers) == len(places):
+            return logits
+        rows = torch.tensor(places, device=self._device)
+        self.next_token.select(rows)
+        return logits[rows]
+
+    @property
+    def _device(self) -> torch.device:
+        return self.next_token.buffers.device
 
     def _keep(self, places: Sequence[int]) -> None:
         if len(places) == len(self.rows):
@@ -128,21 +134,35 @@ class SampledBatch:
         self.rows = [self.rows[i] for i in places]
         if self._tokens and places:
             self._tokens = [self._tokens[i] for i in places]
-            self._next_token.select(torch.tensor(places))
+            self.next_token.select(torch.tensor(places, device=self._device))
 
     def drop(self, chosen: Callable[[Row], bool]) -> None:
         """Drop the chosen rows."""
         self._keep([i for i, row in enumerate(self.rows) if not chosen(row)])
 
+    def join(self, other: "SampledBatch") -> None:
+        """Advance the answers of another batch too."""
+        self.next_token.join(other.next_token)
+        self.rows += other.rows
+        self._tokens += other._tokens
+
 
 class SearchedBatch:
     """Requests that are answered by the same kind of beam search."""
 
-    def __init__(self, next_token: NextToken, rows: Sequence[Row]) -> None:
-        self.near_ties = 0
-        self._next_token = next_token
+    near_ties = 0
+
+    def __init__(self, rows: Sequence[Row], buffers: RowBuffers) -> None:
+        self.next_token = Rows(buffers)
         self._rows = dict(enumerate(rows))
         self._search: BeamSearch | None = None
+
+    @property
+    def kind(self) -> tuple[BeamConfig, tuple[int, ...], int]:
+        """What searches that are advanced together have in common."""
+        plan = self.rows[0].plan
+        assert isinstance(plan, Search)
+        return plan.decoding, plan.ends, 0 if self._search is None else self._search.width
 
     @property
     def rows(self) -> Sequence[Row]:
@@ -155,7 +175,7 @@ class SearchedBatch:
         return self._search is not None
 
     def advance(self) -> list[Event]:
-        """Extend all hypotheses by a token. Raises `InputError` if the logits hold NaN."""
+        """Extend all hypotheses by a token."""
         self._search = self._search or self._started()
         return [
             event
@@ -168,7 +188,7 @@ class SearchedBatch:
         plans = [row.plan for row in self.rows if isinstance(row.plan, Search)]
         limits, [first, *_] = [plan.limit for plan in plans], plans
         return BeamSearch(
-            self._next_token,
+            self.next_token,
             [row.request.prompt for row in self.rows],
             first.decoding,
             limits,
@@ -184,13 +204,49 @@ class SearchedBatch:
         if numbers and self._search is not None:
             self._search.drop(numbers)
 
+    def join(self, other: "SearchedBatch") -> None:
+        """Advance the searches of another batch too."""
+        assert self._search is not None
+        assert other._search is not None
+        self.next_token.join(other.next_token)
+        first = self._search.join(other._search)
+        self._rows |= {first + i: row for i, row in other._rows.items()}
+
 
 Batch = SampledBatch | SearchedBatch
 """Answers that are advanced together."""
 
 
-def _results(row: Row, best: Sequence[Generated]) -> Iterator[Event]:
+def _joined(batches: Sequence[Batch]) -> list[Batch]:
+    """The batches, with those in one that can be advanced together."""
+    fewer = list[Batch]()
+    for batch in batches:
+        if not any(_joins(batch, earlier) for earlier in fewer):
+            fewer.append(batch)
+    return fewer
+
+
+def _joins(batch: Batch, earlier: Batch) -> bool:
+    """Join a batch to an earlier one if they are of one kind and their lengths fit."""
+    if batch.kind != earlier.kind or not (batch.begun and earlier.begun):
+        return False
+    if not earlier.next_token.fits(batch.next_token):
+        return False
+    match earlier, batch:
+        case SampledBatch(), SampledBatch():
+            earlier.join(batch)
+        case SearchedBatch(), SearchedBatch():
+            earlier.join(batch)
+        case _:
+            return False
+    return True
+
+
+def _results(row: Row, best: Sequence[Generated] | InputError) -> Iterator[Event]:
     """The results of a beam search, best first, and an empty one for each that was not found."""
+    if isinstance(best, InputError):
+        yield from row.ended("failed", error=str(best))
+        return
     for event, result in zip(row.ended("length"), best, strict=False):
         yield replace(event, tokens=result.ids, score=result.score, finished=result.finished)
     yield from [*row.ended("length")][len(best) :]
@@ -206,31 +262,31 @@ class _Place:
 
 
 class BatchLane:
-    """Requests to a model, in batches of those that arrive together.
+    """Requests to a model, which join and leave its batches at any step.
 
-    `most_tokens` is how many tokens the memory holds, and `most_scores` how many scores of a query
-    against a key, which reading prompts at once takes. `interruptible` lets a check end what the
-    model computes, and `score_prompt` computes the scores of a prompt, with a number of most
-    probable tokens at each place.
+    `most_tokens` is how many tokens the buffers of the rows hold, and `most_scores` how many scores
+    of a query against a key memory holds while prompts are read. Unless the model `joins`, each
+    request is a batch of its own. `score_prompt` computes the scores of a prompt, with a number of
+    most probable tokens at each place.
     """
 
     def __init__(
         self,
-        interruptible: Callable[[Callable[[], None]], AbstractContextManager[None]],
-        new_next_token: Callable[[], NextToken],
+        buffers: RowBuffers,
         score_prompt: Callable[[Ids, int], PromptScores],
         limits: Limits,
         clock: Callable[[], float],
-        most_tokens: float = inf,
+        *,
         most_scores: float = inf,
+        joins: bool = True,
     ) -> None:
-        self.most_tokens = most_tokens
-        self._most_scores = most_scores
-        self._interruptible = interruptible
         self.near_ties = 0
+        self.most_tokens = buffers.padding
+        self._buffers = buffers
+        self._most_scores = most_scores
+        self._joins = joins
         self._limits = limits
         self._clock = clock
-        self._new_next_token = new_next_token
         self._score_prompt = score_prompt
         self._numbers = count()
         self._queue: list[_Place] = []
@@ -270,7 +326,7 @@ class BatchLane:
         if (n_tokens := sum(row.n_tokens for row in rows)) > self.most_tokens:
             raise TooLarge(
                 f"{n_tokens} tokens in all answers and beams: the memory holds at most "
-                f"{self.most_tokens:.0f} together"
+                f"{self.most_tokens} together"
             )
         if (length := len(request.prompt)) ** 2 > self._most_scores:
             raise TooLarge(
@@ -304,7 +360,7 @@ class BatchLane:
         self._batches = [batch for batch in self._batches if batch.rows]
 
     def step(self, look_up: Callable[[], None] = lambda: None) -> list[Event]:
-        """Start the batches that fit, and advance each by a token; return the news.
+        """Start the requests that fit, and advance all by a token; return the news.
 
         While prompts are read, `look_up` is called between layers; it may add and cancel requests.
         """
@@ -313,6 +369,8 @@ class BatchLane:
         for batch in [*self._batches]:
             events += self._advanced(batch, look_up)
         self._tidy()
+        if self._joins:
+            self._batches = _joined(self._batches)
         return [self._with_scores(event) for event in events]
 
     def _late(self) -> Callable[[Row], bool]:
@@ -337,10 +395,11 @@ class BatchLane:
         return rows[n_running:]
 
     def _reads_at_once(self, rows: Sequence[Row]) -> bool:
-        """Whether the memory holds the scores of the prompts of all rows, padded, together."""
+        """Whether the prompts of all rows, padded, are few enough to be read in one step."""
         prompts = {row.request.prompt for row in rows}
         longest = max((len(prompt) for prompt in prompts), default=0)
-        return len(prompts) * longest**2 <= self._most_scores
+        n_tokens = len(prompts) * longest
+        return n_tokens <= self._limits.chunk and n_tokens * longest <= self._most_scores
 
     def _start(self, rows: Sequence[Row]) -> list[Event]:
         """Start a batch of all rows whose tokens are chosen, and one of each kind of search."""
@@ -349,21 +408,22 @@ class BatchLane:
             if isinstance(row.plan, Chooser) and row.plan.options.prompt_log_probs:
                 prompt, n_best = row.request.prompt, row.plan.options.log_probs or 0
                 self._scores[row.request.name] = self._score_prompt(prompt, n_best)
-        groups: dict[tuple[BeamConfig, tuple[int, ...]] | None, list[Row]] = {}
+        groups: dict[Any, list[Row]] = {}
         for row in rows:
             if row.plan.limit:
                 plan = row.plan
                 kind = (plan.decoding, plan.ends) if isinstance(plan, Search) else None
-                groups.setdefault(kind, []).append(row)
+                alone = None if self._joins else row.request.name
+                groups.setdefault((kind, alone), []).append(row)
         self._batches += [self._batch(group) for group in groups.values()]
         return [event for row in rows if not row.plan.limit for event in row.ended("length")]
 
     def _batch(self, rows: Sequence[Row]) -> Batch:
         kind = SearchedBatch if isinstance(rows[0].plan, Search) else SampledBatch
-        return kind(self._new_next_token(), rows)
+        return kind(rows, self._buffers)
 
     def _advanced(self, batch: Batch, look_up: Callable[[], None]) -> list[Event]:
-        """Advance a batch; if that fails, its answers are continued one by one, to find which.
+        """Advance a batch.
 
         If one of its requests ends while their prompts are read, the others are begun again.
         """
@@ -375,12 +435,6 @@ class BatchLane:
         except Interrupted:
             rest = [self._batch(batch.rows)] if batch.rows else []
             self._batches = [each for each in self._batches if each is not batch] + rest
-            return []
-        except InputError as error:
-            self._batches.remove(batch)
-            if len(batch.rows) == 1:
-                return [*batch.rows[0].ended("failed", error=str(error))]
-            self._batches += [self._batch([row]) for row in batch.rows]
             return []
 
     def _while_wanted(
@@ -394,7 +448,7 @@ class BatchLane:
             if len(batch.rows) < len(rows) or any(map(self._late(), rows)):
                 raise Interrupted
 
-        return self._interruptible(check)
+        return interruptible(self._buffers.next_token.model, check)
 
     def _with_scores(self, event: Event) -> Event:
         """An event; the first of its request has the scores of the prompt."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, SampleConfig
-from addnorm.generate.next_token import floats, ints
+from addnorm.generate.next_token import NOT_A_NUMBER, floats, ints
 from addnorm.generate.rules import (
     NO_RULES,
     NO_TOKEN_ALLOWED,
@@ -31,8 +31,6 @@ Logits = Float[Tensor, "rows vocab"]
 
 NEAR = 1e-4
 """Two logits nearer than this may change places with the other rows of a batch."""
-
-NOT_A_NUMBER = "the model's logits hold NaN: its weights are damaged or its training diverged"
 
 
 def decoding_of(run: TrainedModel, options: Options) -> DecodingConfig:

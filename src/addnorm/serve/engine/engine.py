@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from math import inf
 from sys import maxsize
 from time import monotonic
@@ -23,12 +22,13 @@ from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
 from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
 from addnorm.serve.engine.exact import Tiles
-from addnorm.serve.engine.interruption import interruptible
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why_not_paged
 from addnorm.serve.engine.pages import PagePool
+from addnorm.serve.engine.rows import why_alone
 from addnorm.serve.engine.schedule import Limits
 from addnorm.serve.engine.sequence import Request
+from addnorm.serve.engine.slots import RowBuffers
 from addnorm.serve.engine.speculation import Drafter, Speculation
 from addnorm.tasks.of_model import wrong_task
 
@@ -46,11 +46,11 @@ class Engine:
     at once. Deadlines are in seconds of the `clock`.
 
     Keys and values are in pages where they depend on earlier tokens alone, and `kernels` says how a
-    step uses them (see `PagedDecoder`); other models, and beam search, are advanced in batches of
-    requests that arrive together. With `exact`, tokens and log-probabilities have the same bits
-    whatever else is asked: see `exact`; batches are of one answer then. Raises `InputError` for a
-    model that reads or writes no text, for a memory without a page, and for a model that does not
-    compile where that is asked for.
+    step uses them (see `PagedDecoder`); other models, and beam search, are advanced in batches,
+    which requests join and leave at any step too. With `exact`, tokens and log-probabilities have
+    the same bits whatever else is asked: see `exact`; batches are of one answer then. Raises
+    `InputError` for a model that reads or writes no text, for a memory without a page, and for a
+    model that does not compile where that is asked for.
     """
 
     def __init__(
@@ -81,20 +81,20 @@ class Engine:
             self._tiles = decoder.tiles
             self._paged = PagedLane(decoder, reach, clock)
             memory //= FOR_BEAMS
+        self._why_alone = why_alone(self._model)
+        self._next_token = _next_token(run, self._model)
         self._batches = BatchLane(
-            partial(interruptible, self._model),
-            self._next_token,
+            RowBuffers(
+                self._next_token,
+                memory // _bytes_in_batch(self._model, run.recipe.model.d_model),
+                in_place=kernels != "gathered",
+            ),
             self._prompt_scores,
             limits,
             clock,
-            most_tokens=memory // _bytes_in_batch(self._model, run.recipe.model.d_model),
             most_scores=most_scores,
+            joins=self._why_alone is None and not exact,
         )
-
-    def _next_token(self) -> Continuation | Translation:
-        if isinstance(self._model, DecoderModel):
-            return Continuation(self._model)
-        return Translation(self._model, self.run.tokenizers.target.bos_id)
 
     @property
     def _vocab(self) -> int:
@@ -127,7 +127,7 @@ class Engine:
         if any(request.name in lane for lane in self._lanes):
             raise InputError(f"a request named {request.name} is open already")
         options = Options() if request.options is None else request.options
-        next_token = self._next_token()
+        next_token = self._next_token
         room = next_token.remaining_length(1, request.prompt)
         request = replace(request, limit=min(request.limit, room))
         before = request.prompt
@@ -237,12 +237,13 @@ class Engine:
         )
 
     def _lines(self, length: int) -> tuple[str, ...]:
-        most = self._batches.most_tokens
-        together = "one answer" if self._exact else "requests that arrive together"
-        in_batches = f"{together}, of up to {most:,} tokens"
+        together = "one answer at a time" if self._exact else "together"
+        most = f"up to {self._batches.most_tokens:,} tokens {together}"
         if self._paged is None:
+            alone = () if self._why_alone is None else (f"each request alone: {self._why_alone}",)
             return (
-                f"in batches of {in_batches}: {self._why_batches}",
+                f"without pages, {most}: {self._why_batches}",
+                *alone,
                 "beginnings of prompts are not shared",
             )
         pool = self._paged.schedule.pool
@@ -252,9 +253,15 @@ class Engine:
         return (
             f"{tokens:,} tokens in {pool.n_pages:,} pages: "
             f"{n:,} request{'s' if n > 1 else ''} of {length}",
-            f"beam search: in batches of {in_batches}",
+            f"beam search: {most}",
             *([] if self._tiles is None else [str(self._tiles)]),
         )
+
+
+def _next_token(run: TrainedModel, model: Writer) -> Continuation | Translation:
+    if isinstance(model, DecoderModel):
+        return Continuation(model)
+    return Translation(model, run.tokenizers.target.bos_id)
 
 
 def _writer(run: TrainedModel) -> Writer:

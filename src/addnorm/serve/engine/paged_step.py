@@ -11,10 +11,11 @@ from addnorm.compiler import has_compiler, load_operators
 from addnorm.generate.compiled import dynamic_axes, prepare
 from addnorm.generate.graphs import Graph, compiled
 from addnorm.generate.next_token import device_of, evaluating
-from addnorm.models import DecoderModel
+from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.step import LAST, DecoderState, decoder_step, pairs
 from addnorm.nn.attention import SelfAttention
 from addnorm.nn.attention.paged_attention import DTYPES, SOURCE, paged_score
+from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.cache import KVCache, SelfCache
 from addnorm.nn.paged_cache import PagedCache, TextSlots
 
@@ -32,15 +33,7 @@ class PagedStep(nn.Module):
     def __init__(self, model: DecoderModel, buffers: Buffers, *, in_place: bool) -> None:
         super().__init__()
         self.model = model
-        on_cpu = device_of(model).type == "cpu" and has_compiler()
-        self.scores = [
-            paged_score(mixer, keys.shape[2])
-            if in_place and on_cpu and keys.dtype in DTYPES and isinstance(mixer, SelfAttention)
-            else None
-            for mixer, keys in zip(model.stack.mixers, buffers[::2], strict=True)
-        ]
-        if any(self.scores):
-            load_operators(SOURCE)
+        self.scores = kernel_scores(model, buffers[::2], in_place=in_place)
 
     def forward(
         self,
@@ -57,6 +50,27 @@ class PagedStep(nn.Module):
         cache = KVCache(layers, length=slots.shape[1] - tokens.shape[1])
         state = DecoderState(cache=cache, valid=valid)
         return decoder_step(self.model, tokens, state, positions)[0].flatten(0, 1)
+
+
+def kernel_scores(
+    model: DecoderModel | EncoderDecoderModel, keys: Sequence[Tensor | None], *, in_place: bool
+) -> list[DotProduct | None]:
+    """The score of each layer that the kernel computes; None where keys are gathered.
+
+    `keys` are the buffers of the layers, None of those that keep no keys.
+    """
+    on_cpu = device_of(model).type == "cpu" and has_compiler()
+    stack = model.stack if isinstance(model, DecoderModel) else model.decoder
+    scores = [
+        paged_score(mixer, buffer.shape[2])
+        if isinstance(mixer, SelfAttention) and buffer is not None and buffer.dtype in DTYPES
+        else None
+        for mixer, buffer in zip(stack.mixers, keys, strict=True)
+    ]
+    if not (in_place and on_cpu and any(scores)):
+        return [None] * len(scores)
+    load_operators(SOURCE)
+    return scores
 
 
 def new_buffers(model: DecoderModel, n_slots: int) -> list[Tensor]:
