@@ -115,6 +115,10 @@ EXAMPLES = {
     "time_column": "date",
     "tokens": "words",
     "until": "2018-02-21",
+    "weights": [3.0, 1.0],
+    "ShardsConfig.train": ["shards/web", "shards/books"],
+    "ShardsConfig.valid": "shards/web/valid",
+    "ShardsConfig.test": "shards/test",
     "top_k": 40,
     "transform": {"activation": "tanh"},
     "validate_every": 500,
@@ -295,12 +299,13 @@ def example(config: type, of: "Field[Any]") -> Any:
     """A value that is not the default; None where the default shows how it is written."""
     annotation = hints_of(config)[of.name]
     missing = of.default in (None, MISSING, ())
-    if missing and of.name in ("train", "valid", "test"):
+    known = EXAMPLES.get(f"{config.__name__}.{of.name}")
+    if known is None and missing and of.name in ("train", "valid", "test"):
         checked = get_origin(annotation) is Annotated
         plain = get_args(annotation)[0] if checked else annotation
         form = next(form for given, form in SPLITS.items() if given in (plain, *get_args(plain)))
         return json.loads(json.dumps(form).replace("{}", of.name))
-    known = EXAMPLES.get(f"{config.__name__}.{of.name}", EXAMPLES.get(of.name))
+    known = EXAMPLES.get(of.name) if known is None else known
     if missing and known is not None:
         return known
     if chooses(annotation):

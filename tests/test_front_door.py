@@ -128,6 +128,8 @@ NAMES = [
     "SeriesBatchesConfig",
     "SeriesConfig",
     "SeriesEmbeddingConfig",
+    "ShardOptions",
+    "ShardsConfig",
     "SimilarityHeadConfig",
     "SinusoidalConfig",
     "SpanCorruptionConfig",
@@ -161,6 +163,7 @@ NAMES = [
     "table",
     "tagged",
     "text",
+    "tokenize_to_shards",
     "train",
 ]
 """Every public name. A change here is a change of what users may rely on: CHANGELOG has it too."""

@@ -53,6 +53,11 @@ FILES = {
     + "".join(
         f"{datetime(2023, 1, 1) + timedelta(hours=i)},{i % 24},{(7 * i) % 24}\n" for i in range(720)
     ),
+    "texts/a.jsonl": "".join(
+        f'{{"text": "{"" if n == 7 else f"{n % 40} red cats and a dog sat down, " * 5}"}}\n'
+        for n in range(50)
+    ),
+    "texts/b.txt": "To be, or not to be, that is the question.\n" * 20,
     "gait.csv": "id,speed,turn,gait\n"
     + "".join(
         f"r{n},{n % 2 + i % 3 / 4},{i % 2},{'run' if n % 2 else 'walk'}\n"
@@ -155,6 +160,7 @@ def test_the_commands_of_a_page_print_what_it_says(
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(console, "_width", 200)  # it may be older than the variable
     for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text, encoding="utf-8")
     if page.stem == "fine_tune":
         write_gpt2(tmp_path / "gpt2")

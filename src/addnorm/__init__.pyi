@@ -37,6 +37,8 @@ from addnorm.data.readers.labelled_series import LabelledSeriesConfig as Labelle
 from addnorm.data.readers.records import RecordsConfig as RecordsConfig
 from addnorm.data.readers.series import SeriesConfig as SeriesConfig
 from addnorm.data.readers.strings import StringsConfig as StringsConfig
+from addnorm.data.shards.options import ShardOptions as ShardOptions
+from addnorm.data.shards.source import ShardsConfig as ShardsConfig
 from addnorm.data.tokenizing.tokenizers import BPEConfig as BPEConfig
 from addnorm.data.tokenizing.tokenizers import CharConfig as CharConfig
 from addnorm.data.tokenizing.tokenizers import Tokenizer as Tokenizer
@@ -118,6 +120,7 @@ from addnorm.nn.similarity import SimilarityHeadConfig as SimilarityHeadConfig
 from addnorm.runs.recipes.recipe import Recipe as Recipe
 from addnorm.runs.run import Run as Run
 from addnorm.runs.run import load as load
+from addnorm.runs.sharding import tokenize_to_shards as tokenize_to_shards
 from addnorm.runs.train.train_function import train as train
 from addnorm.tasks.eval_config import EvalConfig as EvalConfig
 from addnorm.training.constraint import MaxNormConfig as MaxNormConfig

@@ -58,12 +58,12 @@ def atomic_file(file: Path, *, concurrent: bool = False) -> Generator[Path]:
         with TemporaryDirectory(dir=file.parent) as folder:
             partial = Path(folder) / file.name
             yield partial
-            _replace(partial, file)
+            publish(partial, file)
         return
     partial = _partial(file)
     try:
         yield partial
-        _replace(partial, file)
+        publish(partial, file)
     except OSError as error:
         _name(error, partial, file)
         raise
@@ -164,7 +164,8 @@ def _rename_folder(partial: Path, folder: Path) -> None:
         raise
 
 
-def _replace(partial: Path, file: Path) -> None:
+def publish(partial: Path, file: Path) -> None:
+    """Move a complete file to its place, on the disk as well."""
     _sync(partial)
     partial.replace(file)
     _sync(file.parent)

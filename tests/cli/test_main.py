@@ -18,6 +18,10 @@ Command = Callable[..., tuple[int, str, str]]
 
 SURFACE = {
     "demo": {"--to", "--out"},
+    "tokenize": {
+        *("--out", "--tokenizer", "--workers", "--vocab-size", "--field", "--unit", "--dedup"),
+        *("--valid-fraction", "--shard-tokens"),
+    },
     "train": {"--recipe", "--out", "--resume", "--dry-run", "--import", "--processes"},
     "evaluate": {
         "--run", "--split", "--predictions", "--confusion", "--weights", "--exit", "--device",

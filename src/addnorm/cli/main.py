@@ -91,6 +91,7 @@ app = App(
 )
 COMMANDS = (
     "demo",
+    "tokenize",
     "train",
     "evaluate",
     "generate",

@@ -39,6 +39,7 @@ from addnorm.data.readers.plain_text import TextConfig as TextConfig
 from addnorm.data.readers.records import RecordsConfig as RecordsConfig
 from addnorm.data.readers.series import SeriesConfig as SeriesConfig
 from addnorm.data.readers.tables import TableConfig as TableConfig
+from addnorm.data.shards.source import ShardsConfig as ShardsConfig
 from addnorm.data.source import DataConfig as DataConfig
 from addnorm.data.source import DataPart as DataPart
 from addnorm.data.source import lowercases as lowercases

@@ -82,8 +82,10 @@ def check_text(text: str, where: str) -> None:
     """Raise `InputError` for characters that no text has: a NUL, half a surrogate pair."""
     if "\0" in text:
         raise InputError(f"{where}: a NUL is not text")
-    if any("\ud800" <= char <= "\udfff" for char in text):
-        raise InputError(f"{where}: half a surrogate pair is not text")
+    try:
+        text.encode()  # fails for these alone
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: half a surrogate pair is not text") from error
 
 
 def conversation(

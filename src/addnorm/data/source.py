@@ -15,6 +15,7 @@ from addnorm.data.readers.records import RecordsConfig
 from addnorm.data.readers.series import SeriesConfig
 from addnorm.data.readers.tables import TableConfig
 from addnorm.data.readers.text_files import Files
+from addnorm.data.shards.source import ShardsConfig
 from addnorm.parts import Family, members
 
 
@@ -42,6 +43,7 @@ DataConfig = Annotated[
     | ChatConfig
     | SeriesConfig
     | LabelledSeriesConfig
+    | ShardsConfig
     | DataPart,
     Family("data", DataPart, method="load"),
 ]

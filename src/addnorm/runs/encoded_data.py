@@ -14,6 +14,7 @@ from addnorm.data.ids.cache import Show, TextFiles, TextStore, can_keep
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.readers.rows import complete
 from addnorm.data.scaling import Scaling
+from addnorm.data.shards.source import ShardsConfig
 from addnorm.data.tokenizing.lowered_examples import lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers, with_special_tokens
 from addnorm.errors import InputError
@@ -62,6 +63,8 @@ def read_data(
     task = task_of(recipe)
     check_batching(task, recipe.train.batching)
     tokenizers = _known(recipe, saved)
+    if corpus is None and isinstance(recipe.data, ShardsConfig):
+        return _read_shards(recipe, recipe.data, task, tokenizers)
     more = special_tokens_of(recipe.train.batching)
     if more and tokenizers is not None and tokenizers.source is not tokenizers.target:
         raise InputError("denoising needs one tokenizer for source and target, not two")
@@ -85,16 +88,30 @@ def read_data(
     tokenizers, corpus = _read_alike(recipe, tokenizers, corpus)
     labels = saved.labels if saved else corpus.labels
     task.check_data(recipe.model, corpus, labels)
-    if isinstance(first := corpus.train[0], Series):
-        assert isinstance(task, Forecasting)
-        scaling = scaling or first.scaling
-        task = replace(task, scaling=scaling)
+    task, scaling = _scaled(task, corpus, scaling)
     encoded = encode(corpus, tokenizers, labels, task=task)
     if isinstance(recipe.model, EncoderConfig):
         encoded = encoded.for_input(recipe.model.input.n_positions)
     encoded = encoded.with_targets()
     counted = bool(encoded.characters)  # of texts for a language model that is all one needs
     return EncodedData(task, None if counted else corpus, encoded, tokenizers, labels, scaling)
+
+
+def _scaled(task: Task, corpus: Corpus, scaling: Scaling | None) -> tuple[Task, Scaling | None]:
+    """The task with the scaling of a series, and that scaling; by default that of the data."""
+    if not isinstance(first := corpus.train[0], Series):
+        return task, scaling
+    assert isinstance(task, Forecasting)
+    scaling = scaling or first.scaling
+    return replace(task, scaling=scaling), scaling
+
+
+def _read_shards(
+    recipe: Recipe, data: ShardsConfig, task: Task, tokenizers: Tokenizers | None
+) -> EncodedData:
+    """Open the shards of a language model, which have ids already."""
+    tokenizers = as_trained(recipe, tokenizers or data.tokenizers())
+    return EncodedData(task, None, data.encoded(tokenizers), tokenizers, ())
 
 
 def _read_alike(

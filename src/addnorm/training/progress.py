@@ -76,6 +76,8 @@ class ProgressBar:
 def text_progress(console: Console, what: str, characters: int) -> Generator[Callable[[int], None]]:
     """Show the progress of processing a text; yields a function that advances it.
 
+    `characters` is the length of the text, 0 if it is unknown.
+
     Without a terminal, prints a line for a long text, and one every minute.
     """
     lines, done = _Lines(), 0
@@ -96,9 +98,11 @@ def text_progress(console: Console, what: str, characters: int) -> Generator[Cal
     def advance(more: int) -> None:
         nonlocal done
         done += more
-        bar.update(task, completed=done, total=characters)
+        share = f"{done / characters:.0%}" if characters else f"{done:,} characters"
+        about = what if characters else f"{what}: {share}"
+        bar.update(task, completed=done, total=characters or None, description=about)
         if not console.is_terminal and lines.due(0):
-            console.out(f"{what}: {done / max(characters, 1):.0%}", highlight=False)
+            console.out(f"{what}: {share}", highlight=False)
 
     with bar:
         yield advance

@@ -19,11 +19,13 @@ from addnorm.data.batches.frames import Frames, FramesConfig
 from addnorm.data.batches.images import ExamplesConfig, Images
 from addnorm.data.batches.masked import Masked, MaskedConfig
 from addnorm.data.batches.series_batches import SeriesBatchesConfig
+from addnorm.data.batches.sharded import sharded_loaders
 from addnorm.data.batches.windows import Packed, PackedConfig, Windows, WindowsConfig
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import EncodedCorpus, Longer
 from addnorm.data.ids.layout import Padding
 from addnorm.data.media import PROPERTIES, Medium
+from addnorm.data.shards.source import ShardedTexts
 from addnorm.errors import InputError
 from addnorm.nn.built import built
 from addnorm.parts import Family, kind_of, members
@@ -174,7 +176,12 @@ BatchingConfig = Annotated[
 
 
 def build_loaders(batching: BatchingConfig, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-    """The loaders of a corpus. Raises `InputError` if a custom part builds none."""
+    """The loaders of a corpus.
+
+    Raises `InputError` if a custom part builds none, and for shards in other batches than rows.
+    """
+    if isinstance(corpus.train, ShardedTexts):
+        return sharded_loaders(batching, corpus, seed)
     made = batching.build(corpus, seed)
     return built(
         batching, made, Loaders, "batching must give Loaders of addnorm.data.batches.buckets"

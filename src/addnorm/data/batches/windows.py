@@ -68,12 +68,8 @@ class Windows(Loader[range]):
     def build(self, items: Sequence[range]) -> Batch:
         """Return the windows as rows; a shorter one is padded."""
         rows = [self.tokens(window) for window in items]
-        width = max(map(len, items))
-        return Batch.of(
-            with_valid("tokens", "valid", [row[:-1] for row in rows], self.pad_id, width),
-            padded([self.targets(row) for row in rows], IGNORE, width),
-            [window.start for window in items],
-        )
+        starts = [window.start for window in items]
+        return next_token_batch(rows, self.bos_id, self.pad_id, starts)
 
     def tokens(self, window: range) -> Int[Tensor, " _"]:
         """Return the tokens of a window and the one after it; the ring continues at its start."""
@@ -81,12 +77,23 @@ class Windows(Loader[range]):
         beyond = window.stop + 1 - len(self.stream)
         return tokens if beyond <= 0 else torch.cat([tokens, self.stream[:beyond].long()])
 
-    def targets(self, tokens: Int[Tensor, " _"]) -> Int[Tensor, " _"]:
-        """Return the target at each token but the last."""
-        if self.bos_id is None:
-            return tokens[1:]
-        # The start of a new document is not predicted.
-        return tokens[1:].where(tokens[1:] != self.bos_id, IGNORE)
+
+def next_token_batch(
+    rows: Sequence[Int[Tensor, " _"]], bos_id: int | None, pad_id: int, indices: list[int]
+) -> Batch:
+    """Return the batch of rows, each with the token after it; all are as wide as the longest.
+
+    The start of a new document, where it has a token of its own `bos_id`, is not predicted.
+    """
+    width = max(map(len, rows)) - 1
+    targets = [row[1:] for row in rows]
+    if bos_id is not None:
+        targets = [row.where(row != bos_id, IGNORE) for row in targets]
+    return Batch.of(
+        with_valid("tokens", "valid", [row[:-1] for row in rows], pad_id, width),
+        padded(targets, IGNORE, width),
+        indices,
+    )
 
 
 class Cuts(Sequence[Sequence[range]]):

@@ -81,27 +81,35 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
 
     Raises `InputError` for an empty file, a NUL, and bytes that are invalid in the encoding.
     """
-    data = read_bytes(path)
+    text = decoded(read_bytes(path), str(path), encoding).removeprefix("\ufeff")
+    if not text:
+        raise InputError(f"{path} is empty")
+    return text
+
+
+def decoded(data: bytes, name: str, encoding: str = "utf-8", first_line: int = 1) -> str:
+    r"""Return the text of the bytes of a file from a line on, with "\r\n" as "\n".
+
+    Raises `InputError`, with the line, for a NUL, and for bytes that are invalid in the encoding.
+    """
     try:
-        text = data.decode(encoding).removeprefix("\ufeff").replace("\r\n", "\n")
+        text = data.decode(encoding).replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
+        line = data.count(b"\n", 0, error.start) + first_line
         other = "utf-16" if data[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "latin-1"
         raise InputError(
-            f"{path}:{line}: byte 0x{data[error.start]:02x} is not {encoding}. "
+            f"{name}:{line}: byte 0x{data[error.start]:02x} is not {encoding}. "
             f'If the file is in another encoding, name it, e.g. encoding = "{other}"'
         ) from error
     except (LookupError, UnicodeError) as error:
         raise InputError(
-            f"{path}: encoding {encoding!r} is unknown.{nearest_encoding(encoding)} Valid: utf-8, "
+            f"{name}: encoding {encoding!r} is unknown.{nearest_encoding(encoding)} Valid: utf-8, "
             "latin-1, and Python's other encodings"
         ) from error
-    if not text:
-        raise InputError(f"{path} is empty")
     if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
+        line = text.count("\n", 0, text.index("\0")) + first_line
         raise InputError(
-            f"{path}:{line}: a NUL: the file is not text, or its encoding is not {encoding}"
+            f"{name}:{line}: a NUL: the file is not text, or its encoding is not {encoding}"
         )
     return text
 

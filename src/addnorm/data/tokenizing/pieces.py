@@ -1,7 +1,6 @@
 """Tokenizing long texts in pieces: the ids of the whole text, in bounded memory."""
 
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,21 +32,25 @@ def ids_of(
     can cross. A character model is a table to look up; others work on all cores. Raises
     `InputError` for text that is not Unicode.
     """
-    assert tokenizer.vocab_size <= np.iinfo(dtype).max + 1, "ids would overflow"
-    table, cuts = _table(tokenizer), tokenizer.codec.division
-    texts = map(tokenizer.prepared, texts)
-    if table is not None:
-        for n, text in enumerate(texts):
-            for piece in pieces_of(text, cuts):
-                points = np.minimum(_code_points(piece), len(table) - 1)
-                yield n, table[points].astype(dtype)
-                advance(len(piece))
-        return
-    for batch in _batches(texts, cuts):
-        encoded = tokenizer.encode_batch([piece for _, piece in batch])
-        for (n, piece), ids in zip(batch, encoded, strict=True):
-            yield n, np.array(ids, dtype)
+    encode = encoder_of(tokenizer, dtype)
+    for batch in piece_batches(map(tokenizer.prepared, texts), tokenizer):
+        rows = encode([piece for _, piece in batch])
+        for (n, piece), ids in zip(batch, rows, strict=True):
+            yield n, ids
             advance(len(piece))
+
+
+def encoder_of(
+    tokenizer: Tokenizer, dtype: "np.dtype[Any]"
+) -> Callable[[Sequence[str]], Sequence[Ids]]:
+    """Return a function that encodes the pieces of prepared texts."""
+    assert tokenizer.vocab_size <= np.iinfo(dtype).max + 1, "ids would overflow"
+    table = _table(tokenizer)
+    if table is None:
+        return lambda pieces: [np.array(ids, dtype) for ids in tokenizer.encode_batch(pieces)]
+    last = len(table) - 1
+    narrow = table.astype(dtype)
+    return lambda pieces: [narrow[np.minimum(_code_points(piece), last)] for piece in pieces]
 
 
 def _table(tokenizer: Tokenizer) -> Ids | None:
@@ -77,12 +80,12 @@ def _code_points(text: str) -> Ids:
         raise InputError(NO_CHARACTER) from error
 
 
-def _batches(texts: Iterable[str], cuts: re.Pattern[str] | None) -> Iterator[list[tuple[int, str]]]:
+def piece_batches(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[tuple[int, str]]]:
     """Yield batches of pieces with the numbers of their texts, each a little over `BATCH` long."""
     batch: list[tuple[int, str]] = []
     size = 0
     for n, text in enumerate(texts):
-        for piece in pieces_of(text, cuts):
+        for piece in pieces_of(text, tokenizer.codec.division):
             batch.append((n, piece))
             size += len(piece) + 1
             if size >= BATCH:

@@ -23,6 +23,7 @@ from addnorm.atomic import atomic_write
 from addnorm.data.ids.compact import Compact, Encoded, Rows
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.ids.forecast_windows import ForecastWindows
+from addnorm.data.shards.source import ShardedTexts
 from addnorm.errors import InputError
 from addnorm.files import read_json
 from addnorm.runs.files.folder import OPENED
@@ -172,7 +173,9 @@ def _change(before: Splits, now: Splits, split: str) -> str:
 
 def _digest(examples: Sequence[Encoded]) -> str:
     state = xxhash.xxh3_128()
-    if isinstance(examples, Compact):
+    if isinstance(examples, ShardedTexts):
+        state.update(examples.digest.encode())
+    elif isinstance(examples, Compact):
         _add_rows(state, examples.tokens)
         if examples.targets.ids is not examples.tokens.ids:
             _add_rows(state, examples.targets)
@@ -185,13 +188,17 @@ def _digest(examples: Sequence[Encoded]) -> str:
         state.update(examples.values.numpy().tobytes())
     else:
         for example in examples:
-            tokens, targets = example.tokens, example.targets
-            state.update(np.array([len(tokens), *tokens, *targets], np.int64).tobytes())
-            for tensor in (example.signal, example.values):
-                if tensor is not None:
-                    state.update(np.array(tensor.shape, np.int64).tobytes())
-                    state.update(tensor.contiguous().numpy().tobytes())
+            _add_example(state, example)
     return state.hexdigest()
+
+
+def _add_example(state: "xxhash.xxh3_128", example: Encoded) -> None:
+    tokens, targets = example.tokens, example.targets
+    state.update(np.array([len(tokens), *tokens, *targets], np.int64).tobytes())
+    for tensor in (example.signal, example.values):
+        if tensor is not None:
+            state.update(np.array(tensor.shape, np.int64).tobytes())
+            state.update(tensor.contiguous().numpy().tobytes())
 
 
 def _add_rows(state: "xxhash.xxh3_128", rows: Rows) -> None:

@@ -7,9 +7,11 @@ from addnorm.data import (
     ChatConfig,
     DataConfig,
     ImageFilesConfig,
+    ShardsConfig,
     medium_of,
 )
 from addnorm.data.batches.buckets import TokensConfig, medium_of_batches
+from addnorm.data.batches.sharded import check_rows
 from addnorm.data.media import PROPERTIES, Medium, has_signals
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
@@ -36,6 +38,19 @@ def check_input(
     place: Location,
 ) -> None:
     """Raise `InputError` if data, tokenizer, model and batching are inconsistent."""
+    if isinstance(data, ShardsConfig):
+        _check_shards(tokenizer, model, train, place)
+    else:
+        _check_examples(data, tokenizer, model, train, place)
+
+
+def _check_examples(
+    data: DataConfig,
+    tokenizer: TokenizerConfig | None,
+    model: ModelConfig,
+    train: TrainConfig,
+    place: Location,
+) -> None:
     batching = train.batching
     reads = "tokens" if isinstance(model, DecoderConfig) else model.input.kind
     # Custom data are assumed to fit the model's input; `encode` checks the examples.
@@ -104,6 +119,25 @@ def check_input(
                 f"{place(['data', 'n_mels'])}: data.n_mels = {heard}, and the model reads "
                 f"{read} mel features: give model.input the same n_mels"
             )
+
+
+def _check_shards(
+    tokenizer: TokenizerConfig | None, model: ModelConfig, train: TrainConfig, place: Location
+) -> None:
+    """Raise `InputError` if a recipe of shards is not that of a language model in rows."""
+    if tokenizer is not None:
+        raise InputError(
+            f"{place(['tokenizer'])}: the tokenizer is that of the shards: leave [tokenizer] out"
+        )
+    if not isinstance(model, DecoderConfig):
+        raise InputError(
+            f"{place(['model', 'kind'])}: data.kind = 'shards' is for language models: it needs "
+            "model.kind = 'decoder'"
+        )
+    try:
+        check_rows(train.batching)
+    except InputError as error:
+        raise InputError(f"{place(['train', 'batching'])}: {error}") from error
 
 
 def check_targets(train: TrainConfig, task: Task, place: Location) -> None:

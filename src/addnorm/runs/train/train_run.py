@@ -15,6 +15,7 @@ from addnorm.data.batches.buckets import Buckets, Loaders, build_loaders
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.media import has_signals
+from addnorm.data.shards.source import ShardedTexts
 from addnorm.errors import InputError
 from addnorm.models import Model
 from addnorm.runs.encoded_data import read_data
@@ -262,6 +263,8 @@ class TrainingSetup:
 
 def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "tokens") -> int:
     """The number of tokens of one side of examples."""
+    if isinstance(used, ShardedTexts):
+        return used.n_tokens
     if isinstance(used, Compact):
         return int(getattr(used, side).lengths.sum())
     return sum(len(getattr(example, side)) for example in used)

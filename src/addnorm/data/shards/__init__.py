@@ -1,0 +1,1 @@
+"""Shards: texts in ids on disk, for training data that are larger than memory."""

@@ -1,0 +1,44 @@
+"""The account of the documents that were read for shards, and the report of what was written."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Outcome = Literal["kept", "empty", "duplicate"]
+"""What became of a document."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """An account of documents: `read == kept + empty + duplicate`."""
+
+    read: int = 0
+    kept: int = 0
+    empty: int = 0
+    duplicate: int = 0
+
+    def with_one(self, outcome: Outcome) -> "Account":
+        """Return the account with another document."""
+        return replace(self, read=self.read + 1, **{outcome: getattr(self, outcome) + 1})
+
+    def __add__(self, other: "Account") -> "Account":
+        return Account(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
+
+    def __str__(self) -> str:
+        reasons = {"empty": self.empty, "duplicate": self.duplicate}
+        parts = [f"{self.read:,} read", f"{self.kept:,} kept"]
+        return ", ".join(parts + [f"{n:,} left out: {name}" for name, n in reasons.items() if n])
+
+
+def _values(account: Account) -> tuple[int, ...]:
+    return (account.read, account.kept, account.empty, account.duplicate)
+
+
+@dataclass(frozen=True)
+class ShardReport:
+    """The result of writing shards: the account of documents, and what was written."""
+
+    documents: Account
+    tokens: int
+    characters: int
+    shards: int
+    valid_documents: int = 0

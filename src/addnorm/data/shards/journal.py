@@ -1,0 +1,101 @@
+"""The journal of shards that are being written: a line for each one that is finished."""
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from addnorm.data.shards.account import Account
+from addnorm.data.shards.index import ShardFacts
+from addnorm.data.shards.split_writer import SplitWriter
+from addnorm.errors import InputError
+
+JOURNAL, DIGESTS = "progress.jsonl", "digests.bin"
+"""The files of an unfinished folder: its journal, and the digests of the documents so far."""
+DIGEST_BYTES = 16
+
+
+class Journal:
+    """The journal of an unfinished folder, and the digests of the documents in its shards."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.file, self.digests = folder / JOURNAL, folder / DIGESTS
+        self.settings = settings
+
+    def begin(self, splits: dict[str, SplitWriter], seen: set[bytes]) -> None:
+        """Begin a journal, or put the splits and digests into the state that it records.
+
+        Raises `InputError` if it was begun with other inputs or options.
+        """
+        lines = self._lines()
+        if len(lines) < 2:  # no shard is finished
+            self.remove()
+            self._append({"settings": self.settings})
+            return
+        check_same(self.file, lines[0]["settings"], self.settings)
+        n_bytes = 0
+        for line in lines[1:]:
+            split = splits[line["split"]]
+            split.shards.append(ShardFacts(**line["shard"]))
+            split.position = (line["position"][0], line["position"][1])
+            split.account = Account(**line["account"])
+            n_bytes = line["digests"]
+        with self.digests.open("rb+") as stream:
+            stream.truncate(n_bytes)
+            content = stream.read()
+        seen.update(content[i : i + DIGEST_BYTES] for i in range(0, n_bytes, DIGEST_BYTES))
+
+    def finished(self, name: str, split: SplitWriter, digests: Sequence[bytes]) -> None:
+        """Record a finished shard, and the digests of its documents."""
+        with self.digests.open("ab") as stream:
+            stream.write(b"".join(digests))
+            _sync(stream)
+            n_bytes = stream.tell()
+        self._append(
+            {
+                "split": name,
+                "shard": asdict(split.shards[-1]),
+                "position": split.position,
+                "account": asdict(split.account),
+                "digests": n_bytes,
+            }
+        )
+
+    def remove(self) -> None:
+        """Remove the journal of a folder that is finished."""
+        self.digests.unlink(missing_ok=True)
+        self.file.unlink(missing_ok=True)
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with self.file.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+            _sync(stream)
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """Return the whole lines; remove the part of a line that a crash left."""
+        with suppress(FileNotFoundError):
+            content = self.file.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            if whole != content:
+                os.truncate(self.file, len(whole))
+            return [json.loads(line) for line in whole.splitlines()]
+        return []
+
+
+def _sync(stream: Any) -> None:
+    stream.flush()
+    os.fsync(stream.fileno())
+
+
+def check_same(file: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
+    """Raise `InputError` for the first setting that differs from those of an unfinished folder."""
+    for name, value in json.loads(json.dumps(now)).items():
+        if before.get(name) != value:
+            shown = "" if len(repr(value)) > 60 else f": {before.get(name)!r}, and now {value!r}"
+            raise InputError(
+                f"{file}: the shards were begun with another {name}{shown}. Give the same again, "
+                "or choose another folder"
+            )

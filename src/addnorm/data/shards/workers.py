@@ -1,0 +1,114 @@
+"""Processes that encode pieces of texts, and give the ids back in order."""
+
+import os
+import signal
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from addnorm.data.tokenizing.pieces import Ids, encoder_of
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.errors import InputError
+
+AHEAD = 4
+"""The most batches that each worker may be ahead of the next one in order."""
+
+
+@runtime_checkable
+class Encoder(Protocol):
+    """Encodes batches of pieces of texts."""
+
+    def encoded(self, batches: Iterator[Sequence[str]]) -> Iterator[Sequence[Ids]]:
+        """Yield the ids of the pieces of each batch, in the order of the batches."""
+        ...
+
+
+class Workers:
+    """Processes that encode batches of pieces, each by one thread, with the same result."""
+
+    def __init__(self, pipes: Sequence[Connection]) -> None:
+        self._pipes = pipes
+
+    def encoded(self, batches: Iterator[Sequence[str]]) -> Iterator[Sequence[Ids]]:
+        """Yield the ids of the pieces of each batch, in the order of the batches.
+
+        Whichever worker is ready takes the next batch. Raises `InputError` if one of them ends.
+        """
+        idle, busy = list(self._pipes), dict[Connection, int]()
+        done = dict[int, list[Ids]]()
+        sent = given = 0
+        batch = next(batches, None)
+        try:
+            while batch is not None or busy:
+                while batch is not None and idle and sent < given + AHEAD * len(self._pipes):
+                    pipe = idle.pop()
+                    pipe.send(batch)
+                    busy[pipe] = sent
+                    sent, batch = sent + 1, next(batches, None)
+                while given in done:
+                    yield done.pop(given)
+                    given += 1
+                for pipe in wait(list(busy)):
+                    assert isinstance(pipe, Connection)
+                    done[busy.pop(pipe)] = split(*pipe.recv())
+                    idle.append(pipe)
+            while given in done:
+                yield done.pop(given)
+                given += 1
+        except (EOFError, ConnectionError) as error:
+            raise InputError(
+                "a process that encodes texts has ended, perhaps for want of memory: the same "
+                "command resumes, and takes less with fewer workers"
+            ) from error
+
+
+def split(ids: Ids, lengths: Ids) -> list[Ids]:
+    """Divide ids into rows of these lengths."""
+    ends = np.cumsum(lengths).tolist()
+    return [ids[start:stop] for start, stop in pairwise([0, *ends])]
+
+
+@contextmanager
+def workers(n: int, tokenizer: Path, dtype: "np.dtype[Any]") -> Generator[Workers]:
+    """Start so many processes that encode by the tokenizer in a file; end them afterwards.
+
+    They also end when this process does, for any reason, since that closes their pipes.
+    """
+    context = get_context("spawn")
+    pipes: list[Connection] = []
+    processes: list[Any] = []
+    try:
+        for _ in range(n):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, tokenizer, dtype), daemon=True)
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        yield Workers(pipes)
+    finally:
+        for pipe in pipes:
+            pipe.close()
+        for process in processes:
+            process.terminate()
+            process.join()
+
+
+def _serve(pipe: Connection, file: Path, dtype: "np.dtype[Any]") -> None:
+    """The main loop of a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread in each process
+    encode = encoder_of(Tokenizer.load(file), dtype)
+    try:
+        while True:
+            rows = encode(pipe.recv())
+            lengths = np.array([len(row) for row in rows], np.int64)
+            pipe.send((np.concatenate(rows), lengths))
+    except (EOFError, ConnectionError):
+        return

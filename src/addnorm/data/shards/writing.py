@@ -1,0 +1,206 @@
+"""Writing shards: documents are read, encoded by several processes, and written in order.
+
+A journal has a line for each finished shard, so that a second call resumes after the last of them.
+The files depend on the inputs and options alone, not on the workers or on interruptions.
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from addnorm.atomic import atomic_write
+from addnorm.data.shards.account import Account, Outcome, ShardReport
+from addnorm.data.shards.documents import documents, files_of
+from addnorm.data.shards.index import INDEX, TOKENIZER, Framing, index_text
+from addnorm.data.shards.journal import JOURNAL, Journal, check_same
+from addnorm.data.shards.options import ShardOptions
+from addnorm.data.shards.split_writer import EncodedDocument, SplitWriter
+from addnorm.data.shards.workers import Encoder, workers
+from addnorm.data.tokenizing.pieces import Advance, piece_batches
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.errors import InputError
+
+VALID = "valid"
+"""The folder, in that of the shards, of the documents that are held out."""
+
+
+def write_shards(
+    inputs: Sequence[str | Path],
+    folder: Path,
+    tokenizer: Tokenizer,
+    options: ShardOptions,
+    *,
+    n_workers: int = 1,
+    advance: Advance = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> ShardReport:
+    """Write the documents of inputs as shards, or resume what an earlier call began.
+
+    `advance` gets the characters that were encoded. Raises `InputError` for inputs that cannot be
+    read, and for a folder of other shards.
+    """
+    files, framing = files_of(inputs), Framing.of(tokenizer)
+    made_from = {
+        "inputs": files,
+        "bytes": [None if "://" in file else Path(file).stat().st_size for file in files],
+        **asdict(options),
+    }
+    if (folder / INDEX).is_file() and not (folder / JOURNAL).is_file():
+        tree = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+        before = tree["made_from"] | {"tokenizer": tree["framing"]["tokenizer"]}
+        check_same(folder / INDEX, before, made_from | {"tokenizer": framing.tokenizer})
+        say(f"{folder}: finished already")
+        return _report_in(folder)
+    splits = {"train": SplitWriter(folder, framing, options)}
+    if options.valid_fraction:
+        splits[VALID] = SplitWriter(folder / VALID, framing, options)
+    for split in splits.values():
+        split.folder.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(split.folder / TOKENIZER)
+    settings = made_from | {
+        "tokenizer": framing.tokenizer,
+        "times": [0 if "://" in file else Path(file).stat().st_mtime_ns for file in files],
+    }
+    writing = _Writing(folder, splits, options, made_from, Journal(folder, settings))
+    return writing.run(tokenizer, n_workers, advance)
+
+
+def _report_in(folder: Path) -> ShardReport:
+    tree = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    held_out = folder / VALID / INDEX
+    valid = json.loads(held_out.read_text("utf-8")) if held_out.is_file() else None
+    return ShardReport(
+        Account(**tree["report"]),
+        tree["tokens"],
+        tree["characters"],
+        len(tree["shards"]),
+        0 if valid is None else valid["documents"],
+    )
+
+
+class _Writing:
+    """One call that writes shards: from documents, by workers, to splits."""
+
+    def __init__(
+        self,
+        folder: Path,
+        splits: dict[str, SplitWriter],
+        options: ShardOptions,
+        made_from: dict[str, Any],
+        journal: Journal,
+    ) -> None:
+        self.folder, self.splits, self.options = folder, splits, options
+        self.made_from, self.journal = made_from, journal
+        self.accounts = dict[str, Account]()
+        self.seen = set[bytes]()
+        self.waiting = deque[EncodedDocument]()
+        """The documents whose ids are not complete, in order."""
+
+    def run(self, tokenizer: Tokenizer, n_workers: int, advance: Advance) -> ShardReport:
+        """Write all shards and their index."""
+        self.journal.begin(self.splits, self.seen)
+        self.accounts = {name: split.account for name, split in self.splits.items()}
+        framing = next(iter(self.splits.values())).framing
+        try:
+            with workers(n_workers, self.folder / TOKENIZER, framing.ids) as pool:
+                self._encode(tokenizer, pool, advance)
+            for name, split in self.splits.items():
+                if split.is_open:
+                    self._finish(name, split)
+        finally:
+            for split in self.splits.values():
+                split.close()
+        return self._complete(framing)
+
+    def _encode(self, tokenizer: Tokenizer, pool: Encoder, advance: Advance) -> None:
+        """Encode the documents, of which long ones are in several pieces, and write them."""
+        sent = deque[list[tuple[int, str]]]()
+
+        def batches() -> Iterator[list[str]]:
+            for batch in piece_batches(map(tokenizer.prepared, self._texts()), tokenizer):
+                sent.append(batch)
+                yield [piece for _, piece in batch]
+
+        latest = 0
+        for rows in pool.encoded(batches()):
+            for (n, piece), ids in zip(sent.popleft(), rows, strict=True):
+                for _ in range(n - latest):  # the documents before this one are complete
+                    self._write(self.waiting.popleft())
+                latest = n
+                self.waiting[0].ids.append(ids)
+                advance(len(piece))
+        for document in self.waiting:
+            self._write(document)
+
+    def _texts(self) -> Iterator[str]:
+        """Yield the texts of the documents to keep, from where the first split stopped."""
+        first = min(split.position for split in self.splits.values())
+        for number, file in enumerate(self.made_from["inputs"][first[0] :], first[0]):
+            start = first[1] if number == first[0] else 0
+            rows = documents(file, field=self.options.field, unit=self.options.unit, start=start)
+            for n, (where, text) in enumerate(rows, start):
+                digest = xxhash.xxh3_128_digest(text.encode())
+                name = self._split_of(digest) if text.strip() else "train"
+                after = (number, n + 1)
+                if after <= self.splits[name].position or not self._keeps(name, text, digest):
+                    continue
+                account = self.accounts[name]
+                self.waiting.append(EncodedDocument(name, where, after, account, len(text), digest))
+                yield text
+
+    def _split_of(self, digest: bytes) -> str:
+        """The split of a document, by its digest, so that equal ones are in one split."""
+        share = int.from_bytes(digest[:8], "little") / 2**64
+        return VALID if share < self.options.valid_fraction else "train"
+
+    def _keeps(self, name: str, text: str, digest: bytes) -> bool:
+        """Count a document in the account of its split; return whether it is kept."""
+        outcome: Outcome = "kept"
+        if not text.strip():
+            outcome = "empty"
+        elif digest in self.seen:
+            outcome = "duplicate"
+        elif self.options.dedup == "exact":
+            self.seen.add(digest)
+        self.accounts[name] = self.accounts[name].with_one(outcome)
+        return outcome == "kept"
+
+    def _write(self, document: EncodedDocument) -> None:
+        if self.splits[document.split].add(document):
+            self._finish(document.split, self.splits[document.split])
+
+    def _finish(self, name: str, split: SplitWriter) -> None:
+        digests = split.digests if self.options.dedup else ()
+        split.finish()
+        self.journal.finished(name, split, digests)
+
+    def _complete(self, framing: Framing) -> ShardReport:
+        """Write the indices, that of the whole folder last, and remove the journal."""
+        total = sum(self.accounts.values(), Account())
+        empty = [name for name, split in self.splits.items() if not split.shards]
+        if empty:
+            what = "train" if "train" in empty else "validation"
+            raise InputError(f"{self.folder}: no document is left for {what}: {total}")
+        for name, split in reversed(self.splits.items()):
+            account = total if name == "train" else self.accounts[name]
+            facts = {"report": asdict(account), "made_from": self.made_from}
+            atomic_write(split.folder / INDEX, index_text(split.shards, framing, facts))
+        self.journal.remove()
+        return _report_in(self.folder)
+
+
+def first_texts(inputs: Sequence[str | Path], options: ShardOptions, most: int) -> Iterator[str]:
+    """Yield the first texts of inputs, of at most so many characters, to learn a tokenizer from."""
+    rows = (documents(file, field=options.field, unit=options.unit) for file in files_of(inputs))
+    left = most
+    for _, text in chain.from_iterable(rows):
+        yield text[:left]
+        left -= len(text)
+        if left <= 0:
+            return

@@ -1,0 +1,71 @@
+"""Mixtures: shares by weight, each row once in a round, nothing that depends on other places."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from addnorm.data.shards.mixture import MixedRow, Mixture, shares
+from addnorm.errors import InputError
+
+ROWS = st.lists(st.integers(1, 40), min_size=1, max_size=4).map(tuple)
+
+
+@given(rows=ROWS, seed=st.integers(0, 9) | st.none(), epoch=st.integers(0, 3))
+def test_an_epoch_without_weights_has_each_row_once(
+    rows: tuple[int, ...], seed: int | None, epoch: int
+) -> None:
+    mixture = Mixture(rows, None, seed)
+    places = mixture.at(epoch, 0, len(mixture))
+    expected = {MixedRow(f, epoch, i) for f, n in enumerate(rows) for i in range(n)}
+    assert len(places) == len(mixture) == len(expected)
+    assert {*places} == expected
+
+
+@settings(max_examples=25)
+@given(rows=ROWS, data=st.data(), seed=st.integers(0, 9))
+def test_with_weights_each_row_comes_once_in_a_round(
+    rows: tuple[int, ...], data: st.DataObject, seed: int
+) -> None:
+    weights = data.draw(st.tuples(*[st.floats(0.5, 2.0) for _ in rows]))
+    mixture = Mixture(rows, weights, seed)
+    if min(shares(len(mixture), weights)) == 0:
+        return
+    epochs = 4
+    places = [place for e in range(epochs) for place in mixture.at(e, 0, len(mixture))]
+    assert max(Counter(places).values()) == 1
+    for folder, (n, count) in enumerate(zip(rows, mixture.counts, strict=True)):
+        numbers = sorted(p.round * n for p in places if p.folder == folder)
+        assert len(numbers) == epochs * count
+        whole = epochs * count // n  # complete rounds have every row
+        for which in range(whole):
+            assert sum(p.folder == folder and p.round == which for p in places) == n
+
+
+@settings(max_examples=40)
+@given(rows=ROWS, start=st.integers(0, 30), epoch=st.integers(0, 2))
+def test_a_place_does_not_depend_on_where_reading_begins(
+    rows: tuple[int, ...], start: int, epoch: int
+) -> None:
+    mixture = Mixture(rows, None, 3)
+    start = min(start, len(mixture))
+    assert mixture.at(epoch, 0, len(mixture))[start:] == mixture.at(epoch, start, len(mixture))
+
+
+def test_shares_follow_the_weights() -> None:
+    assert shares(10, (3, 1)) == (8, 2)
+    assert shares(7, (1, 1, 1)) == (3, 2, 2)
+    assert sum(shares(1000, (0.2, 0.3, 0.07))) == 1000
+
+
+def test_a_place_of_a_huge_mixture() -> None:
+    mixture = Mixture((10**12, 10**11), (1.0, 3.0), 1)
+    first, second = mixture.at(5, 10**9, 10**9 + 2)
+    assert first != second
+    assert [first] == mixture.at(5, 10**9, 10**9 + 1)
+
+
+def test_a_weight_without_a_row_is_refused() -> None:
+    with pytest.raises(InputError, match="less than a row"):
+        _ = Mixture((5, 5), (1.0, 1e-9), 0).counts
