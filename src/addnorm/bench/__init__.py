@@ -16,6 +16,8 @@ NAMES = (
     "long-context",
     "serve",
     "start-up",
+    "tokenize",
+    "shards",
 )
 """The names of the benchmarks of `bench.benchmarks`; checking a name imports no library."""
 

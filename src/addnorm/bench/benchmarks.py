@@ -13,6 +13,7 @@ from addnorm.bench import (
     plain_torch,
     prepared,
     serving,
+    tokenizing,
 )
 from addnorm.bench.benchmark import Benchmark, Goal, Limit, Ratio, Target
 from addnorm.bench.decoding import BYTES, SHORT, DecodingSizes, Precision
@@ -268,6 +269,8 @@ BENCHMARKS = (
     long_context.benchmark(),
     serving.benchmark(),
     start_up(),
+    tokenizing.tokenizing(),
+    tokenizing.shards(),
 )
 """All benchmarks."""
 

@@ -21,9 +21,9 @@ def tokenize(
 ) -> None:
     """Write texts of any size as shards of ids, which `data.kind = "shards"` reads.
 
-    Texts are `.txt`, `.jsonl` and `.parquet` files, also with `.gz` or `.zst`, here or at a URL.
-    The files do not depend on the number of processes. Stopped at any moment, the same
-    command resumes, and ends with the same files.
+    Texts are `.txt` and `.jsonl` files, also with `.gz` or `.zst`, and `.parquet` files, here or at
+    a URL. The shards do not depend on the number of processes. Stopped at any moment, the same
+    command resumes, and ends with the same shards.
     Example: `addnorm tokenize texts --out shards --vocab-size 32000 --workers 2`.
 
     Parameters

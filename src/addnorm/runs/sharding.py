@@ -39,8 +39,8 @@ def tokenize_to_shards(
 ) -> ShardReport:
     """Write texts as shards to the folder `out`; return the account of their documents.
 
-    `inputs` are files, folders and URLs of text (`.txt`), JSON lines (`.jsonl`) and Parquet files,
-    also with `.gz` or `.zst`. `tokenizer` is one, or the folder of a run, of a Hugging Face model
+    `inputs` are files, folders and URLs of text (`.txt`) and JSON lines (`.jsonl`), also with `.gz`
+    or `.zst`, and of Parquet. `tokenizer` is one, or the folder of a run, of a Hugging Face model
     or of other shards, or a `tokenizer.json`; without it, `options.vocab_size` says how large a new
     one is. The bytes that are written do not depend on `workers`, the number of processes. A call
     that was stopped at any moment is resumed by the same call, and ends with the same bytes.
@@ -48,10 +48,8 @@ def tokenize_to_shards(
     Raises `InputError` for inputs that cannot be read, with file and line; and for a folder that
     holds anything else, or was begun with other inputs, options or another tokenizer.
     """
-    paths, folder = (
-        items_of(inputs if not isinstance(inputs, Path) else [inputs], "inputs"),
-        path_of(out),
-    )
+    paths = [inputs] if isinstance(inputs, Path) else items_of(inputs, "inputs")
+    folder = path_of(out)
     if workers < 1:
         raise InputError(f"`workers = {workers}`: must be at least 1")
     if (tokenizer is None) == (options.vocab_size is None):
