@@ -1,6 +1,10 @@
 """Training on shards is training on the texts; tokenizing in Python is that of the command."""
 
+import io
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +18,13 @@ from addnorm.data.shards.options import ShardOptions
 from addnorm.data.shards.source import ShardsConfig
 from addnorm.errors import InputError
 from addnorm.files import check_recipe_file
+from addnorm.models import DecoderConfig
 from addnorm.runs.evaluation import evaluate_run
 from addnorm.runs.recipes.recipe import Recipe, read_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.sharding import opened, tokenize_to_shards
-from addnorm.runs.train.train_run import train_run
+from addnorm.runs.train.train_function import train
+from addnorm.runs.train.train_run import TrainingSetup, train_run
 
 RECIPE = """
 [data]
@@ -100,6 +106,53 @@ def test_a_run_of_shards_resumes_and_is_used(folder: Path) -> None:
     shutil.copytree(folder / "v", folder / "s")
     with pytest.raises(InputError, match="its training data have changed"):
         train_run(whole, folder / "parts", resume=True, console=QUIET)
+
+
+def test_training_in_python(folder: Path) -> None:
+    data = ShardsConfig(train=folder / "s", valid=folder / "v")
+    model = DecoderConfig(d_model=16, n_layers=1, max_len=32)
+    run = train(model, data, steps=2, device="cpu", folder=folder / "run", progress=False)
+    assert run.evaluate(split="valid")["examples"] == 20
+    with pytest.raises(InputError, match="no texts"):
+        run.evaluate(data)
+
+
+def test_rows_that_are_larger_than_the_data_are_reported(folder: Path) -> None:
+    text = io.StringIO()
+    large = recipe(folder, "shards", 1000)
+    setup = TrainingSetup(large)
+    setup.report(Console(file=text, width=400))
+    assert "batch_size = 1,000: a batch of windows of 64 tokens is larger" in text.getvalue()
+
+
+@pytest.mark.slow
+def test_a_run_of_four_processes_resumes_as_two(folder: Path) -> None:
+    """Losses and validation are those of one process."""
+    recipe(folder, "shards", 8)
+
+    def trained(out: str, words: str) -> None:
+        command = [sys.executable, "-m", "addnorm", "train", *words.split(), "--out", out]
+        subprocess.run(command, cwd=folder, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+    schedule = "--train.schedule_steps 6"
+    trained("one", f"shards.toml {schedule}")
+    trained("four", f"shards.toml {schedule} --train.steps 3 --parallel.data 4 --processes 4")
+    resumed = f"--resume {folder / 'four'} --train.steps 6 --parallel.data 2 --processes 2"
+    subprocess.run(
+        [sys.executable, "-m", "addnorm", "train", *resumed.split()], cwd=folder, check=True
+    )
+    ours, theirs = (
+        {
+            (line["step"], name): value
+            for line in journal(folder / out)
+            for name, value in line.items()
+        }
+        for out in ("four", "one")
+    )
+    losses = [key for key in theirs if key[1] == "loss"]
+    assert len(losses) == 6
+    for key in losses:
+        assert ours[key] == pytest.approx(theirs[key], rel=1e-5)
 
 
 @pytest.mark.parametrize(

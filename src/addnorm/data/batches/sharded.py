@@ -52,6 +52,7 @@ class ShardRows(Loader[Row]):
         self.segments = segments
         self.pad_id = pad_id
         self.sizes = [folder.n_tokens - (seed is None) for folder in texts.folders]
+        self.n_tokens = sum(self.sizes)
         rows = tuple(-(-n // seq_len) for n in self.sizes)
         self.mixture = Mixture(rows, texts.weights, seed)
         self._cuts = lru_cache(maxsize=256)(self.cuts)

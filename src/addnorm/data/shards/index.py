@@ -140,6 +140,8 @@ class ShardFolder:
         try:
             shards: list[dict[str, Any]] = tree["shards"]
             framing = Framing(**tree["framing"] | {"start": tuple(tree["framing"]["start"])})
+            if framing.dtype not in ("uint16", "uint32"):
+                raise ValueError(f"dtype = {framing.dtype}")
             tokens = np.array([shard["tokens"] for shard in shards], np.int64)
             documents = np.array([shard["documents"] for shard in shards], np.int64)
             hashes = np.array([int(shard["documents_xxh3"], 16) for shard in shards], np.uint64)

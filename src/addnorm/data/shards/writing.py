@@ -172,8 +172,15 @@ class _Writing:
         return outcome == "kept"
 
     def _write(self, document: EncodedDocument) -> None:
+        """Write a document; where it fills its shard, finish those of both splits.
+
+        So both resume at nearly the same place. The full one is finished last: without it, a second
+        call fills it again by the same document, and the other by none.
+        """
         if self.splits[document.split].add(document):
-            self._finish(document.split, self.splits[document.split])
+            for name in sorted(self.splits, key=lambda name: name == document.split):
+                if self.splits[name].is_open:
+                    self._finish(name, self.splits[name])
 
     def _finish(self, name: str, split: SplitWriter) -> None:
         digests = split.digests if self.options.dedup else ()

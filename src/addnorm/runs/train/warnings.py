@@ -10,6 +10,7 @@ import xxhash
 
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Images, Loader, Packed, Windows
+from addnorm.data.batches.sharded import ShardRows
 from addnorm.data.ids.compact import Compact
 from addnorm.data.media import PROPERTIES
 from addnorm.data.readers.plain_text import TextConfig
@@ -145,12 +146,17 @@ def _batches(recipe: Recipe, train: Loader[Any]) -> Iterator[str]:
 def _too_large(train: Loader[Any]) -> str | None:
     """Return a message on batches or windows that are larger than the data; None if none are."""
     match train:
-        case Windows(n_tokens=n, seq_len=length) if length > n:
+        case Windows(n_tokens=n, seq_len=length) | ShardRows(n_tokens=n, seq_len=length) if (
+            length > n
+        ):
             return (
                 f"seq_len = {length:,}: the training text has only {n:,} tokens: lower it, or give "
                 "more text"
             )
-        case Windows(n_tokens=n, seq_len=length, batch_size=size) if size * length > n:
+        case (
+            Windows(n_tokens=n, seq_len=length, batch_size=size)
+            | ShardRows(n_tokens=n, seq_len=length, batch_size=size)
+        ) if size * length > n:
             return (
                 f"batch_size = {size:,}: a batch of windows of {length:,} tokens is larger than "
                 f"the training text of {n:,} tokens, so each step sees all of it: lower it, or "
