@@ -90,10 +90,10 @@ def outputs_for(
     """
     if endpoint not in ENDPOINTS:
         raise InputError(f"no endpoint {endpoint}.{choices(endpoint, ENDPOINTS)}")
-    return ENDPOINTS[endpoint](run, inputs, options), _count(run, inputs)
+    return ENDPOINTS[endpoint](run, inputs, options), token_count(run, inputs)
 
 
-def _count(run: Run, inputs: Sequence[Any]) -> int:
+def token_count(run: Run, inputs: Sequence[Any]) -> int:
     """The tokens of the texts among the inputs, special ones included; ids as they are."""
     if run.text is None:
         return 0

@@ -7,7 +7,6 @@ import os
 import select
 import signal
 import socket
-from collections import deque
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -22,10 +21,11 @@ from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.run import Run
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.events import Stats
-from addnorm.serve.engine.interruption import Interrupted, interruptible
+from addnorm.serve.engine.interruption import Interrupted
 from addnorm.serve.engine.ngrams import PromptLookup
 from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
+from addnorm.serve.input_queue import InputQueue
 from addnorm.serve.messages import (
     FROM_ENGINE,
     SOURCE,
@@ -39,18 +39,19 @@ from addnorm.serve.messages import (
     Load,
     Open,
     Ready,
-    Result,
     Stop,
     packed,
 )
 from addnorm.serve.orphans import end_with
-from addnorm.serve.whole_inputs import outputs_for
 from addnorm.tasks.language import Language
 from addnorm.tasks.translation import SequenceToSequence
 from addnorm.training.interruptions import out_of_memory
 
 EVERY = 0.25
 """Seconds between two messages on how busy the engine is."""
+
+AT_ONCE = 4096
+"""The tokens of whole inputs that are read in one step while no answer is written."""
 
 LOOK_UP = 0.05
 """Seconds between two looks at the socket in the midst of a long computation."""
@@ -62,8 +63,7 @@ class Worker:
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._inbox = Inbox()
-        self._jobs: deque[Apply] = deque()
-        self._job: Apply | None = None  # the one that is computed
+        self._inputs: InputQueue | None = None
         self._answers: dict[str, int] = {}  # how many answers of each open request are open
         self._run: Run | None = None
         self._engine: Engine | None = None
@@ -81,7 +81,7 @@ class Worker:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._answers or self._jobs)
+        return bool(self._answers or self._inputs)
 
     def _look_up(self) -> None:
         """Take messages in the midst of a computation; raise `Interrupted` at the engine's end."""
@@ -119,8 +119,8 @@ class Worker:
                 self._open(message)
             case Generate():
                 self._generate(message)
-            case Apply():
-                self._jobs.append(message)
+            case Apply() if self._inputs is not None:
+                self._inputs.add(message)
             case Cancel(name=name, index=index):
                 self._cancel(name, index)
             case Stop():
@@ -135,7 +135,8 @@ class Worker:
             run = Run.open(
                 opened.run, device=opened.device, dtype=opened.dtype, weights=opened.weights
             )
-            self._run = run
+            self._run, self._inputs = run, InputQueue(run)
+            self._chunk = opened.chunk
             if isinstance(run.task_value, Language | SequenceToSequence):
                 self._engine = Engine(
                     run,
@@ -194,9 +195,8 @@ class Worker:
             self._send(Error(name=request.name, message=str(error), kind="input"))
 
     def _cancel(self, name: str, index: int | None) -> None:
-        self._jobs = deque(job for job in self._jobs if job.name != name)
-        if self._job is not None and self._job.name == name:
-            self._job = None
+        if self._inputs is not None:
+            self._inputs.cancel(name)
         if self._engine is not None and name in self._answers:
             self._engine.cancel(name, index)
             self._ended(name, self._answers[name] if index is None else 1)
@@ -207,40 +207,32 @@ class Worker:
             del self._answers[name]
 
     def _step(self) -> None:
-        """Compute a step of the engine, and answer for one group of whole inputs."""
+        """Compute a step of the engine, and one of the whole inputs."""
         try:
+            budget = AT_ONCE
             if self._engine is not None and self._answers:
+                budget = self._chunk
                 if events := self._engine.step(self._look_up):
                     self._send(Events(events=tuple(events)))
                 for event in events:
                     if event.finished is not None and event.name in self._answers:
                         self._ended(event.name)
-            if self._jobs:
-                self._apply(self._jobs.popleft())
+            if self._inputs:
+                self._read(self._inputs, budget)
         except (RuntimeError, MemoryError) as error:
             self._end_requests(_too_little_memory(error))
 
-    def _apply(self, job: Apply) -> None:
-        assert self._run is not None
-        self._job = job
-
-        def look_up() -> None:
-            self._look_up()
-            if self._job is None:
-                raise Interrupted
-
+    def _read(self, inputs: InputQueue, budget: int) -> None:
+        """Compute the next whole inputs, of at most `budget` tokens."""
         try:
-            with interruptible(self._run.model, look_up):
-                outputs, n = outputs_for(self._run, job.endpoint, job.inputs, job.options)
-            self._send(Result(name=job.name, outputs=tuple(outputs), n_tokens=n))
+            for message in inputs.step(budget, self._look_up):
+                self._send(message)
         except Interrupted:
-            pass  # nobody waits for the result
-        except InputError as error:
-            self._send(Error(name=job.name, message=str(error), kind="input"))
+            pass  # at the engine's end
         except (RuntimeError, MemoryError) as error:
-            self._send(Error(name=job.name, message=_too_little_memory(error), kind="memory"))
-        finally:
-            self._job = None
+            why = _too_little_memory(error)
+            for name in inputs.drop_running():
+                self._send(Error(name=name, message=why, kind="memory"))
 
     def _end_requests(self, why: str) -> None:
         """End the open requests after a step for which memory lacked; later ones may have it."""
@@ -262,7 +254,9 @@ class Worker:
         self._told = monotonic()
         engine = self._engine
         stats = Stats(running=0, waiting=0, near_ties=0) if engine is None else engine.stats()
-        running, waiting = stats.running + (self._job is not None), stats.waiting + len(self._jobs)
+        queue = self._inputs
+        n_running, n_open = (0, 0) if queue is None else (queue.n_running, len(queue))
+        running, waiting = stats.running + n_running, stats.waiting + n_open - n_running
         self._send(Load(stats=replace(stats, running=running, waiting=waiting)))
 
 
