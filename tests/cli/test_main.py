@@ -94,7 +94,8 @@ SURFACE = {
     "bench": {"--rounds", "--out", "--list"},
     "serve": {
         "--host", "--port", "--timeout", "--api-key-file", "--memory", "--chunk", "--max-queue",
-        "--compile", "--exact", "--speculate", "--weights", "--device", "--dtype", "--import",
+        "--compile", "--exact", "--speculate", "--draft", "--weights", "--device", "--dtype",
+        "--import",
     },
     "chat": {
         "--address", "--model", "--system", "--temperature", "--max-new-tokens", "--api-key-file",

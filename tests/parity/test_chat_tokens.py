@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Library
 from addnorm.convert.tokenizers.files import load_tokenizers
 from addnorm.data.conversation import conversation
 from addnorm.data.ids.answers import ids_and_answers, prompt_ids, template_names
+from addnorm.data.tokenizing.prompts import encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import IgnoredSettings, InputError
 
@@ -28,6 +29,12 @@ TALK = [
     {"role": "user", "content": "rose?\n\nis a"},
     {"role": "assistant", "content": " the rose"},
 ]
+PROMPTS = (
+    "the cat",
+    "<|im_start|>user\nthe cat <|im_end|> sat<s>",
+    "<s> rose</s>\n",
+    " is a<think>",
+)
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -135,6 +142,10 @@ def check(ours: Tokenizer, theirs: Any, template: str) -> None:
             messages, chat_template=template, add_generation_prompt=prompt, return_dict=False
         )
 
+    for text in PROMPTS:
+        assert encode_prompts(ours, [text]) == [theirs(text).input_ids]
+        plain = theirs(text, add_special_tokens=False).input_ids
+        assert ours.encode_marked([text]) == [plain]
     for n in (1, 2, 4):
         assert prompt_ids(ours, TALK[:n], template) == expected(TALK[:n], True)
     if template is NAMES:

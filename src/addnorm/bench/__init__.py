@@ -15,6 +15,7 @@ NAMES = (
     "translate",
     "long-context",
     "serve",
+    "serve-drafts",
     "start-up",
     "tokenize",
     "shards",

@@ -268,6 +268,7 @@ BENCHMARKS = (
     translations(),
     long_context.benchmark(),
     serving.benchmark(),
+    serving.drafts_benchmark(),
     start_up(),
     tokenizing.tokenizing(),
     tokenizing.shards(),

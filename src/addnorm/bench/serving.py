@@ -23,6 +23,7 @@ from addnorm.runs.opening import open_model
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.decoder import Kernels
 from addnorm.serve.engine.engine import Engine
+from addnorm.serve.engine.ngrams import PromptLookup
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.sequence import Request
 
@@ -70,19 +71,28 @@ def served(
     sizes: ServingSizes,
     precision: ServingPrecision,
     kernels: Kernels = "in_place",
+    decoding: Literal["greedy", "sample"] = "greedy",
+    drafts: bool = False,
 ) -> Run:
-    """Return rounds in which the engine answers all requests, which arrive at once."""
+    """Return rounds in which the engine answers all requests, which arrive at once.
+
+    With `drafts`, tokens are drafted by prompt lookup. With random weights, greedy texts soon
+    repeat themselves, and sampled ones never do.
+    """
     run, workload = _opened(folder, precision), sizes.workload()
     engine = Engine(run, memory=MEMORY, page_size=PAGE, kernels=kernels)
+    if drafts:
+        engine.speculate(PromptLookup())
     salts = iter(range(10**9))
 
     def answer_all() -> list[float]:
         salt = str(next(salts))  # no round shares the beginnings of another's prompts
-        greedy = Options(decoding="greedy", ignore_eos=True)
         start, first = time.perf_counter(), dict[str, float]()
         for i, (prompt, n) in enumerate(workload):
-            request = Request(name=str(i), prompt=tuple(prompt), limit=n, salt=salt, options=greedy)
-            engine.add(request)
+            options = Options(decoding=decoding, seed=i, ignore_eos=True)
+            engine.add(
+                Request(name=str(i), prompt=tuple(prompt), limit=n, salt=salt, options=options)
+            )
         while engine.is_busy:
             for event in engine.step():
                 first.setdefault(event.name, time.perf_counter() - start)
@@ -187,6 +197,34 @@ def benchmark() -> Benchmark:
         targets=(
             Ratio(ours=("ours f32",), peers=(peer,), goal=Goal(must=1.5, aim=2.0)),
             Ratio(ours=("ours int8",), peers=(peer,), goal=Goal(must=1.5, aim=2.0)),
+        ),
+        details=("first token s",),
+        prepare=prepared.gpt2,
+    )
+
+
+def drafts_benchmark() -> Benchmark:
+    """Return the benchmark of prompt lookup, for texts that repeat themselves and for others."""
+    sizes = ServingSizes(requests=4, prompt=(16, 64), answer=(96, 128))
+    texts: dict[str, Literal["greedy", "sample"]] = {"repetitive": "greedy", "other": "sample"}
+    names = {text: (f"drafts, {text} text", f"none, {text} text") for text in texts}
+    return Benchmark(
+        name="serve-drafts",
+        description="GPT-2 small, 4 requests with answers of 96–128 tokens, prompt lookup",
+        unit="new tokens/s",
+        implementations=tuple(
+            implementation(
+                name, served, sizes=sizes, precision="float32", decoding=texts[text], drafts=drafts
+            )
+            for text in texts
+            for name, drafts in zip(names[text], (True, False), strict=True)
+        ),
+        targets=tuple(
+            Ratio(ours=(names[text][0],), peers=(names[text][1],), goal=goal)
+            for text, goal in (
+                ("repetitive", Goal(must=1.5, aim=2.0)),
+                ("other", Goal(must=0.95, aim=1.0)),
+            )
         ),
         details=("first token s",),
         prepare=prepared.gpt2,

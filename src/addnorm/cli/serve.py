@@ -69,6 +69,9 @@ class Capacity(Where):
         Speculative decoding by prompt lookup: draft the next tokens from what followed the same
         n-gram in the prompt or the answer before, and verify them in one step. The answers stay the
         same; texts that repeat themselves are written up to several times as fast.
+    draft
+        Speculative decoding by a smaller run with the same tokenizer, an assistant model: it drafts
+        the next tokens, and the model verifies them in one step. The answers stay the same.
     """
 
     memory: str = "2GiB"
@@ -78,6 +81,7 @@ class Capacity(Where):
     exact: Annotated[bool, Parameter(negative="", show_default=False)] = False
     weights: Weights | None = None
     speculate: Literal["ngram"] | None = None
+    draft: Annotated[Path | None, Parameter(show_default=False)] = None
 
 
 HERE = Listening()
@@ -110,6 +114,10 @@ def serve(
         raise InputError("name the run folders to serve")
     for run in runs:
         check_model_folder(run)
+    if capacity.draft is not None:
+        if capacity.speculate is not None:
+            raise InputError("--speculate and --draft: give one of them")
+        check_model_folder(capacity.draft)
     memory = bytes_of(capacity.memory)
     from addnorm.cli.terminal import console
     from addnorm.serve.http.server import ServerOptions
@@ -130,6 +138,7 @@ def serve(
             exact=capacity.exact,
             weights=capacity.weights,
             speculate=capacity.speculate,
+            draft=None if capacity.draft is None else str(capacity.draft),
             device=capacity.device,
             dtype=capacity.dtype,
             imports=imports,

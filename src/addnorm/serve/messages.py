@@ -48,6 +48,8 @@ class Open:
     weights: Weights | None = None
     speculate: Literal["ngram"] | None = None
     """How the next tokens are drafted."""
+    draft: str | None = None
+    """The folder of a run that drafts them."""
     device: str = "auto"
     dtype: str | None = None
     imports: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from addnorm.errors import InputError
 from addnorm.serve.engine.options import Options
+from addnorm.serve.structured_output import ResponseFormat, StructuredOutputs, grammar_of
 
 MOST_ANSWERS = 16
 MOST_STOPS = 4
@@ -81,6 +82,8 @@ class SamplingRequest(ApiRequest):
     min_tokens: Annotated[int | None, Field(ge=0, le=MOST_TOKENS)] = None
     ignore_eos: bool | None = None
     cache_salt: Annotated[str | None, Field(max_length=256)] = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     @property
     def answers(self) -> int:
@@ -92,10 +95,22 @@ class SamplingRequest(ApiRequest):
         """Whether beams are asked for."""
         return self.num_beams is not None and self.num_beams > 1
 
+    @property
+    def is_structured(self) -> bool:
+        """Whether the answer follows a grammar."""
+        wanted = self.response_format
+        return self.structured_outputs is not None or (wanted is not None and wanted.type != "text")
+
+    def grammar(self) -> str | None:
+        """The grammar of the answer; None is any text. Raises `InputError` for a wrong one."""
+        return grammar_of(self.response_format, self.structured_outputs)
+
     @model_validator(mode="after")
     def _check_search(self) -> "SamplingRequest":
         if self.searches and self.answers > (self.num_beams or 1):
             raise ValueError(f"n = {self.n}: a search with {self.num_beams} beams has no more")
+        if self.searches and self.is_structured:
+            raise ValueError("num_beams: beam search follows no grammar: leave it out")
         return self
 
     def options(self, vocab_size: int, **facts: Any) -> Options:

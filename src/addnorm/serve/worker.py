@@ -19,12 +19,14 @@ from addnorm.errors import InputError
 from addnorm.runs.inference.chat import template_of
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.run import Run
+from addnorm.serve.engine.draft_model import DraftModel, check_drafts_for, memory_of_draft
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.events import Stats
 from addnorm.serve.engine.interruption import Interrupted
 from addnorm.serve.engine.ngrams import PromptLookup
 from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
+from addnorm.serve.engine.speculation import Drafter
 from addnorm.serve.input_queue import InputQueue
 from addnorm.serve.messages import (
     FROM_ENGINE,
@@ -137,26 +139,21 @@ class Worker:
             )
             self._run, self._inputs = run, InputQueue(run)
             self._chunk = opened.chunk
+            drafter = _drafter(opened, run)
             if isinstance(run.task_value, Language | SequenceToSequence):
                 self._engine = Engine(
                     run,
-                    memory=opened.memory,
+                    memory=opened.memory - (0 if drafter is None else drafter.memory),
                     limits=Limits(chunk=opened.chunk, queue=opened.max_queue),
                     kernels="compiled" if opened.compile else "in_place",
                     exact=opened.exact,
                 )
-            if opened.speculate is not None:
-                self._speculate(run)
+                if drafter is not None:
+                    self._engine.speculate(drafter)
             self._send(described(run, self._engine, Path(opened.texts)))
         except (InputError, OSError) as error:
             self._send(Error(name=None, message=str(error), kind="input"))
             self._running = False
-
-    def _speculate(self, run: Run) -> None:
-        """Draft the next tokens of answers. Raises `InputError` for a model that writes none."""
-        if self._engine is None:
-            raise InputError(f"{run.name}: nothing can be drafted: it writes no tokens")
-        self._engine.speculate(PromptLookup())
 
     def _generate(self, request: Generate) -> None:
         engine = self._engine
@@ -258,6 +255,23 @@ class Worker:
         n_running, n_open = (0, 0) if queue is None else (queue.n_running, len(queue))
         running, waiting = stats.running + n_running, stats.waiting + n_open - n_running
         self._send(Load(stats=replace(stats, running=running, waiting=waiting)))
+
+
+def _drafter(opened: Open, run: Run) -> Drafter | None:
+    """What drafts the answers of a run, if anything does.
+
+    Raises `InputError` for a model that writes none, and for one that cannot draft them.
+    """
+    if opened.speculate is None and opened.draft is None:
+        return None
+    if not isinstance(run.task_value, Language):
+        raise InputError(f"{run.name}: nothing can be drafted: it is not a language model")
+    if opened.draft is None:
+        return PromptLookup()
+    draft = Run.open(opened.draft, device=opened.device, dtype=opened.dtype, weights=opened.weights)
+    check_drafts_for(draft, run)
+    kernels = "compiled" if opened.compile else "in_place"
+    return DraftModel(draft, memory_of_draft(opened.memory, draft, run), kernels=kernels)
 
 
 def _too_little_memory(error: Exception) -> str:

@@ -98,7 +98,7 @@ def _problem(error: Mapping[str, Any]) -> str:
 MOST_SHOWN = 40
 """The most characters of a value that a message repeats."""
 
-FIELD = re.compile(r"`?([a-z_]+)`?(?: =|:| is not| needs)")
+FIELD = re.compile(r"`?([a-z_.]+)`?(?: =|:| is not| needs)")
 """The field that a message of ours begins with."""
 
 

@@ -15,6 +15,7 @@ from addnorm.serve.http.answers import (
     Score,
     chat_logprobs,
     completion_logprobs,
+    scores_of_prompt,
     text_of,
 )
 
@@ -71,6 +72,14 @@ def check_offsets(tokenizer: Tokenizer, ids: list[int]) -> None:
 @given(st.lists(st.integers(4, BPE.vocab_size - 1), max_size=30))
 def test_offsets_are_those_of_the_text(ids: list[int]) -> None:
     check_offsets(BPE, ids)
+
+
+def test_offsets_count_special_tokens_that_are_spelt() -> None:
+    ids = [BPE.bos_id, *BPE.encode("a"), BPE.bos_id, *BPE.encode("b c")]
+    scores = scores_of_prompt(BPE, ids, None, "a<bos>b c")
+    text = "a<bos>b c"
+    assert [text[each.offset :][:1] for each in scores] == ["a", "a", "<", "b", " ", "c"]
+    assert [each.offset for each in scores_of_prompt(BPE, ids, None, "ab c")] == [0, 0, 1, 1, 2, 3]
 
 
 def test_offsets_across_a_wrong_byte() -> None:

@@ -18,11 +18,13 @@ def around(task: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int
 def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of texts to continue, which begin as the texts that the model learnt from.
 
+    Special tokens that are spelt in them are read as `encode_marked` does.
+
     None is empty: an empty text is the start token. A model that learnt from a single text has
     seen it once at most, and starts better from a line break or a word.
     """
     before = around("language", tokenizer)[0] if tokenizer.begins is None else tokenizer.begins
-    return [[*before, *ids] or [tokenizer.bos_id] for ids in tokenizer.encode_batch(texts)]
+    return [[*before, *ids] or [tokenizer.bos_id] for ids in tokenizer.encode_marked(texts)]
 
 
 def loses_space(tokenizer: Tokenizer, text: str, prompt: Sequence[int]) -> bool:

@@ -148,6 +148,16 @@ class Tokenizer:
             for ids in self.codec.encode(texts)
         ]
 
+    def encode_marked(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of texts in which an imported tokenizer's special tokens may be spelt.
+
+        They are read as transformers reads them. For a tokenizer that was learnt here, the spelling
+        of a special token is a text like any other.
+        """
+        if self.before is None or not isinstance(self.codec, LibraryCodec):
+            return self.encode_batch(texts)
+        return self.codec.encode_marked([self.prepared(text) for text in texts])
+
     def prepared(self, text: str) -> str:
         """Return a text as it is encoded: in lower case, if the model learnt from such texts."""
         return lower_case(text) if self.lowercase else text

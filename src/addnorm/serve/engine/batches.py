@@ -104,8 +104,8 @@ class SampledBatch:
                 events.append(row.event("failed", error=error))
                 continue
             row.tokens.append(chosen.tokens[i])
-            ended, full = chosen.tokens[i] in chooser.choice.ends, len(row.tokens) >= chooser.limit
-            finished: Ended | None = "eos" if ended else "length" if full else None
+            is_full = len(row.tokens) >= chooser.limit
+            finished = answers[i].end_by(chosen.tokens[i], is_full=is_full)
             events.append(row.event(finished, tokens=(chosen.tokens[i],), **scores.get(i, {})))
         self._tokens = chosen.tokens
         self._keep([i for i, event in enumerate(events) if event.finished is None])

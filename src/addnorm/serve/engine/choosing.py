@@ -25,7 +25,9 @@ from addnorm.generate.sampling import draw, generator_of, uniforms
 from addnorm.runs.inference.decoding import SAMPLING, decoding_for, search_of, usual_decoding
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.events import Best
+from addnorm.serve.engine.grammars import Grammar
 from addnorm.serve.engine.options import Options
+from addnorm.serve.engine.sequence import Ended
 
 Logits = Float[Tensor, "rows vocab"]
 
@@ -126,6 +128,8 @@ class Chooser:
     limit: int
     generators: tuple[torch.Generator, ...]
     """The random numbers of each answer."""
+    grammars: tuple[Grammar, ...] = ()
+    """How far each answer has come in the grammar of the request, if it has one."""
 
     @classmethod
     def of(
@@ -137,6 +141,7 @@ class Chooser:
         limit: int,
         n: int,
         ends: tuple[int, ...],
+        grammar: Grammar | None = None,
     ) -> "Chooser":
         """The chooser of a request with `n` answers of at most `limit` tokens.
 
@@ -155,7 +160,8 @@ class Chooser:
             ends,
         )
         generators = [generator_of(seed, i) for i in range(n if sampled else 0)]
-        return cls(choice, options, tuple(before), limit, tuple(generators))
+        grammars = () if grammar is None else (grammar, *(grammar.copy() for _ in range(n - 1)))
+        return cls(choice, options, tuple(before), limit, tuple(generators), grammars)
 
     def answer(self, index: int, written: Sequence[int]) -> "Answer":
         """Answer number `index`, of which some tokens are written."""
@@ -198,6 +204,24 @@ class Answer:
         """Its random numbers."""
         return self.chooser.generators[self.index]
 
+    @property
+    def grammar(self) -> Grammar | None:
+        """How far it has come in its grammar."""
+        return self.chooser.grammars[self.index] if self.chooser.grammars else None
+
+    @property
+    def why_none(self) -> str:
+        """Why no token is allowed next."""
+        return NO_TOKEN_ALLOWED if self.grammar is None else self.grammar.why_none
+
+    def end_by(self, token: int, *, is_full: bool) -> Ended | None:
+        """Why it ends with this token, which was chosen; None if it does not."""
+        if token in self.chooser.choice.ends:
+            return "eos"
+        if self.grammar is not None and self.grammar.is_complete:
+            return "stop"
+        return "length" if is_full else None
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -226,18 +250,33 @@ def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
     for choice, rows in groups.items():
         members = [answers[i] for i in rows]
         scores = choice.scores(logits if len(groups) == 1 else logits[rows], members)
+        scores = _within_grammars(scores, members)
         forbidden = (scores == -inf).all(-1)
         if bool(forbidden.any()):
-            failed |= dict.fromkeys(
-                [rows[i] for i in ints(forbidden.nonzero()[:, 0])], NO_TOKEN_ALLOWED
-            )
+            failed |= {rows[i]: members[i].why_none for i in ints(forbidden.nonzero()[:, 0])}
             scores = scores.masked_fill(forbidden[:, None], 0.0)
         chosen = choice.tokens(scores, members)
         if isinstance(choice.decoding, GreedyConfig):
             near_ties += int(_is_near(scores, chosen).sum())
         for i, token in zip(rows, ints(chosen), strict=True):
             tokens[i] = token
+            grammar = answers[i].grammar
+            if grammar is not None and i not in failed and token not in choice.ends:
+                grammar.accept(token)
     return Chosen(tokens, failed, near_ties)
+
+
+def _within_grammars(scores: Logits, answers: Sequence[Answer]) -> Logits:
+    """The scores, -inf where the grammar of an answer does not allow a token."""
+    grammars = [answer.grammar for answer in answers]
+    if not any(grammars):
+        return scores
+    ends, vocab = answers[0].chooser.choice.ends, scores.shape[1]
+    allowed = [
+        torch.ones(vocab, dtype=torch.bool) if each is None else each.allowed(vocab, ends)
+        for each in grammars
+    ]
+    return scores.masked_fill(~torch.stack(allowed).to(scores.device), -inf)
 
 
 def _is_near(scores: Logits, chosen: Int[Tensor, " rows"]) -> Bool[Tensor, " rows"]:

@@ -22,6 +22,7 @@ from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
 from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
 from addnorm.serve.engine.exact import Tiles
+from addnorm.serve.engine.grammars import Grammar, GrammarCompiler
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why_not_paged
 from addnorm.serve.engine.pages import PagePool
@@ -66,6 +67,7 @@ class Engine:
     ) -> None:
         self.run = run
         self._model = _writer(run)
+        self._compiler: GrammarCompiler | None = None
         self._why_batches = why_not_paged(self._model)
         self._paged: PagedLane | None = None
         self._tiles: Tiles | None = None
@@ -148,11 +150,18 @@ class Engine:
     ) -> Chooser | Search:
         """How the tokens of a request are chosen. Raises `InputError` for wrong options."""
         decoding = decoding_of(self.run, options)
-        own = () if options.ignore_eos else self.run.tokenizers.target.eos_ids
+        target = self.run.tokenizers.target
+        own = () if options.ignore_eos else target.eos_ids
         ends, limit = (*own, *options.ends), request.limit
         if not isinstance(decoding, BeamConfig):
             chooser = Chooser.of(
-                decoding, options, before=before, limit=limit, n=request.n, ends=ends
+                decoding,
+                options,
+                before=before,
+                limit=limit,
+                n=request.n,
+                ends=ends,
+                grammar=self._grammar(options),
             )
             chooser.check(self._vocab)
             return chooser
@@ -160,6 +169,14 @@ class Engine:
             raise InputError(f"n = {request.n}: of a beam search, n_best says how many results")
         check_rules(decoding.rules, self._vocab)
         return Search(decoding, ends, before, limit)
+
+    def _grammar(self, options: Options) -> Grammar | None:
+        """The grammar of an answer. Raises `InputError` for one that cannot be followed."""
+        if options.grammar is None:
+            return None
+        if self._compiler is None:
+            self._compiler = GrammarCompiler(self.run.tokenizers.target)
+        return self._compiler.start(options.grammar)
 
     def default_limit(self, n_prompt: int, options: Options) -> int:
         """The most new tokens after `n_prompt` where a request names no limit, as in `generate`."""

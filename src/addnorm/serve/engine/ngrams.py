@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
 
+from addnorm.serve.engine.choosing import Answer
 from addnorm.serve.engine.sequence import Sequence
 
 SIZES = (4, 2)
@@ -47,12 +48,14 @@ class NGrams:
 class PromptLookup:
     """Drafts from the prompt and the answer so far."""
 
-    is_free = True
+    is_free, memory = True, 0
 
     def __init__(self) -> None:
         self._texts: dict[Sequence, NGrams] = {}
 
-    def propose(self, lengths: Mapping[Sequence, int]) -> dict[Sequence, tuple[int, ...]]:
+    def propose(
+        self, lengths: Mapping[Sequence, int], answers: Mapping[Sequence, Answer]
+    ) -> dict[Sequence, tuple[int, ...]]:
         """A draft of this length for each sequence whose last tokens stood together before."""
         drafts: dict[Sequence, tuple[int, ...]] = {}
         for sequence, length in lengths.items():

@@ -57,6 +57,8 @@ class Options:
     """End tokens besides the model's own."""
     log_probs: int | None = None
     """Report the log-probability of each token, and this number of most probable ones."""
+    grammar: str | None = None
+    """What the answer must be, as llguidance has it in JSON."""
     prompt_log_probs: bool = False
     """Report the log-probabilities of the prompt's tokens too."""
 
@@ -96,5 +98,6 @@ _NOT_OF_SEARCH = (
     "logit_bias",
     "log_probs",
     "prompt_log_probs",
+    "grammar",
 )
 """What only the choice of one token after another has."""

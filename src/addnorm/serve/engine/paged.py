@@ -13,7 +13,7 @@ from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.attention import SelfAttention
 from addnorm.nn.cache import KVCache, SelfCache
 from addnorm.nn.positions.position import Position
-from addnorm.serve.engine.choosing import Chooser, Logits, choose, reported, token_scores
+from addnorm.serve.engine.choosing import Answer, Chooser, Logits, choose, reported, token_scores
 from addnorm.serve.engine.decoder import PagedDecoder
 from addnorm.serve.engine.events import Best, Event, PromptScores
 from addnorm.serve.engine.schedule import Limits, Schedule, Step
@@ -131,7 +131,7 @@ class PagedLane:
                 Event(name=sequence.request.name, index=sequence.index, finished="timeout")
             )
         if self.speculation is not None:
-            self.speculation.draft(self.schedule.running)
+            self.speculation.draft(self.schedule.running, self._answer)
         if step := self.schedule.next_step():
             start, n_decoded = perf_counter(), step.n_decoded
             events += self._computed(step)
@@ -195,10 +195,7 @@ class PagedLane:
     ) -> None:
         """Choose the next token of each sequence from its row of the logits."""
         logits = logits[[row for row, _ in ready]]
-        answers = [
-            self._open[each.request.name].chooser.answer(each.index, each.written)
-            for _, each in ready
-        ]
+        answers = [self._answer(sequence) for _, sequence in ready]
         chosen = choose(logits, answers)
         self.near_ties += chosen.near_ties
         scores = token_scores(logits, chosen.tokens, [answer.chooser.options for answer in answers])
@@ -213,8 +210,12 @@ class PagedLane:
             if i in scores:
                 added.log_probs += scores[i]["log_probs"]
                 added.best += scores[i]["best"]
-            ends = token in answer.chooser.choice.ends
-            added.finished = "eos" if ends else "length" if sequence.is_full else None
+            added.finished = answer.end_by(token, is_full=sequence.is_full)
+
+    def _answer(self, sequence: Sequence) -> Answer:
+        """The answer that a sequence writes."""
+        chooser = self._open[sequence.request.name].chooser
+        return chooser.answer(sequence.index, sequence.written)
 
     def _was_drafted(self, sequence: Sequence, added: _News) -> bool:
         """Whether the newest token was drafted, so that the logits after it are there."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from addnorm.serve.engine.pages import Digest, PageTable
 
 Ended = Literal["eos", "stop", "length", "cancelled", "timeout", "failed"]
-"""Why a sequence ended: an end token, a stop string, a limit, its reader, its deadline, or NaN."""
+"""Why a sequence ended: an end token, a grammar, a limit, its reader, its deadline, or NaN."""
 
 
 @dataclass(frozen=True, kw_only=True)

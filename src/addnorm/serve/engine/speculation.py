@@ -9,12 +9,14 @@ A step takes longer with more rows; a draft is made as long as it is expected to
 share of the drafted tokens that were right and by the measured times of steps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import inf, log
+from time import perf_counter
 from typing import Protocol, runtime_checkable
 
+from addnorm.serve.engine.choosing import Answer
 from addnorm.serve.engine.sequence import Sequence
 
 LONGEST = 16
@@ -30,9 +32,16 @@ class Drafter(Protocol):
 
     is_free: bool
     """Whether a draft takes next to no time, so that it is made even if it will not be verified."""
+    memory: int
+    """The bytes that it takes for keys and values."""
 
-    def propose(self, lengths: Mapping[Sequence, int]) -> Mapping[Sequence, tuple[int, ...]]:
-        """The drafts of sequences, each of at most this length."""
+    def propose(
+        self, lengths: Mapping[Sequence, int], answers: Mapping[Sequence, Answer]
+    ) -> Mapping[Sequence, tuple[int, ...]]:
+        """The drafts of sequences, each of at most this length.
+
+        `answers` tell how their tokens are chosen, unless the drafter is free.
+        """
         ...
 
     def forget(self, sequence: Sequence) -> None:
@@ -56,8 +65,11 @@ class StepTime:
         self._rows2 = 0.95 * self._rows2 + rows**2
         self._product = 0.95 * self._product + rows * seconds
 
-    def cost_of_row(self, rows: int) -> float:
-        """The time of a further row, as a share of the time that each of these `rows` takes."""
+    def cost_of_row(self, rows: int, more: float = 0.0) -> float:
+        """The time of a further row, as a share of the time that each of these `rows` takes.
+
+        It takes `more` seconds in addition.
+        """
         if not self._weight:
             return 0.1
         mean_rows, mean = self._rows / self._weight, self._seconds / self._weight
@@ -65,7 +77,8 @@ class StepTime:
         expected = 0.1 * mean / mean_rows
         slope = (self._product - self._rows * mean + 4.0 * expected) / (spread + 4.0)
         slope = min(max(slope, 0.1 * expected), mean / mean_rows)
-        return slope * rows / max(mean + slope * (rows - mean_rows), slope * rows)
+        seconds = max(mean + slope * (rows - mean_rows), slope * rows)
+        return (slope + more) * rows / seconds
 
 
 @dataclass
@@ -94,10 +107,22 @@ class Acceptance:
 class _Drafted:
     """The drafts of a sequence so far."""
 
-    acceptance: Acceptance = field(default_factory=Acceptance)
+    acceptance: Acceptance
     draft: tuple[int, ...] = ()
     length: int = 0
     """The number of tokens before the last draft."""
+    skipped: int = 0
+    """How many steps had no draft, because none was expected to pay."""
+    wait: int = 8
+    """After so many of them a draft is tried all the same."""
+
+    def trial(self) -> int:
+        """The length of a draft that is not expected to pay; trials become rare."""
+        self.skipped += 1
+        if self.skipped < self.wait:
+            return 0
+        self.skipped, self.wait = 0, min(4 * self.wait, 256)
+        return 2
 
 
 class Speculation:
@@ -106,30 +131,52 @@ class Speculation:
     def __init__(self, drafter: Drafter) -> None:
         self.time = StepTime()
         self._drafter = drafter
+        self._seconds = 0.0  # that a token of a draft takes
+        self._usual = 0.5  # the share that was right in the sequences that have ended
         self._sequences: dict[Sequence, _Drafted] = {}
 
-    def draft(self, running: Items[Sequence]) -> None:
-        """Give drafts to the sequences that write an answer."""
+    def draft(self, running: Items[Sequence], answer: Callable[[Sequence], Answer]) -> None:
+        """Give drafts to the sequences that write an answer.
+
+        `answer` tells how the tokens of a sequence are chosen.
+        """
         writing = [each for each in running if each.missing == 1 and each.has_begun]
         if not writing:
             return
-        cost = self.time.cost_of_row(len(writing))
+        cost, is_free = self.time.cost_of_row(len(writing), self._seconds), self._drafter.is_free
         room = MOST_DRAFTED
         lengths, wanted = dict[Sequence, int](), dict[Sequence, int]()
         for sequence in writing:
-            drafted = self._sequences.setdefault(sequence, _Drafted())
+            drafted = self._sequences.setdefault(sequence, _Drafted(Acceptance(self._usual)))
             drafted.acceptance.learn(drafted.draft, sequence.tokens[drafted.length :])
             drafted.draft, drafted.length, sequence.draft = (), len(sequence.tokens), ()
             most = min(LONGEST, sequence.room - 1)
-            lengths[sequence] = int(min(most, room, drafted.acceptance.length(cost)))
+            length = max(int(min(LONGEST, drafted.acceptance.length(cost))), 0)
+            if not (length or is_free):
+                length = drafted.trial()
+            lengths[sequence] = min(length, most, room)
             room -= lengths[sequence]
-            if most > 0 and (self._drafter.is_free or lengths[sequence]):
-                wanted[sequence] = most if self._drafter.is_free else lengths[sequence]
-        for sequence, draft in self._drafter.propose(wanted).items():
+            if most > 0 and (is_free or lengths[sequence]):
+                wanted[sequence] = most if is_free else lengths[sequence]
+        for sequence, draft in self._proposed(wanted, answer).items():
             self._sequences[sequence].draft = draft
             sequence.draft = draft[: lengths[sequence]]
 
+    def _proposed(
+        self, lengths: Mapping[Sequence, int], answer: Callable[[Sequence], Answer]
+    ) -> Mapping[Sequence, tuple[int, ...]]:
+        """The drafts of sequences; the time that they take is learnt."""
+        if self._drafter.is_free:
+            return self._drafter.propose(lengths, {})
+        start = perf_counter()
+        drafts = self._drafter.propose(lengths, {each: answer(each) for each in lengths})
+        if n := sum(map(len, drafts.values())):
+            seconds = (perf_counter() - start) / n
+            self._seconds += (seconds - self._seconds) * (0.1 if self._seconds else 1.0)
+        return drafts
+
     def forget(self, sequence: Sequence) -> None:
         """Drop the state of a sequence that has ended."""
-        self._sequences.pop(sequence, None)
+        if (drafted := self._sequences.pop(sequence, None)) is not None:
+            self._usual += 0.2 * (drafted.acceptance.share - self._usual)
         self._drafter.forget(sequence)

@@ -71,7 +71,8 @@ class AnswerText:
                 self._add(texts, self._stream.push(token))
         if event.finished is not None:
             self._add(texts, self._stream.finish())
-        reason = "stop" if self._stream.stopped or event.finished == "eos" else None
+        ended = event.finished in ("eos", "stop")
+        reason = "stop" if self._stream.stopped or ended else None
         if reason is None and event.finished is not None:
             reason = "length"
         return Piece(
@@ -131,14 +132,24 @@ class Offsets:
 
 
 def scores_of_prompt(
-    tokenizer: Tokenizer, prompt: Sequence[int], scores: PromptScores | None
+    tokenizer: Tokenizer, prompt: Sequence[int], scores: PromptScores | None, text: str = ""
 ) -> list[Score]:
-    """The tokens of a prompt; the first follows nothing, so it has no log-probability."""
+    """The tokens of a prompt; the first follows nothing, so it has no log-probability.
+
+    The `text` of the prompt may spell special tokens, which `Offsets` gives no characters.
+    """
     offsets = Offsets(tokenizer)
+    begins, n_spelt = list[int](), 0
+    for token in prompt:
+        begins.append(offsets.push(token) + n_spelt)
+        name = tokenizer.codec.name(token) or ""
+        if token in tokenizer.special_ids and text.startswith(name, begins[-1]):
+            n_spelt += len(name)
     log_probs = (None, *(scores.log_probs if scores else (None,) * (len(prompt) - 1)))
     best = ((), *(scores.best if scores and scores.best else ((),) * (len(prompt) - 1)))
     return [
-        Score(token, log_probs[i], best[i], offsets.push(token)) for i, token in enumerate(prompt)
+        Score(token, log_probs[i], best[i], begin)
+        for i, (token, begin) in enumerate(zip(prompt, begins, strict=True))
     ]
 
 

@@ -1,5 +1,6 @@
 """`POST /v1/chat/completions`: answers to conversations, by the model's chat template."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
@@ -49,16 +50,17 @@ async def _job(served: Served, body: ChatRequest, timeout: float | None) -> Job:
         "max_completion_tokens" if body.max_completion_tokens else "max_tokens",
     )
     log_probs = (body.top_logprobs or 0) if body.logprobs else None
+    grammar = await asyncio.to_thread(body.grammar) if body.is_structured else None
     generate = Generate(
         name=new_name("chat"),
         prompt=tuple(ids),
         limit=limit,
         n=1 if body.searches else body.answers,
-        options=body.options(served.ready.vocab_size or 0, log_probs=log_probs),
+        options=body.options(served.ready.vocab_size or 0, log_probs=log_probs, grammar=grammar),
         timeout=timeout,
         salt=body.cache_salt or "",
     )
-    return Job(served, generate, body.stop or ())
+    return Job(served, generate, body.stop or (), continues=grammar is not None)
 
 
 def _choice(body: ChatRequest, served: Served, index: int, answer: Answer) -> dict[str, Any]:

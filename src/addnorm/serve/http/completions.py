@@ -1,5 +1,6 @@
 """`POST /v1/completions`: continuations of prompts, with log-probabilities of both."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -37,7 +38,9 @@ async def completions(body: CompletionRequest, request: HttpRequest) -> Response
     """Continue one or several prompts, each a text or its ids."""
     served = writer(request, body)
     served.check_places(len(body.prompt), "prompt")
-    jobs = [await _job(served, body, prompt, request.app.state.timeout) for prompt in body.prompt]
+    grammar = await asyncio.to_thread(body.grammar) if body.is_structured else None
+    timeout = request.app.state.timeout
+    jobs = [await _job(served, body, prompt, grammar, timeout) for prompt in body.prompt]
     echoes = [
         _echo(job, prompt) if body.echo else ""
         for job, prompt in zip(jobs, body.prompt, strict=True)
@@ -55,15 +58,20 @@ async def completions(body: CompletionRequest, request: HttpRequest) -> Response
 
 
 async def _job(
-    served: Served, body: CompletionRequest, prompt: str | Sequence[int], timeout: float | None
+    served: Served,
+    body: CompletionRequest,
+    prompt: str | Sequence[int],
+    grammar: str | None,
+    timeout: float | None,
 ) -> Job:
-    ids = await served.prompt(prompt)
+    ids = await served.prompt(prompt, body.add_special_tokens is not False)
     limit = served.new_tokens(len(ids), body.max_tokens, "max_tokens", MAX_TOKENS)
     scored = body.logprobs is not None
     options = body.options(
         served.ready.vocab_size or 0,
         log_probs=body.logprobs,
         prompt_log_probs=bool(body.echo and scored),
+        grammar=grammar,
     )
     generate = Generate(
         name=new_name("cmpl"),
@@ -100,7 +108,9 @@ def _choice(
     if body.logprobs is not None:
         before: Sequence[Score] = ()
         if body.echo and first:
-            before = scores_of_prompt(job.served.tokenizer, job.request.prompt, job.prompt_scores)
+            before = scores_of_prompt(
+                job.served.tokenizer, job.request.prompt, job.prompt_scores, echo
+            )
         tokenizer = job.served.tokenizer
         logprobs = completion_logprobs(tokenizer, scores, len(echo))
         of_prompt = completion_logprobs(tokenizer, before)

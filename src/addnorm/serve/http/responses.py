@@ -1,5 +1,6 @@
 """`POST /v1/responses`: text in, text out, without state."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from itertools import count
@@ -48,11 +49,12 @@ async def _job(served: Served, body: ResponsesRequest, timeout: float | None) ->
         "input",
     )
     limit = served.new_tokens(len(ids), body.max_output_tokens, "max_output_tokens")
-    greedy = body.temperature == 0
+    greedy, grammar = body.temperature == 0, await asyncio.to_thread(body.grammar)
     options = Options(
         decoding="greedy" if greedy else None,
         temperature=None if greedy else body.temperature,
         top_p=None if greedy else body.top_p,
+        grammar=grammar,
     )
     return Job(
         served,
@@ -63,6 +65,7 @@ async def _job(served: Served, body: ResponsesRequest, timeout: float | None) ->
             options=options,
             timeout=timeout,
         ),
+        continues=grammar is not None,
     )
 
 
@@ -73,6 +76,12 @@ class _Facts:
         self.body, self.served = body, served
         self.id, self.item = f"resp_{uuid4().hex}", f"msg_{uuid4().hex}"
         self.created = int(time())
+        given = body.format
+        self.format = (
+            {"type": "text"}
+            if given is None
+            else given.model_dump(exclude_none=True, by_alias=True)
+        )
 
     def message(self, text: str, status: str) -> dict[str, Any]:
         """The item of the output."""
@@ -107,7 +116,7 @@ class _Facts:
             "previous_response_id": None,
             "store": False,
             "temperature": self.body.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": self.format},
             "tool_choice": "none",
             "tools": [],
             "top_p": self.body.top_p,

@@ -19,6 +19,7 @@ from addnorm.serve.sampling_options import (
     ApiRequest,
     SamplingRequest,
 )
+from addnorm.serve.structured_output import ResponseFormat, TextOptions, grammar_of
 
 MOST_TEXTS = 2048
 """The most texts of a request."""
@@ -88,6 +89,8 @@ class CompletionRequest(SamplingRequest):
     echo: bool | None = None
     logprobs: Annotated[int | None, Field(ge=0, le=MOST_BEST)] = None
     best_of: Annotated[int | None, Field(ge=1, le=20)] = None
+    add_special_tokens: bool | None = None
+    """Whether a text gets the start that the model learnt with; by default it does."""
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
@@ -150,7 +153,6 @@ class ChatRequest(SamplingRequest):
         "tool_choice": ("none", "auto"),
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "response_format": ({"type": "text"},),
         "modalities": (["text"],),
         "audio": (),
         "prediction": (),
@@ -196,7 +198,6 @@ class ResponsesRequest(ApiRequest):
         "conversation": (),
         "background": (False,),
         "prompt": (),
-        "text": ({"format": {"type": "text"}}, {}),
         "truncation": ("disabled", "auto"),
         "max_tool_calls": (),
     }
@@ -206,10 +207,20 @@ class ResponsesRequest(ApiRequest):
 
     input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES)]
     instructions: str | None = None
+    text: TextOptions | None = None
     max_output_tokens: MaxTokens = None
     temperature: Annotated[float | None, Field(ge=0.0, le=100.0)] = None
     top_p: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
     stream: bool | None = None
+
+    @property
+    def format(self) -> ResponseFormat | None:
+        """The form of the answer."""
+        return None if self.text is None else self.text.format
+
+    def grammar(self) -> str | None:
+        """The grammar of the answer; None is any text. Raises `InputError` for a wrong one."""
+        return grammar_of(self.format, field="text.format")
 
 
 class EmbeddingsRequest(ApiRequest):

@@ -60,12 +60,16 @@ class Served:
                 param="model",
             )
 
-    async def prompt(self, text: str | Sequence[int]) -> list[int]:
+    async def prompt(self, text: str | Sequence[int], add_special_tokens: bool = True) -> list[int]:
         """The ids of a text to continue; given ids are checked.
+
+        Without `add_special_tokens`, a text begins with those alone that it spells itself.
 
         Raises `WebError` for ids beyond the vocabulary, and for more than the model reads.
         """
         if isinstance(text, str):
+            if not add_special_tokens:
+                return await self.plain(text) or [self.tokenizer.bos_id]
             self.check_size(len(text), "prompt")
             ids = await self._in_thread(len(text), self._encoded, text)
             return self._checked(ids, "prompt")
@@ -81,9 +85,7 @@ class Served:
     async def plain(self, text: str) -> list[int]:
         """The ids of a text by itself. Raises `WebError` for more than the model reads."""
         self.check_size(len(text), "prompt")
-        return self._checked(
-            await self._in_thread(len(text), self.tokenizer.encode, text), "prompt"
-        )
+        return self._checked(await self._in_thread(len(text), self._marked, text), "prompt")
 
     def check_size(self, n_characters: int, field: str) -> None:
         """Raise `WebError` for a text of which the tokens are certainly too many."""
@@ -142,6 +144,9 @@ class Served:
                 "divide them among several requests",
                 param=field,
             )
+
+    def _marked(self, text: str) -> list[int]:
+        return self.tokenizer.encode_marked([text])[0]
 
     def _encoded(self, text: str) -> list[int]:
         return encode_prompts(self.tokenizer, [text])[0]
