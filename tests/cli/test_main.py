@@ -25,15 +25,14 @@ SURFACE = {
     "train": {"--recipe", "--out", "--resume", "--dry-run", "--import", "--processes"},
     "evaluate": {
         "--run", "--split", "--predictions", "--confusion", "--weights", "--exit", "--device",
-        "--dtype",
-        "--import",
+        "--dtype", "--import", "--processes",
     },
     "generate": {
         "--run", "--prompt", "--chat", "--beams", "--n-best", "--length-penalty",
         "--early-stopping", "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k",
         "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
         "--weights", "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
-        "--batch", "--out", "--exact",
+        "--batch", "--out", "--exact", "--processes",
     },
     "forecast": {
         "--run", "--history", "--horizon", "--until", "--truth", "--out", "--plot", "--device",

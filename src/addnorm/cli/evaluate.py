@@ -1,18 +1,22 @@
 """`addnorm evaluate`: evaluate a run on a split of its data, or on other files."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
+from addnorm.cli.lines import one_line
 from addnorm.cli.plot import check_folder, check_picture
-from addnorm.cli.where import ANYWHERE, Imports, Where, import_named
+from addnorm.cli.tensor_parallel import ALONE, TensorParallel
+from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.runs.options import Split, Weights
 
 if TYPE_CHECKING:
+    from addnorm.generate.early_exit import EarlyExit
     from addnorm.tasks.task import Task
 
 
@@ -24,9 +28,9 @@ def evaluate(
     confusion: Path | None = None,
     weights: Weights | None = None,
     early_exit: Annotated[str | None, Parameter(name="--exit")] = None,
-    where: Where = ANYWHERE,
+    where: TensorParallel = ALONE,
     imports: Imports = (),
-) -> None:
+) -> int | None:
     """Score a trained model and print the figures as JSON, with what they were measured with.
 
     Any field of its recipe can be given here, after the run: `--eval.decoding.beams 5`,
@@ -53,14 +57,17 @@ def evaluate(
         then has the layers of each example too, after a tab.
     """
     fields = fields_given(overrides)
+    if (status := where.started()) is not None:
+        return status
     import_named(imports)
     opened = where.open(run, fields, weights)
-    from addnorm.cli.lines import one_line
     from addnorm.cli.terminal import console
 
     _check(opened.task_value, predictions, confusion)
     early = None if early_exit is None else opened.early_exit(early_exit)
     evaluation = opened.evaluation(split, console=console, early=early)
+    if not where.leads:
+        return None
     if early is not None:
         console.out(f"exits: {early}", highlight=False)
     if confusion is not None:
@@ -70,13 +77,19 @@ def evaluate(
         pairs = [(gold, evaluation.predictions[i]) for i, gold in evaluation.gold.items()]
         confusion_picture(pairs, opened.labels, confusion, title)
     if predictions is not None:
-        depths = {} if early is None else early.depth_of
-        ends = {i: f"\t{depth}" for i, depth in depths.items()}
-        lines = (f"{one_line(y)}{ends.get(i, '')}\n" for i, y in evaluation.predictions.items())
-        predictions.write_text("".join(lines), encoding="utf-8")
+        _write(evaluation.predictions, early, predictions)
     measured = {**evaluation.measured_with}
     more = {"measured_with": measured} if measured else {}
     print(json.dumps({"split": evaluation.split, **evaluation.scores, **more}, indent=1))
+    return None
+
+
+def _write(answers: Mapping[int, str], early: "EarlyExit | None", file: Path) -> None:
+    """Write the prediction of each example, with its layers if they leave at early exits."""
+    depths = {} if early is None else early.depth_of
+    ends = {i: f"\t{depth}" for i, depth in depths.items()}
+    lines = (f"{one_line(y)}{ends.get(i, '')}\n" for i, y in answers.items())
+    file.write_text("".join(lines), encoding="utf-8")
 
 
 def _check(task: "Task", predictions: Path | None, confusion: Path | None) -> None:

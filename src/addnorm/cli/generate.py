@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.batch_file import answer_batch
 from addnorm.cli.lines import (
+    STANDARD_INPUT,
     STRICT,
     Files,
     Lines,
@@ -19,7 +20,8 @@ from addnorm.cli.lines import (
     media_files,
     one_line,
 )
-from addnorm.cli.where import GROUP, Imports, Where, import_named
+from addnorm.cli.tensor_parallel import TensorParallel
+from addnorm.cli.where import GROUP, Imports, import_named
 from addnorm.errors import InputError
 from addnorm.runs.options import DecodingOptions, StopOptions, Weights
 
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Speed(Where):
+class Speed(TensorParallel):
     """How fast a model writes, where, and at what cost.
 
     Parameters
@@ -138,7 +140,7 @@ def generate(
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     reading: Reading = STRICT,
     imports: Imports = (),
-) -> None:
+) -> int | None:
     r"""Continue or translate text, a line at a time; or write the text of images or sound.
 
     Reads the files, or standard input. Writes one line for each line read, in their order, empty
@@ -168,8 +170,11 @@ def generate(
         named = {"files": files, "--json": json_lines, **choices, **end}
         _check_alone(asked, speed, [name for name, given in named.items() if given])
         answer_batch(run, batch, asked.out, speed, speed.weights, imports, exact=asked.exact)
-        return
+        return None
     _check_inputs(files, asked)
+    _check_processes(files, asked, speed)
+    if (status := speed.started()) is not None:
+        return status
     import_named(imports)
     opened = asked.checked(speed.open(run, weights=speed.weights))
     decoding = opened.decoding(**choices)
@@ -178,7 +183,7 @@ def generate(
         most = end.get("max_new_tokens")
         for lines in _of_files(opened, files, decoding, most, reading, json_lines=json_lines):
             print("\n".join(lines), flush=True)
-        return
+        return None
     early = speed.early_exit(opened)
     graph = early or speed.compiled(opened, decoding, several=asked.prompt is None)
     streams = asked.prompt is not None and not json_lines and opened.can_stream(decoding)
@@ -186,7 +191,7 @@ def generate(
         text = asked.of(asked.prompt)
         _print_pieces(opened.stream(text, decoding=decoding, compiled=graph, **end))
         _report(early)
-        return
+        return None
 
     def answer(first: int, group: list[Any]) -> list[tuple[Any, list["Generated"]]]:
         texts = [asked.of(text) for text in group]
@@ -202,6 +207,7 @@ def generate(
     for number, (text, best) in answers:
         _print(text, best, number, decoding, json_lines=json_lines, deep=early is not None)
     _report(early)
+    return None
 
 
 def _check_inputs(files: Sequence[Path], asked: PromptOptions) -> None:
@@ -212,6 +218,19 @@ def _check_inputs(files: Sequence[Path], asked: PromptOptions) -> None:
             raise InputError("give either --prompt or files, and not both")
 
 
+def _check_processes(files: Sequence[Path], asked: PromptOptions, speed: Speed) -> None:
+    """Raise `InputError` for what several processes cannot do."""
+    if speed.processes in (None, 1):
+        return
+    if speed.compile:
+        raise InputError("a compiled graph runs in one process: leave --compile or --processes out")
+    if asked.prompt is None and (not files or STANDARD_INPUT in files):
+        raise InputError(
+            "several processes cannot read standard input: give files or --prompt, or leave "
+            "--processes out"
+        )
+
+
 def _check_alone(asked: PromptOptions, speed: Speed, others: Sequence[str]) -> None:
     """Raise `InputError` for options given with `--batch`, whose lines have their own."""
     given = {
@@ -219,6 +238,7 @@ def _check_alone(asked: PromptOptions, speed: Speed, others: Sequence[str]) -> N
         "--chat": asked.chat,
         "--compile": speed.compile,
         "--exit": speed.exit is not None,
+        "--processes": speed.processes is not None,
     }
     wrong = [*others, *(option for option, there in given.items() if there)]
     if wrong:

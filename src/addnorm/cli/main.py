@@ -5,6 +5,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from errno import ENOSPC
 from pathlib import Path
@@ -163,6 +164,9 @@ def main() -> None:
     sys.exit(status(sys.argv[1:]))
 
 
+words_given: ContextVar[Sequence[str]] = ContextVar("words_given", default=())
+"""The words of the command that runs."""
+
 ENDS: dict[type[Exception], int] = {RankLostError: 1, NonFiniteError: 3, Interrupted: 130}
 """The exit statuses of training that ended early."""
 
@@ -174,6 +178,7 @@ def status(words: Sequence[str]) -> int:
     file that cannot be read or written, 3 training met a number that is not finite, 130 stopped by
     Ctrl-C. A fault of AddNorm's own keeps its traceback.
     """
+    words_given.set(words)
     try:
         if not words or words[0] in ("help", "--help", "-h"):
             _import_commands()

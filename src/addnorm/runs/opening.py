@@ -27,7 +27,7 @@ from addnorm.runs.files.folder import (
 )
 from addnorm.runs.files.quantization_file import check_float, read_quantization
 from addnorm.runs.files.resuming import resume_command
-from addnorm.runs.files.weights import build_model, load_model
+from addnorm.runs.files.weights import Splitting, build_model, load_model, unsplit
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.trained_model import TrainedModel
 
@@ -41,14 +41,22 @@ def open_model(
     device: torch.device = CPU,
     dtype: torch.dtype | None = None,
     pickled: bool = False,
+    split: Splitting = unsplit,
 ) -> TrainedModel:
-    """Load a finished run (see `Run.open`)."""
+    """Load a finished run (see `Run.open`); with `split`, the pieces of one of several processes.
+
+    Raises `InputError` for a quantised model that is to be split.
+    """
     stored = stored_recipe(folder)
     if stored is None:
-        return _opened_otherwise(folder, overrides, device=device, dtype=dtype, pickled=pickled)
+        opened = _opened_otherwise(folder, overrides, device=device, dtype=dtype, pickled=pickled)
+        split(opened.model)
+        return opened
     saved = settings_of(folder, stored, overrides)
     quantization = read_quantization(folder)
-    model = load_model(folder, *saved, dtype=dtype, quantization=quantization)
+    if quantization is not None and split is not unsplit:
+        raise InputError(f"{folder}: a quantised model runs in one process: use the one before")
+    model = load_model(folder, *saved, dtype=dtype, quantization=quantization, split=split)
     opened = TrainedModel(
         folder,
         *saved,

@@ -65,7 +65,9 @@ def _head_r_drop_sum(
     pairs = torch.stack([half.flatten(0, 1) for half in x.chunk(2)], dim=1)
     of_pairs = targets.chunk(2)[0].flatten()
     kernels = choices() if x.device.type == "cpu" else DEFAULTS
-    size = max(1, kernels.logits_at_once // (2 * head.weight.shape[0]))
+    with torch.no_grad():  # of which the head here may have a part
+        n_outputs = head(pairs[:1], ctx).shape[-1]
+    size = max(1, kernels.logits_at_once // (2 * n_outputs))
     loss = partial(_loss_and_gradient, weight=weight, smoothing=smoothing)
     return in_groups(lambda rows: head(rows, ctx), pairs, of_pairs, loss, size, head)
 

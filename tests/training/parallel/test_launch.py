@@ -16,7 +16,12 @@ from tests.runs.tiny import write_recipe
 
 from addnorm.training.checkpoint import load_weights
 
-TWO = ["--processes", 2, "--parallel.data", 2, "--train.save_every", 20]
+
+def two(plan: str) -> list[object]:
+    """The options of two processes."""
+    return ["--processes", 2, f"--parallel.{plan}", 2, "--train.save_every", 20]
+
+
 FOR_LONG = ["--train.steps", 5000, "--train.schedule", "constant"]
 
 
@@ -45,9 +50,12 @@ def killed(words: Sequence[str], run: Path, pid: Callable[[], int]) -> tuple[int
     return process.returncode, err, time.monotonic() - begin
 
 
-@pytest.mark.long
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param("data", marks=pytest.mark.long), pytest.param("tensor", marks=pytest.mark.slow)],
+)
 def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
-    tmp_path: Path, recipe: Path
+    tmp_path: Path, recipe: Path, plan: str
 ) -> None:
     whole, run = tmp_path / "whole", tmp_path / "run"
 
@@ -55,7 +63,7 @@ def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
         return int((run / "ranks/1.log").read_text().split("process ")[1].split()[0])
 
     code, err, seconds = killed(
-        command("train", recipe, *TWO, *FOR_LONG, "--out", run), run, rank_one
+        command("train", recipe, *two(plan), *FOR_LONG, "--out", run), run, rank_one
     )
     assert seconds < 30
     assert code == 1, err
@@ -69,7 +77,7 @@ def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
     last = ["--train.steps", saved + 20]
     resumed = command("train", "--resume", run, "--processes", 2, *last)
     assert subprocess.run(resumed, capture_output=True).returncode == 0
-    straight = command("train", recipe, *TWO, *FOR_LONG[2:], *last, "--out", whole)
+    straight = command("train", recipe, *two(plan), *FOR_LONG[2:], *last, "--out", whole)
     assert subprocess.run(straight, capture_output=True).returncode == 0
     assert figures(run) == figures(whole)
     ours, theirs = (load_weights(folder / "model.safetensors") for folder in (run, whole))
@@ -77,8 +85,9 @@ def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("plan", ["data", "tensor"])
 def test_the_leading_process_is_named_too_and_one_process_resumes(
-    tmp_path: Path, recipe: Path
+    tmp_path: Path, recipe: Path, plan: str
 ) -> None:
     run = tmp_path / "run"
 
@@ -86,13 +95,13 @@ def test_the_leading_process_is_named_too_and_one_process_resumes(
         return json.loads((run / ".lock").read_text())["pid"]
 
     code, err, seconds = killed(
-        command("train", recipe, *TWO, *FOR_LONG, "--out", run), run, leading
+        command("train", recipe, *two(plan), *FOR_LONG, "--out", run), run, leading
     )
     assert seconds < 30
     assert code == 1
     assert "rank 0 (process " in err
     assert "was ended by SIGKILL after step " in err
-    resumed = command("train", "--resume", run, "--parallel.data", 1, "--train.steps", 60)
+    resumed = command("train", "--resume", run, f"--parallel.{plan}", 1, "--train.steps", 60)
     assert subprocess.run(resumed, capture_output=True).returncode == 0
     assert figures(run).count(b"\n") >= 60
 
@@ -100,7 +109,9 @@ def test_the_leading_process_is_named_too_and_one_process_resumes(
 @pytest.mark.slow
 def test_a_mistake_is_told_once_and_leaves_no_folder(tmp_path: Path, recipe: Path) -> None:
     run = tmp_path / "run"
-    words = command("train", recipe, *TWO, "--out", run, "--data.train", tmp_path / "none.txt")
+    words = command(
+        "train", recipe, *two("data"), "--out", run, "--data.train", tmp_path / "none.txt"
+    )
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 2
     assert done.stderr.count("none.txt") == 1
@@ -119,7 +130,7 @@ def test_two_machines_train_as_one(tmp_path: Path, recipe: Path) -> None:
     launcher = [sys.executable, "-m", "torch.distributed.run", *agent]
     agents = [subprocess.Popen([*launcher, "-m", "addnorm", *map(str, words)]) for _ in range(2)]
     assert [agent.wait() for agent in agents] == [0, 0]
-    one = command("train", recipe, *TWO[:4], "--out", tmp_path / "one")
+    one = command("train", recipe, *two("data")[:4], "--out", tmp_path / "one")
     assert subprocess.run(one, capture_output=True).returncode == 0
     assert figures(tmp_path / "two") == figures(tmp_path / "one")
 
@@ -131,9 +142,9 @@ def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path: Path, recip
     whole, run = tmp_path / "whole", tmp_path / "run"
     rng = Random(0)
     steps = ["--train.steps", 400, "--parallel.shard", "true"]
-    straight = command("train", recipe, *TWO, *steps, "--out", whole)
+    straight = command("train", recipe, *two("data"), *steps, "--out", whole)
     assert subprocess.run(straight, capture_output=True).returncode == 0
-    words = command("train", recipe, *TWO, *steps, "--resume", "--out", run)
+    words = command("train", recipe, *two("data"), *steps, "--resume", "--out", run)
     kills = 0
     for _ in range(6):
         process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)

@@ -1,6 +1,6 @@
 """Building a recipe's model, and loading and saving its weights."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -21,6 +21,16 @@ from addnorm.runs.files.quantization_file import Quantization, laid_out_as
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.training.checkpoint import load_weights, save_weights
+from addnorm.training.parallel.pieces import Piece
+
+Splitting = Callable[[nn.Module], Mapping[str, Piece]]
+"""Leaves one process's pieces in a model, and returns the piece of each parameter by name."""
+
+
+def unsplit(model: nn.Module) -> Mapping[str, Piece]:
+    """Leave the model whole."""
+    return {}
+
 
 WEIGHTS = "model.safetensors"
 """The weights file in a run folder."""
@@ -117,8 +127,11 @@ def load_model(
     *,
     dtype: torch.dtype | None = None,
     quantization: Quantization | None = None,
+    split: Splitting = unsplit,
 ) -> Model:
     """The model of a run folder, in evaluation mode, in `dtype` or else that of its weights.
+
+    With `split`, it has the pieces of this process alone, and only these are read.
 
     It is built once, without memory until its weights are read; with custom parts once more, since
     they may hold tensors that are in no file. Raises `InputError` if the model does not fit on this
@@ -131,11 +144,13 @@ def load_model(
     else:
         with without_values():
             model = laid_out_as(model, quantization, folder)
-    stored = load_into(model, folder / WEIGHTS, dtype)
+    stored = load_into(model, folder / WEIGHTS, dtype, split)
     return model.eval() if quantization else model.to(stored).eval()
 
 
-def load_into(model: nn.Module, file: Path, dtype: torch.dtype | None = None) -> torch.dtype:
+def load_into(
+    model: nn.Module, file: Path, dtype: torch.dtype | None = None, split: Splitting = unsplit
+) -> torch.dtype:
     """Load a safetensors file into `model`; return `dtype`, or else that of the stored weights.
 
     Raises `InputError` naming tensors that are missing, unexpected or of a different shape.
@@ -148,6 +163,8 @@ def load_into(model: nn.Module, file: Path, dtype: torch.dtype | None = None) ->
     chosen = one_dtype(file, stored) if dtype is None else dtype
     if chosen == torch.float64:
         model.to(chosen)
+    pieces = split(model)
+    weights |= {name: piece.of(weights[name]) for name, piece in pieces.items()}
     if all(weight.is_meta for weight in weights_of(model).values()):
         _fill(model, weights)
     else:

@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from addnorm.data.ids.encoding import IGNORE
-from addnorm.nn.choices import choices
+from addnorm.nn.choices import DEFAULTS
 from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import TokenHead
@@ -32,7 +32,7 @@ def vocabulary_cross_entropy_sum(
     def logits(rows: Tensor) -> Tensor:
         return TokenHead.forward(head, copied(rows[None], vocabulary.group), ctx)[0]
 
-    size = max(1, choices().logits_at_once // vocabulary.total)
+    size = max(1, DEFAULTS.logits_at_once // vocabulary.total)  # in all processes the same
     loss = partial(loss_and_gradient, smoothing=label_smoothing, vocabulary=vocabulary)
     return in_groups(logits, x.flatten(0, 1), targets.flatten(), loss, size, head)
 

@@ -160,8 +160,8 @@ def _check_units(module: nn.Module, name: str, split: Split, processes: int, pat
         return
     nearest = min(valid, key=lambda n: abs(n - processes))
     raise InputError(
-        f"parallel.tensor = {processes}: {placed(path)} has {what}, which does not divide among "
-        f"{processes} processes: the nearest that does is tensor = {nearest}"
+        f"{placed(path)} has {what}, which does not divide among {processes} processes: the "
+        f"nearest number that it divides among is {nearest}"
     )
 
 
@@ -176,14 +176,12 @@ def _check_inside(child: nn.Module, part: nn.Module, paths: Mapping[nn.Module, s
     name = f"{placed(paths[child])} ({type(child).__name__})"
     if splits is not None and _is_region(child, splits):
         raise InputError(
-            f"parallel.tensor: {name} is split, and so is {type(part).__name__} around it: leave "
-            "splits out of one"
+            f"{name} is split, and so is {type(part).__name__} around it: leave splits out of one"
         )
     if splits is None and not type(child).__module__.startswith(SHARED):
         raise InputError(
-            f"parallel.tensor: {name} does not say how it splits: give the class an attribute "
-            "splits (addnorm.nn.splits), {} if it computes alike for each head, or give "
-            "parallel.tensor = 1"
+            f"{name} does not say how it is split over processes: give the class an attribute "
+            "splits (addnorm.nn.splits), {} if it computes alike for each head, or use one process"
         )
 
 
@@ -268,7 +266,7 @@ class _Splitter:
         if isinstance(layer, nn.Embedding):
             rows = self._piece(layer.weight, axis, units)
             self._cut(layer.weight, axis, units)
-            layer.num_embeddings, layer.embedding_dim = layer.weight.shape
+            layer.embedding_dim = layer.weight.shape[1]
             made = VocabularyTable(layer, rows) if axis == 0 else layer
         else:
             self._cut(layer.weight, axis, units)
@@ -318,7 +316,10 @@ class RowParallelLinear(nn.Linear):
 
 
 class VocabularyTable(nn.Embedding):
-    """`Σ_r E_r[tokens]` over the processes r: each has some rows, and gives zero for all others."""
+    """`Σ_r E_r[tokens]` over the processes r: each has some rows, and gives zero for all others.
+
+    `num_embeddings` counts the rows of all.
+    """
 
     def __init__(self, table: nn.Embedding, rows: Piece) -> None:
         super().__init__(table.num_embeddings, table.embedding_dim, device="meta")

@@ -1,0 +1,104 @@
+"""`--processes` of `generate` and `evaluate`: what one process writes; what cannot is refused."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from addnorm.models.weights import n_bytes, weights_of
+from addnorm.runs.opening import open_model
+from addnorm.training.parallel.pieces import Group
+from addnorm.training.parallel.tensor import split_model
+
+RunOf = Callable[[str], Path]
+Command = Callable[..., tuple[int, str, str]]
+NOTHING: Any = None
+
+
+class Unconnected(Group):
+    """Two processes of which only one is here, for what they do not compute together."""
+
+    sum = largest = all = NOTHING
+
+
+def in_two(*words: object) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "addnorm", *map(str, words), "--processes", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [("language", ["--seed", 3, "--max-new-tokens", 20]), ("translation", ["--beams", 3])],
+)
+def test_two_processes_write_what_one_does(
+    task: str, words: list[object], run_of: RunOf, tmp_path: Path, addnorm: Command
+) -> None:
+    (tmp_path / "in.txt").write_text("a red cat\n\na dog\n")
+    command = ("generate", run_of(task), tmp_path / "in.txt", *words)
+    done = in_two(*command)
+    assert (done.returncode, done.stdout) == addnorm(*command)[:2], done.stderr
+
+
+@pytest.mark.long
+def test_two_processes_score_as_one_does(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+    command = ("evaluate", run_of("translation"), "--split", "valid", "--predictions")
+    done = in_two(*command, tmp_path / "two.txt")
+    assert done.returncode == 0, done.stderr
+    figures, expected = json.loads(done.stdout), json.loads(addnorm(*command, tmp_path / "one")[1])
+    assert figures.keys() == expected.keys()
+    assert figures["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    assert figures["bleu"] == pytest.approx(expected["bleu"])
+    assert (tmp_path / "two.txt").read_text() == (tmp_path / "one").read_text()
+
+
+@pytest.mark.long
+def test_a_mistake_is_told_once(run_of: RunOf) -> None:
+    done = in_two("generate", run_of("language"), "--prompt", "x", "--weights", "int8")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "leave --weights out, or --processes" in done.stderr
+
+
+def test_a_process_has_half_of_a_model(run_of: RunOf) -> None:
+    folder = run_of("translation")
+    whole = weights_of(open_model(folder).model)
+    parts = [
+        open_model(folder, split=lambda m, r=rank: split_model(m, Unconnected(r, 2)).parameters)
+        for rank in (0, 1)
+    ]
+    layouts = split_model(open_model(folder).model, Unconnected(0, 2)).parameters
+    for part in parts:
+        assert not part.model.training
+        assert n_bytes(weights_of(part.model).values()) <= 0.6 * n_bytes(whole.values())
+    for name, weight in whole.items():
+        pieces = [weights_of(part.model)[name] for part in parts]
+        piece = layouts.get(name)
+        split = piece is not None and piece.units > 1
+        joined = torch.cat(pieces, piece.axis) if split else pieces[0]
+        assert torch.equal(joined, weight), name
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "several processes cannot read standard input"),
+        (["-"], "several processes cannot read standard input"),
+        (["--prompt", "x", "--compile"], "leave --compile or --processes out"),
+        (["--batch", "x.jsonl"], "leave out --processes"),
+    ],
+)
+def test_what_several_cannot_do_is_refused(
+    words: list[str], message: str, run_of: RunOf, addnorm: Command
+) -> None:
+    code, out, err = addnorm("generate", run_of("language"), *words, "--processes", 2)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
