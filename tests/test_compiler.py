@@ -129,6 +129,14 @@ def test_operators_need_a_compiler_and_a_folder(
         load_operators("operators.cpp")
 
 
+@pytest.mark.long
+@pytest.mark.usefixtures("_source")
+def test_a_compiler_that_fails_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "operators.cpp").write_text("int broken = ;")
+    with pytest.raises(InputError, match=r"the C\+\+ compiler fails: .*error: expected"):
+        load_operators("operators.cpp")
+
+
 def compilers(tree: ast.AST) -> list[str]:
     """What compiles with torch in a file, or touches its compiler."""
     found: list[str] = []

@@ -17,6 +17,7 @@ from functools import cache
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
+from subprocess import SubprocessError
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -63,7 +64,7 @@ def load_operators(source: str) -> None:
     """Load the operators of a C++ file of this package into torch, compiled for this processor.
 
     Compilation takes some seconds, once: the library is kept in the folder of caches. Raises
-    `InputError` if there is no C++ compiler.
+    `InputError` if there is no C++ compiler, or none that works.
     """
     import torch
 
@@ -109,12 +110,23 @@ def _library(code: bytes) -> bytes:
     with TemporaryDirectory() as folder:
         source = Path(folder) / "operators.cpp"
         source.write_bytes(code)
-        options = CppTorchOptions(
-            include_pytorch=True, aot_mode=True, extra_flags=["-ffp-contract=fast"]
-        )
-        builder = CppBuilder("operators", str(source), options, folder)
-        builder.build()
+        try:
+            options = CppTorchOptions(
+                include_pytorch=True, aot_mode=True, extra_flags=["-ffp-contract=fast"]
+            )
+            builder = CppBuilder("operators", str(source), options, folder)
+            builder.build()
+        except (RuntimeError, OSError, SubprocessError) as error:
+            raise InputError(f"the C++ compiler fails: {_first_error(error)}") from error
         return Path(builder.get_target_file_path()).read_bytes()
+
+
+def _first_error(error: Exception) -> str:
+    """The first line of a compiler's output that names an error, or else the last one."""
+    output = vars(error).get("output") or str(error)
+    text = output.decode(errors="replace") if isinstance(output, bytes) else str(output)
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
+    return next((line for line in lines if "error" in line.lower()), lines[-1])
 
 
 def has_compiler() -> bool:

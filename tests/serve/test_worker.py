@@ -168,8 +168,13 @@ def test_whole_inputs_are_cancelled_while_they_are_computed(
 
 
 def test_a_model_of_another_task(run_of: RunOf, tmp_path: Path) -> None:
-    with opened(run_of("tagging"), tmp_path) as (client, ready):
+    with opened(run_of("tagging"), tmp_path, memory=2**18) as (client, ready):
         assert ready.endpoint == "/tag"
+        assert ready.max_len == Run.open(run_of("tagging")).model.embed.position.max_len
+        client.send(Apply(name="long", endpoint="/v1/embeddings", inputs=("a", "a " * 999)))
+        refused = client.next()
+        assert (refused.name, refused.kind) == ("long", "input")
+        assert "1,998 tokens, which are read at once" in refused.message
         client.send(Apply(name="a", endpoint="/tag", inputs=("Ann saw Rome",)))
         result = client.next()
         assert result.outputs[0]["tokens"] == ["Ann", "saw", "Rome"]

@@ -273,7 +273,7 @@ def positions_for(embed: Input, i: int, ids: Ids) -> int:
     return longest
 
 
-def maximum_length(embed: TokenEmbedding) -> int:
+def maximum_length(embed: Input) -> int:
     """The maximum number of positions of an embedding; `sys.maxsize` if unbounded."""
     return embed.position.max_len or maxsize
 

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from sys import maxsize
 from typing import Any
 
 from addnorm.errors import InputError
@@ -48,11 +49,12 @@ class InputQueue:
 
     A step takes the next inputs of the first request, and of those after it that ask for the same,
     up to a number of tokens. If one of them cannot be read, each request is computed by itself, so
-    that its error names its own inputs.
+    that its error names its own inputs. No input has more tokens than `longest`.
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, longest: int = maxsize) -> None:
         self._run = run
+        self._longest = longest
         self._jobs: deque[_Job] = deque()
         self._running: list[_Job] = []
 
@@ -73,8 +75,14 @@ class InputQueue:
         return dropped
 
     def add(self, request: Apply) -> None:
-        """Queue a request."""
-        self._jobs.append(_Job(request, _sizes(self._run, request.inputs)))
+        """Queue a request. Raises `InputError` for an input that is too long."""
+        sizes = _sizes(self._run, request.inputs)
+        if (size := max(sizes, default=0)) > self._longest:
+            raise InputError(
+                f"input: {size:,} tokens, which are read at once: the memory holds the attention "
+                f"of at most {self._longest:,}: divide it into shorter texts"
+            )
+        self._jobs.append(_Job(request, sizes))
 
     def cancel(self, name: str) -> None:
         """End a request: nothing is reported of it any more."""

@@ -9,6 +9,7 @@ import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
+from sys import maxsize
 from time import monotonic
 from typing import Any
 
@@ -16,9 +17,12 @@ from addnorm.data.conversation import PLAIN
 from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.codecs import CustomCodec
 from addnorm.errors import InputError
+from addnorm.generate.next_token import maximum_length
+from addnorm.models import EncoderDecoderModel
 from addnorm.runs.inference.chat import template_of
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.run import Run
+from addnorm.serve.engine.budget import longest_at_once
 from addnorm.serve.engine.draft_model import DraftModel, check_drafts_for, memory_of_draft
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.events import Stats
@@ -121,8 +125,8 @@ class Worker:
                 self._open(message)
             case Generate():
                 self._generate(message)
-            case Apply() if self._inputs is not None:
-                self._inputs.add(message)
+            case Apply():
+                self._apply(message)
             case Cancel(name=name, index=index):
                 self._cancel(name, index)
             case Stop():
@@ -137,7 +141,8 @@ class Worker:
             run = Run.open(
                 opened.run, device=opened.device, dtype=opened.dtype, weights=opened.weights
             )
-            self._run, self._inputs = run, InputQueue(run)
+            self._run = run
+            self._inputs = InputQueue(run, longest_at_once(run.model, opened.memory))
             self._chunk = opened.chunk
             drafter = _drafter(opened, run)
             if isinstance(run.task_value, Language | SequenceToSequence):
@@ -154,6 +159,14 @@ class Worker:
         except (InputError, OSError) as error:
             self._send(Error(name=None, message=str(error), kind="input"))
             self._running = False
+
+    def _apply(self, request: Apply) -> None:
+        if self._inputs is None:
+            return
+        try:
+            self._inputs.add(request)
+        except InputError as error:
+            self._send(Error(name=request.name, message=str(error), kind="input"))
 
     def _generate(self, request: Generate) -> None:
         engine = self._engine
@@ -304,7 +317,10 @@ def described(run: Run, engine: Engine | None, texts: Path) -> Ready:
         lines=(f"a model for {run.task}, at {task.endpoint}",),
     )
     if engine is None:
-        return ready
+        model = run.model
+        embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
+        longest = maximum_length(embed)
+        return replace(ready, max_len=None if longest == maxsize else longest)
     facts = engine.description
     return replace(
         ready,

@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig, ScaledDotConfig
 from addnorm.nn.attention.patterns import WindowPatternConfig
 from addnorm.nn.positions import ALiBiConfig, RotaryConfig, T5BiasConfig
+from addnorm.serve.engine import paged_step
 from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.pages import PagePool
 from addnorm.serve.engine.schedule import Limits, Schedule
@@ -108,3 +110,36 @@ def check_logits(name: str, page_size: int, kernels: Kernels) -> None:
     assert n_compared == 9 * 7
     assert pool.held == 0
     assert schedule.n_set_aside > 0 or name == "window"
+
+
+def test_slots_that_were_never_written_are_never_read() -> None:
+    """Only then does the system give memory to used pages alone."""
+    model = CONFIGS["window"].build(VOCAB).eval()
+    pool = PagePool(36, 4)
+    schedule, decoder = Schedule(pool, Limits(rows=4, chunk=6, reach=5)), PagedDecoder(model, pool)
+    for buffer in decoder._buffers:
+        assert torch.equal(buffer[-1], torch.zeros_like(buffer[-1]))
+        buffer[:-1] = torch.nan
+    for i in range(3):
+        schedule.add(Request(name=str(i), prompt=(3,) * (9 + i), limit=8))
+    while schedule.running or schedule.n_waiting:
+        step = schedule.next_step()
+        assert not decoder.compute(step).isnan().any()
+        schedule.finish(step)
+        for sequence in schedule.running:
+            if not sequence.missing:
+                sequence.tokens.append(5)
+            if sequence.is_full:
+                schedule.end(sequence, "length")
+
+
+def test_without_a_compiler_that_works_keys_are_gathered(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(source: str) -> None:
+        raise InputError("the C++ compiler fails: no headers")
+
+    monkeypatch.setattr(paged_step, "load_operators", fails)
+    model = CONFIGS["rotary"].build(VOCAB).eval()
+    decoder = PagedDecoder(model, PagePool(9, 4), exact=True)
+    assert decoder._step.why_gathered == "the C++ compiler fails: no headers"
+    assert decoder.tiles is not None
+    assert decoder.tiles.why_one == "attention of layer 0 does not read its keys in place"

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import inf
 from sys import maxsize
 from time import monotonic
 
@@ -15,9 +14,9 @@ from addnorm.generate.decode import NEW_TOKENS
 from addnorm.generate.next_token import Ids, device_of, evaluating, maximum_length
 from addnorm.generate.rules import check_rules
 from addnorm.models import DecoderModel, EncoderDecoderModel
-from addnorm.nn.attention.multihead import MultiHead
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.batches import BatchLane, Search
+from addnorm.serve.engine.budget import bytes_in_batch, page_pool, scores_at_once
 from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
 from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
@@ -25,7 +24,6 @@ from addnorm.serve.engine.exact import Tiles
 from addnorm.serve.engine.grammars import Grammar, GrammarCompiler
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why_not_paged
-from addnorm.serve.engine.pages import PagePool
 from addnorm.serve.engine.rows import why_alone
 from addnorm.serve.engine.schedule import Limits
 from addnorm.serve.engine.sequence import Request
@@ -73,11 +71,10 @@ class Engine:
         self._tiles: Tiles | None = None
         self._exact = exact
         limits = replace(limits or Limits(), alone=exact)
-        bytes_of_scores = _bytes_of_scores(self._model)
-        most_scores = memory // bytes_of_scores if bytes_of_scores else inf
+        most_scores = scores_at_once(self._model, memory)
         if isinstance(self._model, DecoderModel) and self._why_batches is None:
             pages = memory - memory // FOR_BEAMS
-            pool = _pool(pages, page_size, bytes_per_token(self._model))
+            pool = page_pool(pages, page_size, bytes_per_token(self._model))
             reach = replace(limits, reach=reach_of(self._model))
             decoder = PagedDecoder(self._model, pool, kernels, exact=exact)
             self._tiles = decoder.tiles
@@ -85,12 +82,14 @@ class Engine:
             memory //= FOR_BEAMS
         self._why_alone = why_alone(self._model)
         self._next_token = _next_token(run, self._model)
+        buffers = RowBuffers(
+            self._next_token,
+            memory // bytes_in_batch(self._model, run.recipe.model.d_model),
+            in_place=kernels != "gathered",
+        )
+        self._why_gathered = buffers.why_gathered
         self._batches = BatchLane(
-            RowBuffers(
-                self._next_token,
-                memory // _bytes_in_batch(self._model, run.recipe.model.d_model),
-                in_place=kernels != "gathered",
-            ),
+            buffers,
             self._prompt_scores,
             limits,
             clock,
@@ -255,12 +254,15 @@ class Engine:
 
     def _lines(self, length: int) -> tuple[str, ...]:
         together = "one answer at a time" if self._exact else "together"
+        why = self._why_gathered
+        kernel = () if why is None else (f"keys are copied before they are read: {why}",)
         most = f"up to {self._batches.most_tokens:,} tokens {together}"
         if self._paged is None:
             alone = () if self._why_alone is None else (f"each request alone: {self._why_alone}",)
             return (
                 f"without pages, {most}: {self._why_batches}",
                 *alone,
+                *kernel,
                 "beginnings of prompts are not shared",
             )
         pool = self._paged.schedule.pool
@@ -271,6 +273,7 @@ class Engine:
             f"{tokens:,} tokens in {pool.n_pages:,} pages: "
             f"{n:,} request{'s' if n > 1 else ''} of {length}",
             f"beam search: {most}",
+            *kernel,
             *([] if self._tiles is None else [str(self._tiles)]),
         )
 
@@ -289,44 +292,3 @@ def _writer(run: TrainedModel) -> Writer:
     if run.reads_files:
         raise InputError(f"{run.name}: it reads files of images or sound, and no text")
     return model
-
-
-def _pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
-    """The pages that a memory holds. Raises `InputError` if there are none."""
-    per_page = bytes_per_token * page_size
-    n_pages = memory // per_page - 1  # the buffers have a slot for padding
-    if n_pages < 1:
-        raise InputError(
-            f"memory = {memory:,} bytes for pages: one of {page_size} tokens takes {per_page:,} "
-            "bytes of keys and values, and at least two are needed"
-        )
-    return PagePool(n_pages, page_size)
-
-
-def _bytes_in_batch(model: Writer, d_model: int) -> int:
-    """The bytes of a token in a batch: its keys and values, or its hidden state if that is more.
-
-    The keys and values of cross-attention are included.
-    """
-    stack = model.stack if isinstance(model, DecoderModel) else model.decoder
-    heads = [module for module in stack.modules() if isinstance(module, MultiHead)]
-    width = sum(each.k_proj.out_features + each.v_proj.out_features for each in heads)
-    return max(width, d_model) * _bytes_of_number(model)
-
-
-def _bytes_of_scores(model: Writer) -> int:
-    """The bytes of the scores of a query against a key in all heads of a layer that reads prompts.
-
-    It is 0 if no layer attends.
-    """
-    stack = model.stack if isinstance(model, DecoderModel) else model.encoder
-    heads = [
-        module.q_proj.out_features // module.d_head
-        for module in stack.modules()
-        if isinstance(module, MultiHead)
-    ]
-    return max(heads, default=0) * _bytes_of_number(model)
-
-
-def _bytes_of_number(model: Writer) -> int:
-    return torch.finfo(next(model.parameters()).dtype).bits // 8

@@ -7,7 +7,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from addnorm.compiler import has_compiler, load_operators
+from addnorm.compiler import load_operators
+from addnorm.errors import InputError
 from addnorm.generate.compiled import dynamic_axes, prepare
 from addnorm.generate.graphs import Graph, compiled
 from addnorm.generate.next_token import device_of, evaluating
@@ -27,13 +28,14 @@ class PagedStep(nn.Module):
     """`decoder_step` with the keys and values of all texts in slots of the buffers.
 
     With `in_place`, layers whose attention the kernel can compute read one new token's keys where
-    they are; without a C++ compiler, or not on a CPU, they are gathered all the same.
+    they are; without a C++ compiler that works, or not on a CPU, they are gathered all the same:
+    `why_gathered` names the compiler's error.
     """
 
     def __init__(self, model: DecoderModel, buffers: Buffers, *, in_place: bool) -> None:
         super().__init__()
         self.model = model
-        self.scores = kernel_scores(model, buffers[::2], in_place=in_place)
+        self.scores, self.why_gathered = kernel_scores(model, buffers[::2], in_place=in_place)
 
     def forward(
         self,
@@ -54,12 +56,13 @@ class PagedStep(nn.Module):
 
 def kernel_scores(
     model: DecoderModel | EncoderDecoderModel, keys: Sequence[Tensor | None], *, in_place: bool
-) -> list[DotProduct | None]:
-    """The score of each layer that the kernel computes; None where keys are gathered.
+) -> tuple[list[DotProduct | None], str | None]:
+    """The score of each layer that the kernel computes, and why there is no kernel for them.
 
-    `keys` are the buffers of the layers, None of those that keep no keys.
+    None is the score where keys are gathered. `keys` are the buffers of the layers, None of those
+    that keep no keys.
     """
-    on_cpu = device_of(model).type == "cpu" and has_compiler()
+    on_cpu = device_of(model).type == "cpu"
     stack = model.stack if isinstance(model, DecoderModel) else model.decoder
     scores = [
         paged_score(mixer, buffer.shape[2])
@@ -68,20 +71,30 @@ def kernel_scores(
         for mixer, buffer in zip(stack.mixers, keys, strict=True)
     ]
     if not (in_place and on_cpu and any(scores)):
-        return [None] * len(scores)
-    load_operators(SOURCE)
-    return scores
+        return [None] * len(scores), None
+    try:
+        load_operators(SOURCE)
+    except InputError as error:
+        return [None] * len(scores), str(error)
+    return scores, None
 
 
 def new_buffers(model: DecoderModel, n_slots: int) -> list[Tensor]:
-    """Empty buffers for the keys and values of `n_slots` tokens, alternating, layer by layer."""
+    """Buffers for the keys and values of `n_slots` tokens, alternating, layer by layer.
+
+    They hold zeros in the last slot, which is read as padding. No other slot is read before it is
+    written, so that the system gives memory to those alone that have been written.
+    """
     cache = model.new_cache()
     with torch.inference_mode(), evaluating(model):
         model(torch.zeros(1, 1, dtype=torch.long, device=device_of(model)), cache=cache)
     layers = [layer.self_cache for layer in cache]
     parts = [part for layer in layers if isinstance(layer, SelfCache) for part in layer.kept]
     assert len(parts) == 2 * len(layers), "only attention has keys and values"
-    return [part.new_zeros(n_slots, part.shape[1], part.shape[3]) for part in parts]
+    buffers = [part.new_empty(n_slots, part.shape[1], part.shape[3]) for part in parts]
+    for buffer in buffers:
+        buffer[-1] = 0.0
+    return buffers
 
 
 def compiled_step(step: PagedStep, buffers: Buffers) -> Callable[..., Tensor]:
@@ -113,7 +126,7 @@ def _graph(step: PagedStep, buffers: Buffers, rows: int) -> Graph:
         torch.zeros(rows, 1, dtype=torch.long),
         torch.zeros(rows, 3, dtype=torch.long),
         torch.ones(rows, 3, dtype=torch.bool),
-        [torch.zeros_like(buffer) for buffer in buffers],
+        [buffer.new_zeros(3, *buffer.shape[1:]) for buffer in buffers],
     )
     texts = dynamic_axes(rows > 1, 1)
     slots = [dynamic_axes(True)] * len(buffers)

@@ -49,7 +49,7 @@ class RowBuffers:
             for first in _first_keys_values(next_token.model)
         ]
         keys = [None if layer is None else layer[0] for layer in self.layers]
-        self.scores = kernel_scores(next_token.model, keys, in_place=in_place)
+        self.scores, self.why_gathered = kernel_scores(next_token.model, keys, in_place=in_place)
         self._free = torch.arange(0)
         self.clear_padding()
 

@@ -1,0 +1,61 @@
+"""What a memory holds of a model: pages of keys and values, batches, the attention of a text."""
+
+from math import inf, isqrt
+from sys import maxsize
+
+import torch
+
+from addnorm.errors import InputError
+from addnorm.models import DecoderModel, EncoderDecoderModel, Model
+from addnorm.models.transformer import StackModel
+from addnorm.nn.attention.multihead import MultiHead
+from addnorm.serve.engine.pages import PagePool
+
+Writer = DecoderModel | EncoderDecoderModel
+
+
+def page_pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
+    """The pages that a memory holds. Raises `InputError` if there are none."""
+    per_page = bytes_per_token * page_size
+    n_pages = memory // per_page - 1  # the buffers have a slot for padding
+    if n_pages < 1:
+        raise InputError(
+            f"memory = {memory:,} bytes for pages: one of {page_size} tokens takes {per_page:,} "
+            "bytes of keys and values, and at least two are needed"
+        )
+    return PagePool(n_pages, page_size)
+
+
+def bytes_in_batch(model: Writer, d_model: int) -> int:
+    """The bytes of a token in a batch: its keys and values, or its hidden state if that is more.
+
+    The keys and values of cross-attention are included.
+    """
+    stack = model.stack if isinstance(model, DecoderModel) else model.decoder
+    heads = [module for module in stack.modules() if isinstance(module, MultiHead)]
+    width = sum(each.k_proj.out_features + each.v_proj.out_features for each in heads)
+    return max(width, d_model) * _bytes_of_number(model)
+
+
+def scores_at_once(model: Model, memory: int) -> float:
+    """How many scores of a query against a key, in all heads of a layer, a memory holds.
+
+    The layer is one that reads prompts and sources. Infinite if none attends.
+    """
+    stack = model.stack if isinstance(model, StackModel) else model.encoder
+    heads = [
+        module.q_proj.out_features // module.d_head
+        for module in stack.modules()
+        if isinstance(module, MultiHead)
+    ]
+    return memory // (max(heads) * _bytes_of_number(model)) if heads else inf
+
+
+def longest_at_once(model: Model, memory: int) -> int:
+    """The most tokens of a text that is read at once; `sys.maxsize` if only time bounds it."""
+    scores = scores_at_once(model, memory)
+    return maxsize if scores == inf else isqrt(int(scores))
+
+
+def _bytes_of_number(model: Model) -> int:
+    return torch.finfo(next(model.parameters()).dtype).bits // 8
