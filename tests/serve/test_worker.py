@@ -127,6 +127,12 @@ def test_drafts_change_no_answer(run_of: RunOf, tmp_path: Path) -> None:
     with opened(run_of("language"), tmp_path, speculate="ngram") as (client, _):
         assert client.tokens(asked) == expected
         client.next_load(lambda stats: stats.drafted > 0)
+    with opened(run_of("language"), tmp_path, draft=str(run_of("language"))) as (client, _):
+        assert client.tokens(asked) == expected
+        client.next_load(lambda stats: stats.drafted > 0)
+    with opened(run_of("language"), tmp_path, draft=str(run_of("translation"))) as (_, error):
+        assert isinstance(error, Error)
+        assert "a decoder can draft for a decoder alone" in error.message
     with opened(run_of("classification"), tmp_path, speculate="ngram") as (_, error):
         assert isinstance(error, Error)
         assert "nothing can be drafted" in error.message

@@ -30,7 +30,7 @@ from addnorm.serve.engine.speculation import LONGEST, Acceptance, Speculation, S
 class Oracle:
     """Drafts the tokens that it is told, with some wrong ones among them."""
 
-    is_free, memory = True, 0
+    is_free, memory, name = True, 0, "an oracle"
 
     def __init__(self, answers: Mapping[tuple[str, int], list[int]], seed: int) -> None:
         self._answers, self._random = answers, Random(seed)
@@ -126,6 +126,9 @@ def test_a_draft_of_right_tokens_takes_few_steps() -> None:
     for drafter in (PromptLookup(), Oracle(tokens_of(plain), 0)):
         engine = Engine(RUN, memory=2**20)
         engine.speculate(drafter)
+        assert engine.description.lines[-1].startswith(
+            f"the next tokens are drafted by {drafter.name}"
+        )
         engine.add(request)
         n_steps = 0
         while engine.is_busy:

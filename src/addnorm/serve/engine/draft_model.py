@@ -77,9 +77,9 @@ class DraftModel:
     ) -> None:
         model = run.model
         assert isinstance(model, DecoderModel)
-        self.memory = memory
-        n_pages = memory // (bytes_per_token(model) * page_size) - 1
-        self._decoder = PagedDecoder(model, PagePool(max(n_pages, 1), page_size), kernels)
+        n_pages = max(memory // (bytes_per_token(model) * page_size) - 1, 1)
+        self.memory, self.name = memory, f"{run.name} ({n_pages * page_size:,} tokens)"
+        self._decoder = PagedDecoder(model, PagePool(n_pages, page_size), kernels)
         self._max_len = maximum_length(model.embed)
         self._texts: dict[Sequence, Sequence] = {}
 

@@ -275,6 +275,7 @@ class Engine:
             f"beam search: {most}",
             *kernel,
             *([] if self._tiles is None else [str(self._tiles)]),
+            *([] if self._paged.speculation is None else [str(self._paged.speculation)]),
         )
 
 

@@ -48,7 +48,7 @@ class NGrams:
 class PromptLookup:
     """Drafts from the prompt and the answer so far."""
 
-    is_free, memory = True, 0
+    is_free, memory, name = True, 0, "prompt lookup"
 
     def __init__(self) -> None:
         self._texts: dict[Sequence, NGrams] = {}

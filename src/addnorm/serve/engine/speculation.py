@@ -34,6 +34,8 @@ class Drafter(Protocol):
     """Whether a draft takes next to no time, so that it is made even if it will not be verified."""
     memory: int
     """The bytes that it takes for keys and values."""
+    name: str
+    """What drafts, for the line that a server prints."""
 
     def propose(
         self, lengths: Mapping[Sequence, int], answers: Mapping[Sequence, Answer]
@@ -113,7 +115,7 @@ class _Drafted:
     """The number of tokens before the last draft."""
     skipped: int = 0
     """How many steps had no draft, because none was expected to pay."""
-    wait: int = 8
+    wait: int = 16
     """After so many of them a draft is tried all the same."""
 
     def trial(self) -> int:
@@ -135,6 +137,9 @@ class Speculation:
         self._usual = 0.5  # the share that was right in the sequences that have ended
         self._sequences: dict[Sequence, _Drafted] = {}
 
+    def __str__(self) -> str:
+        return f"the next tokens are drafted by {self._drafter.name}, at most {LONGEST} at once"
+
     def draft(self, running: Items[Sequence], answer: Callable[[Sequence], Answer]) -> None:
         """Give drafts to the sequences that write an answer.
 
@@ -147,7 +152,7 @@ class Speculation:
         room = MOST_DRAFTED
         lengths, wanted = dict[Sequence, int](), dict[Sequence, int]()
         for sequence in writing:
-            drafted = self._sequences.setdefault(sequence, _Drafted(Acceptance(self._usual)))
+            drafted = self._sequences.setdefault(sequence, self._new())
             drafted.acceptance.learn(drafted.draft, sequence.tokens[drafted.length :])
             drafted.draft, drafted.length, sequence.draft = (), len(sequence.tokens), ()
             most = min(LONGEST, sequence.room - 1)
@@ -161,6 +166,10 @@ class Speculation:
         for sequence, draft in self._proposed(wanted, answer).items():
             self._sequences[sequence].draft = draft
             sequence.draft = draft[: lengths[sequence]]
+
+    def _new(self) -> _Drafted:
+        """The drafts of a sequence that begins, which are expected to be right as usual."""
+        return _Drafted(Acceptance(self._usual), wait=round(8 / max(self._usual, 0.05)))
 
     def _proposed(
         self, lengths: Mapping[Sequence, int], answer: Callable[[Sequence], Answer]
