@@ -10,8 +10,7 @@ from rich.console import Console
 
 from addnorm.config import first_problem
 from addnorm.data.shards.account import ShardReport
-from addnorm.data.shards.index import INDEX, TOKENIZER
-from addnorm.data.shards.journal import JOURNAL
+from addnorm.data.shards.index import INDEX, JOURNAL, TOKENIZER
 from addnorm.data.shards.options import ShardOptions
 from addnorm.data.shards.writing import first_texts, write_shards
 from addnorm.data.tokenizing.pieces import Advance

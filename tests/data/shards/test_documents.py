@@ -86,7 +86,7 @@ def test_a_nested_field(tmp_path: Path) -> None:
 
 
 def test_files_of_a_folder_come_in_order(tmp_path: Path) -> None:
-    for name in ("b.jsonl", "a/z.txt.gz", "a.parquet", "notes.pdf"):
+    for name in ("b.jsonl", "a/z.txt.gz", "a.parquet", "notes.pdf", ".hidden.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     names = ["a/z.txt.gz", "a.parquet", "b.jsonl"]

@@ -134,7 +134,7 @@ def test_a_file_that_is_cut_after_opening_is_refused(tmp_path: Path) -> None:
 def test_an_index_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no folder of shards"):
         ShardFolder.open(tmp_path)
-    (tmp_path / "progress.jsonl").touch()
+    (tmp_path / "progress.journal").touch()
     with pytest.raises(InputError, match="not finished"):
         ShardFolder.open(tmp_path)
     shards(["one"], tmp_path / "s")

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -129,7 +130,7 @@ def test_a_torn_line_of_the_journal_is_written_again(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", REPEATED)
     shards([file], tmp_path / "whole", **MANY)
     assert interrupted(lambda: shards([file], tmp_path / "s", **MANY), 20)
-    with (tmp_path / "s" / "progress.jsonl").open("a") as stream:
+    with (tmp_path / "s" / "progress.journal").open("a") as stream:
         stream.write('{"split": "tra')
     with (tmp_path / "s" / "digests.bin").open("ab") as stream:
         stream.write(b"torn")
@@ -161,6 +162,25 @@ def test_a_call_that_wrote_no_shard_can_be_mended(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.jsonl:1: no column 'body'"):
         shards([file], tmp_path / "s", field="body")
     assert shards([file], tmp_path / "s").documents.kept == len(TEXTS)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    full = OSError(ENOSPC, "No space left on device")
+    with (
+        patch.object(split_writer.SplitWriter, "add", side_effect=full),
+        pytest.raises(OSError, match="No space left") as error,
+    ):
+        shards(["one"], tmp_path / "s")
+    assert error.value.filename == str(tmp_path / "s")
+
+
+def test_shards_in_the_folder_of_their_texts_resume(tmp_path: Path) -> None:
+    """What was written so far is not read as texts."""
+    write_jsonl(tmp_path / "a.jsonl", REPEATED)
+    shards([tmp_path], tmp_path / "whole", **MANY)
+    assert interrupted(lambda: shards([tmp_path], tmp_path / "s", **MANY), 20)
+    shards([tmp_path], tmp_path / "s", **MANY)
+    assert content(tmp_path / "s") == content(tmp_path / "whole")
 
 
 def test_shards_without_a_document_are_refused(tmp_path: Path) -> None:

@@ -30,8 +30,9 @@ MARK = "\ufeff"
 def files_of(inputs: Iterable[str | Path]) -> list[str]:
     """Return the files that inputs name: files, folders, and URLs with or without wildcards.
 
-    The files of a folder, of those kinds that are read, come in the order of their paths. Raises
-    `InputError` for an input that does not exist, has no such file, or has a file of another kind.
+    The files of a folder, of those kinds that are read and not hidden, come in the order of their
+    paths. Raises `InputError` for an input that does not exist, has no such file, or is a file of
+    another kind.
     """
     files = [file for given in inputs for file in _files_of(str(given))]
     if not files:
@@ -47,7 +48,11 @@ def _files_of(given: str) -> list[str]:
     if not Path(given).is_dir():
         return [str(find(Path(given), Path()))]
     kinds = (".txt", *JSONL, *PARQUET)
-    files = sorted(file for file in Path(given).rglob("*") if _suffix(file.name) in kinds)
+    files = sorted(
+        file
+        for file in Path(given).rglob("*")
+        if _suffix(file.name) in kinds and not file.name.startswith(".")
+    )
     if not files:
         raise InputError(f"{given}: no file of texts in this folder: {some_of(kinds)}, or with .gz")
     return [str(file) for file in files]
@@ -226,7 +231,8 @@ class _Unpacked(io.RawIOBase):
         self._library = optional("zstandard", "shards", file)
         self._raw = raw
         self._frame: Any = None
-        self._packed = self._ready = b""
+        self._packed = b""
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -247,7 +253,7 @@ class _Unpacked(io.RawIOBase):
             return False
         self._frame = self._frame or self._library.ZstdDecompressor().decompressobj()
         try:
-            self._ready = self._frame.decompress(self._packed)
+            self._ready = memoryview(self._frame.decompress(self._packed))
         except self._library.ZstdError as error:
             raise _TruncatedError(str(error)) from error
         self._packed = self._frame.unused_data if self._frame.eof else b""

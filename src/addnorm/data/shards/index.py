@@ -33,6 +33,8 @@ VERSION = 1
 BLOCK = 2**15
 """Bytes of ids that are checked together when some of them are read."""
 TOKENIZER = "tokenizer.json"
+JOURNAL = "progress.journal"
+"""The file of a folder that is not finished (see `shards.journal`)."""
 MOST = 2**28
 """The largest size of an index in bytes, that of nearly a million shards."""
 
@@ -256,7 +258,7 @@ class ShardFolder:
 
 def _read_index(path: Path) -> dict[str, Any]:
     if not (path / INDEX).is_file():
-        unfinished = (path / "progress.jsonl").is_file()
+        unfinished = (path / JOURNAL).is_file()
         why = (
             "not finished: the same `addnorm tokenize` resumes it"
             if unfinished

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.data.shards.account import Account
-from addnorm.data.shards.index import ShardFacts
+from addnorm.data.shards.index import JOURNAL, ShardFacts
 from addnorm.data.shards.split_writer import SplitWriter
 from addnorm.errors import InputError
 
-JOURNAL, DIGESTS = "progress.jsonl", "digests.bin"
-"""The files of an unfinished folder: its journal, and the digests of the documents so far."""
+DIGESTS = "digests.bin"
+"""The file of an unfinished folder with the digests of the documents so far."""
 DIGEST_BYTES = 16
 
 

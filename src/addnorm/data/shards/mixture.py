@@ -38,6 +38,9 @@ class Mixture:
     weights: tuple[float, ...] | None = None
     seed: int | None = None
 
+    def __post_init__(self) -> None:
+        _ = self.counts  # raises the error before training begins
+
     def __len__(self) -> int:
         return sum(self.rows)
 

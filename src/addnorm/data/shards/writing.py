@@ -6,7 +6,8 @@ The files depend on the inputs and options alone, not on the workers or on inter
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
@@ -17,8 +18,8 @@ import xxhash
 from addnorm.atomic import atomic_write
 from addnorm.data.shards.account import Account, Outcome, ShardReport
 from addnorm.data.shards.documents import documents, files_of
-from addnorm.data.shards.index import INDEX, TOKENIZER, Framing, index_text
-from addnorm.data.shards.journal import JOURNAL, Journal, check_same
+from addnorm.data.shards.index import INDEX, JOURNAL, TOKENIZER, Framing, index_text
+from addnorm.data.shards.journal import Journal, check_same
 from addnorm.data.shards.options import ShardOptions
 from addnorm.data.shards.split_writer import EncodedDocument, SplitWriter
 from addnorm.data.shards.workers import Encoder, workers
@@ -82,6 +83,16 @@ def _report_in(folder: Path) -> ShardReport:
         len(tree["shards"]),
         0 if valid is None else valid["documents"],
     )
+
+
+@contextmanager
+def _naming(folder: Path) -> Generator[None]:
+    """Name the folder in an error of the disk that names no file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(folder)
+        raise
 
 
 class _Writing:
@@ -177,15 +188,18 @@ class _Writing:
         So both resume at nearly the same place. The full one is finished last: without it, a second
         call fills it again by the same document, and the other by none.
         """
-        if self.splits[document.split].add(document):
+        with _naming(self.splits[document.split].folder):
+            is_full = self.splits[document.split].add(document)
+        if is_full:
             for name in sorted(self.splits, key=lambda name: name == document.split):
                 if self.splits[name].is_open:
                     self._finish(name, self.splits[name])
 
     def _finish(self, name: str, split: SplitWriter) -> None:
         digests = split.digests if self.options.dedup else ()
-        split.finish()
-        self.journal.finished(name, split, digests)
+        with _naming(split.folder):
+            split.finish()
+            self.journal.finished(name, split, digests)
 
     def _complete(self, framing: Framing) -> ShardReport:
         """Write the indices, that of the whole folder last, and remove the journal."""
