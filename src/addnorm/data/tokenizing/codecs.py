@@ -221,7 +221,7 @@ class LibraryCodec:
         name = self.name(i) or ""
         if i in self.byte_ids:
             return bytes([int(name[1:-1], 16)])
-        if self._is_byte_level and i not in self.special_ids and {*name} <= {*BYTES}:
+        if self._is_byte_level and i not in self.special_ids and BYTES.keys() >= {*name}:
             return bytes(BYTES[sign] for sign in name)
         return None
 
