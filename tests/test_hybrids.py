@@ -114,7 +114,7 @@ def _looked(run: Run, out: Path) -> None:
     attends = [i for i, mixer in enumerate(mixers) if isinstance(mixer, SelfAttention)]
     assert sorted({one.layer for one in seen.attention}) == attends
     for i in {0, 1} - {*attends}:
-        assert any(f"layers {i} mix tokens by recurrent" in note for note in seen.notes)
+        assert any(f"layer {i} mixes tokens by recurrent" in note for note in seen.notes)
         assert seen.mixer == "recurrent and self-attention"
     assert seen.positions[0].lines.keys() <= {f"layer {attends[0]}"}
 

@@ -10,6 +10,7 @@ from tests.runs.tiny import train_tiny
 from tests.test_house import write_gpt2
 from torch.nn.functional import cross_entropy
 
+from addnorm import Run
 from addnorm import load as addnorm_load
 
 RunOf = Callable[[str], Path]
@@ -33,19 +34,31 @@ def test_fields_replace_those_of_the_run(run_of: RunOf, tmp_path: Path, addnorm:
     assert json.loads(out)["examples"] == 1
 
 
-@pytest.mark.parametrize(("kind", "split"), [("language", "valid"), ("classification", "test")])
+@pytest.mark.parametrize("split", ["test", "valid"])
 def test_the_usual_split_is_that_of_python_and_is_named(
-    kind: str, split: str, run_of: RunOf, addnorm: Command
+    split: str, run_of: RunOf, addnorm: Command
 ) -> None:
-    code, out, _ = addnorm("evaluate", run_of(kind))
+    folder = run_of("classification")
+    data = '{{kind = "lines", train = "train.txt", {} = "valid.txt", root = "{}"}}'
+    data = data.format(split, folder.parent)
+    code, out, _ = addnorm("evaluate", folder, "--data", data)
     assert code == 0
     figures = json.loads(out)
     assert figures.pop("split") == split
-    run = addnorm_load(run_of(kind))
+    run = Run.open(folder, {"data": data})
     figures.pop("measured_with", None)
     assert figures == run.evaluate() == run.evaluate(split=split)
     assert run.evaluation().split == split
-    assert addnorm("evaluate", run_of(kind), "--split", split)[1] == out
+    assert addnorm("evaluate", folder, "--data", data, "--split", split)[1] == out
+
+
+@pytest.mark.parametrize("kind", ["language", "classification"])
+def test_settings_of_written_text_are_refused_where_none_is_written(
+    kind: str, run_of: RunOf, addnorm: Command
+) -> None:
+    code, out, err = addnorm("evaluate", run_of(kind), "--eval.decoding.beams", "3")
+    assert (code, out) == (2, "")
+    assert "--eval.decoding.beams: for generated texts, and the evaluation of" in err
 
 
 def test_weights_in_fewer_bits(run_of: RunOf, addnorm: Command) -> None:
@@ -106,7 +119,7 @@ def test_a_language_model_predicts_no_lines(
     file = tmp_path / "said.txt"
     code, out, err = addnorm("evaluate", run_of("language"), "--predictions", file)
     assert (code, out) == (2, "")
-    assert "leave predictions out" in err
+    assert "leave --predictions out" in err
     assert not file.exists()
 
 

@@ -267,7 +267,7 @@ def test_a_name_of_the_hub_is_not_downloaded(
 
 OUT_OF_RANGE = [
     ("language", "generate RUN --prompt x --temperature -1", "--temperature -1"),
-    ("language", "generate RUN --prompt x --temperature 1e9", "--temperature 1000000000.0"),
+    ("language", "generate RUN --prompt x --temperature 1e9", "--temperature 1e9"),
     ("language", "generate RUN --prompt x --top-k -5", "--top-k -5"),
     ("language", "generate RUN --prompt x --top-p 0", "--top-p 0"),
     ("language", "generate RUN --prompt x --min-p 2", "--min-p 2"),
@@ -280,7 +280,7 @@ OUT_OF_RANGE = [
     ("language", "generate RUN --prompt x --max-new-tokens 0", "--max-new-tokens 0"),
     ("language", "generate RUN --prompt x --max-new-tokens -4", "--max-new-tokens -4"),
     ("classification", "classify RUN TEXT --threshold -1", "--threshold -1"),
-    ("classification", "classify RUN TEXT --threshold 1e30", "--threshold 1e+30"),
+    ("classification", "classify RUN TEXT --threshold 1e30", "--threshold 1e30"),
     ("language", "swap RUN --out o --set norm=rmsnorm --recover -1", "--recover -1"),
     ("language", "swap RUN --out o --layers 99", "--layers 99"),
     ("language", "prune RUN --out o --heads 2", "--heads 2"),
@@ -303,6 +303,27 @@ OUT_OF_RANGE = [
     ("language", "lab run all --processes 0", "--processes 0"),
     ("language", "lab speedrun digits-99 --data.root . --seeds 0", "--seeds 0"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--temperature 0", "--temperature 0: must be greater than 0"),
+        ("--temperature=0", "--temperature 0: must be greater than 0"),
+        ("--top-k None", "--top-k None: must be an integer"),
+        ("--top-p none", "--top-p none: must be a number"),
+        ("--dtype None", "--dtype None: no such choice. Valid: float32"),
+        ("--n-best 9 --beams 2", "--n-best 9 needs as many --beams, not 2"),
+        ("--beams 2 --top-k 3", "beam search does not sample: leave out --top-k, or --beams"),
+        ("--forced-bos 9", "--forced-bos 9: only a translation has a first token to force"),
+    ],
+)
+def test_a_value_is_named_as_it_was_given(
+    words: str, said: str, run_of: Callable[[str], Path], addnorm: Command
+) -> None:
+    code, out, err = addnorm("generate", run_of("language"), "--prompt", "a", *words.split())
+    assert (code, out) == (2, "")
+    assert err.startswith(f"addnorm: {said}"), err
 
 
 @pytest.mark.parametrize(("task", "words", "said"), OUT_OF_RANGE)

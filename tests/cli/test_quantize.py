@@ -118,7 +118,7 @@ def test_a_sweep_with_a_picture(run_of: RunOf, tmp_path: Path, addnorm: Command)
         (["--out", "x", "--to", "int5"], "--to"),
         (["--out", "x", "--static", "--calibrate", "0"], "--calibrate 0: must be at least 1"),
         (["--out", "x", "--keep-worst", "-1"], "--keep-worst -1"),
-        (["--out", "x", "--keep", "nothing"], "keep 'nothing' matches no layer"),
+        (["--out", "x", "--keep", "nothing"], "--keep nothing: matches no layer"),
         (["--out", "x", "--smoothing", "2"], "--smoothing 2: give a number between 0 and 1"),
         (["--out", "x", "--smoothing", "0"], "--smoothing 0: give a number between 0 and 1"),
         (["--out", "x", "--resume"], "--resume is for `addnorm train`"),

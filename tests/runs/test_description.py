@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from tests.test_house import write_gpt2
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
-from addnorm.nn.heads import PoolerHeadConfig
+from addnorm.nn.heads import ClassificationHeadConfig, PoolerHeadConfig, SpanHeadConfig
 from addnorm.runs.description import describe, expectation, expected_memory, planned, too_large
 from addnorm.runs.recipes.recipe import Recipe, read_recipe
 from addnorm.runs.train import cost
@@ -91,6 +92,18 @@ def test_a_model_without_a_task_is_shown() -> None:
     model = EncoderConfig(d_model=8, attention=AttentionConfig(n_heads=2), head=PoolerHeadConfig())
     text = shown(planned(Recipe(model=model, train=TrainConfig(steps=1))))
     assert re.search(r"head +pooler", text)
+
+
+def test_settings_that_do_not_act_are_left_out() -> None:
+    heads = {"span": SpanHeadConfig(), "classification": ClassificationHeadConfig()}
+    shows = {name: shown(planned(recipe_of(head))) for name, head in heads.items()}
+    assert "decoding" not in shows["span"] + shows["classification"]
+    assert "cross_entropy" not in shows["span"]
+    assert "cross_entropy" in shows["classification"]
+
+
+def recipe_of(head: Any) -> Recipe:
+    return Recipe(model=EncoderConfig(d_model=8, n_layers=1, head=head), train=TrainConfig(steps=1))
 
 
 def test_neither_run_nor_recipe_is_rejected(tmp_path: Path) -> None:

@@ -123,6 +123,24 @@ def test_an_answer_that_is_not_in_the_text_is_refused() -> None:
     Corpus([QuestionAnswer("Who?", CONTEXT, ("Ada",), (57,))])
 
 
+@pytest.mark.parametrize(
+    ("answers", "starts", "problem"),
+    [
+        ((), (0,), "0 answers and 1 starts"),
+        (("Ada",), (57, 57), "1 answers and 2 starts"),
+        (("Ada", "Ada"), (57,), "2 answers and 1 starts"),
+        ((" ",), (), "an answer is blank"),
+        (("Ada", ""), (), "an answer is blank"),
+        (None, (0,), "0 answers and 1 starts"),
+    ],
+)
+def test_answers_that_contradict_are_refused(
+    answers: tuple[str, ...] | None, starts: tuple[int, ...], problem: str
+) -> None:
+    with pytest.raises(InputError, match=f"train example 1: {problem}"):
+        Corpus([QuestionAnswer("Who?", CONTEXT, answers, starts)])
+
+
 def test_the_loss_is_that_of_both_ends_without_padding() -> None:
     torch.manual_seed(0)
     head = SpanHeadConfig().build(4, 0)

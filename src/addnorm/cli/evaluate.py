@@ -63,7 +63,7 @@ def evaluate(
     opened = where.open(run, fields, weights)
     from addnorm.cli.terminal import console
 
-    _check(opened.task_value, predictions, confusion)
+    _check(opened.task_value, predictions, confusion, fields)
     early = None if early_exit is None else opened.early_exit(early_exit)
     evaluation = opened.evaluation(split, console=console, early=early)
     if not where.leads:
@@ -92,15 +92,33 @@ def _write(answers: Mapping[int, str], early: "EarlyExit | None", file: Path) ->
     file.write_text("".join(lines), encoding="utf-8")
 
 
-def _check(task: "Task", predictions: Path | None, confusion: Path | None) -> None:
-    """Raise `InputError`, before the work, for a file that this task or place does not have."""
+def _check(
+    task: "Task",
+    predictions: Path | None,
+    confusion: Path | None,
+    fields: Mapping[str, str],
+) -> None:
+    """Raise `InputError`, before the work, for a file or a field that this task does not have."""
+    from addnorm.tasks.eval_config import WRITING
+
+    for name in fields:
+        if (
+            name.startswith(tuple(f"eval.{field}" for field in WRITING))
+            and not task.written_metrics
+        ):
+            raise InputError(
+                f"--{name}: for generated texts, and the evaluation of {task.name} has none: "
+                "leave it out"
+            )
     if predictions is not None:
         if not task.predicts_lines:
             raise InputError(
-                f"a {task.name} model predicts no line for each example: leave predictions out"
+                f"a {task.name} model predicts no line for each example: leave --predictions out"
             )
         check_folder(predictions, "--predictions")
     if confusion is not None:
         if not task.one_class:
-            raise InputError(f"a {task.name} model has no classes to confuse: leave confusion out")
+            raise InputError(
+                f"a {task.name} model has no classes to confuse: leave --confusion out"
+            )
         check_picture(confusion, "--confusion")

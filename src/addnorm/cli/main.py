@@ -65,12 +65,19 @@ def at_least(least: int) -> Callable[[object, object], None]:
 
 
 def convert_words(hint: Any, words: Sequence[Token]) -> Any:
-    """Convert the words of an option. Raises `CoercionError` for a fraction as an integer."""
-    if int in (hint, *get_args(hint)) and str not in get_args(hint):
+    """Convert the words of an option.
+
+    Raises `CoercionError` for a fraction as an integer, and for `None` as a value.
+    """
+    kinds = [kind for kind in get_args(hint) if kind is not type(None)] or [hint]
+    if int in kinds and str not in kinds:
         for word in words:
             if _is_fraction(word.value):
                 raise CoercionError(token=word, target_type=int)
-    return convert(hint, words)
+    value = convert(hint, words)
+    if value is None and words:
+        raise CoercionError(token=words[0], target_type=kinds[0])
+    return value
 
 
 def _is_fraction(word: str) -> bool:

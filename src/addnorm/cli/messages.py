@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin
 
 from cyclopts import (
@@ -57,9 +58,27 @@ def in_options(message: str, app: App, words: Sequence[str]) -> str:
             meant = f"--{name}"
         if meant is None:
             return match[0]
-        return meant if value is None else f"{meant} {value.strip(chr(39))}"
+        return meant if value is None else f"{meant} {_as_given(meant, value, words)}"
 
     return NAME.sub(option, message)
+
+
+def _as_given(option: str, value: str, words: Sequence[str]) -> str:
+    """A value as it was given: 0 for 0.0."""
+    value = value.strip("'")
+    for word, following in pairwise([*map(str, words), ""]):
+        name, equals, text = word.partition("=")
+        given = text if equals else following
+        if name == option and _number(given) == _number(value) is not None:
+            return given
+    return value
+
+
+def _number(word: str) -> float | None:
+    try:
+        return float(word)
+    except ValueError:
+        return None
 
 
 def options_of(command: App) -> dict[str, str]:

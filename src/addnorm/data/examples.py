@@ -432,6 +432,8 @@ class Corpus:
     reports: Mapping[str, Report] = field(default_factory=dict[str, Report])
     pieces: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
     """The digests of the images or clips of each split, where examples are made of several."""
+    places: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """The file of each image or clip of each split, where it was read from one, for messages."""
     lowercase: bool = False
     """Whether all texts are in lower case; a model that learns from them lower-cases its inputs."""
 

@@ -67,7 +67,7 @@ class BeamConfig:
 
     def __post_init__(self) -> None:
         if self.n_best > self.beams:
-            raise ValueError(f"n_best = {self.n_best} needs as many beams, not {self.beams}")
+            raise ValueError(f"`n_best = {self.n_best}` needs as many `beams`, not {self.beams}")
 
     def candidates(self, n_ends: int) -> int:
         """The number of candidate extensions: enough that `beams` of them do not end.

@@ -171,7 +171,8 @@ def _record_attention(
         if len(bare) == len(tower.stack.blocks):
             without.append(f"{name}: its layers mix tokens {mixed}")
         elif bare:
-            partly.append(f"{name}: layers {' '.join(map(str, bare))} mix tokens {mixed}")
+            which = "layers {} mix" if len(bare) > 1 else "layer {} mixes"
+            partly.append(f"{name}: {which.format(' '.join(map(str, bare)))} tokens {mixed}")
     only_attention = len(views) == 1 and "attention" in views
     if only_attention and len(without) == len(towers) == 1:
         raise InputError(f"{run.name}: {without[0]}: look at depth or gradients")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.data.ids.framing import encode_for_task, encode_words
+from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.prompts import encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
@@ -58,6 +59,8 @@ def prepare_text(run: TrainedModel, text: str, target: str | None = None) -> Pre
     Raises `InputError` for a blank text, for one that is too long for the model, for a target that
     nothing reads, and where the model reads no text.
     """
+    if has_signals(run.medium):
+        raise InputError(f"{run.name}: a text is looked at, and this model reads {run.medium}")
     tokenizers, model = run.tokenizers, run.model
     if not text.strip():
         raise InputError("there is nothing to look at in a blank text: give a sentence")

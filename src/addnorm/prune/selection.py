@@ -103,7 +103,7 @@ def kept_units(units: Sequence[Units], scores: Importance, share: float, option:
 def n_kept(n: int, share: float, option: str) -> int:
     """The number of `n` units to keep. Raises `InputError` for a share that removes none or all."""
     if not 0.0 < share < 1.0:
-        raise InputError(f"`{option} = {share:g}`: give the share to remove, between 0 and 1")
+        raise InputError(f"`{option} = {share}`: give the share to remove, between 0 and 1")
     removed = round(n * share)
     if removed in (0, n):
         nearest = 1 / n if removed == 0 else (n - 1) / n

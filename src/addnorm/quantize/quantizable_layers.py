@@ -96,8 +96,8 @@ def names_to_include(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
                 f" There are {', '.join(names[:4])}." if names else " No layer stays as it is."
             )
             raise InputError(
-                f"include {pattern!r} matches no linear or recurrent layer that would stay as it "
-                f"is.{hint}"
+                f"`include = {pattern}`: matches no linear or recurrent layer that would stay as "
+                f"it is.{hint}"
             )
         included += matches
     return tuple(dict.fromkeys(included))
@@ -123,7 +123,7 @@ def names_matching(
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise InputError(
-                f"keep {pattern!r} matches no layer that is quantised.{nearest(pattern, names)}"
+                f"`keep = {pattern}`: matches no layer that is quantised.{nearest(pattern, names)}"
             )
     matches = {name for name in names if any(fnmatchcase(name, p) for p in patterns)}
     return with_tied(model, matches, include)

@@ -1,5 +1,6 @@
 """Human-readable descriptions of runs and recipes."""
 
+from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ from addnorm.convert.folder import check_weights, hf_model_type
 from addnorm.convert.weights.files import INDEX, PICKLED, SAFE
 from addnorm.convert.weights.peft import is_adapter, name_of_base
 from addnorm.models import EncoderConfig
+from addnorm.nn.heads import has_joint_loss
 from addnorm.parts import kind_of
 from addnorm.runs.files.folder import is_finished, read_settings
 from addnorm.runs.files.quantization_file import read_quantization
@@ -21,6 +23,7 @@ from addnorm.runs.files.weights import count_parameters
 from addnorm.runs.inference.decoding import usual_decoding
 from addnorm.runs.recipes.recipe import Recipe, read_recipe, task_of
 from addnorm.runs.train.cost import Estimate, PeakMemory
+from addnorm.tasks.of_model import task_of_head
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.journal import read_journal
 from addnorm.training.precision import resolve_precision
@@ -164,8 +167,12 @@ def too_large(peak: PeakMemory) -> str | None:
 
 
 def planned(recipe: Recipe) -> Tree:
-    """The parts of a recipe, with the decoding that its run uses."""
-    return parts(_as_decoded(recipe))
+    """The parts of a recipe that act, with the decoding that its run uses."""
+    unused = {"loss"} if has_joint_loss(recipe.model.head) else set[str]()
+    task = task_of_head(recipe.model.head)
+    if task is not None and not task.decodes:
+        unused.add("decoding")
+    return parts(_as_decoded(recipe), unused=unused)
 
 
 def _megabytes(n: int) -> str:
@@ -192,8 +199,13 @@ def _as_decoded(recipe: Recipe) -> Recipe:
     return replace(recipe, eval=replace(recipe.eval, decoding=usual_decoding(recipe)))
 
 
-def parts(settings: Any, name: str = "recipe", kind: str = "") -> Tree:
-    """A tree of a recipe's parts, each with its kind and its non-default fields."""
+def parts(
+    settings: Any, name: str = "recipe", kind: str = "", unused: Collection[str] = ()
+) -> Tree:
+    """A tree of a recipe's parts, each with its kind and its non-default fields.
+
+    The fields in `unused` do not act, and are left out.
+    """
     values = _fields(settings)
     changed = [
         f"{key} = {_value(value)}"
@@ -203,11 +215,11 @@ def parts(settings: Any, name: str = "recipe", kind: str = "") -> Tree:
     words = [(name, "dim"), (kind, "bold"), (", ".join(changed), "")]
     tree = Tree(Text("  ").join(Text(*word) for word in words if word[0]))
     for key, (value, _) in values.items():
-        if is_part(value):
-            tree.add(parts(value, key, _kind(value)))
+        if is_part(value) and key not in unused:
+            tree.add(parts(value, key, _kind(value), unused))
         if _are_parts(value):
             for i, part in enumerate(value):
-                tree.add(parts(part, f"{key}.{i}", _kind(part)))
+                tree.add(parts(part, f"{key}.{i}", _kind(part), unused))
     return tree
 
 

@@ -52,9 +52,14 @@ class QuestionAnswer(Example):
         return lack_of(question=self.question, context=self.context)
 
     def problem(self) -> str | None:
-        """An answer that does not stand where it should."""
-        for answer in (self.answers or ())[:1]:
-            if not answer or self.place() < 0 or not self.context.startswith(answer, self.place()):
+        """An answer that is blank or does not stand where it should, or starts of other answers."""
+        answers = self.answers or ()
+        if self.starts and len(self.starts) != len(answers):
+            return f"{len(answers)} answers and {len(self.starts)} starts: give each answer its own"
+        if any(not answer.strip() for answer in answers):
+            return f"an answer is blank: {answers}: give no answers where the context has none"
+        for answer in answers[:1]:
+            if self.place() < 0 or not self.context.startswith(answer, self.place()):
                 where = f" at character {self.starts[0]}" if self.starts else ""
                 return f"the context does not have the answer {answer!r}{where}"
         return None

@@ -284,6 +284,7 @@ class Task:
             self.name,
             **facts,
             reports=corpus.reports,
+            places=corpus.places,
             medium=corpus.medium,
             n_labels=len(numbers) if has_signals(corpus.medium) else 0,
             layout=self.layout,

@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from addnorm.convert.transfer.rules import regroup_heads
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.multihead import HeadShape
 from addnorm.nn.embed import EmbeddingConfig
@@ -127,6 +128,11 @@ OTHER: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         {"feedforward": MixtureOfExpertsConfig(n_experts=3, top_k=1, expert=MLP)},
         "feedforward: mlp → moe",
+    ),
+    "one layer": (
+        {},
+        {"layer_pattern": (LayerConfig(norm=RMS), LayerConfig())},
+        "layer_pattern.0.norm: layernorm (of the model) → rmsnorm",
     ),
     "position": ({}, {"position": RotaryConfig()}, "position: learned → rotary"),
     "eps": ({"norm": RMS}, {"norm": RMSNormConfig(eps=1e-2)}, "norm.eps"),

@@ -17,6 +17,7 @@ from addnorm.data.batches.buckets import (
     WindowsConfig,
 )
 from addnorm.data.batches.denoising import DenoisingConfig, InfillingConfig
+from addnorm.data.batches.frames import FramesConfig
 from addnorm.data.examples import (
     Captioned,
     Chat,
@@ -39,6 +40,7 @@ from addnorm.data.readers.rows import NOT_FINITE, Row, assemble, complete, lack
 from addnorm.data.tokenizing.sides import MASK, Tokenizers, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer
 from addnorm.errors import InputError
+from addnorm.inspect.look import look
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
@@ -324,6 +326,27 @@ def test_examples_without_a_target_are_left_out_counted_and_refused_alone(
             trained(model, Corpus(**alone), options)
     with pytest.raises(InputError, match=REFUSED):
         evaluate_on(run, Corpus([bad]))
+
+
+def test_a_clip_with_too_much_text_is_named_by_its_file_and_looked_at_by_none() -> None:
+    model, good, bad, reason, options = CASES["transcription by frames"]
+    rows = [Row(f"{n}.wav", clip) for n, clip in enumerate([good[0], Transcribed(FRAMES, ""), bad])]
+    corpus = assemble({"train": rows, "valid": rows[:1]})
+    assert corpus.places == {"train": ["0.wav", "2.wav"], "valid": ["0.wav"]}
+    encoded = encode(corpus, LETTERS, task=task_of_training(model, FramesConfig()))
+    encoded = encoded.for_input(model.input.n_positions).with_targets()
+    assert encoded.reports["train"].left_out == {
+        "no text": ["1.wav"],
+        f"{reason} for its input": ["2.wav"],
+    }
+    alone = encode(
+        replace(corpus, train=[bad, bad]), LETTERS, task=task_of_training(model, FramesConfig())
+    )
+    with pytest.raises(InputError, match=r"every training example has more tokens .*: 0.wav …"):
+        alone.for_input(model.input.n_positions).with_targets()
+    run = trained(model, Corpus(good), options)
+    with pytest.raises(InputError, match="a text is looked at, and this model reads audio"):
+        look(run, "a text")
 
 
 def test_a_target_without_a_token_is_none() -> None:

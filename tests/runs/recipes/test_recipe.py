@@ -256,6 +256,29 @@ def test_overrides_replace_fields_at_every_depth(tmp_path: Path) -> None:
     assert recipe.data.root == Path("/some where/else")
 
 
+def test_a_path_names_an_entry_of_a_list_by_its_number(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text(TRANSLATION)
+    given = {"model.n_layers": "2", "model.layer_pattern": '[{norm = "rmsnorm"}, {}]'}
+    recipe = read_recipe(file, {**given, "model.layer_pattern.1.norm": "scalenorm"})
+    assert [layer.norm.kind for layer in recipe.model.layer_pattern] == ["rmsnorm", "scalenorm"]
+    for entry, problem in (
+        ("2.norm", "layer_pattern has the entries 0 to 1, and no 2"),
+        ("x.norm", "and no x"),
+        ("1", "name a field of an entry, such as layer_pattern.0.norm"),
+    ):
+        assert problem in message(file, **given, **{f"model.layer_pattern.{entry}": "rmsnorm"})
+
+
+def test_an_unknown_kind_of_example_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    data = '[data]\nkind = "records"\nexample = "QuestionAnswr"\ntrain = "x.jsonl"\n'
+    model = '[model]\nkind = "encoder"\nd_model = 8\nhead = "span"\n[train]\nsteps = 1\n'
+    file.write_text(f'{data}[tokenizer]\nkind = "char"\n{model}')
+    with pytest.raises(InputError, match=r"r.toml:3: data.example = 'QuestionAnswr'. Did you mean"):
+        read_recipe(file, import_parts=True)
+
+
 def test_a_wrong_override_is_blamed_and_not_the_file(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text(TRANSLATION)
@@ -269,6 +292,8 @@ def test_a_wrong_override_is_blamed_and_not_the_file(tmp_path: Path) -> None:
     ):
         said = message(file, **{f"eval.decoding.{name}": "3"})
         assert f"eval.decoding.{name} is not a field. Did you mean 'rules.{meant}'?" in said
+    said = message(file, **{"eval.decoding.early_stopping": "nver"})
+    assert "eval.decoding.early_stopping = 'nver' does not exist. Did you mean 'never'?" in said
     said = message(file, **{"model.position": "rotry"})
     assert said.startswith("`model.position`: model.position.kind = 'rotry' does not exist.")
     assert "Did you mean 'rotary'?" in said

@@ -336,7 +336,8 @@ def _different(check: _EquivalenceCheck, reported: set[str]) -> list[str]:
     old, new = check.context.old, check.context.new
     written = differences(old, new)
     differing = {
-        path: f"{path}: {_short(was)} → {_short(now)}{WHY.get(_last(path), '')}"
+        path: f"{path}: {_shown(old, path, was)} → {_shown(new, path, now)}"
+        f"{WHY.get(_last(path), '')}"
         for path, (was, now) in explicit_differences(old, new).items()
         if path not in reported and not check.same(path)
     }
@@ -349,6 +350,17 @@ WHY = {"n_kv_heads": ": the heads of a group share their mean"}
 
 def _last(path: str) -> str:
     return path.rpartition(".")[2]
+
+
+def _shown(model: ModelConfig, path: str, value: object) -> str:
+    """A value in a message; a part that a layer does not have itself is the model's."""
+    match = re.fullmatch(r"(decoder_)?layer_pattern\.(\d+)\.(\w+)", path)
+    if value is not None or match is None:
+        return _short(value)
+    layers = model.stacks["decoder" if match[1] else next(iter(model.stacks))]
+    layer = int(match[2])
+    part = getattr(layers[layer], match[3], None) if layer < len(layers) else None
+    return f"{_short(part)} (of the model)" if part is not None else "none"
 
 
 def _short(value: object) -> str:

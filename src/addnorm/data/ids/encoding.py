@@ -46,6 +46,8 @@ class EncodedCorpus:
     """The tokenizer of plain texts."""
     layout: Layout = ONE_EACH
     """How targets and inputs are cut and batched together."""
+    places: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+    """The file of each example of a split, by its index, where it was read from one."""
     special: tuple[int, int] = (0, 1)
     """The number of special tokens before each input text, and after it."""
 
@@ -74,7 +76,7 @@ class EncodedCorpus:
         for split in cut:
             used = {example.index for example in shorter.splits[split]}
             indices = (self.splits[split][k].index for k in long[split])
-            places = [_place(split, index) for index in indices if index in used]
+            places = [self._place(split, index) for index in indices if index in used]
             before = reports[split].shortened
             reports[split] = replace(reports[split], shortened=[*before, *places])
         return replace(shorter, reports=reports)
@@ -97,6 +99,12 @@ class EncodedCorpus:
         what = f"more tokens to write than the model has outputs for its input{where}"
         return corpus.keeping(fits, what, f"has {what}")
 
+    def _place(self, split: str, index: int) -> str:
+        """The file of an example, or else its number."""
+        if split in self.places:
+            return self.places[split][index]
+        return f"{split} example {index + 1}"
+
     def for_input(self, n_positions: Positions) -> "EncodedCorpus":
         """Return the corpus for models with so many outputs for an input of a size."""
         return replace(self, layout=self.layout.for_input(n_positions))
@@ -118,10 +126,11 @@ class EncodedCorpus:
         reports: dict[str, Report] = {}
         for split, examples in self.splits.items():
             n = len(examples)
-            places = [_place(split, examples[k].index) for k in range(n) if not fits[split][k]]
+            places = [self._place(split, examples[k].index) for k in range(n) if not fits[split][k]]
             report = self.reports.get(split, Report(n, n))
             if places and len(places) == n:
-                raise InputError(f"every {SPLITS[split]} example {every}")
+                first = f": {places[0]} …" if split in self.places else ""
+                raise InputError(f"every {SPLITS[split]} example {every}{first}")
             if places:
                 left_out = {**report.left_out, reason: [*report.left_out.get(reason, ()), *places]}
                 report = replace(report, used=report.used - len(places), left_out=left_out)
@@ -135,10 +144,6 @@ class EncodedCorpus:
 
 SPLITS = {"train": "training", "valid": "validation", "test": "test"}
 """The splits in messages."""
-
-
-def _place(split: str, index: int) -> str:
-    return f"{split} example {index + 1}"
 
 
 def n_before(tokenizer: Tokenizer) -> int:

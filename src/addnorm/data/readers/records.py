@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from addnorm.config import config
-from addnorm.data.example import Example, kind_named
+from addnorm.data.example import Example, check_kind, kind_named
 from addnorm.data.field_types import fields_of, is_missing, is_needed
 from addnorm.data.readers.plain_text import RowFiles
 from addnorm.data.readers.rows import Row
@@ -45,6 +45,7 @@ class RecordsConfig(RowFiles):
     def rows(self) -> dict[str, Iterable[Row]]:
         """Return the rows of each given split."""
         kind = self.kind_of_example
+        check_kind(kind)
         names = [field.name for field in fields_of(kind)]
         for name in self.columns:
             if name not in names:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from addnorm.data.examples import NOT_FINITE, Corpus, Example, Report, labels_of, signal_of
+from addnorm.data.media import has_signals
 from addnorm.data.readers.cells import check_one_type
 from addnorm.data.tokenizing.lowered_examples import lowered
 from addnorm.errors import InputError, choices
@@ -35,7 +36,7 @@ def complete(corpus: Corpus) -> Corpus:
     `InputError` if no example of a split is left.
     """
     splits: Any = {}
-    reports = {**corpus.reports}
+    reports, places = {**corpus.reports}, {**corpus.places}
     for split, examples in corpus.splits.items():
         reasons = [*map(lack, examples)]
         left_out: dict[str, list[str]] = {}
@@ -54,7 +55,10 @@ def complete(corpus: Corpus) -> Corpus:
         if not used:
             raise InputError(f"{split} has no example that is complete: {reports[split]}")
         splits[split] = used
-    return replace(corpus, **splits, reports=reports) if splits else corpus
+        if split in places:
+            pairs = zip(places[split], reasons, strict=True)
+            places[split] = [place for place, reason in pairs if reason is None]
+    return replace(corpus, **splits, reports=reports, places=places) if splits else corpus
 
 
 Placed = tuple[str, Example]
@@ -104,11 +108,14 @@ def assemble(
         split: [lowered(example) if lowercase else example for _, example in pairs]
         for split, pairs in placed.items()
     }
+    from_files = has_signals(type(examples["train"][0]).medium)
+    places = {split: [where for where, _ in pairs] for split, pairs in placed.items()}
     return Corpus(
         train=examples["train"],
         valid=examples.get("valid", ()),
         test=examples.get("test", ()),
         reports={split: reports[split] for split in ("train", "valid", "test") if split in reports},
+        places=places if from_files else {},
         lowercase=lowercase,
     )
 

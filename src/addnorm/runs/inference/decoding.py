@@ -75,16 +75,21 @@ def chosen_decoding(
     if decoding != usual_decoding(run.recipe):
         check_decodes(run, ["decoding"])
     if options:
-        raise InputError(f"give either decoding or {', '.join(options)}, and not both")
+        raise InputError(f"give either `decoding` or {quoted(options)}, and not both")
     return decoding
+
+
+def quoted(options: Iterable[str]) -> str:
+    """The names of options in a message."""
+    return ", ".join(f"`{name}`" for name in options)
 
 
 def check_decodes(run: TrainedModel, options: Iterable[str]) -> None:
     """Raise `InputError` for options of decoding if a model writes its text without it."""
-    named = ", ".join(f"`{name}`" for name in options)
-    if named and run.task_value.writes_text and not run.task_value.decodes:
+    given = quoted(options)
+    if given and run.task_value.writes_text and not run.task_value.decodes:
         raise InputError(
-            f"{run.name} reads its text off its outputs, without decoding: leave out {named}"
+            f"{run.name} reads its text off its outputs, without decoding: leave out {given}"
         )
 
 
@@ -107,11 +112,11 @@ def _check_together(
     """Raise `InputError` for options of two kinds of decoding."""
     if searched and sampled:
         raise InputError(
-            f"beam search does not sample: leave out {', '.join(sampled)}, or {', '.join(searched)}"
+            f"beam search does not sample: leave out {quoted(sampled)}, or {quoted(searched)}"
         )
     if searched.get("beams") == 1 and search:
         raise InputError(
-            f"beams = 1 is greedy decoding, without a choice: leave out {', '.join(search)}"
+            f"`beams = 1` is greedy decoding, without a choice: leave out {quoted(search)}"
         )
 
 
@@ -124,7 +129,7 @@ def _rules(run: TrainedModel, own: RulesConfig, given: Mapping[str, Any]) -> Rul
     forced_bos = given["forced_bos"]
     if not isinstance(run.task_value, SequenceToSequence):
         raise InputError(
-            f"forced_bos = {forced_bos}: only a translation has a first token to force, and "
+            f"`forced_bos = {forced_bos}`: only a translation has a first token to force, and "
             f"{run.name} is for {run.task}: give it a prompt that begins so"
         )
     return replace(own, forced_bos_token_id=_id_of(run.tokenizers.target, forced_bos))
@@ -141,7 +146,7 @@ def _id_of(tokenizer: Tokenizer, token: str | int) -> int:
         return i
     special = tokenizer.pieces(sorted(tokenizer.special_ids))
     raise InputError(
-        f"forced_bos = {token}: the tokenizer has no such token.{nearest(str(token), special)} "
+        f"`forced_bos = {token}`: the tokenizer has no such token.{nearest(str(token), special)} "
         f"Valid: an id from 0 to {tokenizer.vocab_size - 1}, or a token by name."
     )
 

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import fields, is_dataclass
-from typing import Any, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic_core import ErrorDetails
 
@@ -21,12 +21,14 @@ def walk(root: Config, loc: Location) -> tuple[list[str], tuple[Config, ...]]:
     """The keys of a location as written in the recipe, and the possible classes there."""
     path: list[str] = []
     here: tuple[Config, ...] = (root,)
-    has_kinds = False
+    has_kinds, annotation = False, None
     for key in loc:
         if isinstance(key, int):  # a list index: the possible classes stay the same
             path.append(str(key))
             continue
         chosen = tuple(c for c in here if has_kinds and kind_of(c) == key)
+        if not here and annotation is not None and not _has_keys(annotation):
+            continue  # the type of a plain union that was tried, such as `bool`
         if not chosen:
             path.append(key)
             annotation = hints_of(here[0]).get(key) if here else None
@@ -34,6 +36,11 @@ def walk(root: Config, loc: Location) -> tuple[list[str], tuple[Config, ...]]:
         else:
             here, has_kinds = chosen, False
     return path, here
+
+
+def _has_keys(annotation: Any) -> bool:
+    """Whether an annotation allows a dictionary, whose keys are written in a recipe."""
+    return get_origin(annotation) is dict or any(map(_has_keys, get_args(annotation)))
 
 
 def hints_of(configuration: Config) -> dict[str, Any]:
@@ -87,21 +94,44 @@ def explain(root: Config, error: ErrorDetails) -> str:
             return f"{name}.kind is missing.{choices('', _kinds(here))}"
         case kind if kind in NO_SUCH_THING:
             return f"{name} = {given} is not a {NO_SUCH_THING[kind]}."
-        case "literal_error":
-            valid = re.findall(r"'([^']*)'", str(context["expected"]))
-            return f"{name} = {given} does not exist.{choices(str(error['input']), valid)}"
         case "missing":
             return f"{name} is missing."
         case "value_error":
             return f"{name}: {context['error']}"
         case _:
-            return f"{name} = {given}: {problem_of(error, _annotation_of(root, error['loc']))}."
+            return _wrong_value(root, error, name)
+
+
+def _wrong_value(root: Config, error: ErrorDetails, name: str) -> str:
+    """Explain that a value is none of the words of its field, or out of its range."""
+    annotation, given = _annotation_of(root, error["loc"]), _short(error["input"])
+    valid = _words(annotation)
+    if error["type"] == "literal_error" and not valid:
+        valid = re.findall(r"'([^']*)'", str(error.get("ctx", {})["expected"]))
+    if valid:
+        return f"{name} = {given} does not exist.{choices(str(error['input']), valid)}"
+    return f"{name} = {given}: {problem_of(error, annotation)}."
 
 
 def _annotation_of(root: Config, loc: Location) -> Any:
-    """The annotation of the field at a location; None if unknown."""
-    _, around = walk(root, loc[:-1]) if len(loc) > 1 else ([], (root,))
-    return hints_of(around[0]).get(str(loc[-1])) if around and loc else None
+    """The annotation of the field at a location; None if unknown.
+
+    The location of a plain union ends with the type that was tried.
+    """
+    for n in range(len(loc), max(len(loc) - 2, 0), -1):
+        _, around = walk(root, loc[: n - 1]) if n > 1 else ([], (root,))
+        annotation = hints_of(around[0]).get(str(loc[n - 1])) if around else None
+        if annotation is not None:
+            return annotation
+    return None
+
+
+def _words(annotation: Any) -> list[str]:
+    """The words that a union of truth values and words allows; none for other annotations."""
+    members = get_args(annotation)
+    if bool not in members or not all(m is bool or get_origin(m) is Literal for m in members):
+        return []
+    return ["true", "false", *(str(word) for m in members for word in get_args(m))]
 
 
 def _field_meant(configuration: Config, name: str) -> str:

@@ -5,14 +5,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from addnorm.config import config, problem_of
 from addnorm.convert.core.modules import places_of
-from addnorm.data import Corpus, DataConfig
+from addnorm.data import Corpus, DataConfig, RecordsConfig
 from addnorm.data.conversation import PLAIN
+from addnorm.data.example import kind_named
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.files import check_recipe_file, read_file
@@ -130,6 +131,11 @@ def read_recipe(
     written = tree.get("model")
     _write_start(tree, place)
     recipe = check_recipe(tree, place, from_file=not import_parts)
+    if import_parts and isinstance(recipe.data, RecordsConfig):
+        try:
+            kind_named(recipe.data.example)
+        except InputError as error:
+            raise InputError(f"{place(['data', 'example'])}: {error}") from error
     check_layer_patterns(written, recipe.model, place)
     check_training(recipe.model, recipe.train, recipe.eval, place)
     check_parallel(recipe.model, recipe.train, recipe.parallel, place)
@@ -340,17 +346,34 @@ def set_field(tree: dict[str, Any], name: str, value: str) -> None:
     """Set the field `a.b.c` to a value written as in TOML; a bare word is a string.
 
     A table that is null, as `data` in the copy of a model that came without any, counts as empty.
-    Raises `InputError` if `a.b` exists and is not a table.
+    The entries of a list have numbers from 0. Raises `InputError` if `a.b` exists and is neither.
     """
     *tables, last = name.split(".")
     here: Any = tree
-    for table in tables:
+    for above, table in zip([*tables[:1], *tables], tables, strict=False):
+        if isinstance(here, list):
+            here = _entry(cast(list[Any], here), name, above, table)
+            continue
         if here.get(table) is None:
             here[table] = {}
         here = here[table]
-        if not isinstance(here, dict):
+        if not isinstance(here, dict | list):
             raise InputError(f"`{name}`: {table} = {here!r} is not a table")
+    if isinstance(here, list):
+        raise InputError(f"`{name}`: name a field of an entry, such as {tables[-1]}.0.norm")
     try:
         here[last] = tomllib.loads(f"value = {value}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError):
         here[last] = value
+
+
+def _entry(entries: list[Any], name: str, above: str, number: str) -> dict[str, Any]:
+    """The entry of a list of tables that a path names by its number, from 0."""
+    if not number.isdecimal() or int(number) >= len(entries):
+        raise InputError(
+            f"`{name}`: {above} has the entries 0 to {len(entries) - 1}, and no {number}"
+        )
+    entry = entries[int(number)]
+    if not isinstance(entry, dict):
+        raise InputError(f"`{name}`: {above}.{number} = {entry!r} is not a table")
+    return cast(dict[str, Any], entry)

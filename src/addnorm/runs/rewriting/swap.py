@@ -22,6 +22,8 @@ from addnorm.convert.transfer.model import (
 )
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
+from addnorm.nn.heads import has_joint_loss
+from addnorm.parts import kind_of
 from addnorm.runs.files.lock import locked_empty
 from addnorm.runs.files.quantization_file import check_float
 from addnorm.runs.files.weights import build_model
@@ -111,6 +113,11 @@ def swap_run(
         )
     with locked_empty(out):
         check_float(run, "takes other parts")
+        if options.distill and has_joint_loss(run.recipe.model.head):
+            raise InputError(
+                f"`distill`: a {kind_of(run.recipe.model.head)} head learns its outputs together, "
+                "and those of a teacher are learnt one by one: leave it out"
+            )
         if options.recover:  # training needs more than 16 bits
             run = moved_copy(run, dtype=torch.float32)
         recipe, layers = _swapped_recipe(run.recipe, options)
