@@ -1,5 +1,7 @@
 """Arguments of the wrong type are refused by name, by their functions and groups of options."""
 
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import pytest
@@ -53,6 +55,49 @@ def test_a_value_of_another_type(values: dict[str, Any], said: str) -> None:
     nothing(share=1, count=None, names=("a",))
     with pytest.raises(InputError, match=said):
         nothing(**values)
+
+
+@known_keywords
+def several(
+    names: Sequence[str],
+    rule: str = "",
+    *,
+    fields: Collection[str] = (),
+    call: Callable[[int], int] = abs,
+    made: PruneOptions | SwapOptions | None = None,
+    folder: Path | None = None,
+    first: int = 0,
+    stop: Sequence[str] = (),
+) -> list[str]:
+    """An example."""
+    return [*names]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values", "said"),
+    [
+        (("ab",), {}, "`names = 'ab'`: must be a list or a tuple"),
+        ((None,), {}, "`names = None`: must be a list or a tuple"),
+        (({"a"},), {}, "must be a list or a tuple"),
+        (({"a": 1},), {}, "must be a list or a tuple"),
+        (([1],), {}, "each must be a string"),
+        (([], 3), {}, "`rule = 3`: must be a string"),
+        (([],), {"fields": "ab"}, "must be a list or a tuple"),
+        (([],), {"fields": [1]}, "each must be a string"),
+        (([],), {"call": 3}, "must be a function"),
+        (([],), {"made": 3}, "must be PruneOptions or SwapOptions"),
+        (([],), {"folder": 3}, "must be a path, a string or a Path"),
+        (([],), {"first": -1}, "`first = -1`: must be at least 0"),
+        (([],), {"stop": 3}, "must be a list or a tuple"),
+    ],
+)
+def test_arguments_by_position_and_of_classes(
+    arguments: tuple[Any, ...], values: dict[str, Any], said: str
+) -> None:
+    assert several(iter("ab")) == ["a", "b"]  # pyright: ignore[reportArgumentType]
+    assert several(["a"], "b", fields={"c": 1}, call=len, folder=Path(), stop="d") == ["a"]
+    with pytest.raises(InputError, match=said):
+        several(*arguments, **values)
 
 
 @pytest.mark.parametrize(

@@ -279,7 +279,7 @@ MISTAKES = {
     "an.load('gpt2', dtpe='float32')": "load() has no argument dtpe. Did you mean 'dtype'?",
     "an.check(sampel=3)": "check() has no argument sampel. Did you mean 'sample'?",
     "an.check(sample='x')": "`sample = 'x'`: must be an integer",
-    "an.check(jobs=0)": "jobs = 0: give an integer, at least 1",
+    "an.check(jobs=0)": "`jobs = 0`: must be at least 1",
     "an.train(an.DecoderConfig(), 'To be ' * 99, tokenizer='char', steps=1)": "... To be To be ': "
     "give what addnorm.text, pairs,",
     "an.load('gpt2').generate(5)": "texts = 5: give a string or a list of strings",

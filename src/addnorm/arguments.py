@@ -1,6 +1,6 @@
 """Checks of arguments against the types that functions and options declare for them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, wraps
 from math import isfinite
 from operator import index
@@ -21,6 +21,7 @@ from typing import (
     get_args,
     get_origin,
     get_type_hints,
+    is_typeddict,
 )
 
 from addnorm.errors import InputError, choices
@@ -32,21 +33,28 @@ LARGEST = 2**62
 """No integer of an option reaches it: torch counts up to twice as many."""
 
 
-def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap `function` to raise `InputError` for unknown keywords, and options of another type.
+OR_STRING = ("stop",)
+"""Arguments of several strings for which a single one may be given."""
 
-    Options are its keyword-only arguments, and those of `**options: Unpack[...]`.
+LEAST = {"batch_size": 1, "first": 0}
+"""The least value of arguments of that name."""
+
+
+def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
+    """Wrap `function` to raise `InputError` for unknown keywords, and values of another type.
+
+    Also of the options that are declared by `**options: Unpack[...]`.
     """
 
     @wraps(function)
     def call(*args: P.args, **values: P.kwargs) -> T:
-        names, hints = _keywords(function) if values else ([], {})
+        names, hints = _keywords(function)
         for name in values:
             if name not in names:
                 raise InputError(
                     f"{function.__name__}() has no argument {name}.{choices(name, names)}"
                 )
-        check_types(hints, values)
+        check_types(hints, {**dict(zip(_positional(function), args, strict=False)), **values})
         return function(*args, **values)
 
     return call
@@ -54,7 +62,7 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
 
 @cache
 def _keywords(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
-    """The argument names of a function, and the types of those that are options."""
+    """The names and the types of the arguments of a function, and of its options."""
     from inspect import Parameter, signature
 
     names: list[str] = []
@@ -67,37 +75,64 @@ def _keywords(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
             hints |= options
         elif name not in ("self", "cls"):
             names.append(name)
-            if parameter.kind is Parameter.KEYWORD_ONLY and name in function.__annotations__:
+            if name in function.__annotations__:
                 hints[name] = parameter.annotation
     return names, hints
 
 
+@cache
+def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
+    """The names of the arguments of a function that have a position, with self."""
+    code = function.__code__
+    return code.co_varnames[: code.co_argcount]
+
+
 def check_types(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Raise `InputError` for a value of another type than its own, and a batch of no texts."""
+    """Raise `InputError` for a value of another type than its own, or less than it may be."""
     for name, value in values.items():
+        if name in OR_STRING and isinstance(value, str):
+            continue
         if name in hints and (problem := problem_of_type(hints[name], value)):
             shown = value[0] if isinstance(value, tuple) and len(value) == 1 else value
             raise InputError(f"`{name} = {short(shown)}`: {problem}")
-    if "batch_size" in values and index(values["batch_size"]) < 1:
-        raise InputError(f"`batch_size = {values['batch_size']}`: must be at least 1")
+    for name, least in LEAST.items():
+        if name in values and name in hints and index(cast(SupportsIndex, values[name])) < least:
+            raise InputError(f"`{name} = {values[name]}`: must be at least {least}")
 
 
 def problem_of_type(hint: Any, value: object) -> str:
     """What is wrong with a value by its type: `must be an integer`; empty if nothing is.
 
-    Types other than numbers, words, paths and sequences of them are taken as they come.
+    Values of lists, of protocols and of unions with either are taken as they come.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return problem_of_type(inner[0], value)
     if origin in (Union, UnionType):
-        problems = [problem_of_type(kind, value) for kind in inner]
-        return "" if "" in problems else problems[0]
+        return _problem_of_union(inner, value)
     if origin is Literal:
         return _problem_of_word(inner, value)
-    if origin is tuple or (origin is Sequence and not isinstance(value, str)):
-        return _problem_of_several(inner[0], value)
-    return _PLAIN[hint](value) if hint in _PLAIN else ""
+    if origin in (tuple, Sequence, Collection):
+        is_ordered = origin is not Collection
+        return _problem_of_several(inner[0], value, is_ordered=is_ordered)
+    hint = origin or hint
+    if hint in _PLAIN:
+        return _PLAIN[hint](value)
+    return "" if not _is_class(hint) or isinstance(value, hint) else f"must be {hint.__name__}"
+
+
+def _is_class(hint: Any) -> bool:
+    """Whether values can be compared with a type: it is a class, and no protocol."""
+    is_open = hint in (Any, list) or is_typeddict(hint) or getattr(hint, "_is_protocol", False)
+    return isinstance(hint, type) and not is_open
+
+
+def _problem_of_union(kinds: tuple[Any, ...], value: object) -> str:
+    problems = [problem_of_type(kind, value) for kind in kinds]
+    if "" in problems:
+        return ""
+    classes = [kind.__name__ for kind in kinds if _is_class(kind) and kind not in _PLAIN]
+    return f"must be {' or '.join(classes)}" if len(classes) > 1 else problems[0]
 
 
 def _problem_of_word(valid: tuple[Any, ...], value: object) -> str:
@@ -107,11 +142,12 @@ def _problem_of_word(valid: tuple[Any, ...], value: object) -> str:
     return f"does not exist.{choices(str(value), map(str, valid))}"
 
 
-def _problem_of_several(hint: Any, value: object) -> str:
+def _problem_of_several(hint: Any, value: object, *, is_ordered: bool) -> str:
     """Several values are a sequence, and no string, whose letters would be taken for them."""
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    without_order = isinstance(value, Mapping | Set) and is_ordered
+    if without_order or isinstance(value, str | bytes) or not isinstance(value, Iterable):
         return "must be a list or a tuple"
-    values = cast(Iterable[object], value)
+    values = cast(Iterable[object], () if isinstance(value, Iterator) else value)
     return next((f"each {text}" for item in values if (text := problem_of_type(hint, item))), "")
 
 
@@ -143,6 +179,9 @@ _PLAIN: dict[Any, Callable[[object], str]] = {
     str: _other_than(str, "a string"),
     bool: _other_than(bool, "true or false"),
     Path: _other_than((str, PathLike), "a path, a string or a Path"),
+    PathLike: _other_than(PathLike, "a path, a string or a Path"),
+    Mapping: _other_than(Mapping, "a dictionary"),
+    Callable: _other_than(Callable, "a function"),
     type(None): _other_than(type(None), "None"),
 }
 """The types that are checked, and what is wrong with a value as one of them."""

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from importlib import import_module
-from os import PathLike, fspath
+from os import PathLike, fsencode, fspath
 from pathlib import Path
 from reprlib import repr as short
 from typing import Any, Literal, cast, overload
@@ -297,7 +297,14 @@ def path_of(given: object) -> Path:
     """Convert the argument to a path. Raises `InputError` for anything else."""
     if not isinstance(given, str | PathLike):
         raise InputError(f"{short(given)} is not a path: give a string or a Path")
-    return Path(fspath(cast(PathLike[str], given)))
+    text: str | bytes = fspath(cast(PathLike[Any], given))
+    try:
+        is_path = isinstance(text, str) and text != "" and b"\0" not in fsencode(text)
+    except UnicodeEncodeError:
+        is_path = False
+    if not is_path:
+        raise InputError(f"{short(given)} is not a path: no file has this name")
+    return Path(cast(str, text))
 
 
 def check_choice(name: str, given: object, valid: Sequence[str]) -> None:

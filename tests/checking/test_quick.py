@@ -14,7 +14,7 @@ def test_a_few_combinations_hold() -> None:
 
 
 def test_arguments_out_of_their_range() -> None:
-    with pytest.raises(InputError, match="sample = -1: give an integer, at least 0"):
+    with pytest.raises(InputError, match="`sample = -1`: must be at least 0"):
         check(sample=-1)
     with pytest.raises(InputError, match=r"no argument sampel\. Did you mean 'sample'"):
         check(sampel=3)  # pyright: ignore[reportCallIssue]

@@ -101,7 +101,7 @@ def test_unknown_options_have_a_nearest_name(run_of: RunOf) -> None:
     run = Run.open(run_of("language"))
     with pytest.raises(InputError, match=r"no argument temprature\. Did you mean 'temperature'"):
         run.generate("x", temprature=0.5)  # pyright: ignore[reportCallIssue]
-    with pytest.raises(InputError, match="either decoding or top_k"):
+    with pytest.raises(InputError, match="either `decoding` or `top_k`"):
         run.generate("x", decoding=GreedyConfig(), top_k=2)
 
 

@@ -16,9 +16,8 @@ def check(only: str = "", *, sample: int = 50, seed: int = 0, jobs: int = 1) -> 
     report: `report.failed` is empty if everything agrees, and `report.text()` is a summary. Raises
     `InputError` for an unknown part.
     """
-    for name, value in {"sample": sample, "seed": seed, "jobs": jobs}.items():
-        least = 1 if name == "jobs" else 0
-        if not isinstance(value, int) or value < least:  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InputError(f"{name} = {value!r}: give an integer, at least {least}")
+    for name, value, least in (("sample", sample, 0), ("seed", seed, 0), ("jobs", jobs, 1)):
+        if value < least:
+            raise InputError(f"`{name} = {value}`: must be at least {least}")
     cells, others = matching(only)
     return check_cells([*sample_of(sample, seed, cells), *others], jobs=jobs)

@@ -229,10 +229,12 @@ class Run(TrainedModel):
         """The decoding that options ask for, or the model's own. Raises `InputError` for others."""
         return chosen_decoding(self, None, options)
 
+    @known_keywords
     def can_stream(self, decoding: DecodingConfig) -> bool:
         """Whether `stream` writes with this decoding: a language model does, without beams."""
         return isinstance(self.model, DecoderModel) and decoding.kind != "beam"
 
+    @known_keywords
     def compiled(self, decoding: DecodingConfig | None = None, *, several: bool = True) -> Compiled:
         """The model as a compiled graph, for `write` and `stream`, by default of several texts.
 
@@ -241,6 +243,7 @@ class Run(TrainedModel):
         """
         return compiled(self, decoding or self.decoding(), several=several)
 
+    @known_keywords
     def early_exit(self, rule: str) -> EarlyExit:
         """Early exits for `write`, `stream` and `evaluation`, which count the layers of each token.
 
@@ -268,6 +271,7 @@ class Run(TrainedModel):
         """Raise `InputError` for a model that has no chat template."""
         template_of(self)
 
+    @known_keywords
     def conversations(
         self, file: FileName, encoding: str = "utf-8"
     ) -> Iterator[tuple[str, list[Message] | InputError]]:
@@ -393,6 +397,7 @@ class Run(TrainedModel):
         rows = predict(self, listed(texts, pairs=True), **options)
         return rows[0] if isinstance(texts, str) else rows
 
+    @known_keywords
     def rows(
         self, file: FileName, encoding: str = "utf-8"
     ) -> Iterator[tuple[str, Row | InputError]]:
@@ -482,6 +487,7 @@ class Run(TrainedModel):
         """The next steps after a table; options and errors are those of `addnorm forecast`."""
         return forecast(self, path_of(history), **options)
 
+    @known_keywords
     def hidden_states(self, text: str) -> Float[Tensor, "seq d_model"]:
         """The final hidden state of each token of one text, before pooling by `embed`."""
         return hidden_states(self, one_text(text))
@@ -501,6 +507,7 @@ class Run(TrainedModel):
         """
         return evaluate_on(self, data, split)
 
+    @known_keywords
     def evaluation(
         self,
         split: Split | None = None,
@@ -539,6 +546,7 @@ class Run(TrainedModel):
             say(line)
         return out
 
+    @known_keywords
     def save(self, folder: FileName) -> "Run":
         """Save the run to a folder that `addnorm.load` and all commands can open; return it.
 

@@ -51,7 +51,7 @@ def device_named(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         here = ["cpu", *(kind for kind, there in _accelerators().items() if there)]
         names = ["auto", "cpu", *_accelerators()]
         word = str(name).partition(":")[0]

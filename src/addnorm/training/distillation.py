@@ -144,7 +144,7 @@ class DistillationConfig:
 
     teacher: Path
     """The folder of the teacher: a run, or a Hugging Face folder with the same tokens."""
-    temperature: PositiveFloat = 1.0
+    temperature: Annotated[float, Field(gt=0.0, le=100.0)] = 1.0
     """T divides the logits of both models: above 1, unlikely tokens count for more."""
     weight: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """The weight w of the teacher's outputs in the loss; 1 ignores the labels."""

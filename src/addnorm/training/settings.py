@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
+from addnorm.arguments import LARGEST, problem_of_number
 from addnorm.config import Probability, config
 from addnorm.data.batches.buckets import BatchingConfig, TokensConfig
 from addnorm.data.batches.images import ExamplesConfig, mixes
@@ -115,6 +116,9 @@ class TrainConfig:
         return self.steps or (self.epochs or 0) * self.steps_per_epoch(n_batches)
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, int) and abs(value) >= LARGEST:
+                raise ValueError(f"{name} = {value}: {problem_of_number(value)}")
         which = ", and not both" if self.steps else ": there is neither"
         other = None if isinstance(self.loss, CrossEntropyConfig) else kind_of(self.loss)
         rules = (

@@ -102,7 +102,7 @@ def test_recovery_by_the_old_model_is_the_same_whatever_the_run_learnt_before(
 
 
 RULES: dict[str, tuple[str, dict[str, str], str]] = {
-    "crf": ("crf", {}, "train.distillation is for labels that are learnt one by one"),
+    "crf": ("crf", {}, "`distill`: a crf head learns its outputs together"),
     "exits": ("exits", {}, "leave model.exits out"),
     "r_drop": ("plain", {"train__r_drop": "1.0"}, "^recovery: train: r_drop goes with cross"),
     "adjustment": (

@@ -7,8 +7,10 @@ list, they return a corpus. A single string is always a path.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, overload
+from reprlib import repr as short
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, get_type_hints, overload
 
+from addnorm.arguments import check_types
 from addnorm.data.examples import Corpus, Example, Labelled, Pair, Tagged, Text
 from addnorm.data.readers.cells import class_in
 from addnorm.data.readers.conll import ConllConfig
@@ -17,7 +19,7 @@ from addnorm.data.readers.rows import Row, assemble
 from addnorm.data.readers.tables import Columns, Record, TableConfig
 from addnorm.data.readers.text_files import given
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, choices, path_of
 
 T = TypeVar("T")
 
@@ -120,6 +122,11 @@ def labelled(
         lines: Any = {"separator": separator, "label_first": label_first}
         return LinesConfig(train=path, **lines, **_paths(more, _path_of_one))
 
+    if separator != " " or label_first is not True:
+        raise InputError(
+            "`separator` and `label_first` are for the lines of a file: leave them out"
+        )
+
     def example(item: object) -> Example:
         match item:
             case (str(first), str(label)):
@@ -204,8 +211,9 @@ def table(train: Any, **more: Unpack[TableOptions]) -> TableConfig | Corpus:
 
 def _corpus(train: Any, more: Splits, example: Callable[[object], Example | str]) -> Corpus:
     """Build a corpus from lists; examples are located by their index in the list."""
-    splits = given(train, more.get("valid"), more.get("test"))
+    splits = {"train": train, **given(None, more.get("valid"), more.get("test"))}
     _check_names(more, Splits)
+    check_types(get_type_hints(Splits), more)
     return assemble(
         {split: _rows(split, items, example) for split, items in splits.items()},
         more.get("lowercase", False),
@@ -215,7 +223,8 @@ def _corpus(train: Any, more: Splits, example: Callable[[object], Example | str]
 
 def _rows(split: str, items: Any, example: Callable[[object], Example | str]) -> Iterable[Row]:
     if not isinstance(items, list | tuple):
-        raise InputError(f"{split}: expected a list, as train is one, not {items!r}")
+        also = "a file or a list" if split == "train" else "a list, as train is one"
+        raise InputError(f"{split}: expected {also}, not {short(items)}")
     for n, item in enumerate(cast(Sequence[object], items)):
         where = f"{split}[{n}]"
         try:
@@ -251,7 +260,7 @@ def _path_of_one(path: Any) -> Path:
         raise InputError(f"expected the path of a file, as train is one, not {path!r}")
     if "\n" in str(path) or len(str(path)) > 1000:
         raise InputError("a string is the path of a file: give a text itself in a list, [text]")
-    return Path(path)
+    return path_of(path)
 
 
 def _two_paths(paths: Any) -> tuple[Path, Path]:

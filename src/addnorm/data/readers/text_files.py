@@ -101,7 +101,7 @@ def decoded(data: bytes, name: str, encoding: str = "utf-8", first_line: int = 1
             f"{name}:{line}: byte 0x{data[error.start]:02x} is not {encoding}. "
             f'If the file is in another encoding, name it, e.g. encoding = "{other}"'
         ) from error
-    except (LookupError, UnicodeError) as error:
+    except (LookupError, ValueError) as error:
         raise InputError(
             f"{name}: encoding {encoding!r} is unknown.{nearest_encoding(encoding)} Valid: utf-8, "
             "latin-1, and Python's other encodings"

@@ -31,7 +31,7 @@ from addnorm.data.batches.buckets import BatchingConfig, PackedConfig, WindowsCo
 from addnorm.data.media import PROPERTIES, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import InputError
+from addnorm.errors import InputError, path_of
 from addnorm.files import check_model_folder, read_json, read_names
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
@@ -163,6 +163,7 @@ def stored_recipe(folder: Path) -> dict[str, Any] | None:
 
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
     """Read what `write_settings` wrote. Raises `InputError` for missing or invalid files."""
+    folder = path_of(folder)
     if is_hf_folder(folder):
         return _foreign_settings(folder, overrides or {})
     if is_adapter(folder) and not is_run_folder(folder):

@@ -142,7 +142,9 @@ def _id_of(tokenizer: Tokenizer, token: str | int) -> int:
     """
     if str(token).isdecimal() and int(token) < tokenizer.vocab_size:
         return int(token)
-    if isinstance(token, str) and (i := tokenizer.id_of(token)) is not None:
+    name = str(token)
+    is_text = isinstance(token, str) and name.encode(errors="replace").decode() == name
+    if is_text and (i := tokenizer.id_of(name)) is not None:
         return i
     special = tokenizer.pieces(sorted(tokenizer.special_ids))
     raise InputError(

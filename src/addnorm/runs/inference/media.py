@@ -19,7 +19,7 @@ from addnorm.data import (
     ImagesConfig,
 )
 from addnorm.data.batches.batch import inputs_of
-from addnorm.data.media import PROPERTIES
+from addnorm.data.media import PROPERTIES, has_signals
 from addnorm.data.readers.images import read_image
 from addnorm.errors import InputError, refuse
 from addnorm.generate import (
@@ -272,7 +272,8 @@ def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
         data = replace(data, image_size=(height, width * data.strings.longest), strings=None)
     if isinstance(data, AudioConfig | ImageFilesConfig | DatasetConfig):
         return lambda file: _checked(model, data.read(_there(file), str(file)), file)
-    assert isinstance(data, ImagesConfig)
+    if not isinstance(data, ImagesConfig):
+        raise _reads_no_files(run)
     assert isinstance(model, EncoderConfig | EncoderDecoderConfig)
     assert isinstance(model.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
     height, width = (side * data.pool for side in model.input.size)
@@ -283,6 +284,16 @@ def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
         return data.arranged(pixels[None])[0]
 
     return read
+
+
+def _reads_no_files(run: TrainedModel) -> InputError:
+    """The error for a model of text, and for one whose data do not tell how files are read."""
+    if run.medium is None or not has_signals(run.medium):
+        return InputError(f"{run.name}: this model reads text, and no files of images or sound")
+    return InputError(
+        f"{run.name}: its {run.medium} were given in Python, which does not tell how files are "
+        "read: train it on files"
+    )
 
 
 def _checked(model: ModelConfig, signal: Tensor, file: Path) -> Tensor:

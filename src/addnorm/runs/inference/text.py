@@ -86,6 +86,8 @@ def write(
     """
     strings = [text for text in texts if isinstance(text, str)]
     plain = not (stop or compiled)
+    if len(strings) < len(texts) and not isinstance(run.model, DecoderModel):
+        raise InputError(f"{run.name}: only a language model answers conversations: give texts")
     if run.reads_files:
         return transcribed(run, strings, decoding, max_new_tokens, plain=plain)
     if isinstance(run.task_value, Denoising):
@@ -262,8 +264,7 @@ def classify(
     several = isinstance(run.task_value, MultiLabel)
     if not several:
         check_use(run, Classification, "does not classify texts")
-    if not 0.0 <= threshold <= 1.0:
-        raise InputError(f"`threshold = {threshold}`: must be at least 0 and at most 1")
+    check_threshold(threshold)
     batches = _of_texts(run, texts, batch_size, first)
     rows = [row for y in batches for row in (y.sigmoid() if several else y.softmax(-1)).tolist()]
     return [Classified.of(run.labels, row, threshold if several else None) for row in rows]
@@ -347,6 +348,7 @@ def classify_lines(
     `first` is the number of texts before. Raises `InputError` as `classify`, `predict` and `tag`
     do, and for a pair of texts to tag.
     """
+    check_threshold(threshold)
     if isinstance(run.task_value, Tagging):
         sentences = [words_between_spaces(text) for text in texts if isinstance(text, str)]
         if len(sentences) < len(texts):
@@ -362,6 +364,12 @@ def classify_lines(
         ]
     results = classify(run, texts, first=first, threshold=threshold)
     return [LineAnswer(",".join(result.labels), asdict(result)) for result in results]
+
+
+def check_threshold(threshold: float) -> None:
+    """Raise `InputError` for a threshold outside of 0 to 1."""
+    if not 0.0 <= threshold <= 1.0:
+        raise InputError(f"`threshold = {threshold}`: must be at least 0 and at most 1")
 
 
 def check_use(run: TrainedModel, task: type[Task], cannot: str) -> None:

@@ -3,14 +3,15 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from os import PathLike
 
 import torch
 from rich.console import Console
 
+from addnorm.arguments import known_keywords
 from addnorm.atomic import atomic_directory
 from addnorm.data.batches.batch import Batch
-from addnorm.errors import InputError
+from addnorm.errors import InputError, path_of
 from addnorm.models import Model
 from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
 from addnorm.prune.selection import importance, kept_layers, kept_units
@@ -49,9 +50,10 @@ class PruneReport:
     """Why there are no scores; None if there are."""
 
 
+@known_keywords
 def prune_run(
     run: TrainedModel,
-    out: Path,
+    out: str | PathLike[str],
     options: PruneOptions,
     given: Collection[str] = (),
     console: Console = SILENT,
@@ -65,6 +67,7 @@ def prune_run(
     """
     if options.heads is None and options.feedforward is None and not options.layers:
         raise InputError("nothing to remove: give `heads`, `feedforward` or `layers`")
+    out = path_of(out)
     with locked_empty(out):
         check_float(run, "is pruned")
         check_finite(run.model)

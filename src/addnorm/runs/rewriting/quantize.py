@@ -6,16 +6,17 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import islice
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import torch
 from rich.console import Console
 
+from addnorm.arguments import known_keywords
 from addnorm.atomic import atomic_directory
 from addnorm.convert.core.readback import model_logits, sample_inputs
 from addnorm.data.batches.batch import Batch, Loader
-from addnorm.errors import InputError
+from addnorm.errors import InputError, path_of
 from addnorm.models import Model
 from addnorm.models.weights import n_bytes, weights_of
 from addnorm.quantize import (
@@ -103,9 +104,10 @@ class QuantizationReport:
     """Why no scores were measured; None if they were."""
 
 
+@known_keywords
 def quantize_run(
     run: TrainedModel,
-    out: Path,
+    out: str | PathLike[str],
     scheme: QuantizationConfig,
     options: QuantizeOptions = USUAL,
     given: Collection[str] = (),
@@ -118,6 +120,7 @@ def quantize_run(
     already or has a part that cannot be, and where the scheme is calibrated and the run has no
     data.
     """
+    out = path_of(out)
     with locked_empty(out):
         run = _in_float32(run)
         needed = _needs_examples(scheme, options)
@@ -160,6 +163,7 @@ def quantize_run(
     )
 
 
+@known_keywords
 def sweep_run(
     run: TrainedModel,
     schemes: Mapping[str, QuantizationConfig] = SWEEP,

@@ -3,12 +3,13 @@
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 import torch
 from rich.console import Console
 
+from addnorm.arguments import known_keywords
 from addnorm.atomic import atomic_directory
 from addnorm.convert.core.differences import differences
 from addnorm.convert.transfer.model import (
@@ -20,7 +21,7 @@ from addnorm.convert.transfer.model import (
     layer_counts,
     transfer_weights,
 )
-from addnorm.errors import InputError
+from addnorm.errors import InputError, path_of
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
 from addnorm.nn.heads import has_joint_loss
 from addnorm.parts import kind_of
@@ -93,9 +94,10 @@ def part_of(name: str) -> str:
     return part if last in ("weight", "bias") else f"{part}.{last}"
 
 
+@known_keywords
 def swap_run(
     run: TrainedModel,
-    out: Path,
+    out: str | PathLike[str],
     options: SwapOptions,
     given: Collection[str] = (),
     console: Console = SILENT,
@@ -111,6 +113,7 @@ def swap_run(
         raise InputError(
             "nothing to change: give `sets`, such as `sets = norm=rmsnorm`, or `layers`"
         )
+    out = path_of(out)
     with locked_empty(out):
         check_float(run, "takes other parts")
         if options.distill and has_joint_loss(run.recipe.model.head):

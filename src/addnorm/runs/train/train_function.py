@@ -6,11 +6,11 @@ from inspect import Signature, signature
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from rich.console import Console
 
-from addnorm.arguments import known_keywords
+from addnorm.arguments import LARGEST, check_types, known_keywords
 from addnorm.data import Corpus, DataConfig, Text, medium_of
 from addnorm.data.batches.buckets import (
     MaskedConfig,
@@ -124,6 +124,8 @@ def train(
 def _checked(options: Mapping[str, Any], config: ModelConfig, data: object) -> dict[str, Any]:
     """The options as fields of `TrainConfig`, with a default batching for the task."""
     fields: dict[str, Any] = dict(options)
+    hints = get_type_hints(TrainConfig, include_extras=True)
+    check_types(hints, {k: v for k, v in fields.items() if isinstance(v, bool)})
     if "batching" in fields:
         return fields | {"batching": _joined(fields["batching"], data)}
     if isinstance(config, DecoderConfig):
@@ -168,7 +170,7 @@ def _in_memory(setup: TrainingSetup, console: Console) -> Run:
     """Train in a temporary folder, with no more checkpoints than necessary."""
     settings = setup.recipe.train
     if settings.save_every is None and not settings.average:
-        only_the_last = replace(settings, save_every=2**62)
+        only_the_last = replace(settings, save_every=LARGEST - 1)
         setup.recipe = replace(setup.recipe, train=only_the_last)
     try:
         with TemporaryDirectory(prefix="addnorm-") as folder:
