@@ -298,7 +298,8 @@ def padded(
 def evaluating(model: nn.Module) -> Generator[None]:
     """Set the model to evaluation mode, and restore the mode of each module afterwards."""
     training = [module for module in model.modules() if module.training]
-    model.eval()
+    if training:
+        model.eval()
     try:
         yield
     finally:

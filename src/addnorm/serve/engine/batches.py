@@ -29,6 +29,12 @@ from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Ended, Request
 from addnorm.serve.engine.slots import RowBuffers
 
+FEW = 8
+"""New rows are few if there are more than so many times more that run already."""
+
+LONGEST_WAIT = 4
+"""For how many steps at most a few new rows wait for others, so that they begin together."""
+
 
 @dataclass(frozen=True, eq=False)
 class Search:
@@ -292,6 +298,7 @@ class BatchLane:
         self._queue: list[_Place] = []
         self._batches: list[Batch] = []
         self._scores: dict[str, PromptScores] = {}
+        self._waited = 0  # how many steps requests have waited that could have been started
 
     def __contains__(self, name: str) -> bool:
         return any(row.request.name == name for row in self._rows)
@@ -379,20 +386,33 @@ class BatchLane:
         return lambda row: row.request.deadline is not None and row.request.deadline <= now
 
     def _joining(self) -> list[Row]:
-        """Take the first requests of the queue that the rows and the memory have room for."""
-        rows = [row for batch in self._batches for row in batch.rows]
-        n_running = len(rows)
-        while self._queue:
-            more = [*rows, *self._queue[0].rows]
-            if (rows and self._limits.alone) or sum(row.beams for row in more) > self._limits.rows:
-                break
-            if sum(row.n_tokens for row in more) > self.most_tokens:
-                break
-            if not self._reads_at_once(more[n_running:]) and len(rows) > n_running:
-                break
-            rows = more
-            del self._queue[0]
-        return rows[n_running:]
+        """Take the first requests of the queue, as far as the rows and the memory have room.
+
+        To read prompts costs about as much as a step, so a few rows wait some steps for others.
+        """
+        running = [row for batch in self._batches for row in batch.rows]
+        n = self._n_fitting(running)
+        rows = [row for place in self._queue[:n] for row in place.rows]
+        if len(rows) < len(running) / FEW and self._waited < LONGEST_WAIT:
+            self._waited += bool(rows)
+            return []
+        self._waited = 0
+        del self._queue[:n]
+        return rows
+
+    def _n_fitting(self, running: Sequence[Row]) -> int:
+        """How many of the first requests in the queue fit with the running rows."""
+        rows = [*running]
+        for n, place in enumerate(self._queue):
+            rows += place.rows
+            n_beams, n_tokens = sum(row.beams for row in rows), sum(row.n_tokens for row in rows)
+            if n_beams > self._limits.rows or n_tokens > self.most_tokens:
+                return n
+            if n and not self._reads_at_once(rows[len(running) :]):
+                return n
+            if len(rows) > len(place.rows) and self._limits.alone:
+                return n
+        return len(self._queue)
 
     def _reads_at_once(self, rows: Sequence[Row]) -> bool:
         """Whether the prompts of all rows, padded, are few enough to be read in one step."""
