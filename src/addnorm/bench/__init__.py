@@ -15,6 +15,7 @@ NAMES = (
     "translate",
     "long-context",
     "serve",
+    "serve-translator",
     "serve-drafts",
     "start-up",
     "tokenize",

@@ -14,6 +14,7 @@ from addnorm.bench import (
     prepared,
     serving,
     tokenizing,
+    translating,
 )
 from addnorm.bench.benchmark import Benchmark, Goal, Limit, Ratio, Target
 from addnorm.bench.decoding import BYTES, SHORT, DecodingSizes, Precision
@@ -268,6 +269,7 @@ BENCHMARKS = (
     translations(),
     long_context.benchmark(),
     serving.benchmark(),
+    translating.benchmark(),
     serving.drafts_benchmark(),
     start_up(),
     tokenizing.tokenizing(),

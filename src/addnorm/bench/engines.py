@@ -22,7 +22,7 @@ def decode_ctranslate2(folder: Path, *, sizes: DecodingSizes, precision: Precisi
     generator = library.Generator(
         str(folder / FOLDER), compute_type=precision, intra_threads=cores(), inter_threads=1
     )
-    prompts = _named(folder / FOLDER / "vocabulary.json", sizes.prompts())
+    prompts = named_tokens(folder / FOLDER / "vocabulary.json", sizes.prompts())
 
     def generate(n: int) -> None:
         generator.generate_batch(
@@ -50,7 +50,7 @@ def translate_ctranslate2(
     )
     # CTranslate2 adds eos to sources itself.
     rows = [row[:-1] for row in sizes.prompts()]
-    sources = _named(folder / FOLDER / "shared_vocabulary.json", rows)
+    sources = named_tokens(folder / FOLDER / "shared_vocabulary.json", rows)
 
     def step() -> None:
         translator.translate_batch(
@@ -64,7 +64,8 @@ def translate_ctranslate2(
     return timed(step, sizes.batch * sizes.new)
 
 
-def _named(vocabulary: Path, rows: list[list[int]]) -> list[list[str]]:
+def named_tokens(vocabulary: Path, rows: list[list[int]]) -> list[list[str]]:
+    """Return rows of tokens by their names in a vocabulary of CTranslate2."""
     names: list[str] = json.loads(vocabulary.read_text("utf-8"))
     return [[names[i] for i in row] for row in rows]
 
