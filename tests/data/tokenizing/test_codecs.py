@@ -153,7 +153,7 @@ def test_texts_need_a_tokenizer_and_images_have_none() -> None:
     made = train_tokenizer(BytesConfig(), TEXTS)
     with pytest.raises(InputError, match="images"):
         encode(Corpus(train=[image]), Tokenizers(made, made))
-    with pytest.raises(InputError, match="one kind of example"):
+    with pytest.raises(InputError, match="examples of one kind"):
         Corpus(train=[image, Text("a")])
     assert len(SPECIALS) == 4
 
