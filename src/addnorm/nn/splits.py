@@ -9,7 +9,8 @@ some rows of the vocabulary (Shoeybi et al. 2019, §3). A part says so by a clas
 The keys are layers, tensors and dropouts in the part. A linear layer split by its rows (axis 0)
 gives some features; one split by its columns (axis 1) reads them, and its products are summed over
 the processes. All other weights of such a part stay whole, and their gradients are summed. A part
-that declares nothing is computed whole by every process, unless it is inside one that is split.
+that declares nothing is computed whole by every process, unless it is inside one that is split. An
+attention core that computes with several heads together says so by `heads_together = 2`.
 """
 
 from collections.abc import Mapping

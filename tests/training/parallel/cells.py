@@ -20,6 +20,9 @@ from addnorm.checking.case import Case
 from addnorm.checking.matrix import AROUND_MIXERS, USUAL, Cell, cells
 from addnorm.errors import InputError
 from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Full
+from addnorm.nn.positions.position import Position
 from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import ExpandedKeys, Queries
 from addnorm.training.parallel.plan import ParallelTrainingConfig, joined, launched
@@ -92,6 +95,33 @@ class OwnFeedForwardConfig:
         return self.module(d_model)
 
 
+class OwnMixer(nn.Module):
+    """A mixer of one's own, which computes with all heads of the model's positions."""
+
+    pattern = Full()
+
+    def __init__(self, d_model: int, position: Position) -> None:
+        super().__init__()
+        self.proj = nn.Linear(d_model, d_model)
+        self.position = position
+
+    def forward(self, x: Tensor, ctx: Context, cache: Any = None) -> Tensor:
+        heads = self.proj(x).unflatten(-1, (2, -1)).transpose(1, 2)
+        bias = self.position.score_bias(heads, ctx)
+        scores = 0.0 if bias is None else bias(slice(None), slice(None))
+        mixed = (heads @ heads.mT + scores).softmax(-1) @ heads
+        return mixed.transpose(1, 2).flatten(2)
+
+    def new_cache(self) -> Any:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OwnMixerConfig:
+    def build(self, d_model: int, position: Position, causal: bool, layer: int) -> nn.Module:
+        return OwnMixer(d_model, position)
+
+
 def usual(**parts: str) -> tuple[tuple[str, str], ...]:
     return tuple({**USUAL, **parts}.items())
 
@@ -100,6 +130,7 @@ OWN = {
     "own_score": ("attention.score", OwnScoreConfig(SplitHeadGains)),
     "own_feedforward": ("feedforward", OwnFeedForwardConfig(SplitFeedForward)),
     "own_whole_feedforward": ("feedforward", OwnFeedForwardConfig(OwnFeedForward)),
+    "own_mixer": ("attention", OwnMixerConfig()),
     "undeclared": ("attention.score", OwnScoreConfig(HeadGains)),
     "inherited": ("attention.score", OwnScoreConfig(Squared)),
 }
@@ -122,7 +153,7 @@ def chosen() -> Iterator[Cell]:
         family = next(name for name in ARCHITECTURES if name in change.architectures)
         yield Cell(family=family, parts=usual(), variant=variant)
     for name, (field, part) in OWN.items():
-        yield Cell(family="decoder", parts=usual(), own=(field, part, name))
+        yield Cell(family="decoder", parts=usual(position="alibi"), own=(field, part, name))
 
 
 def outcome(cell: Cell, world: Processes) -> Any:

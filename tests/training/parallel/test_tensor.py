@@ -8,12 +8,16 @@ from typing import Any
 
 import pytest
 from tests.training import tiny
-from tests.training.parallel.cells import OWN, usual
+from tests.training.parallel.cells import OWN, OwnMixerConfig, usual
 from tests.training.parallel.test_processes import environment
 
 from addnorm.checking.case import Case
 from addnorm.checking.matrix import Cell
 from addnorm.errors import InputError
+from addnorm.models import DecoderConfig
+from addnorm.models.layers import LayerConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.positions import ALiBiConfig
 from addnorm.training.parallel.tensor import check_splits, placed
 
 
@@ -89,6 +93,19 @@ def test_what_cannot_be_split_is_named(
         check_splits(model, processes)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_positions_of_some_heads_in_a_layer_of_all_are_named() -> None:
+    """One slope for each process would be added to every head, without a word."""
+    layers = (LayerConfig(), LayerConfig(attention=OwnMixerConfig()))
+    heads = AttentionConfig(n_heads=2)
+    hybrid = {"d_model": 8, "n_layers": 2, "attention": heads, "position": ALiBiConfig()}
+    check_splits(DecoderConfig(**hybrid).build(11), 2)
+    with pytest.raises(InputError) as error:
+        check_splits(DecoderConfig(**hybrid, layer_pattern=layers).build(11), 2)
+    assert str(error.value).startswith(
+        "attention.position of layer 1 (ALiBi) is split by heads, and OwnMixer around it does not"
+    )
 
 
 def test_a_vocabulary_of_fewer_tokens_than_processes_is_named() -> None:

@@ -76,6 +76,7 @@ def _units_of(module: nn.Module, splits: Splits) -> dict[str, int | None]:
 
 def check_splits(model: nn.Module, processes: int) -> None:
     """Raise `InputError` for the first part that cannot be split among so many processes."""
+    _check_around(model)
     paths = {module: path for path, module in model.named_modules()}
     for module, splits in _split_parts(model):
         for name, split in splits.items():
@@ -86,7 +87,11 @@ def check_splits(model: nn.Module, processes: int) -> None:
 
 
 def _split_parts(model: nn.Module) -> Iterator[tuple[nn.Module, Splits]]:
-    """Yield the parts that are split, and how: those whose weights no other part keeps whole."""
+    """Yield the parts that are split, and how.
+
+    A part is whole if another keeps one of its weights whole, and if it computes with heads of
+    which no part around it has only some.
+    """
     declared = [(m, s) for m in model.modules() if (s := declared_splits(m)) is not None]
     claims = {
         (owner, name) for module, splits in declared for owner, name in _claimed(module, splits)
@@ -97,10 +102,25 @@ def _split_parts(model: nn.Module) -> Iterator[tuple[nn.Module, Splits]]:
         for name, parameter in owner._parameters.items()  # pyright: ignore[reportPrivateUsage]
         if (owner, name) not in claims
     }
+    parts = list[tuple[nn.Module, Splits]]()
     for module, splits in declared:
         of_part = {owner._parameters.get(name) for owner, name in _claimed(module, splits)}  # pyright: ignore[reportPrivateUsage]
         if not (of_part - {None}) & wholes:
+            parts.append((module, splits))
+    regions = [module for module, splits in parts if _is_region(module, splits)]
+    inside = {inner for region in regions for inner in region.modules()}
+    for module, splits in parts:
+        if module in inside or _has_table(module, splits):
             yield module, splits
+
+
+def _has_table(module: nn.Module, splits: Splits) -> bool:
+    """Whether a part has a table whose rows are split, which adds up what it finds."""
+    return any(
+        split.axis == 0 and isinstance(_target(module, name), nn.Embedding)
+        for name, split in splits.items()
+        if name != OUTPUT
+    )
 
 
 def _claimed(module: nn.Module, splits: Splits) -> Iterator[tuple[nn.Module, str]]:
@@ -183,6 +203,24 @@ def _check_inside(child: nn.Module, part: nn.Module, paths: Mapping[nn.Module, s
             f"{name} does not say how it is split over processes: give the class an attribute "
             "splits (addnorm.nn.splits), {} if it computes alike for each head, or use one process"
         )
+
+
+def _check_around(model: nn.Module) -> None:
+    """Raise `InputError` for a part of some heads that stands also in a layer of all of them."""
+    named = dict(model.named_modules(remove_duplicate=False))
+    parts = dict(_split_parts(model))
+    regions = tuple(
+        f"{path}." for path, m in named.items() if m in parts and _is_region(m, parts[m])
+    )
+    for path, module in named.items():
+        of_part = parts.get(module)
+        if of_part and ".blocks." in path and not f"{path}.".startswith(regions):
+            around = named[path.rpartition(".")[0]]
+            raise InputError(
+                f"{placed(path)} ({type(module).__name__}) is split by heads, and "
+                f"{type(around).__name__} around it does not say how it is split over processes: "
+                "give that class an attribute splits (addnorm.nn.splits), or use one process"
+            )
 
 
 def placed(path: str) -> str:

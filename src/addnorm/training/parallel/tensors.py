@@ -57,7 +57,7 @@ def like(tensor: Tensor, current: Tensor, parameter: Tensor | None = None) -> Te
     """This process's part of `tensor`, as it holds one of `current`; else the tensor itself."""
     piece = None if parameter is None else piece_of(parameter)
     if piece is not None and tensor.shape == piece.shape_of_whole(current.shape):
-        tensor = piece.of(tensor)
+        tensor = piece.of(tensor).clone(memory_format=torch.contiguous_format)
     if not is_part(current) or is_part(tensor):
         return tensor
     from torch.distributed.tensor import distribute_tensor
