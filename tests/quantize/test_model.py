@@ -106,6 +106,15 @@ def test_dequantize_keeps_the_quantised_weights(kind: str) -> None:
     assert dict(plain.named_parameters()).keys() == ours.keys()
 
 
+def test_quantised_layers_stay_in_evaluation_mode() -> None:
+    """Else each step of generation would set the mode of the whole model."""
+    model = quantize(built("decoder").eval(), Int8Config())
+    assert not any(module.training for module in model.modules())
+    assert all(
+        module.training for module in quantize(built("decoder").train(), Int8Config()).modules()
+    )
+
+
 def test_dequantize_undoes_smoothing() -> None:
     model = built("decoder")
     plain = dequantize(quantize(copy.deepcopy(model), Int8Config(smoothing=0.5), inputs("decoder")))

@@ -216,7 +216,8 @@ def _replaced(
             if id(weight) not in by_weight:
                 by_weight[id(weight)] = _matrix(smoothed, scheme, statistics)
         matrices = {name: by_weight[id(weight)] for name, weight in slot.matrices.items()}
-        setattr(slot.parent, slot.attribute, _layer(slot, matrices, activations, calibration))
+        layer = _layer(slot, matrices, activations, calibration).train(slot.parent.training)
+        setattr(slot.parent, slot.attribute, layer)
     return model.requires_grad_(False)
 
 
