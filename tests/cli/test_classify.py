@@ -34,7 +34,7 @@ def test_pairs_of_texts(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None
     assert len(out.split()) == 2
     (tmp_path / "in.txt").write_text("one\ttwo\tthree\n")
     code, _, err = addnorm("classify", run_of("classification"), tmp_path / "in.txt", "--pairs")
-    assert (code, "text 1: 2 tabs" in err) == (2, True)
+    assert (code, ":1: 2 tabs" in err) == (2, True)
     (tmp_path / "in.txt").write_text("one\ttwo\n")
     code, _, err = addnorm("classify", run_of("tagging"), tmp_path / "in.txt", "--pairs")
     assert (code, "reads one sentence: give no pairs" in err) == (2, True)
@@ -89,7 +89,7 @@ def test_a_line_without_a_pair_is_left_out_alone(
     words = ("classify", run_of("classification"), tmp_path / "in.txt", "--pairs")
     code, out, err = addnorm(*words)
     assert (code, len(out.splitlines())) == (2, 2)
-    assert "text 3: 0 tabs" in err
+    assert "in.txt:3: 0 tabs" in err
     code, out, err = addnorm(*words, "--errors", "skip")
     assert (code, len(out.splitlines())) == (0, 3)
-    assert "text 3: 0 tabs" in err
+    assert "in.txt:3: 0 tabs" in err
