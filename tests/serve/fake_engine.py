@@ -137,18 +137,28 @@ class FakeEngine:
                     "left": self.answer[:limit],
                     "limit": limit,
                     "nan": text.startswith("nan"),
+                    "stuck": text.startswith("stuck"),
                     "first": index == 0,
                 }
             )
+
+    @staticmethod
+    def failure(row: dict[str, Any]) -> str | None:
+        if row["nan"]:
+            return "NaN"
+        if row["stuck"] and not row["first"]:
+            field = row["request"].options.grammar_field
+            return f"{field}: no token of the model continues the text"
+        return None
 
     def step(self) -> None:
         events: list[Event] = []
         for row in list(self.rows):
             request: Generate = row["request"]
             facts: dict[str, Any] = {}
-            if row["nan"]:
+            if (error := self.failure(row)) is not None:
                 events.append(
-                    Event(name=row["name"], index=row["index"], finished="failed", error="NaN")
+                    Event(name=row["name"], index=row["index"], finished="failed", error=error)
                 )
                 self.rows.remove(row)
                 continue

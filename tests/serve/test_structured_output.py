@@ -66,6 +66,41 @@ def test_wrong_expressions_and_grammars_are_refused() -> None:
         grammar_of(ResponseFormat(type="json_object"), StructuredOutputs(regex="a"))
 
 
+def optional_properties(n: int) -> dict[str, Any]:
+    return {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(n)}}
+
+
+BOMB = "(a{1000}){1000}"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"regex": BOMB},
+        {"regex": "a{100000}"},
+        {"json": {"type": "string", "pattern": f"^{BOMB}$"}},
+        {"json": optional_properties(1200)},
+        {"json": optional_properties(3000)},
+        {"json": {"allOf": [{"type": "string", "pattern": f"^.*a.{{{i}}}$"} for i in range(12)]}},
+    ],
+    ids=lambda asked: str(asked)[:40],
+)
+def test_too_large_grammars_are_refused_before_the_engine_sees_them(asked: Any) -> None:
+    with pytest.raises(InputError, match=r"^structured_outputs: the grammar is too large \("):
+        grammar_of(None, StructuredOutputs.model_validate(asked))
+
+
+def test_large_ordinary_schemas_pass() -> None:
+    nested: dict[str, Any] = {"type": "string", "maxLength": 5000}
+    for _ in range(4):
+        nested = {"type": "object", "properties": dict.fromkeys("abcd", nested), "required": ["a"]}
+    words = [f"value {i}" for i in range(1000)]
+    for schema in (optional_properties(900), nested, {"enum": words}):
+        assert grammar_of(None, StructuredOutputs.model_validate({"json": schema}))
+    assert grammar_of(None, StructuredOutputs(choice=words))
+    assert grammar_of(None, StructuredOutputs(regex=r".{1,5000}"))
+
+
 def test_without_the_extra_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(InputError, match=r"^response_format needs .*addnorm\[structured\]"):
@@ -102,7 +137,7 @@ def test_answers_of_every_endpoint_follow_it(tmp_path: Path) -> None:
         texts.append(completion["choices"][0]["text"])
         flat = {"type": "json_schema", "name": "x", "schema": SCHEMA}
         response = ask("/v1/responses", input="To be", text={"format": flat})
-        assert response["text"]["format"] == {"type": "json_schema", "schema": SCHEMA}
+        assert response["text"]["format"] == flat
         texts.append(response["output"][0]["content"][0]["text"])
         for text in texts:
             value = json.loads(text)

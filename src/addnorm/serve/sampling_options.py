@@ -101,6 +101,11 @@ class SamplingRequest(ApiRequest):
         wanted = self.response_format
         return self.structured_outputs is not None or (wanted is not None and wanted.type != "text")
 
+    @property
+    def grammar_field(self) -> str:
+        """The field that asks for a grammar."""
+        return "response_format" if self.structured_outputs is None else "structured_outputs"
+
     def grammar(self) -> str | None:
         """The grammar of the answer; None is any text. Raises `InputError` for a wrong one."""
         return grammar_of(self.response_format, self.structured_outputs)
@@ -136,6 +141,7 @@ class SamplingRequest(ApiRequest):
             logit_bias=_biases(self.logit_bias or {}, vocab_size),
             min_tokens=self.min_tokens or 0,
             ignore_eos=bool(self.ignore_eos),
+            grammar_field=self.grammar_field,
             **facts,
         )
 

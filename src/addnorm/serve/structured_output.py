@@ -5,11 +5,13 @@ where a wrong one is refused at once, and follows them in the engine.
 """
 
 import json
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from addnorm.errors import InputError, optional
+from addnorm.serve.engine.grammar_limits import error_of, matcher_of
 
 Schema = dict[str, Any]
 
@@ -38,6 +40,7 @@ class ResponseFormat(BaseModel):
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
     type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
     json_schema: NamedSchema | None = None
     schema_: Annotated[Schema | None, Field(alias="schema")] = None
 
@@ -112,11 +115,41 @@ def grammar_of(
         field = "structured_outputs"
     else:
         return None
-    matcher = optional("llguidance", "structured", field).LLMatcher
-    grammar = other.compiled(matcher)
+    grammar = other.compiled(optional("llguidance", "structured", field).LLMatcher)
     if len(grammar) > MOST_CHARACTERS:
         raise InputError(f"{field}: {len(grammar):,} characters: at most {MOST_CHARACTERS:,}")
-    is_error, messages = matcher.validate_grammar_with_warnings(grammar)
-    if is_error:
-        raise InputError(f"{field}: {' '.join(messages[0].split())}")
+    if reason := _why_not(grammar, field):
+        raise InputError(f"{field}: {reason}")
     return grammar
+
+
+def _why_not(grammar: str, field: str) -> str:
+    """Why a grammar is refused; empty if it can be followed for a byte at least."""
+    matcher = matcher_of(grammar, _bytes(), field)
+    if not matcher.is_error():
+        allowed = int.from_bytes(matcher.compute_bitmask(), "little") & (1 << N_BYTES) - 1
+        if allowed:
+            matcher.consume_token((allowed & -allowed).bit_length() - 1)
+    return error_of(matcher) if matcher.is_error() else ""
+
+
+@cache
+def _bytes() -> Any:
+    """All bytes, as the tokens of llguidance: here a grammar is checked without a model."""
+    library = optional("llguidance", "structured", "structured output")
+    return library.LLTokenizer(library.TokenizerWrapper(_Bytes()))
+
+
+N_BYTES = 256
+
+
+class _Bytes:
+    """A vocabulary of bytes, as llguidance reads it."""
+
+    tokens = (*(bytes([i]) for i in range(N_BYTES)), b"<end>")
+    eos_token_id, bos_token_id = N_BYTES, None
+    special_token_ids = (N_BYTES,)
+
+    def __call__(self, text: bytes) -> list[int]:
+        """Return the ids of a text."""
+        return list(text)

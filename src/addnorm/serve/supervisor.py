@@ -189,7 +189,9 @@ class Supervisor:
                 event = await self._news(queue)
                 assert isinstance(event, Event)
                 if event.error is not None:
-                    raise EngineError(Error(name=event.name, message=event.error))
+                    by_grammar = event.error.startswith(f"{request.options.grammar_field}: ")
+                    kind = "input" if by_grammar else "failed"
+                    raise EngineError(Error(name=event.name, message=event.error, kind=kind))
                 if event.index in answers:
                     if event.finished is not None:
                         answers.remove(event.index)

@@ -1,6 +1,7 @@
 """Structured output: whatever the weights, a finished answer is a text of the grammar."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -190,7 +191,22 @@ def test_what_cannot_be_followed_is_refused() -> None:
     [answer] = ask(ENGINES["char"], lark("aQ"))
     assert answer.finished == "failed"
     assert "no token of the model continues" in (answer.events[-1].error or "")
+    assert (answer.events[-1].error or "").startswith("response_format: ")
     with pytest.raises(InputError, match=r"structured output: .*foo"):
         GrammarCompiler(BPE).start('{"grammars": [{"lark_grammar": "start: foo"}]}')
     with pytest.raises(InputError, match="beam search has no grammar"):
         ask(ENGINES["bpe"], lark("a"), decoding="beam", seed=None)
+
+
+def test_a_grammar_that_grows_too_large_midway_ends_the_answer_before_a_wrong_token() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "string", "pattern": "^(a{1000}){1000}$"}},
+        "required": ["a"],
+    }
+    grammar = schema_grammar(schema)
+    [answer] = ask(ENGINES["char"], grammar, grammar_field="structured_outputs")
+    assert answer.finished == "failed"
+    assert re.fullmatch(r'\{\s*("a"\s*)?(:\s*)?"?', text_of(ENGINES["char"], answer))
+    error = answer.events[-1].error or ""
+    assert error.startswith("structured_outputs: the grammar is too large (")

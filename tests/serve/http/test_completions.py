@@ -193,3 +193,16 @@ def test_a_row_that_is_not_a_number_fails_alone(client: httpx.Client) -> None:
     assert client.post(PATH, json={"prompt": "nan"}).status_code == 500
     assert client.post(PATH, json={"prompt": "nan", "stream": True}).status_code == 500
     assert client.post(PATH, json={"prompt": "a"}).status_code == 200
+
+
+def test_a_grammar_that_cannot_be_followed_midway_is_an_error_of_the_request(
+    client: httpx.Client,
+) -> None:
+    refused = client.post(PATH, json={"prompt": "stuck"})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "response_format"
+    body = {"prompt": "stuck", "stream": True, "structured_outputs": {"regex": "a"}}
+    events = client.post(PATH, json=body).text.split("data: ")[1:]
+    error = next(json.loads(event)["error"] for event in events if '"error"' in event)
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == "structured_outputs"

@@ -214,6 +214,13 @@ class Answer:
         """Why no token is allowed next."""
         return NO_TOKEN_ALLOWED if self.grammar is None else self.grammar.why_none
 
+    def accept(self, token: int) -> str | None:
+        """Advance its grammar by a token that was chosen; return why it cannot be followed."""
+        if self.grammar is None or token in self.chooser.choice.ends:
+            return None
+        self.grammar.accept(token)
+        return self.grammar.why_none if self.grammar.is_broken else None
+
     def end_by(self, token: int, *, is_full: bool) -> Ended | None:
         """Why it ends with this token, which was chosen; None if it does not."""
         if token in self.chooser.choice.ends:
@@ -260,9 +267,8 @@ def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
             near_ties += int(_is_near(scores, chosen).sum())
         for i, token in zip(rows, ints(chosen), strict=True):
             tokens[i] = token
-            grammar = answers[i].grammar
-            if grammar is not None and i not in failed and token not in choice.ends:
-                grammar.accept(token)
+            if i not in failed and (error := answers[i].accept(token)) is not None:
+                failed[i] = error
     return Chosen(tokens, failed, near_ties)
 
 

@@ -175,7 +175,7 @@ class Engine:
             return None
         if self._compiler is None:
             self._compiler = GrammarCompiler(self.run.tokenizers.target)
-        return self._compiler.start(options.grammar)
+        return self._compiler.start(options.grammar, options.grammar_field)
 
     def default_limit(self, n_prompt: int, options: Options) -> int:
         """The most new tokens after `n_prompt` where a request names no limit, as in `generate`."""

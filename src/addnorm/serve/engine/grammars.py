@@ -10,6 +10,7 @@ from torch import Tensor
 from addnorm.data.tokenizing.token_bytes import token_bytes
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, optional
+from addnorm.serve.engine.grammar_limits import error_of, matcher_of
 
 
 class GrammarCompiler:
@@ -21,19 +22,19 @@ class GrammarCompiler:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._library = optional("llguidance", "structured", "structured output")
+        library = optional("llguidance", "structured", "structured output")
         content = token_bytes(tokenizer)
-        vocabulary = self._library.TokenizerWrapper(_Vocabulary(tokenizer, content))
-        self._tokens = self._library.LLTokenizer(vocabulary)
+        vocabulary = library.TokenizerWrapper(_Vocabulary(tokenizer, content))
+        self._tokens = library.LLTokenizer(vocabulary)
         self._is_text = torch.tensor([bool(each) for each in content])
 
-    def start(self, grammar: str) -> "Grammar":
+    def start(self, grammar: str, field: str = "structured output") -> "Grammar":
         """Return the beginning of a text of the grammar, in the form of llguidance.
 
-        Raises `InputError` for a grammar that is wrong, or that no token of the model begins.
+        Raises `InputError`, which names the `field` of the request, for a grammar that is wrong or
+        too large, or that no token of the model begins.
         """
-        matcher = self._library.LLMatcher(self._tokens, grammar, log_level=0)
-        start = Grammar(matcher, self._is_text)
+        start = Grammar(matcher_of(grammar, self._tokens, field), self._is_text, field)
         begins = start.is_complete or bool(start.allowed(len(self._is_text), ()).any())
         if start.is_broken or not begins:
             raise InputError(start.why_none)
@@ -61,13 +62,14 @@ class _Vocabulary:
 class Grammar:
     """How far an answer has come in its grammar."""
 
-    def __init__(self, matcher: Any, is_text: Bool[Tensor, " tokens"]) -> None:
+    def __init__(self, matcher: Any, is_text: Bool[Tensor, " tokens"], field: str) -> None:
         self._matcher = matcher
         self._is_text = is_text
+        self._field = field
 
     def copy(self) -> "Grammar":
         """Return the same place, for another answer."""
-        return Grammar(self._matcher.deep_copy(), self._is_text)
+        return Grammar(self._matcher.deep_copy(), self._is_text, self._field)
 
     @property
     def is_complete(self) -> bool:
@@ -76,16 +78,16 @@ class Grammar:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the grammar is wrong, or too complex to follow."""
+        """Whether the grammar is wrong or too large, and followed no further."""
         return self._matcher.is_error()
 
     @property
     def why_none(self) -> str:
         """Why no token is allowed."""
-        reason = self._matcher.get_error().strip().partition("\n")[0]
+        reason = error_of(self._matcher)
         if not reason or reason.startswith("NoExtension"):
             reason = "no token of the model continues the text"
-        return f"structured output: {reason}"
+        return f"{self._field}: {reason}"
 
     def allowed(self, vocab: int, ends: Sequence[int]) -> Bool[Tensor, " vocab"]:
         """Return the tokens that may come next; the `ends` where the answer may end."""

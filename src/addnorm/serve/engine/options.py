@@ -59,6 +59,8 @@ class Options:
     """Report the log-probability of each token, and this number of most probable ones."""
     grammar: str | None = None
     """What the answer must be, as llguidance has it in JSON."""
+    grammar_field: str = "response_format"
+    """The field of the request that asks for the grammar, which errors begin with."""
     prompt_log_probs: bool = False
     """Report the log-probabilities of the prompt's tokens too."""
 

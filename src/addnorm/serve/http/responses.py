@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from addnorm.serve.engine.options import Options
 from addnorm.serve.http.generation import STREAMED, Job, streamed, usage, whole, writer
-from addnorm.serve.http.schemas import ResponsesRequest, text_of
+from addnorm.serve.http.schemas import FORMAT, ResponsesRequest, text_of
 from addnorm.serve.http.served import Served, new_name, unless_gone
 from addnorm.serve.messages import Generate
 from addnorm.web.errors import WebError
@@ -55,6 +55,7 @@ async def _job(served: Served, body: ResponsesRequest, timeout: float | None) ->
         temperature=None if greedy else body.temperature,
         top_p=None if greedy else body.top_p,
         grammar=grammar,
+        grammar_field=FORMAT,
     )
     return Job(
         served,
@@ -170,7 +171,8 @@ async def _events(facts: _Facts, job: Job) -> AsyncGenerator[bytes, None]:
     except WebError as error:
         if not begun:
             raise
-        failure = {"code": error.code or "server_error", "message": error.message}
+        code = "invalid_prompt" if error.status == 400 else "server_error"
+        failure = {"code": error.code or code, "message": error.message}
         failed = {**facts.response(None, None), "status": "failed", "error": failure}
         yield event("response.failed", response=failed)
         return

@@ -188,6 +188,10 @@ class InputItem(BaseModel):
     content: str | list[ContentPart]
 
 
+FORMAT = "text.format"
+"""The field of a response's form, as errors name it."""
+
+
 class ResponsesRequest(ApiRequest):
     """`POST /v1/responses`: text in, text out, nothing kept."""
 
@@ -220,7 +224,7 @@ class ResponsesRequest(ApiRequest):
 
     def grammar(self) -> str | None:
         """The grammar of the answer; None is any text. Raises `InputError` for a wrong one."""
-        return grammar_of(self.format, field="text.format")
+        return grammar_of(self.format, field=FORMAT)
 
 
 class EmbeddingsRequest(ApiRequest):
