@@ -40,12 +40,14 @@ class TensorParallel(Where):
 
         Of these the first one speaks.
         """
+        if self.processes in (None, 1):
+            return None
         from addnorm.training.parallel.launch import started
         from addnorm.training.parallel.plan import launched
 
         here = launched()
-        if self.processes in (None, 1, here.processes):
-            if self.processes == here.processes and here.rank:
+        if self.processes == here.processes:
+            if here.rank:
                 sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
             return None
         ended = started(words_given.get(), self.processes)
