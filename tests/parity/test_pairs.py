@@ -87,7 +87,7 @@ def test_classes_of_pairs_and_the_command(
     assert capsys.readouterr().out.split() == [one.label for one in found]
     lines.write_text("the cat\tx\nno tab\n")
     assert status(["classify", str(tmp_path / "nli"), str(lines), "--pairs"]) == 2
-    assert "text 2: 0 tabs, and a pair is two texts with one tab" in capsys.readouterr().err
+    assert "pairs.tsv:2: 0 tabs, and a pair is two texts with one tab" in capsys.readouterr().err
 
 
 def test_keys_of_sentence_transformers_and_a_tokenizer_that_leaves_types_out(

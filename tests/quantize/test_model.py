@@ -157,7 +157,9 @@ def test_tied_layers_are_kept_together() -> None:
 def test_invalid_input_is_rejected_and_changes_nothing() -> None:
     model = built("decoder")
     before = [type(module) for module in model.modules()]
-    with pytest.raises(InputError, match=r"keep 'stack.blocks.0.attention.q_prj' matches no layer"):
+    with pytest.raises(
+        InputError, match=r"keep = stack.blocks.0.attention.q_prj`: matches no layer"
+    ):
         quantize(model, Int8Config(), keep=["stack.blocks.0.attention.q_prj"])
     with pytest.raises(InputError, match="calibrated: give it examples"):
         quantize(model, Int8Config(activations=StaticConfig()))

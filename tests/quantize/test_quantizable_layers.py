@@ -99,7 +99,7 @@ def test_included_layers_round_trip_to_the_bit(static: bool) -> None:
 def test_invalid_names_are_rejected_with_valid_ones() -> None:
     model = with_own()
     with pytest.raises(
-        InputError, match=r"include '.*feedforward.wid' matches no .*Did you mean '.*wide'"
+        InputError, match=r"include = .*feedforward.wid`: matches no .*Did you mean '.*wide'"
     ):
         quantize(model, Int8Config(), include=["stack.blocks.0.feedforward.wid"])
     with pytest.raises(InputError, match=r"There are stack.blocks.0.feedforward.wide, "):

@@ -10,8 +10,7 @@ from cyclopts import Parameter
 from addnorm.cli.fields import fields_given
 from addnorm.cli.lines import one_line
 from addnorm.cli.plot import check_folder, check_picture
-from addnorm.cli.tensor_parallel import ALONE, TensorParallel
-from addnorm.cli.where import Imports, import_named
+from addnorm.cli.where import ALONE, Imports, TensorParallel, import_named
 from addnorm.errors import InputError
 from addnorm.runs.options import Split, Weights
 

@@ -20,8 +20,7 @@ from addnorm.cli.lines import (
     media_files,
     one_line,
 )
-from addnorm.cli.tensor_parallel import TensorParallel
-from addnorm.cli.where import GROUP, Imports, import_named
+from addnorm.cli.where import GROUP, Imports, TensorParallel, import_named
 from addnorm.errors import InputError
 from addnorm.runs.options import DecodingOptions, StopOptions, Weights
 

@@ -1,12 +1,18 @@
-"""`--device`, `--dtype` and `--import`: options of every command that opens a model."""
+"""`--device`, `--dtype`, `--processes` and `--import`: options of commands that open a model."""
 
+import atexit
+import os
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from addnorm.cli.main import at_least, failed, words_given
+from addnorm.errors import InputError
 from addnorm.files import check_model_folder
 from addnorm.runs.options import Weights
 
@@ -66,3 +72,80 @@ class Where:
 
 
 ANYWHERE = Where()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TensorParallel(Where):
+    """Where a model runs, and in how many processes.
+
+    Parameters
+    ----------
+    processes
+        Split each layer among so many processes of this machine: heads, features and vocabulary.
+        Each holds a part of the weights, and the result is that of one process.
+    """
+
+    processes: Annotated[int | None, Parameter(validator=at_least(1))] = None
+
+    def started(self) -> int | None:
+        """Start this command in its processes and return their exit status; None in each of them.
+
+        Of these the first one speaks.
+        """
+        if self.processes in (None, 1):
+            return None
+        from addnorm.training.parallel.launch import started
+        from addnorm.training.parallel.plan import launched
+
+        here = launched()
+        if self.processes == here.processes:
+            if here.rank:
+                sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+            return None
+        ended = started(words_given.get(), self.processes)
+        return failed(str(ended), ended.status) if ended.number else ended.status
+
+    def open(
+        self,
+        folder: Path,
+        overrides: Mapping[str, str] | None = None,
+        weights: Weights | None = None,
+    ) -> "Run":
+        """Open the run in a folder; of several processes, each opens its part."""
+        if self.processes in (None, 1):
+            return super().open(folder, overrides, weights)
+        check_model_folder(folder)
+        from addnorm.runs.opening import open_model
+        from addnorm.runs.run import Run
+        from addnorm.runs.trained_model import device_named, dtype_named
+        from addnorm.training.parallel.processes import connected
+        from addnorm.training.parallel.tensor import split_model
+
+        device = device_named(self.device)
+        if weights is not None or device.type != "cpu":
+            raise InputError(
+                "a model is split over processes on CPUs so far, with its weights as they are "
+                "stored: give --device cpu, and leave --weights out, or --processes"
+            )
+        processes = ExitStack()
+        world = processes.enter_context(connected(print, tensor=self.processes))
+        atexit.register(processes.close)
+        opened = open_model(
+            folder,
+            overrides,
+            dtype=None if self.dtype is None else dtype_named(self.dtype),
+            split=lambda model: split_model(model, world.tensor).parameters,
+        )
+        return Run.of(opened)
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the files of the command."""
+        from addnorm.training.parallel.plan import launched
+
+        return self.processes in (None, 1) or launched().rank == 0
+
+
+ALONE = TensorParallel()
+"""One process, on any device."""

@@ -60,7 +60,7 @@ def prepare_text(run: TrainedModel, text: str, target: str | None = None) -> Pre
     nothing reads, and where the model reads no text.
     """
     if has_signals(run.medium):
-        raise InputError(f"{run.name}: a text is looked at, and this model reads {run.medium}")
+        raise InputError(f"{run.name}: this model reads {run.medium}, not text")
     tokenizers, model = run.tokenizers, run.model
     if not text.strip():
         raise InputError("there is nothing to look at in a blank text: give a sentence")
