@@ -19,7 +19,7 @@ def test_texts_to_shards(
     assert status([*words, "--valid-fraction", "0.2", "--workers", "2"]) == 0
     said = capfd.readouterr().err
     assert "210 read, 200 kept, 1 left out: empty, 9 left out: duplicate; " in said
-    assert " of them in s/valid; " in said
+    assert "; 37 kept in s/valid; 163 kept for training: " in said
     assert 'Next: data.kind = "shards", data.train = "s"' in said
     assert status(words) == 2
     assert "s/index.json: the shards were begun with another valid_fraction" in (

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from rich.console import Console
@@ -188,6 +189,11 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", TEXTS)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
+    for name, index in (("model", None), ("page", '{"pages": []}'), ("cut", '{"format": "addn')):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text("theirs")
+        if index is not None:
+            (tmp_path / name / "index.json").write_text(index)
     learn = ShardOptions(vocab_size=300)
     for out, options, message in (
         ("s", {}, "give either `tokenizer`"),
@@ -198,10 +204,40 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         ("s", {"tokenizer": tmp_path / "none"}, "no such folder"),
         ("full", {"tokenizer": TOKENIZER}, "something is there already"),
         ("a.jsonl", {"tokenizer": TOKENIZER}, "is a file"),
+        ("model", {"tokenizer": TOKENIZER}, "something is there already"),
+        ("page", {"options": learn}, r"page/index\.json: not an index of shards"),
+        ("cut", {"options": learn}, r"cut/index\.json: damaged"),
     ):
         with pytest.raises(InputError, match=message):
             tokenize_to_shards([file], tmp_path / out, **options)  # pyright: ignore
     assert not (tmp_path / "s").exists()
+    for name in ("model", "page", "cut"):
+        assert (tmp_path / name / "tokenizer.json").read_text() == "theirs"
+
+
+def test_a_call_that_was_killed_at_its_first_write_is_resumed(folder: Path) -> None:
+    class KilledError(BaseException): ...
+
+    arguments = ([folder / "train.txt"], folder / "t")
+    with (
+        patch("os.replace", side_effect=KilledError),
+        patch.object(Path, "unlink"),
+        pytest.raises(KilledError),
+    ):
+        tokenize_to_shards(*arguments, tokenizer=TOKENIZER)
+    assert [*(folder / "t").iterdir()]
+    assert tokenize_to_shards(*arguments, tokenizer=TOKENIZER).documents.kept == 1
+
+
+def test_a_tokenizer_is_learnt_again_where_no_shard_was_finished(folder: Path) -> None:
+    texts, options = [folder / "train.txt"], ShardOptions(vocab_size=300, unit="line")
+    with (
+        patch.object(writing.SplitWriter, "add", side_effect=InputError("stopped")),
+        pytest.raises(InputError, match="stopped"),
+    ):
+        tokenize_to_shards(texts, folder / "t", options=options)
+    tokenize_to_shards(texts, folder / "t", options=replace(options, vocab_size=280))
+    assert opened(folder / "t").vocab_size == 280
 
 
 def test_a_learnt_tokenizer_stays_where_it_resumes(folder: Path) -> None:

@@ -45,7 +45,10 @@ def tokenize(
     report = tokenize_to_shards(
         inputs, out, tokenizer=tokenizer, options=options, workers=workers, progress=True
     )
-    held_out = f"{report.valid_documents:,} of them in {out / 'valid'}; "
+    n_train = report.documents.kept - report.valid_documents
+    held_out = (
+        f"{report.valid_documents:,} kept in {out / 'valid'}; {n_train:,} kept for training: "
+    )
     console.out(
         f"{report.documents}; {held_out if report.valid_documents else ''}"
         f"{report.characters:,} characters, {report.tokens:,} tokens in {report.shards:,} shards",

@@ -10,7 +10,8 @@ from rich.console import Console
 
 from addnorm.config import first_problem
 from addnorm.data.shards.account import ShardReport
-from addnorm.data.shards.index import INDEX, JOURNAL, TOKENIZER
+from addnorm.data.shards.index import INDEX, JOURNAL, TOKENIZER, read_index
+from addnorm.data.shards.journal import has_shards
 from addnorm.data.shards.options import ShardOptions
 from addnorm.data.shards.writing import first_texts, write_shards
 from addnorm.data.tokenizing.pieces import Advance
@@ -74,12 +75,14 @@ def tokenize_to_shards(
 
 def _check_folder(folder: Path) -> None:
     """Raise `InputError` if a folder holds something other than shards."""
-    ours = {INDEX, JOURNAL, TOKENIZER}
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file: choose another `out`")
-    names = {file.name for file in folder.iterdir()} - {LOCK} if folder.is_dir() else set[str]()
-    if names and not names & ours:
+    names = {file.name for file in folder.iterdir()} if folder.is_dir() else set[str]()
+    names -= {LOCK, f".{JOURNAL}.partial"}  # what a crash may leave before the journal
+    if names and not names & {INDEX, JOURNAL}:
         raise InputError(f"{folder}: something is there already: choose another `out`")
+    if INDEX in names:
+        read_index(folder)
 
 
 def opened(given: Tokenizer | str | Path) -> Tokenizer:
@@ -113,7 +116,7 @@ def _learnt(
 ) -> Tokenizer:
     """Return the tokenizer that the folder was begun with, or a new one."""
     file = folder / TOKENIZER
-    if file.is_file() and ((folder / JOURNAL).is_file() or (folder / INDEX).is_file()):
+    if file.is_file() and (has_shards(folder) or (folder / INDEX).is_file()):
         return Tokenizer.load(file)
     assert options.vocab_size is not None
     try:

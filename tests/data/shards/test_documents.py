@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pyarrow
@@ -83,6 +84,8 @@ def test_a_nested_field(tmp_path: Path) -> None:
     table = tmp_path / "a.parquet"
     parquet.write_table(pyarrow.table({"page": [{"body": "deep"}]}), table)
     assert [t for _, t in documents(str(table), field="page.body", unit="file")] == ["deep"]
+    parquet.write_table(pyarrow.table({"page": [{"body": "deep"}, None]}), table)
+    assert [t for _, t in documents(str(table), field="page.body", unit="file")] == ["deep", ""]
 
 
 def test_files_of_a_folder_come_in_order(tmp_path: Path) -> None:
@@ -91,6 +94,27 @@ def test_files_of_a_folder_come_in_order(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     names = ["a/z.txt.gz", "a.parquet", "b.jsonl"]
     assert files_of([tmp_path]) == [str(tmp_path / name) for name in names]
+
+
+def test_only_regular_files_of_a_folder_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a" / "dir.txt").mkdir(parents=True)
+    (tmp_path / "a" / "dir.txt" / "b.txt").touch()
+    os.mkfifo(tmp_path / "a" / "pipe.txt")
+    assert files_of([tmp_path / "a"]) == [str(tmp_path / "a" / "dir.txt" / "b.txt")]
+
+
+def test_linked_folders_are_read_and_circles_end(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"{name}.txt").touch()
+    (tmp_path / "a" / "to b").symlink_to(tmp_path / "b")
+    (tmp_path / "a" / "up").symlink_to("..")
+    (tmp_path / "b" / "to a").symlink_to(tmp_path / "a")
+    (tmp_path / "b" / "none.pdf").symlink_to("nowhere")
+    assert files_of([tmp_path / "a"]) == [str(tmp_path / "a" / n) for n in ("a.txt", "to b/b.txt")]
+    (tmp_path / "b" / "none.txt").symlink_to("nowhere")
+    with pytest.raises(InputError, match=r"to b/none\.txt: a link to nothing"):
+        files_of([tmp_path / "a"])
 
 
 def test_a_file_elsewhere() -> None:
@@ -106,7 +130,7 @@ def test_a_file_elsewhere() -> None:
 
 
 WRONG = {
-    "a.txt": (b"fine\n\xff\n", r"a\.txt:2: byte 0xff is not utf-8"),
+    "a.txt": (b"fine\n\xff\n", r"a\.txt:2: byte 0xff is not utf-8.*convert it.* latin-1 -t utf-8"),
     "b.txt": (b"fine\nno\0ne\n", r"b\.txt:2: a NUL"),
     "c.txt": (b"one\rtwo\rthree", r"c\.txt:1: its lines end with"),
     "a.jsonl": (b'{"text": "a"}\n{"txt": "b"}\n', r"a\.jsonl:2: no column 'text'.*'txt'"),
@@ -115,6 +139,7 @@ WRONG = {
     "d.jsonl": (b'{"text": "\\ud800"}\n', r"d\.jsonl:1: half a surrogate"),
     "e.jsonl": (b'{"text": "\xff"}\n', r"e\.jsonl:1: byte 0xff is not utf-8"),
     "f.jsonl": (b"[]\n", r"f\.jsonl:1: expected an object"),
+    "g.jsonl": (b'{"n": ' + b"9" * 10_000 + b"}\n", r"g\.jsonl:1: not JSON: .* has 10000 digits$"),
     "a.jsonl.gz": (gzip.compress(b'{"text": "a"}\n' * 9)[:-9], r"a\.jsonl\.gz:\d+: damaged or cut"),
     "b.jsonl.gz": (b"plain", r"b\.jsonl\.gz:1: damaged or cut"),
     "a.txt.zst": (zstandard.compress(b"a\nb\n" * 99)[:-3], r"a\.txt\.zst:\d+: damaged or cut"),

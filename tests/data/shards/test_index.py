@@ -144,6 +144,11 @@ def test_an_index_that_is_none(tmp_path: Path) -> None:
         ({"format": "other"}, "not an index of shards"),
         ({"shards": 3}, "damaged"),
         ({"framing": {}}, "damaged"),
+        ({"shards": []}, "damaged: .*no shards"),
+        ({"shards": tree["shards"] * 2}, "damaged: .*tokens = "),
+        ({"shards": [tree["shards"][0] | {"tokens": "3"}]}, "damaged: .*not a positive integer"),
+        ({"documents": 2}, "damaged: .*documents = 2"),
+        ({"characters": "x"}, "damaged: .*characters = x"),
     ):
         (tmp_path / "s" / INDEX).write_text(json.dumps(tree | change))
         with pytest.raises(InputError, match=message):

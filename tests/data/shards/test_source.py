@@ -1,11 +1,13 @@
 """Shards as data: documents on access, the tokenizer of the shards and no other."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.data.shards.tiny import TEXTS, TOKENIZER, shards
 
-from addnorm.data.shards.index import ShardFolder
+from addnorm.data.shards.index import BLOCK, INDEX, ShardFolder
 from addnorm.data.shards.source import ShardedTexts, ShardsConfig
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import BPEConfig
@@ -55,6 +57,24 @@ def test_the_tokenizer_is_that_of_the_shards(tmp_path: Path) -> None:
     mixed = ShardsConfig(train=(Path("s"), Path("other")), root=tmp_path)
     with pytest.raises(InputError, match=r"other: its ids are those of another tokenizer"):
         mixed.encoded(mixed.tokenizers())
+
+
+@pytest.mark.parametrize("change", [{"start": [7]}, {"end": 299}, {"dtype": "uint32"}])
+def test_a_framing_that_is_not_that_of_the_tokenizer(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    report = shards(TEXTS, tmp_path / "s")
+    index = tmp_path / "s" / INDEX
+    tree = json.loads(index.read_text())
+    tree["framing"] |= change
+    if "dtype" in change:  # in a tampered folder of twice the bytes, only the framing tells
+        (tmp_path / "s" / "000000.tokens").write_bytes(bytes(4 * report.tokens))
+        size = 4 * report.documents.kept + 8 * -(-4 * report.tokens // BLOCK)
+        (tmp_path / "s" / "000000.documents").write_bytes(bytes(size))
+    index.write_text(json.dumps(tree))
+    data = ShardsConfig(train=tmp_path / "s")
+    with pytest.raises(InputError, match=r"index\.json: damaged: its framing is not that of"):
+        data.encoded(data.tokenizers())
 
 
 def test_what_shards_are_not(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from tests.data.shards.tiny import TEXTS, TOKENIZER, content, shards, write_json
 
 from addnorm.data.shards import split_writer, writing
 from addnorm.data.shards.account import Account
+from addnorm.data.shards.index import INDEX, ShardFolder
 from addnorm.data.shards.index import TOKENIZER as TOKENIZER_FILE
-from addnorm.data.shards.index import ShardFolder
 from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig
 from addnorm.errors import InputError
 
@@ -148,9 +148,12 @@ def test_other_inputs_options_or_tokenizers_do_not_resume(tmp_path: Path) -> Non
             "another tokenizer": (([file], folder, other), MANY),
             "another shard_tokens: 300, and now 5": (([file], folder), MANY | {"shard_tokens": 5}),
             "another inputs": (([file, file], folder), MANY),
+            "another valid_fraction": (([file], folder, other), MANY | {"valid_fraction": 0.0}),
         }.items():
+            before = content(folder)
             with pytest.raises(InputError, match=message):
                 shards(*arguments[0], **arguments[1])
+            assert content(folder) == before
         with file.open("a") as stream:
             stream.write('{"text": "more"}\n')
         with pytest.raises(InputError, match="another bytes"):
@@ -162,6 +165,22 @@ def test_a_call_that_wrote_no_shard_can_be_mended(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"a\.jsonl:1: no column 'body'"):
         shards([file], tmp_path / "s", field="body")
     assert shards([file], tmp_path / "s").documents.kept == len(TEXTS)
+
+
+def test_a_refused_call_makes_no_folder_for_validation(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", TEXTS)
+    assert interrupted(lambda: shards([file], tmp_path / "s", shard_tokens=300), 8)
+    with pytest.raises(InputError, match="another valid_fraction"):
+        shards([file], tmp_path / "s", shard_tokens=300, valid_fraction=0.2)
+    assert not (tmp_path / "s" / "valid").exists()
+
+
+def test_an_index_without_its_report_is_refused(tmp_path: Path) -> None:
+    shards(TEXTS, tmp_path / "s")
+    index = tmp_path / "s" / INDEX
+    index.write_text(index.read_text().replace('"made_from"', '"made"'))
+    with pytest.raises(InputError, match=r"index\.json: damaged: KeyError\('made_from'\)"):
+        shards(TEXTS, tmp_path / "s")
 
 
 def test_a_full_disk_is_named(tmp_path: Path) -> None:

@@ -121,11 +121,16 @@ def reads_pairs(data: object) -> bool:
 
 
 def cell_of(record: Record, column: str, where: str) -> object:
-    """Return the cell of a column. Raises `InputError` if there is no such column."""
+    """Return the cell of a column; None where its outer column is null.
+
+    Raises `InputError` if there is no such column.
+    """
     if column in record:
         return record[column]
     outer, dot, inner = column.partition(".")
     nested = record.get(outer)
+    if dot and outer in record and nested is None:
+        return None
     if dot and isinstance(nested, dict):
         return cell_of(cast(Record, nested), inner, where)
     raise InputError(f"{where}: no column {column!r}.{choices(column, record)}")
@@ -327,7 +332,8 @@ def json_object(line: str, where: str) -> Record:
     try:
         record = json.loads(line, object_pairs_hook=_without_doubles)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{where}: not JSON: {error}") from error
+        why = str(error).partition("; use sys.")[0]  # for a number of thousands of digits
+        raise InputError(f"{where}: not JSON: {why}") from error
     if not isinstance(record, dict):
         raise InputError(f"{where}: expected an object with a key for each column")
     return cast(Record, record)

@@ -87,19 +87,26 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
     return text
 
 
-def decoded(data: bytes, name: str, encoding: str = "utf-8", first_line: int = 1) -> str:
+def decoded(data: bytes, name: str, encoding: str | None = None, first_line: int = 1) -> str:
     r"""Return the text of the bytes of a file from a line on, with "\r\n" as "\n".
 
-    Raises `InputError`, with the line, for a NUL, and for bytes that are invalid in the encoding.
+    `encoding` is None where a file must be UTF-8. Raises `InputError`, with the line, for a NUL,
+    and for bytes that are invalid in the encoding.
     """
+    fixed, encoding = encoding is None, encoding or "utf-8"
     try:
         text = data.decode(encoding).replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + first_line
         other = "utf-16" if data[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) else "latin-1"
+        advice = (
+            f"convert it, e.g. by `iconv -f {other} -t utf-8`"
+            if fixed
+            else f'name it, e.g. encoding = "{other}"'
+        )
         raise InputError(
             f"{name}:{line}: byte 0x{data[error.start]:02x} is not {encoding}. "
-            f'If the file is in another encoding, name it, e.g. encoding = "{other}"'
+            f"If the file is in another encoding, {advice}"
         ) from error
     except (LookupError, ValueError) as error:
         raise InputError(

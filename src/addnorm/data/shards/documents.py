@@ -30,9 +30,9 @@ MARK = "\ufeff"
 def files_of(inputs: Iterable[str | Path]) -> list[str]:
     """Return the files that inputs name: files, folders, and URLs with or without wildcards.
 
-    The files of a folder, of those kinds that are read and not hidden, come in the order of their
-    paths. Raises `InputError` for an input that does not exist, has no such file, or is a file of
-    another kind.
+    The files of a folder and of folders in it, linked ones too, come in the order of their paths:
+    the regular files of those kinds that are read and not hidden. Raises `InputError` for an input
+    that does not exist, has no such file, or is a file of another kind.
     """
     files = [file for given in inputs for file in _files_of(str(given))]
     if not files:
@@ -48,14 +48,36 @@ def _files_of(given: str) -> list[str]:
     if not Path(given).is_dir():
         return [str(find(Path(given), Path()))]
     kinds = (".txt", *JSONL, *PARQUET)
-    files = sorted(
-        file
-        for file in Path(given).rglob("*")
-        if _suffix(file.name) in kinds and not file.name.startswith(".")
-    )
+    try:
+        files = sorted(
+            file
+            for file in _files_below(Path(given))
+            if _suffix(file.name) in kinds and not file.name.startswith(".")
+        )
+    except OSError as error:
+        raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
+    for file in files:
+        if not file.exists():
+            raise InputError(f"{file}: a link to nothing: remove it, or put its file there")
     if not files:
         raise InputError(f"{given}: no file of texts in this folder: {some_of(kinds)}, or with .gz")
     return [str(file) for file in files]
+
+
+def _files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Yield the regular files, and links to nothing, in a folder and the folders in it.
+
+    `above` are the folders that lead to it. A link to one of them, or to a folder that holds one,
+    would lead round in a circle, so it is not followed.
+    """
+    above = (*above, folder.resolve())
+    for entry in folder.iterdir():
+        if entry.is_file() or not entry.exists():
+            yield entry
+        elif entry.is_dir():
+            to = entry.resolve()
+            if not any(path.is_relative_to(to) for path in above):
+                yield from _files_below(entry, above)
 
 
 def _remote_files(url: str) -> list[str]:

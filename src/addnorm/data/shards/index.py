@@ -138,14 +138,13 @@ class ShardFolder:
         Raises `InputError` for a folder without shards, for one that is not finished, and for a
         file that is missing or of another size.
         """
-        tree = _read_index(path)
+        tree = read_index(path)
         try:
             shards: list[dict[str, Any]] = tree["shards"]
             framing = Framing(**tree["framing"] | {"start": tuple(tree["framing"]["start"])})
             if framing.dtype not in ("uint16", "uint32"):
                 raise ValueError(f"dtype = {framing.dtype}")
-            tokens = np.array([shard["tokens"] for shard in shards], np.int64)
-            documents = np.array([shard["documents"] for shard in shards], np.int64)
+            tokens, documents = _counts(tree, "tokens"), _counts(tree, "documents")
             hashes = np.array([int(shard["documents_xxh3"], 16) for shard in shards], np.uint64)
             state = sha256(framing.tokenizer.encode())
             for shard in shards:
@@ -153,13 +152,13 @@ class ShardFolder:
             folder = cls(
                 path,
                 framing,
-                tree["characters"],
+                int(_counts(tree, "characters").sum()),
                 state.hexdigest(),
                 np.concatenate([[0], np.cumsum(tokens)]),
                 np.concatenate([[0], np.cumsum(documents)]),
                 hashes,
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise InputError(f"{path / INDEX}: damaged: {error!r}") from error
         folder._check_sizes(tokens, documents)
         return folder
@@ -256,7 +255,20 @@ class ShardFolder:
         return self.tokens(start, first + int(ends[n]) + self.framing.shared)
 
 
-def _read_index(path: Path) -> dict[str, Any]:
+def _counts(tree: dict[str, Any], name: str) -> Ids:
+    """Return a count of each shard. Raises `ValueError` where these are not those of the total."""
+    counts = [shard[name] for shard in tree["shards"]]
+    if not counts:
+        raise ValueError("no shards")
+    if not all(type(count) is int and count > 0 for count in counts):
+        raise ValueError(f"{name} of a shard: not a positive integer")
+    if tree[name] != sum(counts):
+        raise ValueError(f"{name} = {tree[name]}, and those of the shards are {sum(counts)}")
+    return np.array(counts, np.int64)
+
+
+def read_index(path: Path) -> dict[str, Any]:
+    """Read the index of a folder. Raises `InputError` if there is none, or one of another kind."""
     if not (path / INDEX).is_file():
         unfinished = (path / JOURNAL).is_file()
         why = (

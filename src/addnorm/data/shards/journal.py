@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from addnorm.atomic import atomic_write
 from addnorm.data.shards.account import Account
 from addnorm.data.shards.index import JOURNAL, ShardFacts
 from addnorm.data.shards.split_writer import SplitWriter
@@ -32,8 +33,8 @@ class Journal:
         """
         lines = self._lines()
         if len(lines) < 2:  # no shard is finished
-            self.remove()
-            self._append({"settings": self.settings})
+            self.digests.unlink(missing_ok=True)
+            atomic_write(self.file, json.dumps({"settings": self.settings}) + "\n")
             return
         check_same(self.file, lines[0]["settings"], self.settings)
         n_bytes = 0
@@ -83,6 +84,12 @@ class Journal:
                 os.truncate(self.file, len(whole))
             return [json.loads(line) for line in whole.splitlines()]
         return []
+
+
+def has_shards(folder: Path) -> bool:
+    """Return whether the journal of an unfinished folder records a finished shard."""
+    file = folder / JOURNAL
+    return file.is_file() and file.read_bytes().count(b"\n") > 1
 
 
 def _sync(stream: Any) -> None:

@@ -16,7 +16,7 @@ from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.ids.layout import NextToken
 from addnorm.data.readers.plain_text import OneOrMoreFiles
 from addnorm.data.readers.text_files import base_of, given
-from addnorm.data.shards.index import TOKENIZER, Framing, ShardFolder
+from addnorm.data.shards.index import INDEX, TOKENIZER, Framing, ShardFolder
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
@@ -145,6 +145,10 @@ class ShardsConfig:
             raise InputError(
                 f"{folder.path}: its ids are those of another tokenizer than the model's: make the "
                 "shards by `addnorm tokenize --tokenizer` with the run or folder"
+            )
+        if folder.framing != framing:
+            raise InputError(
+                f"{folder.path / INDEX}: damaged: its framing is not that of its tokenizer"
             )
         return folder
 

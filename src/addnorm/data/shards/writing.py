@@ -4,7 +4,6 @@ A journal has a line for each finished shard, so that a second call resumes afte
 The files depend on the inputs and options alone, not on the workers or on interruptions.
 """
 
-import json
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ import xxhash
 from addnorm.atomic import atomic_write
 from addnorm.data.shards.account import Account, Outcome, ShardReport
 from addnorm.data.shards.documents import documents, files_of
-from addnorm.data.shards.index import INDEX, JOURNAL, TOKENIZER, Framing, index_text
+from addnorm.data.shards.index import INDEX, JOURNAL, TOKENIZER, Framing, index_text, read_index
 from addnorm.data.shards.journal import Journal, check_same
 from addnorm.data.shards.options import ShardOptions
 from addnorm.data.shards.split_writer import EncodedDocument, SplitWriter
@@ -53,17 +52,13 @@ def write_shards(
         **asdict(options),
     }
     if (folder / INDEX).is_file() and not (folder / JOURNAL).is_file():
-        tree = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-        before = tree["made_from"] | {"tokenizer": tree["framing"]["tokenizer"]}
+        report, before = _finished(folder)
         check_same(folder / INDEX, before, made_from | {"tokenizer": framing.tokenizer})
         say(f"{folder}: finished already")
-        return _report_in(folder)
+        return report
     splits = {"train": SplitWriter(folder, framing, options)}
     if options.valid_fraction:
         splits[VALID] = SplitWriter(folder / VALID, framing, options)
-    for split in splits.values():
-        split.folder.mkdir(parents=True, exist_ok=True)
-        tokenizer.save(split.folder / TOKENIZER)
     settings = made_from | {
         "tokenizer": framing.tokenizer,
         "times": [0 if "://" in file else Path(file).stat().st_mtime_ns for file in files],
@@ -72,17 +67,22 @@ def write_shards(
     return writing.run(tokenizer, n_workers, advance)
 
 
-def _report_in(folder: Path) -> ShardReport:
-    tree = json.loads((folder / INDEX).read_text(encoding="utf-8"))
-    held_out = folder / VALID / INDEX
-    valid = json.loads(held_out.read_text("utf-8")) if held_out.is_file() else None
-    return ShardReport(
-        Account(**tree["report"]),
-        tree["tokens"],
-        tree["characters"],
-        len(tree["shards"]),
-        0 if valid is None else valid["documents"],
-    )
+def _finished(folder: Path) -> tuple[ShardReport, dict[str, Any]]:
+    """Return the report of a finished folder, and the settings that it was made with."""
+    tree = read_index(folder)
+    held_out = folder / VALID
+    valid = read_index(held_out) if (held_out / INDEX).is_file() else {"documents": 0}
+    try:
+        report = ShardReport(
+            Account(**tree["report"]),
+            tree["tokens"],
+            tree["characters"],
+            len(tree["shards"]),
+            valid["documents"],
+        )
+        return report, tree["made_from"] | {"tokenizer": tree["framing"]["tokenizer"]}
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder / INDEX}: damaged: {error!r}") from error
 
 
 @contextmanager
@@ -115,7 +115,11 @@ class _Writing:
 
     def run(self, tokenizer: Tokenizer, n_workers: int, advance: Advance) -> ShardReport:
         """Write all shards and their index."""
+        self.folder.mkdir(parents=True, exist_ok=True)
         self.journal.begin(self.splits, self.seen)
+        for split in self.splits.values():
+            split.folder.mkdir(exist_ok=True)
+            tokenizer.save(split.folder / TOKENIZER)
         self.accounts = {name: split.account for name, split in self.splits.items()}
         framing = next(iter(self.splits.values())).framing
         try:
@@ -213,7 +217,7 @@ class _Writing:
             facts = {"report": asdict(account), "made_from": self.made_from}
             atomic_write(split.folder / INDEX, index_text(split.shards, framing, facts))
         self.journal.remove()
-        return _report_in(self.folder)
+        return _finished(self.folder)[0]
 
 
 def first_texts(inputs: Sequence[str | Path], options: ShardOptions, most: int) -> Iterator[str]:
