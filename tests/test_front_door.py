@@ -275,7 +275,7 @@ MISTAKES = {
     "an.load('gpt2').classify('x')": "does not classify texts",
     "an.DecoderConfig(layer_pattern=[{'fedforward': 'mlp'}])": "layer_pattern.0.fedforward is "
     "not a field. Did you mean 'feedforward'?",
-    "an.load(7)": "7 is not a path: give a string or a Path",
+    "an.load(7)": "must be a path, a string or a Path",
     "an.load('gpt2', dtpe='float32')": "load() has no argument dtpe. Did you mean 'dtype'?",
     "an.check(sampel=3)": "check() has no argument sampel. Did you mean 'sample'?",
     "an.check(sample='x')": "`sample = 'x'`: must be an integer",
@@ -288,13 +288,13 @@ MISTAKES = {
     "an.load('gpt2').generate('a', stop=5)": "`stop = 5`: must be a list",
     "an.load('gpt2').generate('a', max_new_token=4)": "Did you mean 'max_new_tokens'? "
     "Valid: texts, decoding, beams, n_best, length_penalty, early_stopping,",
-    "an.load('gpt2').stream(['a', 'b'])": "text = ['a', 'b']: give one text, a string",
-    "an.load('gpt2').hidden_states(['a'])": "give one text, a string",
+    "an.load('gpt2').stream(['a', 'b'])": "text = ['a', 'b']`: must be a string",
+    "an.load('gpt2').hidden_states(['a'])": "must be a string",
     "an.load('gpt2').generate({'a': 1})": "texts = {'a': 1}: give a string or a list of strings",
     "an.load('gpt2').embed(b'a')": "texts = b'a': give a string or a list of strings",
     "an.load('gpt2').classify(3)": "texts = 3: give a string or a list of strings",
     "an.load('gpt2').tag([3])": "sentences[0] = 3: give a string or a list of strings",
-    "an.load('gpt2').evaluate('valid')": "data = 'valid': give what addnorm.text, pairs,",
+    "an.load('gpt2').evaluate('valid')": "that is a split: give `split = valid`",
     "an.load('gpt2').evaluate(an.text(['To be']), split='tets')": "= 'tets'`: does not exist. "
     "Did you mean 'test'?",
     "an.load('gpt2').evaluate(splt='test')": "Did you mean 'split'? Valid: data, split.",
@@ -302,7 +302,7 @@ MISTAKES = {
     "an.load('gpt2').export('gpt2/config.json', to='onnx')": "is a file: onnx needs the name of a "
     "folder",
     "an.load('gpt2').export('gpt2/config.json')": "is a file: hf needs the name of a folder",
-    "an.load('gpt2').save(7)": "7 is not a path",
+    "an.load('gpt2').save(7)": "must be a path, a string or a Path",
 }
 
 

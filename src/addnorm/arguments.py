@@ -131,6 +131,8 @@ def _problem_of_union(kinds: tuple[Any, ...], value: object) -> str:
     problems = [problem_of_type(kind, value) for kind in kinds]
     if "" in problems:
         return ""
+    if any(get_origin(kind) is PathLike for kind in kinds):
+        return "must be a path, a string or a Path"
     classes = [kind.__name__ for kind in kinds if _is_class(kind) and kind not in _PLAIN]
     return f"must be {' or '.join(classes)}" if len(classes) > 1 else problems[0]
 
