@@ -94,7 +94,8 @@ class PromptOptions:
         The file for the answers to `--batch`; by default standard output. A file that has the first
         answers already is continued.
     exact
-        With `--batch`: the answer to a line is the same, to the last bit, whatever the other lines.
+        With `--batch`: the answer to a line with a seed, or at temperature 0, is the same, to the
+        last bit, whatever the other lines.
     """
 
     prompt: str | None = None
