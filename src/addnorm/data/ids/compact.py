@@ -20,12 +20,14 @@ IGNORE = -100
 class Encoded:
     """One example in ids; `index` is its index in its split of the corpus.
 
-    | task           | `tokens`        | `targets`                                            |
-    |----------------|-----------------|------------------------------------------------------|
-    | language       | bos text        | text eos                                             |
-    | translation    | source eos      | target eos; the decoder reads them shifted after bos |
-    | classification | bos text eos    | the number of the class                              |
-    | tagging        | bos words eos   | the number of the tag at each word's first piece     |
+    ============== =============== ====================================================
+    task           `tokens`        `targets`
+    ============== =============== ====================================================
+    language       bos text        text eos
+    translation    source eos      target eos; the decoder reads them shifted after bos
+    classification bos text eos    the number of the class
+    tagging        bos words eos   the number of the tag at each word's first piece
+    ============== =============== ====================================================
 
     A conversation is a text for a language model, whose targets are -100 outside of answers. An
     image, a clip or a series has a `signal` (its pixels, frames or steps) and no tokens; its
