@@ -138,6 +138,24 @@ def test_a_torn_line_of_the_journal_is_written_again(tmp_path: Path) -> None:
     assert content(tmp_path / "s") == content(tmp_path / "whole")
 
 
+@pytest.mark.parametrize("damage", ["no JSON", "other JSON", "no digests", "few digests"])
+def test_a_damaged_journal_is_refused(tmp_path: Path, damage: str) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", REPEATED)
+    assert interrupted(lambda: shards([file], tmp_path / "s", **MANY), 20)
+    journal, digests = tmp_path / "s" / "progress.journal", tmp_path / "s" / "digests.bin"
+    match damage:
+        case "no JSON":
+            journal.write_text("a\nb\nc\n")
+        case "other JSON":
+            journal.write_text("[1]\n[2]\n")
+        case "no digests":
+            digests.unlink()
+        case _:
+            digests.write_bytes(digests.read_bytes()[:20])
+    with pytest.raises(InputError, match=r"progress\.journal is damaged"):
+        shards([file], tmp_path / "s", **MANY)
+
+
 def test_other_inputs_options_or_tokenizers_do_not_resume(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", REPEATED)
     other = BPEConfig(vocab_size=290).train(TEXTS)

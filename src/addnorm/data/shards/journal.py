@@ -29,9 +29,21 @@ class Journal:
     def begin(self, splits: dict[str, SplitWriter], seen: set[bytes]) -> None:
         """Begin a journal, or put the splits and digests into the state that it records.
 
-        Raises `InputError` if it was begun with other inputs or options.
+        Raises `InputError` if it was begun with other inputs or options, or is damaged.
         """
-        lines = self._lines()
+        try:
+            self._begin(self._lines(), splits, seen)
+        except InputError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, FileNotFoundError) as error:
+            raise InputError(
+                f"{self.file} is damaged, and the folder cannot be finished: choose another one, "
+                "or remove it"
+            ) from error
+
+    def _begin(
+        self, lines: list[dict[str, Any]], splits: dict[str, SplitWriter], seen: set[bytes]
+    ) -> None:
         if len(lines) < 2:  # no shard is finished
             self.digests.unlink(missing_ok=True)
             atomic_write(self.file, json.dumps({"settings": self.settings}) + "\n")
@@ -45,8 +57,10 @@ class Journal:
             split.account = Account(**line["account"])
             n_bytes = line["digests"]
         with self.digests.open("rb+") as stream:
-            stream.truncate(n_bytes)
-            content = stream.read()
+            content = stream.read(n_bytes)
+            if len(content) < n_bytes:
+                raise IndexError(f"{len(content)} bytes of digests, and not {n_bytes}")
+            stream.truncate()
         seen.update(content[i : i + DIGEST_BYTES] for i in range(0, n_bytes, DIGEST_BYTES))
 
     def finished(self, name: str, split: SplitWriter, digests: Sequence[bytes]) -> None:
