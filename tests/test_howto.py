@@ -64,6 +64,9 @@ FILES = {
         for n in range(20)
         for i in range(9)
     ),
+    "small/config.json": '{"model_type": "my_family", "architectures": ["LlamaForCausalLM"], '
+    '"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, '
+    '"num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64}',
     "new_gait.csv": "turn,id,speed\n" + "0,n1,0.4\n1,n1,0.5\n" * 4 + "0,n2,1.4\n" * 7,
 }
 SHORTER = {

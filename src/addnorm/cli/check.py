@@ -1,6 +1,7 @@
 """`addnorm check`: compare combinations of parts with their reference definitions."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -27,7 +28,8 @@ class OwnPart:
     definition: str = ""
     """Its definition, `module:function`."""
     family: str = ""
-    """Its family, where that is not clear: norm, feedforward, …"""
+    """Its family, where that is not clear: norm, feedforward, … Without `--part`, a Hugging Face
+    folder whose family of checkpoints is compared with transformers."""
     imports: Imports = ()
     no_compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
     """Do not compile the part."""
@@ -72,6 +74,12 @@ def check(
     * embedding: `f(config, weights, tokens, position, norm)`
     * head: `f(config, weights, x, texts)`
 
+    `--family my_folder/` proves a family of checkpoints, built-in or imported with `--import`: a
+    model of the folder's `config.json` with random weights, compared with transformers: every key,
+    logits with padding on either side, tokens written for texts of unequal length, and the round
+    trip, equal bit for bit. It names the first layer that differs. Of a large model, sizes are
+    reduced.
+
     Parameters
     ----------
     every
@@ -92,6 +100,8 @@ def check(
     import_named(own.imports)
     if own.part or own.definition:
         return _check_part(own, sample, seed)
+    if own.family:
+        return _check_family(Path(own.family))
     return _check_cells(only, (0 if every else sample, seed), compile, jobs, every=every)
 
 
@@ -148,6 +158,22 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
         )
     _print(part_lines(report))
     return 1 if report.report.failed or not report.report.checked else 0
+
+
+def _check_family(folder: Path) -> int:
+    if not folder.is_dir():
+        raise InputError(
+            f"`family = {folder}`: no such folder: without a part, --family names a Hugging Face "
+            "folder"
+        )
+    from addnorm.checking.checkpoints import check_family
+
+    result = check_family(folder)
+    if result.failed:
+        _print([f"failed: {result.cell}: {result.failed}, off by {result.error:.1g}"])
+        return 1
+    _print([f"{result.cell}: equal to transformers in {result.compared:,} comparisons"])
+    return 0
 
 
 def part_lines(report: "PartReport") -> list[str]:

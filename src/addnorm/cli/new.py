@@ -8,7 +8,7 @@ from addnorm.errors import InputError, choices
 
 
 def new(family: str, file: Path) -> None:
-    """Write a starting file for a part or a task of your own.
+    """Write a starting file for a part, a task or a family of checkpoints of your own.
 
     The file works as it is, and its first lines say how to check it and how to train with it. It is
     not replaced where it is there already. Example: `addnorm new norm my_norm.py`.
@@ -17,10 +17,10 @@ def new(family: str, file: Path) -> None:
     ----------
     family
         What the part is: norm, position, score, feedforward, mixer, placement, core, output,
-        pattern, embedding, head, loss, schedule, optimizer, tokenizer, data, batching; or task,
-        with its examples, its head and its loss.
+        pattern, embedding, head, loss, schedule, optimizer, tokenizer, data, batching; task, with
+        its examples, its head and its loss; or family, of Hugging Face checkpoints.
     file
-        The file to write, such as my_norm.py.
+        The file to write, such as my_norm.py; of a family, its name is the `model_type`.
     """
     text = starting_file(family, file)
     try:
@@ -31,7 +31,10 @@ def new(family: str, file: Path) -> None:
     module = file.stem
     command = next(line for line in text.splitlines() if line.startswith("addnorm check"))
     print(f"{file}: your own {family}, to begin with. Next: {command}")
-    print(f"Its name in a recipe: {kind_in(text, module)}, with --import {file}")
+    if family == "family":
+        print(f"Every command opens folders of model_type {module} with --import {file}")
+    else:
+        print(f"Its name in a recipe: {kind_in(text, module)}, with --import {file}")
 
 
 def starting_file(family: str, file: Path) -> str:

@@ -21,7 +21,7 @@ from addnorm.convert.core.modules import generating_place, is_run_folder, places
 from addnorm.convert.core.readback import check_logits, check_types, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import check_class
-from addnorm.convert.families import FAMILIES
+from addnorm.convert.registry import families, family_named, family_of
 from addnorm.convert.tokenizers.files import (
     has_tokenizer,
     load_tokenizers,
@@ -32,7 +32,7 @@ from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.convert.weights.mapped import check_readable, one_dtype
 from addnorm.convert.weights.peft import is_adapter
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError
 from addnorm.models import Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.init import without_values
@@ -188,21 +188,6 @@ def save(
         read_back = model_logits(load(partial).model.to(inputs[0].device), inputs)
         check_logits("Hugging Face", read_back, model_logits(model, inputs), dtype)
     return config["model_type"]
-
-
-def family_of(settings: Settings) -> Family:
-    """The family of a `config.json`. Raises `InputError` if it is not supported."""
-    return family_named(settings.get("model_type", ""), settings.where)
-
-
-def family_named(model_type: str, where: str) -> Family:
-    """The family of a `model_type`. Raises `InputError` if it is not supported."""
-    families = {family.model_type: family for family in FAMILIES}
-    if model_type not in families:
-        raise InputError(
-            f"{where}: model_type = {model_type!r} is not supported.{choices(model_type, families)}"
-        )
-    return families[model_type]
 
 
 def read_config(family: Family, settings: Settings) -> ModelSpec:
@@ -374,9 +359,9 @@ def _choose_family(spec: ModelSpec, model_type: str | None) -> tuple[Family, Jso
         family.check_expressible(spec, config)
         return family, config
     problems: list[str] = []
-    for family in FAMILIES:
+    for name in families():
         try:
-            return family, _choose_family(spec, family.model_type)[1]
+            return _choose_family(spec, name)
         except InputError as error:
             problems.append(str(error))
     near = [problem for problem in problems if DIFFERS in problem] or problems

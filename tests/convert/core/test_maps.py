@@ -26,6 +26,8 @@ MAPS: list[tuple[TensorMap, list[tuple[int, ...]]]] = [
     (Concatenated(("a", "b"), "x", (2, 3)), [(2,), (3,)]),
     (InterleavedHeads(("a", "b", "c"), "x", 3), [(6, 5)] * 3),
     (InterleavedHeads(("a", "b", "c"), "x", 3), [(6,)] * 3),
+    (InterleavedHeads(("a", "b", "c"), "x", 6, 2), [(12, 5), (4, 5), (4, 5)]),
+    (InterleavedHeads(("a", "b", "c"), "x", 3, 1), [(6,), (2,), (2,)]),
     (Transposed(Renamed("a", "x")), [(3, 5)]),
     (Transposed(Concatenated(("a", "b"), "x", (2, 3))), [(2, 5), (3, 5)]),
     (SkipRows("a", "x", 2), [(3, 5)]),
@@ -55,10 +57,18 @@ def test_interleaved_heads_have_queries_keys_and_values_of_each_head_in_turn(
     assert torch.equal(fused, torch.cat(rows))
 
 
+def test_queries_that_share_keys_stand_before_them() -> None:
+    q, k, v = torch.arange(4.0), torch.arange(10.0, 12), torch.arange(20.0, 22)
+    [fused] = InterleavedHeads(("q", "k", "v"), "qkv", 4, 2).write([q, k, v])
+    assert fused.tolist() == [0, 1, 10, 20, 2, 3, 11, 21]
+
+
 def test_tensors_that_do_not_fit_are_refused_with_both_sizes() -> None:
     with pytest.raises(ValueError, match="has 4 rows, expected 5"):
         Concatenated(("a", "b"), "x", (2, 3)).read([torch.zeros(4, 2)])
-    with pytest.raises(ValueError, match="expected three for each of 3 heads"):
+    with pytest.raises(
+        ValueError, match="has 10 rows, which do not divide into 3 heads of queries and 3 of"
+    ):
         InterleavedHeads(("a", "b", "c"), "x", 3).read([torch.zeros(10, 2)])
     with pytest.raises(ValueError, match=r"has shape \(2, 2\)"):
         Reshaped("a", "x", (4,), (4, 1)).read([torch.zeros(2, 2)])
@@ -86,6 +96,11 @@ def test_names_of_modules_give_those_of_the_tensors_that_a_model_has() -> None:
         "b.0.up.bias": "h.0.x.fc.bias",
         "b.11.down.weight": "h.11.x.p.weight",
     }
+
+
+def test_a_layer_and_an_expert_keep_their_numbers() -> None:
+    [entry] = tensor_maps(["b.3.experts.10.up.weight"], {"b.*.experts.*.up": "h.*.moe.*.w3"})
+    assert entry.theirs == ("h.3.moe.10.w3.weight",)
 
 
 def test_maps_of_other_forms_precede_names_and_need_all_their_tensors() -> None:

@@ -75,27 +75,41 @@ class Concatenated:
 
 @dataclass(frozen=True)
 class InterleavedHeads:
-    """Queries, keys and values interleaved by head: `q1 k1 v1 q2 k2 v2 …` (GPT-NeoX)."""
+    """Queries, keys and values by key–value head: `q1 k1 v1 q2 k2 v2 …` (GPT-NeoX).
+
+    Several queries that share a key–value head stand before it: `q1 q2 k1 v1 q3 q4 k2 v2` (Falcon).
+    """
 
     ours: tuple[str, str, str]
     their_name: str
     n_heads: int
+    n_kv_heads: int | None = None
 
     @property
     def theirs(self) -> tuple[str, ...]:
         return (self.their_name,)
 
+    @property
+    def _groups(self) -> tuple[int, list[int]]:
+        """The heads of keys, and how many of queries, keys and values there are for each."""
+        n = self.n_kv_heads or self.n_heads
+        return n, [self.n_heads // n, 1, 1]
+
     def read(self, theirs: Tensors) -> Tensors:
         [tensor] = theirs
-        if len(tensor) % (3 * self.n_heads):
+        n, each = self._groups
+        if len(tensor) % (n * sum(each)):
             raise ValueError(
-                f"has {len(tensor)} rows, expected three for each of {self.n_heads} heads"
+                f"has {len(tensor)} rows, which do not divide into {self.n_heads} heads of queries "
+                f"and {n} of keys and of values"
             )
-        return [part.flatten(0, 1) for part in tensor.unflatten(0, (self.n_heads, 3, -1)).unbind(1)]
+        by_head = tensor.unflatten(0, (n, sum(each), -1))
+        return [part.flatten(0, 2) for part in by_head.split(each, 1)]
 
     def write(self, ours: Tensors) -> Tensors:
-        by_head = [tensor.unflatten(0, (self.n_heads, -1)) for tensor in ours]
-        return [torch.stack(by_head, 1).flatten(0, 2)]
+        n, each = self._groups
+        by_head = [part.unflatten(0, (n, m, -1)) for part, m in zip(ours, each, strict=True)]
+        return [torch.cat(by_head, 1).flatten(0, 2)]
 
 
 @dataclass(frozen=True)
@@ -214,7 +228,7 @@ TensorMap = (
 
 
 LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
-"""The number of a layer in the name of a module."""
+"""The number of a layer, or of an expert in it, in the name of a module."""
 
 
 def tensor_maps(
@@ -222,9 +236,10 @@ def tensor_maps(
 ) -> list[TensorMap]:
     """The maps of our tensors with the names `ours`.
 
-    `names` are their names of modules by ours, with `*` for the number of a layer. Their tensors
-    have the last part of our names. `others` are maps of tensors that differ in more than the name;
-    they take precedence, and those of tensors that are not in `ours` are dropped.
+    `names` are their names of modules by ours, with `*` for the number of a layer, or of an expert
+    in it. Their tensors have the last part of our names. `others` are maps of tensors that differ
+    in more than the name; they take precedence, and those of tensors that are not in `ours` are
+    dropped.
     """
     rest = dict.fromkeys(ours)
     maps: list[TensorMap] = [entry for entry in others if rest.keys() >= {*entry.ours}]
@@ -233,9 +248,15 @@ def tensor_maps(
     for name in rest:
         module, _, part = name.rpartition(".")
         if (theirs := names.get(LAYER.sub("*", module))) is not None:
-            layer = LAYER.search(module)
-            maps.append(Renamed(name, f"{theirs.replace('*', layer[0] if layer else '')}.{part}"))
+            maps.append(Renamed(name, f"{_numbered(theirs, module)}.{part}"))
     return maps
+
+
+def _numbered(theirs: str, module: str) -> str:
+    """Their name of a module with the numbers of ours, in their order."""
+    for number in LAYER.findall(module):
+        theirs = theirs.replace("*", number, 1)
+    return theirs
 
 
 def within(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,5 @@
 """GPT-NeoX and Pythia: parallel attention and feed-forward, partial rotary positions."""
 
-from collections.abc import Iterator
-
 from addnorm.convert.core import keys
 from addnorm.convert.core.attention_keys import (
     MAX_LEN,
@@ -11,8 +9,9 @@ from addnorm.convert.core.attention_keys import (
     rotary_of,
     write_rotary,
 )
-from addnorm.convert.core.family import Family, ModelSpec, attention_of
-from addnorm.convert.core.maps import QKV, InterleavedHeads, TensorMap, within
+from addnorm.convert.core.family import Family, ModelSpec
+from addnorm.convert.core.fused import interleaved_qkv
+from addnorm.convert.core.maps import within
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import DecoderHead
 from addnorm.errors import InputError
@@ -84,15 +83,6 @@ TABLE = keys.ConfigTable(
 )
 
 
-def _queries_keys_values(spec: ModelSpec) -> Iterator[TensorMap]:
-    n_heads = attention_of(spec.model).n_heads
-    for i in range(spec.model.n_layers):
-        theirs = f"gpt_neox.layers.{i}.attention.query_key_value"
-        for kind in ("weight", "bias"):
-            q, k, v = (f"stack.blocks.{i}.attention.{part}.{kind}" for part in QKV)
-            yield InterleavedHeads((q, k, v), f"{theirs}.{kind}", n_heads)
-
-
 GPT_NEOX = Family(
     model_type="gpt_neox",
     config=TABLE,
@@ -112,7 +102,7 @@ GPT_NEOX = Family(
             },
         ),
     },
-    others=_queries_keys_values,
+    others=interleaved_qkv("gpt_neox.layers.*.attention.query_key_value"),
     prefix="gpt_neox.",
     renames=((r"^lm_head\.", "embed_out."),),
     ignored=(r".*\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",),

@@ -1,6 +1,6 @@
 """ModernBERT: rotary positions, gated feed-forward, and alternating local and global attention."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.attention_keys import (
@@ -13,10 +13,10 @@ from addnorm.convert.core.attention_keys import (
     write_windows,
 )
 from addnorm.convert.core.family import Family, ModelSpec, encoder
-from addnorm.convert.core.maps import QKV, TensorMap, concatenated, within
+from addnorm.convert.core.fused import concatenated_gate_up, concatenated_qkv, fused
+from addnorm.convert.core.maps import within
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import EncoderHeads
-from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig, FullPatternConfig, WindowPatternConfig
@@ -32,7 +32,6 @@ from addnorm.nn.heads import (
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import PositionConfig, RotaryConfig
 from addnorm.nn.residuals import PreNormConfig
-from addnorm.parts import kind_of
 
 GLOBAL, LOCAL = 160_000.0, 10_000.0
 """The rotary bases of global and local layers."""
@@ -99,12 +98,6 @@ def _rotary(settings: Settings, tables: Settings, kind: str, theta: float) -> Ro
     return rotary_of(table, settings, theta)
 
 
-def _gated(model: EncoderConfig) -> GatedFeedForwardConfig:
-    if not isinstance(model.feedforward, GatedFeedForwardConfig):
-        raise InputError(f"modernbert has no {kind_of(model.feedforward)} feed-forward")
-    return model.feedforward
-
-
 def _local(model: EncoderConfig, types: Sequence[str]) -> PositionConfig:
     """The positions of sliding-window layers."""
     for layer, kind in zip(model.layers(model.n_layers), types, strict=True):
@@ -168,18 +161,6 @@ TABLE = keys.ConfigTable(
 )
 
 
-def _fused(spec: ModelSpec) -> Iterator[TensorMap]:
-    model = encoder(spec)
-    gated = _gated(model)
-    d_ff = gated.d_ff or 8 * model.d_model // 3
-    for i in range(model.n_layers):
-        ours, theirs = f"stack.blocks.{i}", f"model.layers.{i}"
-        yield from concatenated(f"{ours}.attention", QKV, f"{theirs}.attn.Wqkv.", model.d_model)
-        # The activation applies to the first half.
-        parts = ("gate_proj", "up_proj")
-        yield from concatenated(f"{ours}.feedforward", parts, f"{theirs}.mlp.Wi.", d_ff)
-
-
 MODERNBERT = Family(
     model_type="modernbert",
     config=TABLE,
@@ -202,7 +183,9 @@ MODERNBERT = Family(
             },
         ),
     },
-    others=_fused,
+    others=fused(
+        concatenated_qkv("model.layers.*.attn.Wqkv"), concatenated_gate_up("model.layers.*.mlp.Wi")
+    ),
     prefix="model.",
     ties=(("decoder.weight", "model.embeddings.tok_embeddings.weight"),),
 )

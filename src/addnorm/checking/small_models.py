@@ -1,0 +1,84 @@
+"""A large configuration of a family with reduced sizes, for a model that is built twice."""
+
+from dataclasses import replace
+from typing import Any
+
+from addnorm.convert.core.differences import differences
+from addnorm.convert.core.family import Family, ModelSpec
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.folder import read_config
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.models.layers import entries_of
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+
+MOST_LAYERS, MOST_TOKENS, MOST_EXPERTS = 8, 512, 8
+TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
+
+
+def small_settings(family: Family, spec: ModelSpec, settings: Settings) -> tuple[Json, ModelSpec]:
+    """The keys of a configuration with reduced sizes, and the model they stand for.
+
+    Only those keys change that the family writes differently for the smaller model. Raises
+    `InputError` if the smaller model is not read from them.
+    """
+    small = replace(spec, model=small_model(spec.model), **_vocabularies(spec))
+    before, after = family.config.write(spec), family.config.write(small)
+    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    present = [key for key in TOKENS if settings.tree.get(key) is not None]
+    tree = {**settings.tree, **changed, **{key: i for i, key in enumerate(present)}}
+    where = f"{settings.where} with reduced sizes"
+    read = read_config(family, Settings(tree, where))
+    if differing := differences(small.model, read.model):
+        name, (ours, theirs) = next(iter(differing.items()))
+        raise InputError(
+            f"{where}: {name} = {ours!r} would be read as {theirs!r}: give a folder with a "
+            "config.json of smaller sizes"
+        )
+    return tree, read
+
+
+def small_model(model: ModelConfig) -> ModelConfig:
+    """The model with few layers, heads and tokens; heads keep their width."""
+    attention = model.attention
+    assert isinstance(attention, AttentionConfig)
+    d_head = attention.heads(model.d_model).d_head
+    d_model = _fewer_heads(attention, model.d_model).n_heads * d_head
+
+    def fewer_heads(part: Any) -> Any:
+        return _fewer_heads(part, model.d_model)
+
+    def narrow(part: Any) -> Any:
+        return _narrow(part, d_model)
+
+    small = model.with_parts("attention", fewer_heads).with_parts("feedforward", narrow)
+    n = min(model.n_layers, max(2, min(len(model.layer_pattern), MOST_LAYERS)))
+    changes: dict[str, Any] = {"n_layers": n}
+    changes["layer_pattern"] = entries_of(small.layer_pattern, range(n))
+    if isinstance(small, EncoderDecoderConfig):
+        changes["n_decoder_layers"] = small.n_decoder_layers and min(small.n_decoder_layers, 2)
+    return replace(small, d_model=d_model, **changes)
+
+
+def _fewer_heads(part: Any, d_model: int) -> Any:
+    """At most two key–value heads, each of at most two queries; an explicit width stays."""
+    if not isinstance(part, AttentionConfig):
+        return part
+    heads = part.heads(d_model)
+    n_kv = min(heads.n_kv_heads, 2)
+    n = n_kv * min(heads.n_heads // heads.n_kv_heads, 2) if n_kv > 1 else min(heads.n_heads, 2)
+    return replace(part, n_heads=n, n_kv_heads=part.n_kv_heads and n_kv)
+
+
+def _narrow(part: Any, d_model: int) -> Any:
+    if isinstance(part, MixtureOfExpertsConfig):
+        n = min(part.n_experts, MOST_EXPERTS)
+        expert = _narrow(part.expert, d_model // 4)
+        return replace(part, n_experts=n, top_k=min(part.top_k, n), expert=expert)
+    return replace(part, d_ff=2 * d_model) if hasattr(part, "d_ff") else part
+
+
+def _vocabularies(spec: ModelSpec) -> dict[str, Any]:
+    sizes = {"vocab_size": spec.vocab_size, "target_vocab_size": spec.target_vocab_size}
+    return {name: size and min(size, MOST_TOKENS) for name, size in sizes.items()}
