@@ -94,6 +94,7 @@ class FakeEngine:
                 vocab_size=tokenizer.vocab_size,
                 max_len=MAX_LEN,
                 template=None if "no_template" in settings else PLAIN,
+                undrafted=settings.get("undrafted"),
                 lines=("60 tokens in 4 pages",),
             )
         )
@@ -119,6 +120,9 @@ class FakeEngine:
         text = self.tokenizer.decode(request.prompt)
         if text.startswith("die"):
             os._exit(9)
+        if "too large" in text:
+            self.send(Error(name=request.name, message="900 tokens", kind="large"))
+            return
         if len(request.prompt) > MAX_LEN:
             message = f"prompt: {len(request.prompt)} tokens, and the model has {MAX_LEN}"
             self.send(Error(name=request.name, message=message, kind="input"))

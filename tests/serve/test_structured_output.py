@@ -55,6 +55,15 @@ def test_wrong_schemas_are_refused_with_the_reason_at_once(schema: Any, reason: 
     assert perf_counter() - start < 0.25  # 50 ms on a quiet machine
 
 
+def test_a_schema_may_be_a_text() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string"}}}
+    forms = [StructuredOutputs.model_validate({"json": x}) for x in (schema, json.dumps(schema))]
+    assert grammar_of(None, forms[0]) == grammar_of(None, forms[1])
+    for wrong in ("[" * 10**5, '"a"', "", "{}x", '{"const": NaN}', '{"const": 1e999}', "\ud800"):
+        with pytest.raises(ValidationError, match=r"json\n"):
+            StructuredOutputs.model_validate({"json": wrong})
+
+
 def test_wrong_expressions_and_grammars_are_refused() -> None:
     for wrong in ({"regex": "("}, {"grammar": "start: foo"}):
         with pytest.raises(InputError, match=r"^structured_outputs: "):

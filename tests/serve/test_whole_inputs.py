@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from addnorm.data.tokenizing.prompts import around, start_of_prompts
 from addnorm.errors import InputError
 from addnorm.runs.run import Run
 from addnorm.serve.whole_inputs import outputs_for
@@ -58,8 +59,22 @@ def test_vectors_of_texts_and_of_their_ids(run_of: RunOf) -> None:
     assert n == 2 + 3 + 4
     with pytest.raises(InputError, match="check_embedding_ctx_length=False"):
         outputs_for(run, "/v1/embeddings", [[99999]], {})
-    with pytest.raises(InputError, match="not those of a text"):
-        outputs_for(run, "/v1/embeddings", [[*ids, 0]], {})
+
+
+@pytest.mark.parametrize("task", ["classification", "language", "translation"])
+def test_ids_may_have_special_tokens(run_of: RunOf, task: str) -> None:
+    """Those around a text are its own, and change nothing; others are read where they stand."""
+    run = Run.open(run_of(task))
+    tokenizer = run.tokenizers.source
+    ids = tokenizer.encode("one dog")
+    before, after = around(task, tokenizer)
+    before = start_of_prompts(tokenizer) if task == "language" else before
+    rows = [ids, [*before, *ids], [*ids, *after], [*before, *ids, *after]]
+    vectors, n = outputs_for(run, "/v1/embeddings", ["one dog", *rows], {})
+    assert vectors == [vectors[0]] * 5
+    assert n == 5 * len(rows[-1])
+    [inside], _ = outputs_for(run, "/v1/embeddings", [[*ids, tokenizer.unk_id or 1, *ids]], {})
+    assert inside != vectors[0]
 
 
 def test_an_endpoint_that_does_not_exist(run_of: RunOf) -> None:

@@ -130,12 +130,14 @@ def test_drafts_change_no_answer(run_of: RunOf, tmp_path: Path) -> None:
     with opened(run_of("language"), tmp_path, draft=str(run_of("language"))) as (client, _):
         assert client.tokens(asked) == expected
         client.next_load(lambda stats: stats.drafted > 0)
-    with opened(run_of("language"), tmp_path, draft=str(run_of("translation"))) as (_, error):
-        assert isinstance(error, Error)
-        assert "a decoder can draft for a decoder alone" in error.message
-    with opened(run_of("classification"), tmp_path, speculate="ngram") as (_, error):
-        assert isinstance(error, Error)
-        assert "nothing can be drafted" in error.message
+
+
+def test_a_model_that_cannot_be_drafted_is_served_without(run_of: RunOf, tmp_path: Path) -> None:
+    with opened(run_of("language"), tmp_path, draft=str(run_of("translation"))) as (client, ready):
+        assert "a decoder can draft for a decoder alone" in ready.undrafted
+        assert client.tokens(Generate(name="a", prompt=(5, 6), limit=3))
+    with opened(run_of("classification"), tmp_path, speculate="ngram") as (_, ready):
+        assert ready.undrafted == "it is not a language model"
 
 
 def test_a_cancelled_request_leaves_the_engine_idle(run_of: RunOf, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from addnorm.checking.long_texts import long_texts, reads_long_texts
 from addnorm.checking.matrix import Cell
 from addnorm.checking.narrow_types import narrow_types
 from addnorm.checking.served import served
+from addnorm.checking.served_in_batches import served_in_batches
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderModel
 from addnorm.nn.attention import (
     AttentionConfig,
@@ -85,6 +86,7 @@ def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
             if case.may_cache():
                 yield from cached(case, expected)
                 yield from served(case, expected, "gathered")
+                yield from served_in_batches(case, expected, in_place=False)
         if isinstance(model, DecoderModel):
             yield from _documents(case, model)
     yield from shown_weights(case)

@@ -12,6 +12,7 @@ from addnorm.checking.cached import Reader, causality, selected
 from addnorm.checking.case import Case
 from addnorm.checking.comparison import Comparison, distance
 from addnorm.checking.served import served
+from addnorm.checking.served_in_batches import served_in_batches
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.moe import MixtureOfExperts
 
@@ -50,6 +51,8 @@ def _float32(case: Case, expected: Tensor) -> Iterator[Comparison]:
         logits = torch.cat(steps, dim=1)[reader.valid]
         yield Comparison("float32, one token at a time", logits, expected)
         for comparison in served(case, expected, "in_place"):
+            yield comparison._replace(name=f"float32 {comparison.name}")
+        for comparison in served_in_batches(case, expected, in_place=True):
             yield comparison._replace(name=f"float32 {comparison.name}")
         for comparison in selected(case, expected.float()):
             yield comparison._replace(name=f"float32 {comparison.name}")

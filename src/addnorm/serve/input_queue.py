@@ -79,8 +79,8 @@ class InputQueue:
         sizes = _sizes(self._run, request.inputs)
         if (size := max(sizes, default=0)) > self._longest:
             raise InputError(
-                f"input: {size:,} tokens, which are read at once: the memory holds the attention "
-                f"of at most {self._longest:,}: divide it into shorter texts"
+                f"{request.field}: {size:,} tokens, which are read at once: the memory holds the "
+                f"attention of at most {self._longest:,}: divide it into shorter texts"
             )
         self._jobs.append(_Job(request, sizes))
 

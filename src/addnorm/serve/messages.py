@@ -2,7 +2,8 @@
 
 from asyncio import IncompleteReadError, StreamReader
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as default
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter
@@ -63,10 +64,12 @@ class Generate:
     type: Literal["generate"] = "generate"
     name: str
     prompt: tuple[int, ...]
+    field: str = "prompt"
+    """The field of the HTTP request that has the text, which errors name."""
     limit: int | None = None
     """The most new tokens; None is the default of the model."""
     n: int = 1
-    options: Options = field(default_factory=Options)
+    options: Options = default(default_factory=Options)
     priority: int = 0
     timeout: float | None = None
     """Seconds after which the request is given up."""
@@ -86,7 +89,9 @@ class Apply:
     name: str
     endpoint: str
     inputs: tuple[Any, ...]
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    field: str = "text"
+    """The field of the HTTP request that has the inputs, which errors name."""
+    options: Mapping[str, Any] = default(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +131,7 @@ class Ready:
     """The kind of the model's own decoding."""
     vocab_size: int | None = None
     max_len: int | None = None
-    """The most positions of a prompt with its answer; None if unbounded."""
+    """The most positions of a prompt with its answer, or of a source; None if unbounded."""
     capacity: int | None = None
     """The most tokens of a prompt with its answer that the memory holds; None without pages."""
     custom: bool = False
@@ -137,6 +142,8 @@ class Ready:
     """The chat template; None without one."""
     dated: bool = False
     """Whether the template may write the date of today."""
+    undrafted: str | None = None
+    """Why its answers are not drafted although that was asked for."""
     lines: tuple[str, ...] = ()
     """Lines to print: how much fits into the memory, and the models that are not in pages."""
 

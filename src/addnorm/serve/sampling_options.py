@@ -25,8 +25,12 @@ def _listed(value: Any) -> Any:
 
 
 Stop = Annotated[str, Field(min_length=1, max_length=100)]
-Stops = Annotated[list[Stop], BeforeValidator(_listed), Field(max_length=MOST_STOPS)]
+StopList = Annotated[list[Stop], Field(max_length=MOST_STOPS)]
+Stops = Annotated[StopList, BeforeValidator(_listed, json_schema_input_type=Stop | StopList)]
 """Texts before which an answer ends; a single one needs no list."""
+
+LengthPenalty = Annotated[float | None, Field(ge=-10.0, le=10.0)]
+"""The exponent of the length penalty of beam search."""
 
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 
@@ -78,7 +82,7 @@ class SamplingRequest(ApiRequest):
     min_p: Annotated[float | None, Field(ge=0.0, le=1.0)] = None
     repetition_penalty: Annotated[float | None, Field(gt=0.0, le=100.0)] = None
     num_beams: Annotated[int | None, Field(ge=1, le=MOST_ANSWERS)] = None
-    length_penalty: Annotated[float | None, Field(ge=-100.0, le=100.0)] = None
+    length_penalty: LengthPenalty = None
     min_tokens: Annotated[int | None, Field(ge=0, le=MOST_TOKENS)] = None
     ignore_eos: bool | None = None
     cache_salt: Annotated[str | None, Field(max_length=256)] = None

@@ -8,12 +8,30 @@ import json
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from addnorm.errors import InputError, optional
 from addnorm.serve.engine.grammar_limits import error_of, matcher_of
+from addnorm.web.errors import WebError
+from addnorm.web.limits import check_json
 
 Schema = dict[str, Any]
+
+
+def _schema_of(value: Any) -> Any:
+    """A schema, or the text of one, as vLLM takes it too."""
+    if not isinstance(value, str):
+        return value
+    try:
+        schema = check_json(value.encode(), "the text")
+    except WebError as error:
+        raise ValueError(error.message) from error
+    if not isinstance(schema, dict):
+        raise ValueError("the text is not a JSON object, as a schema is")
+    return schema
+
+
+JsonSchema = Annotated[Schema, BeforeValidator(_schema_of, json_schema_input_type=str | Schema)]
 
 MOST_CHARACTERS = 2**17
 """The longest grammar, which the engine reads while other answers wait."""
@@ -73,7 +91,7 @@ class StructuredOutputs(BaseModel):
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
-    json_: Annotated[Schema | None, Field(alias="json")] = None
+    json_: Annotated[JsonSchema | None, Field(alias="json")] = None
     regex: str | None = None
     choice: Annotated[list[str] | None, Field(min_length=1, max_length=1024)] = None
     grammar: str | None = None

@@ -4,11 +4,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from addnorm.data.tokenizing.prompts import around
+from addnorm.data.ids.framing import unframed
+from addnorm.data.tokenizing.prompts import around, start_of_prompts
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError, TextError, choices
+from addnorm.models import DecoderModel
 from addnorm.runs.inference.predictions import as_json
 from addnorm.runs.inference.results import Sentence
+from addnorm.runs.inference.text import embed
 from addnorm.runs.run import Run
 from addnorm.tasks.regression import Regression
 
@@ -16,24 +19,19 @@ Options = Mapping[str, Any]
 
 
 def embeddings(run: Run, inputs: Sequence[Any], options: Options) -> list[list[float]]:
-    """A vector for each text, or for the ids of one."""
-    texts = [each if isinstance(each, str) else _text_of(run, each) for each in inputs]
-    return run.embed(texts, **options).tolist()
+    """A vector for each text, or for the ids of one.
 
-
-def _text_of(run: Run, ids: Sequence[int]) -> str:
-    """The text of ids. Raises `TextError` for ids that no text has."""
-    tokenizer = run.tokenizers.source
-    if wrong := [i for i in ids if not 0 <= i < tokenizer.vocab_size]:
-        raise TextError(
-            f"input: the id {wrong[0]} is beyond the vocabulary of {tokenizer.vocab_size:,}: ids "
-            "of another tokenizer, such as those that LangChain sends unless "
-            "check_embedding_ctx_length=False"
-        )
-    text = tokenizer.decode(ids)
-    if tokenizer.encode(text) != [*ids]:
-        raise TextError("input: these ids are not those of a text: send the text")
-    return text
+    Raises `TextError` for ids beyond the vocabulary.
+    """
+    size = run.tokenizers.source.vocab_size
+    for ids in (each for each in inputs if not isinstance(each, str)):
+        if wrong := [i for i in ids if not 0 <= i < size]:
+            raise TextError(
+                f"input: the id {wrong[0]} is beyond the vocabulary of {size:,}: ids of another "
+                "tokenizer, such as those that LangChain sends unless "
+                "check_embedding_ctx_length=False"
+            )
+    return embed(run, inputs, **options).tolist()
 
 
 def classify(run: Run, inputs: Sequence[Any], options: Options) -> list[dict[str, Any]]:
@@ -98,10 +96,16 @@ def token_count(run: Run, inputs: Sequence[Any]) -> int:
     if run.text is None:
         return 0
     before, after = around(run.task, run.tokenizers.source)
+    if isinstance(run.model, DecoderModel):
+        before = start_of_prompts(run.tokenizers.source)
     special = len(before) + len(after)
     words = [each for each in inputs if isinstance(each, list | tuple) and not _are_ids(each)]
     texts = [*(each for each in inputs if isinstance(each, str)), *map(" ".join, words)]
-    ids = [each for each in inputs if isinstance(each, list | tuple) and _are_ids(each)]
+    ids = [
+        unframed(each, before, after)
+        for each in inputs
+        if isinstance(each, list | tuple) and _are_ids(each)
+    ]
     rows = [*run.tokenizers.source.encode_batch(texts), *ids]
     return sum(len(row) + special for row in rows)
 

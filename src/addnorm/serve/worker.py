@@ -18,7 +18,7 @@ from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.codecs import CustomCodec
 from addnorm.errors import InputError
 from addnorm.generate.next_token import maximum_length
-from addnorm.models import EncoderDecoderModel
+from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.runs.inference.chat import template_of
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.run import Run
@@ -28,6 +28,7 @@ from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.events import Stats
 from addnorm.serve.engine.interruption import Interrupted
 from addnorm.serve.engine.ngrams import PromptLookup
+from addnorm.serve.engine.paged import why_not_paged
 from addnorm.serve.engine.schedule import Limits, QueueFull, TooLarge
 from addnorm.serve.engine.sequence import Request
 from addnorm.serve.engine.speculation import Drafter
@@ -144,7 +145,10 @@ class Worker:
             self._run = run
             self._inputs = InputQueue(run, longest_at_once(run.model, opened.memory))
             self._chunk = opened.chunk
-            drafter = _drafter(opened, run)
+            try:
+                drafter, undrafted = _drafter(opened, run), None
+            except InputError as error:
+                drafter, undrafted = None, str(error)
             if isinstance(run.task_value, Language | SequenceToSequence):
                 self._engine = Engine(
                     run,
@@ -155,7 +159,8 @@ class Worker:
                 )
                 if drafter is not None:
                     self._engine.speculate(drafter)
-            self._send(described(run, self._engine, Path(opened.texts)))
+            ready = described(run, self._engine, Path(opened.texts))
+            self._send(replace(ready, undrafted=undrafted))
         except (InputError, OSError) as error:
             self._send(Error(name=None, message=str(error), kind="input"))
             self._running = False
@@ -273,12 +278,15 @@ class Worker:
 def _drafter(opened: Open, run: Run) -> Drafter | None:
     """What drafts the answers of a run, if anything does.
 
-    Raises `InputError` for a model that writes none, and for one that cannot draft them.
+    Raises `InputError` with the reason why nothing can be drafted for it.
     """
     if opened.speculate is None and opened.draft is None:
         return None
     if not isinstance(run.task_value, Language):
-        raise InputError(f"{run.name}: nothing can be drafted: it is not a language model")
+        raise InputError("it is not a language model")
+    assert isinstance(run.model, DecoderModel)
+    if (why := why_not_paged(run.model)) is not None:
+        raise InputError(f"its keys and values are not in pages: {why}")
     if opened.draft is None:
         return PromptLookup()
     draft = Run.open(opened.draft, device=opened.device, dtype=opened.dtype, weights=opened.weights)
@@ -316,16 +324,16 @@ def described(run: Run, engine: Engine | None, texts: Path) -> Ready:
         vocab_size=run.text.source.vocab_size,
         lines=(f"a model for {run.task}, at {task.endpoint}",),
     )
+    model = run.model
+    embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
+    longest = maximum_length(embed)
+    ready = replace(ready, max_len=None if longest == maxsize else longest)
     if engine is None:
-        model = run.model
-        embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
-        longest = maximum_length(embed)
-        return replace(ready, max_len=None if longest == maxsize else longest)
+        return ready
     facts = engine.description
     return replace(
         ready,
         vocab_size=facts.vocab_size,
-        max_len=facts.max_len,
         capacity=facts.capacity,
         writes=True,
         decoding=facts.decoding,

@@ -60,7 +60,8 @@ class WebError(Exception):
 def of_validation(error: RequestValidationError) -> WebError:
     """The error of a body that does not have the declared form: the first thing that is wrong.
 
-    A field of two forms has an error for each: the deepest is the likeliest to be meant.
+    A field of two forms has an error for each: the deepest is the likeliest to be meant. Where none
+    is deeper, the message names all forms.
     """
     problems = error.errors()
     first = max(problems, key=lambda problem: len(problem["loc"]))
@@ -78,7 +79,21 @@ def of_validation(error: RequestValidationError) -> WebError:
         return about(_problem(first))
     is_short = isinstance(given, float | int | str) and len(repr(given)) <= MOST_SHOWN
     value = f" = {given!r}" if is_short else ""
-    return WebError(400, f"{param}{value}: {_problem(first)}", param=param)
+    types = dict.fromkeys(each["type"] for each in problems if _dotted(each["loc"][1:]) == param)
+    problem = _problem(first)
+    if FORMS.keys() >= types.keys():
+        problem = f"must be {' or '.join(FORMS[each] for each in types)}"
+    return WebError(400, f"{param}{value}: {problem}", param=param)
+
+
+FORMS: Mapping[Any, str] = {
+    "string_type": "a string",
+    "list_type": "a list",
+    "dict_type": "a JSON object",
+    "model_type": "a JSON object",
+    "model_attributes_type": "a JSON object",
+}
+"""The form that a value lacks, by the type of the error."""
 
 
 def _problem(error: Mapping[str, Any]) -> str:
@@ -91,6 +106,8 @@ def _problem(error: Mapping[str, Any]) -> str:
         case "too_short":
             least = limits["min_length"]
             return "must not be empty" if least == 1 else f"must have at least {least} items"
+        case "extra_forbidden":
+            return "no such field"
         case _:
             return problem_of(cast(ErrorDetails, error))
 

@@ -74,13 +74,16 @@ class Limits:
         return b"".join(parts)
 
 
-def check_json(body: bytes) -> None:
-    """Raise `WebError` for anything but JSON of finite numbers, at most `DEPTH` deep."""
+def check_json(text: bytes, what: str = "the body") -> Any:
+    """The value of a JSON text.
+
+    Raises `WebError` for anything else, infinite numbers and more than `DEPTH` levels.
+    """
     try:
-        value = from_json(body, allow_inf_nan=False, cache_strings="none")
+        value = from_json(text, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
         deep = "recursion limit" in str(error)
-        raise (_too_deep() if deep else _damaged(error)) from error
+        raise (_too_deep() if deep else _damaged(error, what)) from error
     level: list[Any] = [value]
     for _ in range(DEPTH + 1):
         level = [each for each in level if isinstance(each, (dict, list, float))]
@@ -88,7 +91,7 @@ def check_json(body: bytes) -> None:
             raise WebError(400, "the JSON has a number that is too large", code="invalid_json")
         level = [each for each in level if not isinstance(each, float)]
         if not level:
-            return
+            return value
         level = [
             inner
             for outer in level
@@ -101,8 +104,8 @@ def _too_deep() -> WebError:
     return WebError(400, f"the JSON is more than {DEPTH} levels deep", code="too_deep")
 
 
-def _damaged(error: ValueError) -> WebError:
-    return WebError(400, f"the body is not JSON: {error}", code="invalid_json")
+def _damaged(error: ValueError, what: str) -> WebError:
+    return WebError(400, f"{what} is not JSON: {error}", code="invalid_json")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

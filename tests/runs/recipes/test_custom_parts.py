@@ -62,7 +62,7 @@ def test_a_run_says_what_its_parts_need(run: Path, monkeypatch: pytest.MonkeyPat
         "names": [],
     }
     said = refusal(run)
-    assert f"addnorm info {run} --import {file}" in said
+    assert f"on the command line add `--import {file}`" in said
     assert "`import own_norms` before" in said
     import_parts([file])
     opened = Run.open(run)

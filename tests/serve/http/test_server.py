@@ -138,3 +138,13 @@ def test_a_port_beyond_the_last_is_refused() -> None:
 def test_two_runs_of_one_name_are_refused() -> None:
     with pytest.raises(InputError, match="two runs are named fake"), serving("fake", "fake"):
         pass
+
+
+def test_drafts_are_for_the_models_that_can_have_them() -> None:
+    with serving("fake?undrafted=why", "other") as url:
+        assert len(httpx.get(f"{url}/v1/models").json()["data"]) == 2
+    with (
+        pytest.raises(InputError, match="fake: nothing can be drafted: why"),
+        serving("fake?undrafted=why", "other?undrafted=no"),
+    ):
+        pass

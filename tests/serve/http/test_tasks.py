@@ -24,6 +24,27 @@ def test_translations_come_from_the_engine(client: httpx.Client) -> None:
     assert len(both.json()["translations"][0]) == 2
 
 
+LONG = "one dog " * 600
+
+
+@pytest.mark.parametrize("text", [LONG, "too large"])
+@pytest.mark.parametrize(
+    ("path", "model", "field"),
+    [
+        ("/v1/completions", "fake", "prompt"),
+        ("/v1/responses", "fake", "input"),
+        ("/translate", "translator", "text"),
+    ],
+)
+def test_an_error_of_length_names_the_field_of_the_text(
+    client: httpx.Client, path: str, model: str, field: str, text: str
+) -> None:
+    """Whether the web server finds it, or the engine."""
+    error = client.post(path, json={field: text, "model": model}).json()["error"]
+    assert error["param"] == field
+    assert error["code"] == "context_length_exceeded"
+
+
 @pytest.mark.parametrize("path", ["/tag", "/predict", "/translate"])
 def test_a_model_of_another_task_names_its_endpoint(client: httpx.Client, path: str) -> None:
     body = {"text": "a", "rows": [{"a": 1}], "model": "classes"}

@@ -27,6 +27,16 @@ def encode_for_task(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> li
     return rows
 
 
+def unframed(ids: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """Return ids without the special tokens before and after them, where these are there."""
+    rest = [*ids]
+    if rest[: len(before)] == [*before]:
+        del rest[: len(before)]
+    if after and rest[-len(after) :] == [*after]:
+        del rest[-len(after) :]
+    return rest
+
+
 def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
     """Return the ids of a sentence to tag, and the index of each word's first piece in them."""
     before, after = around("tagging", tokenizer)

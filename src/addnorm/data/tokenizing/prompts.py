@@ -23,8 +23,13 @@ def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]
     None is empty: an empty text is the start token. A model that learnt from a single text has
     seen it once at most, and starts better from a line break or a word.
     """
-    before = around("language", tokenizer)[0] if tokenizer.begins is None else tokenizer.begins
+    before = start_of_prompts(tokenizer)
     return [[*before, *ids] or [tokenizer.bos_id] for ids in tokenizer.encode_marked(texts)]
+
+
+def start_of_prompts(tokenizer: Tokenizer) -> Sequence[int]:
+    """The special tokens with which each text to continue begins."""
+    return around("language", tokenizer)[0] if tokenizer.begins is None else tokenizer.begins
 
 
 def loses_space(tokenizer: Tokenizer, text: str, prompt: Sequence[int]) -> bool:

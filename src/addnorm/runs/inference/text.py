@@ -15,11 +15,13 @@ from addnorm.data.ids.framing import (
     encode_pairs,
     encode_separately,
     encode_words,
+    unframed,
 )
 from addnorm.data.readers.tables import reads_pairs
-from addnorm.data.tokenizing.prompts import encode_prompts, loses_space
+from addnorm.data.tokenizing.prompts import encode_prompts, loses_space, start_of_prompts
+from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
-from addnorm.errors import InputError, check_choice, listed
+from addnorm.errors import InputError, TextError, check_choice, listed
 from addnorm.generate import (
     CompiledContinuation,
     CompiledTranslation,
@@ -61,6 +63,9 @@ from addnorm.tasks.of_model import wrong_task
 from addnorm.tasks.regression import Regression, numbers_line
 from addnorm.tasks.tagging import Tagging, filled, tags_at
 from addnorm.tasks.task import Task
+
+Ids = Sequence[int]
+"""A text by the ids of its tokens."""
 
 Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
 """A replacement for a model: a compiled graph, or early exits at which tokens leave it."""
@@ -381,18 +386,20 @@ def check_use(run: TrainedModel, task: type[Task], cannot: str) -> None:
 @torch.inference_mode()
 def embed(
     run: TrainedModel,
-    texts: Sequence[str],
+    texts: Sequence[str | Ids],
     pooling: Pooling | None = None,
     batch_size: int = 64,
     first: int = 0,
 ) -> Float[Tensor, "texts width"]:
     """Embed each text (see `Run.embed`); `first` is the number of texts before, for messages.
 
+    A text may be given by its ids, with or without the special tokens at its beginning and end.
     Where the model reads images or sound, the texts are the names of files.
     """
     check_choice("pooling", pooling or "mean", get_args(Pooling))
     if run.reads_files:
-        return embedded_files(run, texts, pooling, batch_size)
+        names = [text for text in texts if isinstance(text, str)]
+        return embedded_files(run, names, pooling, batch_size)
     learnt = isinstance(run.model.head, SimilarityHead)
     folder = None if learnt or pooling is not None else SentenceVectors.of(*run.places)
     if not texts:
@@ -416,25 +423,21 @@ def hidden_states(run: TrainedModel, text: str) -> Float[Tensor, "seq d_model"]:
 
 
 def _hidden(
-    run: TrainedModel, texts: Sequence[str], first: int, folder: SentenceVectors | None = None
+    run: TrainedModel,
+    texts: Sequence[str | Ids],
+    first: int,
+    folder: SentenceVectors | None = None,
 ) -> tuple[Float[Tensor, "batch seq d_model"], Context]:
     """Return the final hidden states of the texts, and their context."""
     model, tokenizer = run.model, run.tokenizers.source
-    task = "classification"
-    if isinstance(model, EncoderDecoderModel):
-        task = "translation"
-        if folder is not None:
+    if folder is not None:
+        if isinstance(model, EncoderDecoderModel):
             raise InputError(
                 f"{run.name}: its modules.json pools the decoder of an encoder–decoder, which is "
                 "not supported: choose a pooling, which is then that of the encoder"
             )
-    if folder is not None:
         folder.check_width(run.recipe.model.d_model)
-        texts = folder.texts(texts)
-    if isinstance(model, DecoderModel) and folder is None:
-        ids = encode_prompts(tokenizer, texts)
-    else:
-        ids = [row or [tokenizer.bos_id] for row in encode_for_task(task, tokenizer, texts)]
+    ids = _ids_to_embed(run, texts, folder)
     if folder is None:
         ids = ids_as_shortened(run, ids)
     else:
@@ -446,6 +449,40 @@ def _hidden(
         x, ctx = model.hidden(tokens, valid)
         return x if folder is None else _as_theirs(model, x), ctx
     return model.encode(tokens, valid), Context.over(tokens, Full(), valid=valid)
+
+
+def _ids_to_embed(
+    run: TrainedModel, texts: Sequence[str | Ids], folder: SentenceVectors | None
+) -> list[list[int]]:
+    """Return the ids of texts to embed, with special tokens around them, which ids may lack."""
+    model, tokenizer = run.model, run.tokenizers.source
+    is_prompt = isinstance(model, DecoderModel) and folder is None
+    task = "translation" if isinstance(model, EncoderDecoderModel) else "classification"
+    special = (start_of_prompts(tokenizer), ()) if is_prompt else around(task, tokenizer)
+    if folder is not None and (folder.prompt or folder.lowercase):
+        texts = folder.texts(
+            [
+                text if isinstance(text, str) else _text_of(tokenizer, unframed(text, *special))
+                for text in texts
+            ]
+        )
+    strings = [text for text in texts if isinstance(text, str)]
+    encode = tokenizer.encode_marked if is_prompt else tokenizer.encode_batch
+    encoded = iter(encode(strings))
+    rows = (next(encoded) if isinstance(text, str) else unframed(text, *special) for text in texts)
+    before, after = special
+    return [[*before, *ids, *after] or [tokenizer.bos_id] for ids in rows]
+
+
+def _text_of(tokenizer: Tokenizer, ids: Ids) -> str:
+    """Return the text of ids. Raises `TextError` for ids that no text has."""
+    text = tokenizer.decode(ids)
+    if tokenizer.encode(text) != [*ids]:
+        raise TextError(
+            "input: these ids are not those of a text, and this model changes a text before it "
+            "reads it: send the text"
+        )
+    return text
 
 
 def _as_theirs(model: DecoderModel | EncoderModel, x: Tensor) -> Tensor:

@@ -76,8 +76,7 @@ def check_imports(where: Path, tree: Any, recorded: Any = None) -> None:
     options = " ".join(f"--import {named.get(module, f'{module}.py')}" for module in missing)
     raise InputError(
         f"{where}: has parts of {' and '.join(missing)}, and a file that is only read imports "
-        f"nothing: `import {', '.join(missing)}` before; on the command line name them, as in "
-        f"`addnorm info {where} {options}`"
+        f"nothing: `import {', '.join(missing)}` before, or on the command line add `{options}`"
     )
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from sys import maxsize
 from time import monotonic
 
 import torch
@@ -246,7 +245,6 @@ class Engine:
             name=self.run.name,
             task=self.run.task,
             vocab_size=self._vocab,
-            max_len=None if longest == maxsize else longest,
             capacity=None if self._paged is None else self._paged.schedule.capacity,
             decoding=decoding_of(self.run, Options()).kind,
             lines=self._lines(min(512, longest)),

@@ -77,10 +77,6 @@ class Description:
     """The run."""
     task: str
     vocab_size: int
-    max_len: int | None
-    """The most positions of a prompt and its answer together, or of a translation; None if
-    unbounded.
-    """
     decoding: str
     """The kind of the model's own decoding."""
     capacity: int | None = None

@@ -54,6 +54,7 @@ async def _job(served: Served, body: ChatRequest, timeout: float | None) -> Job:
     generate = Generate(
         name=new_name("chat"),
         prompt=tuple(ids),
+        field="messages",
         limit=limit,
         n=1 if body.searches else body.answers,
         options=body.options(served.ready.vocab_size or 0, log_probs=log_probs, grammar=grammar),

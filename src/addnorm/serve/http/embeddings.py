@@ -23,7 +23,7 @@ async def embeddings(body: EmbeddingsRequest, request: HttpRequest) -> Response:
     served = models_of(request)[body.model]
     if not served.ready.embeds:
         raise WebError(400, f"{served.name} has no vectors of texts", param="model")
-    result = await unless_gone(request, served.apply("/v1/embeddings", body.input))
+    result = await unless_gone(request, served.apply("/v1/embeddings", body.input, field="input"))
     packed = body.encoding_format == "base64"
     vectors = [
         {"object": "embedding", "index": i, "embedding": base64_of(vector) if packed else vector}

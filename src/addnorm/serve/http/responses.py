@@ -12,9 +12,8 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from addnorm.serve.engine.options import Options
 from addnorm.serve.http.generation import STREAMED, Job, streamed, usage, whole, writer
-from addnorm.serve.http.schemas import FORMAT, ResponsesRequest, text_of
+from addnorm.serve.http.schemas import ResponsesRequest, text_of
 from addnorm.serve.http.served import Served, new_name, unless_gone
 from addnorm.serve.messages import Generate
 from addnorm.web.errors import WebError
@@ -49,21 +48,15 @@ async def _job(served: Served, body: ResponsesRequest, timeout: float | None) ->
         "input",
     )
     limit = served.new_tokens(len(ids), body.max_output_tokens, "max_output_tokens")
-    greedy, grammar = body.temperature == 0, await asyncio.to_thread(body.grammar)
-    options = Options(
-        decoding="greedy" if greedy else None,
-        temperature=None if greedy else body.temperature,
-        top_p=None if greedy else body.top_p,
-        grammar=grammar,
-        grammar_field=FORMAT,
-    )
+    grammar = await asyncio.to_thread(body.grammar)
     return Job(
         served,
         Generate(
             name=new_name("resp"),
             prompt=tuple(ids),
+            field="input",
             limit=limit,
-            options=options,
+            options=body.options(grammar),
             timeout=timeout,
         ),
         continues=grammar is not None,

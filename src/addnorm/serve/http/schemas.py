@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -13,10 +12,13 @@ from pydantic import (
     model_validator,
 )
 
+from addnorm.serve.engine.options import Options
 from addnorm.serve.sampling_options import (
+    MOST_ANSWERS,
     MOST_BEST,
     MOST_TOKENS,
     ApiRequest,
+    LengthPenalty,
     SamplingRequest,
 )
 from addnorm.serve.structured_output import ResponseFormat, TextOptions, grammar_of
@@ -226,6 +228,17 @@ class ResponsesRequest(ApiRequest):
         """The grammar of the answer; None is any text. Raises `InputError` for a wrong one."""
         return grammar_of(self.format, field=FORMAT)
 
+    def options(self, grammar: str | None) -> Options:
+        """The options of the engine."""
+        greedy = self.temperature == 0
+        return Options(
+            decoding="greedy" if greedy else None,
+            temperature=None if greedy else self.temperature,
+            top_p=None if greedy else self.top_p,
+            grammar=grammar,
+            grammar_field=FORMAT,
+        )
+
 
 class EmbeddingsRequest(ApiRequest):
     """`POST /v1/embeddings`."""
@@ -252,26 +265,43 @@ class TokenizeRequest(ApiRequest):
         return self
 
 
-Text = str
-Texts = Annotated[
-    list[str],
-    BeforeValidator(lambda value: [value] if isinstance(value, str) else value),
-    Field(min_length=1, max_length=MOST_TEXTS),
-]
-
-
 class TranslateRequest(ApiRequest):
     """`POST /translate`: a text, or several, and how they are translated."""
 
-    text: Texts
-    num_beams: Annotated[int | None, Field(ge=1, le=16)] = None
-    n_best: Annotated[int | None, Field(ge=1, le=16)] = None
-    length_penalty: Annotated[float | None, Field(ge=-100.0, le=100.0)] = None
+    text: str | Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)]
+    num_beams: Annotated[int | None, Field(ge=1, le=MOST_ANSWERS)] = None
+    n_best: Annotated[int | None, Field(ge=1, le=MOST_ANSWERS)] = None
+    length_penalty: LengthPenalty = None
     temperature: Annotated[float | None, Field(gt=0.0, le=100.0)] = None
     top_k: Annotated[int | None, Field(ge=1, le=MOST_TOKENS)] = None
     top_p: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
     seed: Annotated[int | None, Field(ge=0, le=2**63 - 1)] = None
     max_tokens: MaxTokens = None
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts to translate."""
+        return [self.text] if isinstance(self.text, str) else self.text
+
+    def options(self, usual: str) -> Options:
+        """The options of the engine, for a model whose own decoding is of the kind `usual`."""
+        n_best = self.n_best or 1
+        kind: Literal["greedy", "beam"] | None = None
+        if self.num_beams is not None or n_best > 1:
+            kind = "greedy" if self.num_beams == 1 else "beam"
+        sampled = any(x is not None for x in (self.temperature, self.top_k, self.top_p))
+        searches = (kind or ("sample" if sampled else usual)) == "beam"
+        return Options(
+            decoding=kind,
+            beams=self.num_beams if kind == "beam" else None,
+            n_best=n_best,
+            length_penalty=self.length_penalty,
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            seed=self.seed,
+            log_probs=None if searches else 0,
+        )
 
 
 Pair = Annotated[list[str], Field(min_length=2, max_length=2)]

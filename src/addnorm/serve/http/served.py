@@ -47,8 +47,11 @@ class Served:
         self.target = Tokenizer.load(folder / TARGET)
         limits = [n for n in (ready.max_len, ready.capacity) if n is not None]
         self._continues = ready.endpoint == "/v1/completions"
-        self.max_len = min([*limits, MOST_READ]) if self._continues else ready.max_len
-        """The most tokens that a language model reads: a prompt with its answer but the last."""
+        self._decodes = self._continues or ready.writes
+        self.max_len = min([*limits, MOST_READ]) if self._decodes else ready.max_len
+        """The most tokens that a language model reads, a prompt with its answer but the last, and
+        the most of a text to translate.
+        """
         metrics.watch(self.name, supervisor)
 
     def check_endpoint(self, endpoint: str) -> None:
@@ -112,7 +115,7 @@ class Served:
     @property
     def _bound(self) -> int:
         """The most tokens of a prompt or a source."""
-        return self.max_len if self._continues and self.max_len else MOST_READ
+        return self.max_len if self._decodes and self.max_len else MOST_READ
 
     def new_tokens(
         self, n_prompt: int, asked: int | None, field: str, usual: int | None = None
@@ -151,12 +154,19 @@ class Served:
     def _encoded(self, text: str) -> list[int]:
         return encode_prompts(self.tokenizer, [text])[0]
 
-    async def source(self, text: str) -> list[int]:
-        """The ids of a text to translate, as the encoder reads them."""
+    async def source(self, text: str, field: str = "text") -> list[int]:
+        """The ids of a text that is read as a whole, such as a text to translate.
+
+        Raises `WebError` for more than the model reads; `field` has the text.
+        """
         before, after = around(self.ready.task, self.tokenizer)
-        self.check_size(len(text), "text")
+        self.check_size(len(text), field)
         ids = await self._in_thread(len(text), self.tokenizer.encode, text)
-        return self._checked([*before, *ids, *after], "text")
+        return self._checked([*before, *ids, *after], field)
+
+    async def ids_with_special_tokens(self, text: str) -> list[int]:
+        """The ids of a `prompt` as the model reads it. Raises `WebError` as `prompt` does."""
+        return await (self.prompt(text) if self._continues else self.source(text, "prompt"))
 
     async def conversation(
         self, messages: Sequence[Mapping[str, str]], field: str = "messages"
@@ -211,14 +221,20 @@ class Served:
                 await events.aclose()
             clock.end()
         except (EngineError, EngineDown) as error:
-            raise self._refusal(error) from error
+            raise self._refusal(error, request.field) from error
 
-    async def apply(self, endpoint: str, inputs: Sequence[Any], **options: Any) -> Result:
-        """The outputs for whole inputs. Raises `WebError` where there are none."""
+    async def apply(
+        self, endpoint: str, inputs: Sequence[Any], *, field: str = "text", **options: Any
+    ) -> Result:
+        """The outputs for the inputs in a field. Raises `WebError` where there are none."""
         given = {name: value for name, value in options.items() if value is not None}
         clock = Clock(self._metrics, self.name)
         request = Apply(
-            name=new_name("apply"), endpoint=endpoint, inputs=tuple(inputs), options=given
+            name=new_name("apply"),
+            endpoint=endpoint,
+            inputs=tuple(inputs),
+            field=field,
+            options=given,
         )
         try:
             async with asyncio.timeout(self._timeout):
@@ -226,7 +242,7 @@ class Served:
         except TimeoutError as error:
             raise self._late() from error
         except (EngineError, EngineDown) as error:
-            raise self._refusal(error) from error
+            raise self._refusal(error, field) from error
         self._metrics.prompt_tokens.labels(self.name).inc(result.n_tokens)
         self._metrics.finished.labels(self.name, "stop").inc()
         clock.end()
@@ -236,22 +252,22 @@ class Served:
         self._metrics.rejected.labels(self.name, "timeout").inc()
         return WebError(504, f"no answer within {self._timeout:g} s")
 
-    def _refusal(self, error: EngineError | EngineDown) -> WebError:
+    def _refusal(self, error: EngineError | EngineDown, field: str) -> WebError:
         if isinstance(error, EngineDown):
             self._metrics.rejected.labels(self.name, "down").inc()
             again = {"x-should-retry": "false"} if error.final else {"retry-after": "2"}
             return WebError(503, str(error), headers=again)
         self._metrics.rejected.labels(self.name, error.error.kind).inc()
-        return of_engine(error.error)
+        return of_engine(error.error, field)
 
 
-def of_engine(error: Error) -> WebError:
-    """An error of the engine as the answer to a request."""
+def of_engine(error: Error, field: str) -> WebError:
+    """An error of the engine as the answer to a request, whose texts are in a field."""
     match error.kind:
         case "input":
             return about(error.message)
         case "large":
-            return WebError(400, error.message, param="prompt", code="context_length_exceeded")
+            return WebError(400, error.message, param=field, code="context_length_exceeded")
         case "full":
             seconds = str(max(1, ceil(error.retry_after or 1.0)))
             return WebError(429, error.message, code="queue_full", headers={"retry-after": seconds})

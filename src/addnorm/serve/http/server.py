@@ -102,9 +102,12 @@ async def serve(
             for supervisor, each in zip(supervisors, ready, strict=True)
         ]
         _check_names(served)
+        _check_drafts(served)
         for model in served:
             for line in model.ready.lines:
                 say(f"{model.name}: {line}")
+            if model.ready.undrafted is not None:
+                say(f"{model.name}: served without drafts: {model.ready.undrafted}")
         app = create_app(Models(served), metrics, key=options.key, timeout=options.timeout)
         config = Config(
             app,
@@ -153,3 +156,10 @@ def _check_names(served: Sequence[Served]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise InputError(f"two runs are named {name}: a request could not name one of them")
+
+
+def _check_drafts(served: Sequence[Served]) -> None:
+    """Raise `InputError` where drafts were asked for, and no model can have them."""
+    reasons = [model.ready.undrafted for model in served]
+    if all(reasons):
+        raise InputError(f"{served[0].name}: nothing can be drafted: {reasons[0]}")

@@ -63,7 +63,7 @@ async def tokenize(body: TokenizeRequest, request: HttpRequest) -> Response:
     if body.messages is not None:
         ids = await served.conversation([message.as_template_reads() for message in body.messages])
     elif body.add_special_tokens:
-        ids = await served.prompt(body.prompt or "")
+        ids = await served.ids_with_special_tokens(body.prompt or "")
     else:
         ids = await served.plain(body.prompt or "")
     return await asyncio.to_thread(_tokens, body, served, ids)

@@ -1,13 +1,12 @@
 """The endpoints of the tasks: `/translate`, `/classify`, `/tag`, `/predict`."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from addnorm.serve.engine.options import Options
 from addnorm.serve.http.generation import Answer, Job, all_answers, usage, whole
 from addnorm.serve.http.schemas import (
     ClassifyRequest,
@@ -37,12 +36,12 @@ async def translate(body: TranslateRequest, request: HttpRequest) -> Response:
             "seed": body.seed,
             "max_new_tokens": body.max_tokens,
         }
-        return await _applied(request, body, "/translate", body.text, options, "translations")
+        return await _applied(request, body, "/translate", body.texts, options, "translations")
     served.check_endpoint("/translate")
-    served.check_places(len(body.text), "text")
+    served.check_places(len(body.texts), "text")
     jobs = {
         i: await _translation(served, body, text, request.app.state.timeout)
-        for i, text in enumerate(body.text)
+        for i, text in enumerate(body.texts)
         if text.strip()
     }
     answers = await unless_gone(request, all_answers([*jobs.values()]))
@@ -53,7 +52,7 @@ async def translate(body: TranslateRequest, request: HttpRequest) -> Response:
             {"text": answer.text, "score": answer.score, "finish_reason": answer.finished}
             for answer in by_place.get(i, blank)
         ]
-        for i in range(len(body.text))
+        for i in range(len(body.texts))
     ]
     facts = {"translations": translations, "usage": usage([*jobs.values()])}
     return whole(body, {"model": served.name, **facts})
@@ -62,29 +61,13 @@ async def translate(body: TranslateRequest, request: HttpRequest) -> Response:
 async def _translation(
     served: Served, body: TranslateRequest, text: str, timeout: float | None
 ) -> Job:
-    n_best = body.n_best or 1
-    kind: Literal["greedy", "beam"] | None = None
-    if body.num_beams is not None or n_best > 1:
-        kind = "greedy" if body.num_beams == 1 else "beam"
-    sampled = any(x is not None for x in (body.temperature, body.top_k, body.top_p))
-    searches = (kind or ("sample" if sampled else served.ready.decoding)) == "beam"
-    options = Options(
-        decoding=kind,
-        beams=body.num_beams if kind == "beam" else None,
-        n_best=n_best,
-        length_penalty=body.length_penalty,
-        temperature=body.temperature,
-        top_k=body.top_k,
-        top_p=body.top_p,
-        seed=body.seed,
-        log_probs=None if searches else 0,
-    )
     ids = await served.source(text)
     request = Generate(
         name=new_name("translate"),
         prompt=tuple(ids),
+        field="text",
         limit=body.max_tokens,
-        options=options,
+        options=body.options(served.ready.decoding),
         timeout=timeout,
     )
     return Job(served, request)
@@ -108,7 +91,7 @@ async def tag(body: TagRequest, request: HttpRequest) -> Response:
 @router.post("/predict", summary="Predict for rows")
 async def predict(body: PredictRequest, request: HttpRequest) -> Response:
     """The predictions of a task without an endpoint of its own, for rows of its fields."""
-    return await _applied(request, body, "/predict", body.rows, {})
+    return await _applied(request, body, "/predict", body.rows, {}, field="rows")
 
 
 async def _applied(
@@ -118,10 +101,11 @@ async def _applied(
     inputs: Sequence[Any],
     options: dict[str, Any],
     name: str = "data",
+    field: str = "text",
 ) -> Response:
-    """The outputs of the task for inputs, under a name."""
+    """The outputs of the task for the inputs in a field, under a name."""
     served = models_of(request)[body.model]
     served.check_endpoint(endpoint)
-    result = await unless_gone(request, served.apply(endpoint, inputs, **options))
+    result = await unless_gone(request, served.apply(endpoint, inputs, field=field, **options))
     tokens = {"prompt_tokens": result.n_tokens, "total_tokens": result.n_tokens}
     return whole(body, {"model": served.name, name: result.outputs, "usage": tokens})
