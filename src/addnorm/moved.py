@@ -194,7 +194,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.runs.settings": "addnorm.tasks.eval_config",
     "addnorm.runs.short_run": "addnorm.runs.train.warnings",
     "addnorm.runs.shortening": "addnorm.runs.inference.shortening",
-    "addnorm.runs.speech_prompt": "addnorm.runs.files.generation_config",
+    "addnorm.runs.speech_prompt": "addnorm.runs.files.speech_prompt",
     "addnorm.runs.start": "addnorm.runs.recipes.starting_model",
     "addnorm.runs.swap": "addnorm.runs.rewriting.swap addnorm.runs.options",
     "addnorm.runs.task": "addnorm.tasks.of_model",

@@ -32,7 +32,8 @@ SURFACE = {
         "--early-stopping", "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k",
         "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
         "--weights", "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
-        "--batch", "--out", "--exact", "--processes",
+        "--batch", "--out", "--exact", "--processes", "--language", "--task", "--timestamps",
+        "--subtitles",
     },
     "forecast": {
         "--run", "--history", "--horizon", "--until", "--truth", "--out", "--plot", "--device",

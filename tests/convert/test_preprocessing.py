@@ -23,7 +23,7 @@ from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.quantize import DynamicConfig, Int8Config
 from addnorm.runs.export import export_run
-from addnorm.runs.files.generation_config import speech_prompt
+from addnorm.runs.files.speech_prompt import speech_prompt
 from addnorm.runs.inference.media import check_read_alike, classify_files
 from addnorm.runs.rewriting.quantize import quantize_run
 from addnorm.runs.rewriting.swap import SwapOptions, swap_run

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,9 +20,10 @@ from addnorm.cli.lines import (
     media_files,
     one_line,
 )
+from addnorm.cli.subtitles import SubtitleForm, subtitles, timed_line
 from addnorm.cli.where import GROUP, Imports, TensorParallel, import_named
 from addnorm.errors import InputError
-from addnorm.runs.options import DecodingOptions, StopOptions, Weights
+from addnorm.runs.options import DecodingOptions, SpeechOptions, StopOptions, Weights
 
 if TYPE_CHECKING:
     from addnorm.generate import DecodingConfig, Generated
@@ -103,6 +104,7 @@ class PromptOptions:
     batch: Annotated[Path | None, Parameter(show_default=False)] = None
     out: Annotated[Path | None, Parameter(show_default=False)] = None
     exact: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    speech: Annotated[SpeechOptions, GROUP] = field(default_factory=SpeechOptions)
 
     @property
     def requests(self) -> Path | None:
@@ -124,10 +126,39 @@ class PromptOptions:
         return [{"role": "user", "content": text}] if self.chat and isinstance(text, str) else text
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How the texts are written.
+
+    Parameters
+    ----------
+    json_lines
+        Write JSON lines: the number of the input, the text, its score (the log-probability, of
+        beams divided by the length penalty), and why it ended; with `--exit` its depth too, of a
+        conversation all messages, of a sound its language and the segments with their times.
+    subtitles
+        Write the segments of one sound file as subtitles, in SubRip (`srt`) or WebVTT (`vtt`).
+    """
+
+    json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False
+    subtitles: SubtitleForm | None = None
+
+    def check(self, files: Sequence[Path], asked: PromptOptions) -> None:
+        """Raise `InputError` for subtitles of anything but one file."""
+        if self.subtitles is None:
+            return
+        if self.json_lines:
+            raise InputError("give either --json or --subtitles, and not both")
+        if len(files) != 1 or asked.prompt is not None:
+            raise InputError("--subtitles are those of one sound file: name a single file")
+
+
 USUAL: DecodingOptions = {}
 PLAIN = Speed()
 ANY_END: StopOptions = {}
 FILES = PromptOptions()
+AS_LINES = Output()
 
 
 def generate(
@@ -137,7 +168,7 @@ def generate(
     choices: Annotated[DecodingOptions, GROUP] = USUAL,
     speed: Speed = PLAIN,
     end: Annotated[StopOptions, GROUP] = ANY_END,
-    json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    output: Output = AS_LINES,
     reading: Reading = STRICT,
     imports: Imports = (),
 ) -> int | None:
@@ -153,7 +184,8 @@ def generate(
     Example: `addnorm generate runs/my --prompt "To be" --temperature 0.8`.
 
     A model that reads images or sound takes files, as in `addnorm generate runs/speech clip.wav`,
-    and writes the text of each before its name, with a tab between them.
+    and writes the text of each before its name, with a tab between them. Whisper reads sound of any
+    length: `addnorm generate whisper/ talk.mp3 --language de --task translate --timestamps`.
 
     Parameters
     ----------
@@ -161,17 +193,21 @@ def generate(
         The run folder.
     files
         Text files, a line an input; `-` is standard input. Or image or sound files.
-    json_lines
-        Write JSON lines: the number of the input, the text, its score (the log-probability, of
-        beams divided by the length penalty), and why it ended; with `--exit` its depth too, of a
-        conversation all messages.
     """
     if (batch := asked.requests) is not None:
-        named = {"files": files, "--json": json_lines, **choices, **end}
+        named = {
+            "files": files,
+            "--json": output.json_lines,
+            "--subtitles": output.subtitles,
+            **asked.speech,
+            **choices,
+            **end,
+        }
         _check_alone(asked, speed, [name for name, given in named.items() if given])
         answer_batch(run, batch, asked.out, speed, speed.weights, imports, exact=asked.exact)
         return None
     _check_inputs(files, asked)
+    output.check(files, asked)
     _check_processes(files, asked, speed)
     if (status := speed.started()) is not None:
         return status
@@ -181,12 +217,13 @@ def generate(
     if opened.reads_files:
         _check_plain(run, asked, end, speed)
         most = end.get("max_new_tokens")
-        for lines in _of_files(opened, files, decoding, most, reading, json_lines=json_lines):
-            print("\n".join(lines), flush=True)
+        for lines in _of_files(opened, files, decoding, most, asked.speech, reading, output):
+            print(*lines, sep="\n", end="\n" if lines else "", flush=True)
         return None
+    _check_text(run, asked, output)
     early = speed.early_exit(opened)
     graph = early or speed.compiled(opened, decoding, several=asked.prompt is None)
-    streams = asked.prompt is not None and not json_lines and opened.can_stream(decoding)
+    streams = asked.prompt is not None and not output.json_lines and opened.can_stream(decoding)
     if asked.prompt is not None and streams:
         text = asked.of(asked.prompt)
         _print_pieces(opened.stream(text, decoding=decoding, compiled=graph, **end))
@@ -205,7 +242,7 @@ def generate(
         else enumerate(answer(0, [asked.prompt]), start=1)
     )
     for number, (text, best) in answers:
-        _print(text, best, number, decoding, json_lines=json_lines, deep=early is not None)
+        _print(text, best, number, decoding, json_lines=output.json_lines, deep=early is not None)
     _report(early)
     return None
 
@@ -258,6 +295,14 @@ def _check_plain(run: Path, asked: PromptOptions, end: StopOptions, speed: Speed
         raise InputError(f"{run}: it reads image or sound files: leave out {', '.join(wrong)}")
 
 
+def _check_text(run: Path, asked: PromptOptions, output: Output) -> None:
+    """Raise `InputError` for options of sound if the model reads text."""
+    given = [*asked.speech, *(() if output.subtitles is None else ("subtitles",))]
+    if given:
+        shown = ", ".join(f"--{name}" for name in given)
+        raise InputError(f"{run}: it reads text, and no sound: leave out {shown}")
+
+
 def _conversations(opened: "Run", asked: PromptOptions, reading: Reading) -> Rows | None:
     """How files of conversations are read, by a model that is to chat."""
     from addnorm.data.readers.chat import holds_conversations
@@ -274,19 +319,31 @@ def _of_files(
     files: Sequence[Path],
     decoding: "DecodingConfig",
     most: int | None,
+    speech: SpeechOptions,
     reading: Reading,
-    *,
-    json_lines: bool,
+    output: Output,
 ) -> Iterator[list[str]]:
-    """The lines for each file: a text, a tab, and the file's name."""
+    """The lines for each file; none for a sound without words."""
+    timed = bool(speech.get("timestamps")) or output.subtitles is not None
+    speech = {**speech, "timestamps": True} if timed else speech
     paths, skipped = media_files(files, reading)
     with skipped:
-        texts = opened.transcribe(paths, decoding, max_new_tokens=most, skipped=skipped)
+        texts = opened.transcribe(paths, decoding, max_new_tokens=most, skipped=skipped, **speech)
         for file, best in texts:
-            if json_lines:
-                yield as_json(best, str(file))
-            else:
-                yield [f"{line}\t{file}" for line in as_lines(best, _n_best(decoding))]
+            yield _of_file(file, best, _n_best(decoding), output, timed=timed)
+
+
+def _of_file(
+    file: Path, best: "Sequence[Generated]", n_best: int, output: Output, *, timed: bool
+) -> list[str]:
+    """The lines for a file: a text or its segments, a tab, and the file's name."""
+    segments = best[0].segments or () if best else ()
+    if output.json_lines:
+        return as_json(best, str(file))
+    if output.subtitles is not None:
+        return [subtitles(segments, output.subtitles)]
+    lines = map(timed_line, segments) if timed else as_lines(best, n_best)
+    return [f"{line}\t{file}" for line in lines]
 
 
 def _print_pieces(pieces: Iterator[str]) -> None:
@@ -354,10 +411,18 @@ def as_json(
             "score": text.score,
             "finished": text.finished,
             **({"depth": text.depth} if deep else {}),
+            **_heard(text),
         }
         for text in best
     ]
     return [json.dumps(row, ensure_ascii=False) for row in rows]
+
+
+def _heard(text: "Generated") -> dict[str, object]:
+    """The language of a sound, and the segments of its text with their times."""
+    segments = None if text.segments is None else [asdict(part) for part in text.segments]
+    heard = {"language": text.language, "segments": segments}
+    return {key: value for key, value in heard.items() if value is not None}
 
 
 def _conversation(messages: Sequence[Mapping[str, str]], answer: str) -> dict[str, object]:

@@ -113,16 +113,33 @@ class Sound:
     sample_rate: int
     seconds: int
 
+    @property
+    def n_frames(self) -> int:
+        """The frames that the model reads at once, of a hundredth of a second each."""
+        return 100 * self.seconds
+
     def read(self, file: Path, where: str) -> Float[Tensor, "n_mels frames"]:
         """Read a clip as the model's input. Raises `InputError` for one that is too long."""
+        frames, n = self.read_whole(file, where)
+        if n > self.n_frames:
+            raise self.too_long(where, n, "cut it into shorter parts")
+        return frames[:, : self.n_frames]
+
+    def read_whole(self, file: Path, where: str) -> tuple[Float[Tensor, "n_mels frames"], int]:
+        """Read a sound of any length; return its frames and how many of them are not silence added
+        to a clip that is shorter than the model's input.
+        """
         waveform, rate = read_audio(file, where, sample_rate=self.sample_rate, mix=True)
-        n, missing = waveform.shape[-1], self.seconds * rate - waveform.shape[-1]
-        if missing < 0:
-            raise InputError(
-                f"{where}: {n / rate:.1f} s of sound, but this model reads {self.seconds} s at "
-                "once: cut it into shorter parts"
-            )
-        return log_mel(torch.nn.functional.pad(waveform[0], (0, missing)), rate, self.n_mels)
+        missing = max(0, self.seconds * rate - waveform.shape[-1])
+        frames = log_mel(torch.nn.functional.pad(waveform[0], (0, missing)), rate, self.n_mels)
+        return frames, max(1, 100 * waveform.shape[-1] // rate)
+
+    def too_long(self, where: str, n_frames: int, instead: str) -> InputError:
+        """The error for a sound of more frames than the model reads at once."""
+        return InputError(
+            f"{where}: {n_frames / 100:.1f} s of sound, but this model reads {self.seconds} s at "
+            f"once: {instead}"
+        )
 
 
 def written_preprocessing(places: Sequence[Path]) -> dict[str, Any]:

@@ -289,7 +289,8 @@ def _rules(
         before = [[next_token.bos_id]] * len(prompts)
     if isinstance(next_token, Continuation | Translation | Transcription) and next_token.never:
         config = replace(config, suppress_tokens=(*config.suppress_tokens, *next_token.never))
-    return Rules.over(config, before, limits, _ends(eos_id))
+    stamps = next_token.stamps if isinstance(next_token, Transcription) else None
+    return Rules.over(config, before, limits, _ends(eos_id), stamps)
 
 
 def _piece(

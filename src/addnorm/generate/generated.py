@@ -1,10 +1,19 @@
-"""A generated text, and why it ended."""
+"""A generated text, why it ended, and the times of its segments if it is that of a sound."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 Finished = Literal["eos", "stop", "length"]
 """Why generation of a row ended: an end token, a stop string, or the length limit."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of the text of a sound, and its times in seconds."""
+
+    start: float
+    end: float
+    text: str
 
 
 @dataclass(frozen=True)
@@ -16,7 +25,9 @@ class Generated:
     unless a `TextDecoder` was given; if a stop string ended the row, `text` is everything before
     that string, while `ids` holds every token that was generated. `depth` is the mean number of
     layers of its tokens after the first, of all beams, if the model has early exits; None otherwise
-    and for a text of one token.
+    and for a text of one token. Of a sound that is read with time stamps, `segments` are the parts
+    of the text, and `ids` those of all windows without the stamps; `segments` is None for any other
+    text. `language` is the code of the language that Whisper was given or has detected.
     """
 
     text: str
@@ -24,3 +35,5 @@ class Generated:
     finished: Finished
     depth: float | None = None
     ids: tuple[int, ...] = ()
+    segments: tuple[Segment, ...] | None = None
+    language: str | None = None

@@ -15,6 +15,7 @@ from addnorm.data.examples import Medium
 from addnorm.data.media import PROPERTIES
 from addnorm.errors import InputError, TextError
 from addnorm.generate.early_exit import EarlyExit
+from addnorm.generate.timestamps import TimestampRules
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.inputs import Input
 from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
@@ -186,8 +187,10 @@ class Transcription:
 
     The signals are images, or clips in log-mel features; `translation` has the encoder–decoder that
     reads them. The tokens of `opening` come before each text and are not part of it; None in it
-    stands for the most probable of `languages` (Radford et al. 2022, §2.3). `counted` is the number
-    of tokens before a text that count towards `max_length`: the start token, or none in Whisper.
+    stands for the most probable of `languages` (Radford et al. 2022, §2.3), or for the one in
+    `spoken`, where those of all signals are kept. `counted` is the number of tokens before a text
+    that count towards `max_length`: the start token, or none in Whisper. `stamps` are the rules of
+    a text with time stamps.
     """
 
     def __init__(
@@ -198,7 +201,9 @@ class Transcription:
         *,
         opening: Sequence[int | None] = (),
         languages: Sequence[int] = (),
+        spoken: Sequence[int | None] | None = None,
         counted: int = 1,
+        stamps: TimestampRules | None = None,
     ) -> None:
         self.translation = translation
         self.bos_id = translation.bos_id
@@ -207,7 +212,9 @@ class Transcription:
         self.medium: Medium = medium
         self.opening = tuple(opening)
         self.counted = counted
+        self.stamps = stamps
         self.languages = torch.tensor(languages)
+        self.spoken: list[int | None] = [*(spoken or [None] * len(signals))]
 
     def together(self) -> list[list[int]]:
         """Group the signals that fit in a batch: clips of any length, or images of one size."""
@@ -234,14 +241,17 @@ class Transcription:
         inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
         logits = self.translation.begin(inputs["inputs"], inputs.get("valid"))
         for token in self.opening:
-            logits = self.translation.step(self._next(token, logits))
+            tokens = self._spoken(prompts, logits) if token is None else [token] * len(logits)
+            logits = self.translation.step(torch.tensor(tokens, device=logits.device))
         return logits
 
-    def _next(self, token: int | None, logits: Logits) -> Int[Tensor, " rows"]:
-        if token is not None:
-            return torch.full((len(logits),), token, device=logits.device)
-        languages = self.languages.to(logits.device)
-        return languages[logits[:, languages].argmax(-1)]
+    def _spoken(self, prompts: Sequence[Ids], logits: Logits) -> list[int | None]:
+        """The languages of the signals; those that are not known yet are detected."""
+        likeliest = ints(self.languages[logits[:, self.languages].argmax(-1).cpu()])
+        for [i], language in zip(prompts, likeliest, strict=True):
+            if self.spoken[i] is None:
+                self.spoken[i] = language
+        return [self.spoken[i] for [i] in prompts]
 
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
         """Append one token to each text."""

@@ -13,10 +13,9 @@ from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.errors import InputError, TextError
+from addnorm.generate.timestamps import NOTHING, TimestampRules
 
 Scores = Float[Tensor, "rows vocab"]
-NOTHING = -1
-"""The id that pads rows."""
 NO_TOKEN_ALLOWED = "the rules of decoding allow no token"
 
 
@@ -84,13 +83,14 @@ class Rules:
     """The rules for a batch of texts, with their prompts.
 
     `before` holds the prompts, padded with -1 on the left; `limits` is the maximum number of new
-    tokens of each text, and `ends` are the end tokens.
+    tokens of each text, and `ends` are the end tokens. `stamps` are the rules of time stamps.
     """
 
     config: RulesConfig
     before: Int[Tensor, "texts prompt_seq"]
     limits: Int[Tensor, " texts"]
     ends: Sequence[int]
+    stamps: TimestampRules | None = None
 
     @classmethod
     def over(
@@ -99,18 +99,19 @@ class Rules:
         before: Sequence[Sequence[int]],
         limits: Sequence[int],
         ends: Sequence[int],
+        stamps: TimestampRules | None = None,
     ) -> "Rules | None":
         """Build the rules for texts with these prompts; None if there is no rule to apply."""
-        if replace(config, max_new_tokens=None, max_length=None) == NO_RULES:
+        if stamps is None and replace(config, max_new_tokens=None, max_length=None) == NO_RULES:
             return None
         width = max(map(len, before))
         filled = [[NOTHING] * (width - len(row)) + list(row) for row in before]
-        return cls(config, torch.tensor(filled), torch.tensor(limits), tuple(ends))
+        return cls(config, torch.tensor(filled), torch.tensor(limits), tuple(ends), stamps)
 
     def keep(self, texts: Int[Tensor, " kept"]) -> "Rules":
         """Keep only these texts; texts may repeat."""
         texts = texts.to(self.before.device)
-        return Rules(self.config, self.before[texts], self.limits[texts], self.ends)
+        return replace(self, before=self.before[texts], limits=self.limits[texts])
 
     def joined(self, other: "Rules") -> "Rules":
         """The same rules for these texts, then for those of `other`."""
@@ -120,7 +121,7 @@ class Rules:
             for each in (self, other)
         ]
         limits = torch.cat([self.limits, other.limits])
-        return Rules(self.config, torch.cat(before), limits, self.ends)
+        return replace(self, before=torch.cat(before), limits=limits)
 
     def apply(self, scores: Scores, written: Int[Tensor, "rows seq"]) -> Scores:
         """Apply the rules to the next-token scores, given the tokens `written` so far.
@@ -139,7 +140,8 @@ class Rules:
             new=n,
             limits=self.limits.to(written.device).repeat_interleave(each),
         )
-        return constrained(scores, self.config, self.ends, history, progress)
+        scores = constrained(scores, self.config, self.ends, history, progress)
+        return scores if self.stamps is None else self.stamps.apply(scores, written)
 
 
 @dataclass(frozen=True)

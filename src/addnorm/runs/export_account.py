@@ -15,7 +15,7 @@ from addnorm.generate import BeamConfig
 from addnorm.models import EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.files.folder import SCALES
-from addnorm.runs.files.generation_config import speech_keys
+from addnorm.runs.files.speech_prompt import speech_keys
 from addnorm.runs.inference.sentence_vectors import facts_of_vectors
 from addnorm.runs.inference.shortening import most_tokens
 from addnorm.runs.options import Form

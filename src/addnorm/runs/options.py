@@ -6,7 +6,7 @@ A command shows its options without torch, so this file imports nothing that nee
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict, get_type_hints
+from typing import Annotated, Literal, TypedDict, cast, get_type_hints
 
 from cyclopts import Parameter
 
@@ -86,6 +86,31 @@ class StopOptions(TypedDict, total=False):
 
 class GenerateOptions(DecodingOptions, StopOptions, total=False):
     """How the next token is chosen, and when a text ends."""
+
+
+class SpeechOptions(TypedDict, total=False):
+    """How a sound is read, by Whisper and its relatives."""
+
+    language: str | None
+    """The language of the sound, by its code or its English name: `de`, `german`. As in the folder
+    where it is not given, or else the likeliest one.
+    """
+    task: Literal["transcribe", "translate"] | None
+    """Write the words of the sound (transcribe), or their English translation (translate). As in
+    the folder where it is not given, or else the words.
+    """
+    timestamps: bool
+    """Write the times of each segment before its text."""
+
+
+class TranscribeOptions(DecodingOptions, SpeechOptions, total=False):
+    """How a sound is read, and how the next token is chosen."""
+
+
+def speech_of(options: TranscribeOptions) -> SpeechOptions:
+    """Pop the options of sound from the options; those of decoding are left."""
+    names = [name for name in SpeechOptions.__annotations__ if name in options]
+    return cast(SpeechOptions, {name: options.pop(name) for name in names})
 
 
 class BatchOptions(TypedDict, total=False):

@@ -67,7 +67,9 @@ from addnorm.runs.options import (
     LabelOptions,
     PoolingOptions,
     Split,
+    TranscribeOptions,
     Weights,
+    speech_of,
 )
 from addnorm.runs.saving import save_run
 from addnorm.runs.trained_model import TrainedModel, device_named, dtype_named
@@ -213,16 +215,23 @@ class Run(TrainedModel):
         *,
         max_new_tokens: int | None = None,
         skipped: Callable[[InputError], None] = refuse,
-        **options: Unpack[DecodingOptions],
+        **options: Unpack[TranscribeOptions],
     ) -> Iterator[tuple[Path, list[Generated]]]:
         """The texts of each image or sound file, best first, in the order of the files.
 
-        `skipped` takes the `InputError` of a file that cannot be read, which is then left out; by
-        default it is raised, as for a model of another task.
+        Whisper also takes `language`, `task` and `timestamps`, which gives each text its
+        `segments`, and sound of any length. `skipped` takes the `InputError` of a file that cannot
+        be read, which is then left out; by default it is raised, as for a model of another task.
         """
-        chosen = chosen_decoding(self, decoding, options)
-        paths = [path_of(file) for file in files]
-        return transcribe_files(self, paths, chosen, max_new_tokens=max_new_tokens, skipped=skipped)
+        speech = speech_of(options)
+        return transcribe_files(
+            self,
+            [path_of(file) for file in files],
+            chosen_decoding(self, decoding, options),
+            speech=speech,
+            max_new_tokens=max_new_tokens,
+            skipped=skipped,
+        )
 
     @known_keywords
     def decoding(self, **options: Unpack[DecodingOptions]) -> DecodingConfig:

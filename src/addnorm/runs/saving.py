@@ -11,8 +11,8 @@ from addnorm.errors import InputError
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.files.adapter_files import without_adapter
 from addnorm.runs.files.folder import AROUND, write_scaling, write_settings, write_variables
-from addnorm.runs.files.generation_config import copy_speech_keys
 from addnorm.runs.files.quantization_file import write_quantization
+from addnorm.runs.files.speech_prompt import copy_speech_keys
 from addnorm.runs.files.weights import check_model, save_model
 from addnorm.runs.inference.sentence_vectors import copy_modules
 from addnorm.runs.measured_with import lines_of

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from addnorm.errors import IgnoredSettings, InputError
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, RulesConfig, SampleConfig
-from addnorm.runs.files.generation_config import FILE, decoding_of, keys_of, speech_prompt
+from addnorm.runs.files.generation_config import FILE, decoding_of, keys_of
 
 BEAM = {"kind": "beam", "normaliser": "length", "width": "constant", "unfinished": "ranked"}
 
@@ -173,36 +173,3 @@ def test_a_language_model_that_is_told_how_to_sample_samples_so(tmp_path: Path) 
 def test_what_cannot_be_is_named(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"{FILE}: {message}"):
         asked(tmp_path, keys)
-
-
-LANGUAGES = {"<|en|>": 5, "<|de|>": 6}
-TASKS = {"transcribe": 7, "translate": 8}
-BOTH: dict[str, Any] = {"lang_to_id": LANGUAGES, "task_to_id": TASKS, "no_timestamps_token_id": 9}
-
-
-@pytest.mark.parametrize(
-    ("tree", "tokens"),
-    [
-        ({}, ()),
-        ({"no_timestamps_token_id": 9}, (9,)),
-        (BOTH, (None, 9)),
-        (BOTH | {"language": "de"}, (6, 7, 9)),
-        (BOTH | {"language": "<|DE|>", "task": "translate"}, (6, 8, 9)),
-        (BOTH | {"task": "translate"}, (None, 8, 9)),
-        ({"forced_decoder_ids": [[1, 5], [2, 7], [3, 9]]}, (5, 7, 9)),
-        ({"forced_decoder_ids": [[1, None], [2, 7]]}, (7,)),
-        (BOTH | {"forced_decoder_ids": [[1, None], [2, 7]]}, (None, 7, 9)),
-    ],
-)
-def test_the_prompt(tree: dict[str, Any], tokens: tuple[int | None, ...], tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    (tmp_path / "generation_config.json").write_text(json.dumps(tree))
-    found = speech_prompt([tmp_path])
-    assert found.tokens == tokens
-    assert found.languages == tuple(tree.get("lang_to_id", {}).values())
-
-
-def test_a_language_that_is_not_listed(tmp_path: Path) -> None:
-    (tmp_path / "generation_config.json").write_text(json.dumps(BOTH | {"language": "dee"}))
-    with pytest.raises(InputError, match="language = 'dee' is not listed"):
-        speech_prompt([tmp_path])

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from jaxtyping import Float
@@ -10,7 +11,14 @@ from torch import Tensor
 
 from addnorm.convert.core.modules import find_file, places_of
 from addnorm.convert.folder import is_hf_folder
-from addnorm.convert.preprocessing import FILE, NESTED, Pictures, pictures_of, preprocessing_of
+from addnorm.convert.preprocessing import (
+    FILE,
+    NESTED,
+    Pictures,
+    Sound,
+    pictures_of,
+    preprocessing_of,
+)
 from addnorm.data import (
     AudioConfig,
     Corpus,
@@ -41,15 +49,17 @@ from addnorm.models.inputs import embedded
 from addnorm.nn.context import Context
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig, check_halves
 from addnorm.nn.patches import PatchEmbeddingConfig
-from addnorm.runs.files.generation_config import SpeechPrompt, speech_prompt
-from addnorm.runs.inference.decoding import check_decodes, later
+from addnorm.runs.inference.decoding import check_decodes, later, quoted
 from addnorm.runs.inference.predictions import predicted
 from addnorm.runs.inference.results import Classified
 from addnorm.runs.inference.sentence_vectors import pooled
-from addnorm.runs.options import Pooling
+from addnorm.runs.inference.speech import Transcriber
+from addnorm.runs.options import Pooling, SpeechOptions
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.classification import Classification
 from addnorm.tasks.of_model import wrong_task
+
+T = TypeVar("T")
 
 
 @torch.inference_mode()
@@ -78,15 +88,25 @@ def transcribe_files(
     files: Sequence[Path],
     decoding: DecodingConfig,
     *,
+    speech: SpeechOptions | None = None,
     max_new_tokens: int | None = None,
     skipped: Callable[[InputError], None] = refuse,
     batch_size: int = 64,
 ) -> Iterator[tuple[Path, list[Generated]]]:
     """Yield the texts of each image or clip, best first, in the order of the files.
 
-    Raises `InputError` as `classify_files` does.
+    Raises `InputError` as `classify_files` does, and for options of `speech` where the model is not
+    of the Whisper family.
     """
+    given = {name: value for name, value in (speech or {}).items() if value is not None}
     model = run.model
+    if isinstance(model, EncoderDecoderModel) and run.hears and _is_foreign(run):
+        yield from _heard(run, files, decoding, speech or {}, max_new_tokens, skipped, batch_size)
+        return
+    if given:
+        raise InputError(
+            f"{run.name}: only Whisper and its relatives take {quoted(given)}: leave it out"
+        )
     if not isinstance(model, EncoderDecoderModel):
         check_decodes(run, [] if max_new_tokens is None else ["max_new_tokens"])
         yield from _read_off(run, files, skipped, batch_size)
@@ -95,18 +115,10 @@ def transcribe_files(
     read, medium = _reader(run), run.medium
     assert medium is not None
     writer = Translation(model, target.bos_id, never=target.never_ids)
-    prompt = _prompt(run)
     done = 0
     for group in _groups(read, files, batch_size, skipped):
         results = transcribe(
-            Transcription(
-                writer,
-                [signal for _, signal in group],
-                medium,
-                opening=prompt.tokens,
-                languages=prompt.languages,
-                counted=prompt.counted,
-            ),
+            Transcription(writer, [signal for _, signal in group], medium),
             later(decoding, done),
             max_new_tokens=max_new_tokens,
             eos_id=target.eos_ids,
@@ -134,12 +146,27 @@ def _read_off(
             yield file, [text]
 
 
-def _prompt(run: TrainedModel) -> SpeechPrompt:
-    """Return the tokens that texts begin with: language and task for Hugging Face's Whisper."""
-    if not (_is_foreign(run) and run.hears):
-        return SpeechPrompt()
+def _heard(
+    run: TrainedModel,
+    files: Sequence[Path],
+    decoding: DecodingConfig,
+    speech: SpeechOptions,
+    max_new_tokens: int | None,
+    skipped: Callable[[InputError], None],
+    batch_size: int,
+) -> Iterator[tuple[Path, list[Generated]]]:
+    """Yield the texts of sounds of any length, by a model of the Whisper family."""
     assert run.folder is not None
-    return speech_prompt(places_of(run.folder))
+    reads = preprocessing_of(places_of(run.folder), run.recipe.model)
+    assert isinstance(reads, Sound)
+    transcriber = Transcriber.of(run, reads, decoding, speech, max_new_tokens)
+    done = 0
+    for group in _groups(
+        lambda file: transcriber.read(_there(file), str(file)), files, batch_size, skipped
+    ):
+        texts = transcriber.texts([sound for _, sound in group], done)
+        done += len(group)
+        yield from zip([file for file, _ in group], texts, strict=True)
 
 
 def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
@@ -243,14 +270,14 @@ def transcribed(
 
 
 def _groups(
-    read: Callable[[Path], Tensor],
+    read: Callable[[Path], T],
     files: Sequence[Path],
     size: int,
     skipped: Callable[[InputError], None],
-) -> Iterator[list[tuple[Path, Tensor]]]:
+) -> Iterator[list[tuple[Path, T]]]:
     """Yield files with their content, in groups that are not empty."""
     for start in range(0, len(files), size):
-        group: list[tuple[Path, Tensor]] = []
+        group: list[tuple[Path, T]] = []
         for file in files[start : start + size]:
             try:
                 group.append((file, read(file)))
