@@ -1,16 +1,19 @@
 """Context: positions skip padding and restart in each document; shapes are checked."""
 
+from contextlib import nullcontext
 from math import inf
+from random import Random
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from addnorm.checking.long_texts import small_limits
+from addnorm.nn.attention.kernels import allowed_of
 from addnorm.nn.context import Context, positions_of
-from addnorm.nn.masks import Causal, Dense, Full, Window
+from addnorm.nn.masks import Blocks, Causal, Dense, Evaluated, Full, Prefix, Window
 
 TOKENS = torch.zeros(2, 4, dtype=torch.long)
 LEFT = torch.tensor([[False, False, True, True], [True] * 4])
@@ -115,6 +118,59 @@ def test_memory_mask() -> None:
     mask = ctx.attending(memory, valid).memory.mask
     assert isinstance(mask, Dense)
     assert torch.equal(mask.allowed, valid[:, None, None].expand(2, 1, 4, 3))
+
+
+PATTERNS = (Full(), Window(2), Causal(), Blocks(2), Window(2) & Causal())
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 1), min_size=1, max_size=9), st.randoms(), st.data())
+def test_a_part_has_its_rows_of_the_mask_in_the_order_of_its_keys(
+    changes: list[int], random: Random, data: st.DataObject
+) -> None:
+    """Whatever the slots, also one alone, and whatever the mask speaks of."""
+    n = len(changes)
+    tokens = torch.zeros(2, n, dtype=torch.long)
+    valid = torch.tensor([[random.random() < 0.7 for _ in range(n)] for _ in range(2)])
+    segments = torch.tensor([changes, [0] * n]).cumsum(1)
+    mask = random.choice([Causal(), Full(), Prefix(torch.tensor([0, n // 2]))])
+    ctx = Context.over(
+        tokens,
+        mask,
+        valid=random.choice([valid, None]),
+        segments=random.choice([segments, None]),
+    )
+    places = random.sample(range(n), n)
+    own = data.draw(st.integers(1, n))
+    slots, others = torch.tensor(places[:own]), torch.tensor(places[own:], dtype=torch.long)
+    part = ctx.part(slots, others)
+    assert torch.equal(part.positions, ctx.positions[:, slots])
+    keys = torch.cat([others, slots])
+    for pattern in PATTERNS:
+        whole = ctx.restrict(pattern)
+        for limits in (nullcontext(), small_limits()):
+            with limits:
+                few = part.restrict(pattern)
+            allowed = dense(few.mask, 2, own, n)
+            assert torch.equal(allowed, dense(whole.mask, 2, n, n)[:, slots][..., keys])
+
+
+def dense(mask: Evaluated, batch: int, n_q: int, n_kv: int) -> Tensor:
+    """A mask as a tensor of all pairs of each row."""
+    allowed = allowed_of(mask, torch.zeros(batch, 1, n_q, 1), torch.zeros(batch, 1, n_kv, 1))
+    whole = torch.ones(batch, n_q, n_kv, dtype=torch.bool)
+    return whole if allowed is None else whole & allowed[:, 0]
+
+
+def test_a_part_has_its_rows_of_the_mask_of_a_memory() -> None:
+    memory, valid = torch.randn(2, 3, 8), torch.tensor([[True, True, False], [True] * 3])
+    ctx = Context.over(TOKENS, Causal())
+    some, rest = torch.tensor([0, 3]), torch.tensor([1, 2])
+    assert isinstance(ctx.attending(memory).part(some, rest).memory.mask, Full)
+    for limits in (nullcontext(), small_limits()):
+        with limits:
+            mask = ctx.attending(memory, valid).part(some, rest).memory.mask
+        assert torch.equal(dense(mask, 2, 2, 3), valid[:, None].expand(2, 2, 3))
 
 
 @pytest.mark.usefixtures("types_unchecked")

@@ -9,7 +9,17 @@ from torch import Tensor
 
 from addnorm.nn import masks
 from addnorm.nn.instance_norm import WindowStatistics
-from addnorm.nn.masks import Evaluated, Full, Mask, Padding, Reach, Segments
+from addnorm.nn.masks import (
+    Causal,
+    Dense,
+    Evaluated,
+    Full,
+    Mask,
+    Padding,
+    Reach,
+    Segments,
+    Tiled,
+)
 from addnorm.nn.types import Length
 
 
@@ -35,6 +45,7 @@ class Context:
     Where positions were given, `tree` says that the tokens before one may be anywhere. `several`
     says that a row may hold several texts; otherwise its real tokens continue one.
     `statistics` are those by which windows of a series were normalised, for a head to restore.
+    Where `kv_slots` are not in order, `order` has the index of each slot among them (see `part`).
     """
 
     batch: int
@@ -47,6 +58,7 @@ class Context:
     several: bool = False
     memory: Memory | None = None
     statistics: WindowStatistics | None = None
+    order: Int[Tensor, " kv_seq"] | None = None
 
     @property
     def positions(self) -> Int[Tensor, "#batch seq"]:
@@ -113,6 +125,9 @@ class Context:
 
         Only the slots within the pattern's reach of the new tokens stay, and caches keep no others.
         """
+        if self.order is not None:
+            mask = self.mask & pattern.at(self.kv_positions[:, self.order])
+            return replace(self, mask=mask.among(self.q_slots, self.kv_slots, self.batch))
         mask = self.mask & pattern.at(self.kv_positions)
         first = self.first_in_reach(pattern.reach[0])
         return replace(
@@ -121,6 +136,25 @@ class Context:
             kv_slots=self.kv_slots[first:],
             kv_positions=self.kv_positions[:, first:],
             kv_valid=None if self.kv_valid is None else self.kv_valid[:, first:],
+        )
+
+    def part(self, slots: Int[Tensor, " seq"], others: Int[Tensor, " rest"]) -> "Context":
+        """The context of the tokens in some slots, which attend to themselves and to `others`.
+
+        The keys of the others come first, as those of cached tokens do. Together they are all slots
+        of this context, which has no cached tokens and no evaluated mask yet.
+        """
+        kv_slots, memory = torch.cat([others, slots]), self.memory
+        if memory is not None:
+            memory = replace(memory, mask=_of_queries(memory.mask, slots))
+        return replace(
+            self,
+            kv_positions=self.kv_positions[:, kv_slots],
+            q_slots=slots,
+            kv_slots=kv_slots,
+            kv_valid=None if self.kv_valid is None else self.kv_valid[:, kv_slots],
+            memory=memory,
+            order=kv_slots.argsort(),
         )
 
     def first_in_reach(self, back: float) -> Length:
@@ -179,6 +213,18 @@ class Context:
         slots = torch.arange(valid.shape[1], device=valid.device)
         mask = Padding(valid).on(self.q_slots.repeat(sharing), slots, n)
         return replace(self, memory=Memory(memory, mask))
+
+
+def _of_queries(mask: Evaluated, queries: Int[Tensor, " seq"]) -> Evaluated:
+    """The mask of a memory, for some of its queries."""
+    assert not isinstance(mask, Causal), "a memory has no causal mask"
+    match mask:
+        case Dense(allowed):
+            return Dense(allowed[:, :, queries])
+        case Tiled():
+            return replace(mask, q_slots=mask.q_slots[queries])
+        case Full():
+            return mask
 
 
 def _widest(valid: Bool[Tensor, "batch seq"], distance: float) -> int:

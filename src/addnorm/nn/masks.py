@@ -69,9 +69,17 @@ class Mask(ABC):
         many slots the mask reaches, by default as many as positions. In an exported graph, where
         lengths are dynamic, the mask is always evaluated whole.
         """
+        return self._on(q_slots, kv_slots, batch, self.reach if reach is None else reach)
+
+    def among(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
+        """Evaluate the mask on queries at any places among the keys, in whatever order they are."""
+        return self._on(q_slots, kv_slots, batch, (inf, inf))
+
+    def _on(
+        self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int, reach: Reach
+    ) -> "Dense | Tiled":
         if torch.compiler.is_exporting():
             return Dense(self.dense(q_slots, kv_slots, batch))
-        reach = self.reach if reach is None else reach
         whole, far = q_slots.shape[0] * kv_slots.shape[0], sum(reach)
         # In two steps: a symbolic length times inf fails under torch.compile.
         narrow = far < inf and kv_slots.shape[0] > 4 * (TILE + far)
@@ -93,6 +101,9 @@ class Full(Mask):
     def on(
         self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int, reach: Reach | None = None
     ) -> "Evaluated":
+        return self
+
+    def among(self, q_slots: QuerySlots, kv_slots: KeySlots, batch: int) -> "Evaluated":
         return self
 
 

@@ -55,8 +55,13 @@ def balance_loss(
     return sum(
         (
             mixtures[name].balance
-            * load_balance(
-                logits, mixtures[name].top_k, real_tokens(name, logits, inputs), world.total_load
+            * world.counted(
+                load_balance(
+                    logits,
+                    mixtures[name].top_k,
+                    real_tokens(name, logits, inputs),
+                    world.total_load,
+                )
             )
             for name, logits in router_logits.items()
             if mixtures[name].balance

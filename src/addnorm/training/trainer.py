@@ -46,6 +46,7 @@ from addnorm.training.interruptions import (
     stop_requests,
 )
 from addnorm.training.journal import Journal
+from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.objective import Objective
 from addnorm.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
 from addnorm.training.parallel.tensors import gathered, spread, whole
@@ -147,7 +148,8 @@ class Trainer:
             keep_freed_pages()
         self.world = world or OneProcess()
         self.whole = model.to(self.device)
-        self.model = model = self.world.place(self.whole)
+        by_token = teacher is None and isinstance(config.loss, CrossEntropyConfig)
+        self.model = model = self.world.place(self.whole, by_token=by_token)
         self.batches = batches
         self.folder = folder
         self.validation = validation
@@ -276,11 +278,11 @@ class Trainer:
         shown = own.doubled() if self.config.r_drop else own
         with autocast(self.config.precision, self.device), recorded as router_logits:
             loss = self.loss_of(shown.inputs, shown.targets, shown.soft_targets)
-            loss = loss + batch.n_tokens * balance_loss(
-                self.mixtures, router_logits, shown.inputs, self.world
-            )
-            loss = self.world.counted(loss) / max(n_tokens, 1)
-        self.load.count(router_logits, shown.inputs)
+            tokens = self.world.own_tokens(shown.inputs)
+            balance = balance_loss(self.mixtures, router_logits, tokens, self.world)
+            loss = self.world.counted_loss(loss) + batch.n_tokens * balance
+            loss = loss / max(n_tokens, 1)
+        self.load.count(router_logits, tokens)
         self.scaler.scale(loss).backward()
         return loss.detach()
 

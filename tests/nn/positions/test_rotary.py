@@ -225,3 +225,6 @@ def test_texts_packed_in_a_row_have_lengths_of_their_own() -> None:
     positions = torch.tensor([[0, 0, 1, 2, 0, 1, 0, 0], [0, 0, 0, 0, 1, 2, 3, 4]])
     lengths = [[1, 3, 3, 3, 2, 2, 1, 1], [1, 1, 1, 5, 5, 5, 5, 5]]
     assert text_lengths(positions).tolist() == lengths
+    places = torch.tensor([3, 0, 7, 5, 6, 1, 2, 4])
+    scattered = text_lengths(positions[:, places], None, places.argsort())
+    assert torch.equal(scattered, torch.tensor(lengths)[:, places])

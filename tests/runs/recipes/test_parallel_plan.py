@@ -104,3 +104,43 @@ def test_key_heads_may_be_fewer_than_processes(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "language")
     parsed = read_recipe(recipe, {**fields, "model.attention": attention})
     assert parsed.parallel.processes == 8
+
+
+POSITIONS = {
+    "a recurrence": (
+        {"model.layer_pattern": '[{}, { attention = "recurrent" }]', "model.n_layers": "2"},
+        "parallel.data = 1, context = 2: recurrent of layer 1 reads earlier tokens, which other "
+        "processes have: use attention, or parallel.data = 2 and context = 1",
+    ),
+    "a convolution": (
+        {"model.attention": "convolution"},
+        "convolution of layer 0 reads earlier tokens",
+    ),
+    "batchnorm": (
+        {"model.norm": "batchnorm"},
+        "would normalise by the positions of each process and not of the batch: use another norm, "
+        "or parallel.context = 1",
+    ),
+    "capacity": (
+        {"model.feedforward": '{ kind = "moe", capacity_factor = 1.0 }'},
+        "experts would be full by the positions of each process",
+    ),
+    "compiled": ({"train.compile": "true"}, "leave compile out"),
+}
+
+
+@pytest.mark.parametrize("what", POSITIONS)
+def test_what_cannot_be_split_by_positions_is_refused(tmp_path: Path, what: str) -> None:
+    fields, message = POSITIONS[what]
+    recipe = write_recipe(tmp_path, "language")
+    fields = {"train.device": "cpu", "parallel.context": "2", **fields}
+    with pytest.raises(InputError) as error:
+        read_recipe(recipe, fields)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_weights_are_split_among_processes_of_positions_too(tmp_path: Path) -> None:
+    fields = {"train.device": "cpu", "parallel.context": "2", "parallel.shard": "true"}
+    recipe = write_recipe(tmp_path, "language")
+    assert read_recipe(recipe, fields).parallel.processes == 2

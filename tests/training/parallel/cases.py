@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,6 +27,7 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.core import EagerCoreConfig
+from addnorm.nn.context import Context
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
@@ -35,7 +37,7 @@ from addnorm.tasks.registry import TASKS
 from addnorm.training.checkpoint import save_weights
 from addnorm.training.constraint import MaxNormConfig
 from addnorm.training.optim import AdadeltaConfig, MuonConfig
-from addnorm.training.parallel import loss, pieces, processes, shard
+from addnorm.training.parallel import context, loss, pieces, positions, processes, shard
 from addnorm.training.parallel.plan import ParallelTrainingConfig, joined, launched
 from addnorm.training.parallel.tensors import local
 from addnorm.training.parallel.world import OneProcess, World
@@ -90,6 +92,7 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "data": {},
     "shard": {"shard": True},
     "tensor": {"tensor": 2},
+    "context": {"context": 2},
 }
 """What each plan splits besides rows; of four processes, two have other rows by each."""
 
@@ -264,6 +267,52 @@ def balance_of_a_rank() -> AbstractContextManager[object]:
     return mock.patch.object(processes.Processes, "total_load", OneProcess.total_load)
 
 
+def by_place(**fields: Callable[[Context], Any]) -> AbstractContextManager[object]:
+    """Contexts of this process's tokens with some fields of another rule."""
+    part = Context.part
+
+    def wrong(ctx: Context, slots: Tensor, others: Tensor) -> Context:
+        right = part(ctx, slots, others)
+        return replace(right, **{name: of(right) for name, of in fields.items()})
+
+    return mock.patch.object(Context, "part", wrong)
+
+
+def own_slots() -> AbstractContextManager[object]:
+    return by_place(
+        q_slots=lambda ctx: torch.arange(ctx.past, ctx.within),
+        kv_slots=lambda ctx: torch.arange(ctx.within),
+    )
+
+
+def own_positions() -> AbstractContextManager[object]:
+    return by_place(kv_positions=lambda ctx: torch.arange(ctx.within)[None])
+
+
+def mean_of_gradients_of_keys() -> AbstractContextManager[object]:
+    of_sum = pieces.ConnectedGroup.sum_for_each
+    return mock.patch.object(
+        pieces.ConnectedGroup, "sum_for_each", lambda group, parts: of_sum(group, parts) / 2
+    )
+
+
+def shifted_after_the_cut() -> AbstractContextManager[object]:
+    def shifted(split: context.SplitTexts, targets: Tensor) -> Tensor:
+        own = positions.Positions(split.group, targets.shape[1]).own
+        tokens = targets[:, own[1:] - 1]
+        return torch.cat([tokens, torch.full_like(targets[:, :1], IGNORE)], 1)
+
+    return mock.patch.object(context.SplitTexts, "targets", shifted)
+
+
+def loss_of_whole_texts() -> AbstractContextManager[object]:
+    return mock.patch.object(processes.Processes, "counted_loss", processes.Processes.counted)
+
+
+def load_of_padding() -> AbstractContextManager[object]:
+    return mock.patch.object(processes.Processes, "own_tokens", OneProcess.own_tokens)
+
+
 FAULTS: Mapping[str, tuple[Callable[[], AbstractContextManager[object]], str, str]] = {
     "mean_for_sum": (mean_for_sum, "data", "decoder"),
     "mean_for_sum_of_shards": (mean_for_sum, "shard", "decoder"),
@@ -282,6 +331,15 @@ FAULTS: Mapping[str, tuple[Callable[[], AbstractContextManager[object]], str, st
     "smoothed_by_piece": (smoothed_by_piece, "tensor", "smoothing"),
     "own_keys": (own_keys, "tensor", "one_key_head"),
     "balance_of_a_rank": (balance_of_a_rank, "data", "moe"),
+    "causal_by_place": (own_slots, "context", "decoder"),
+    "positions_by_place": (own_positions, "context", "one_key_head"),
+    "mean_for_sum_of_positions": (mean_for_sum, "context", "decoder"),
+    "mean_of_gradients_of_keys": (mean_of_gradients_of_keys, "context", "decoder"),
+    "shifted_after_the_cut": (shifted_after_the_cut, "context", "decoder"),
+    "tokens_of_positions": (tokens_of_a_rank, "context", "decoder"),
+    "loss_of_whole_texts": (loss_of_whole_texts, "context", "encoder"),
+    "same_masks_of_positions": (same_masks, "context", "dropout"),
+    "load_of_padding": (load_of_padding, "context", "moe"),
 }
 
 
@@ -292,6 +350,8 @@ def every_case(out: Path) -> None:
         worlds = {name: processes.Processes(**plan) for name, plan in PLANS.items()}
         if n > 2:
             worlds["shard_tensor"] = processes.Processes(shard=True, tensor=2)
+            worlds["shard_context"] = processes.Processes(shard=True, context=2)
+            worlds["context_tensor"] = processes.Processes(context=2, tensor=2)
         for plan, world in worlds.items():
             for name, case in CASES.items():
                 run(out / plan / name, world, **case)
@@ -307,11 +367,11 @@ def every_case(out: Path) -> None:
 
 def resume_at_another_plan(out: Path, worlds: Mapping[str, World]) -> None:
     """Go on by another plan where one stopped."""
-    for first, then in (("data", "shard"), ("shard", "tensor"), ("tensor", "data")):
+    for first, then in RESUMED_BY:
         folder = out / "resumed" / f"{first}_{then}"
         trainer(folder, worlds[first], **RESUMED).fit(until=10)
         run(folder, worlds[then], **RESUMED)
-    for first in ("shard", "tensor"):
+    for first in ("shard", "tensor", "context"):
         trainer(out / "resumed" / f"{first}_one", worlds[first], **RESUMED).fit(until=10)
 
 
@@ -346,6 +406,12 @@ def stopped(folder: Path, world: World) -> None:
         (folder / f"rank{world.rank}.json").write_text(json.dumps(error.step))
 
 
+RESUMED_BY = (
+    ("data", "shard"),
+    ("shard", "tensor"),
+    ("tensor", "context"),
+    ("context", "data"),
+)
 RESUMED: Mapping[str, Any] = {
     "double": True,
     "optimizer": MuonConfig(),

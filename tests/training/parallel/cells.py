@@ -1,13 +1,14 @@
-"""Cells of the test matrix, each split over processes by `tensor`; a script for `torchrun`.
+"""Cells of the test matrix, each split over processes in each way; a script for `torchrun`.
 
 `torchrun --nproc-per-node N -m tests.training.parallel.cells FILE` writes how far logits, gradients
-and their norm are from those of one process, by cell, or why a cell is not split. With `every`, of
-all cells of the matrix.
+and their norm are from those of one process, by plan and cell, or why a cell is not split. With
+`every`, of all cells of the matrix.
 """
 
+import copy
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -28,6 +29,7 @@ from addnorm.nn.types import ExpandedKeys, Queries
 from addnorm.training.parallel.plan import ParallelTrainingConfig, joined, launched
 from addnorm.training.parallel.processes import Processes
 from addnorm.training.parallel.tensors import whole
+from addnorm.training.parallel.world import OneProcess, World
 
 
 class HeadGains(nn.Module):
@@ -122,6 +124,9 @@ class OwnMixerConfig:
         return OwnMixer(d_model, position)
 
 
+PLANS = ("tensor", "context")
+
+
 def usual(**parts: str) -> tuple[tuple[str, str], ...]:
     return tuple({**USUAL, **parts}.items())
 
@@ -156,44 +161,51 @@ def chosen() -> Iterator[Cell]:
         yield Cell(family="decoder", parts=usual(position="alibi"), own=(field, part, name))
 
 
-def outcome(cell: Cell, world: Processes) -> Any:
-    """The largest difference of a cell from one process, or why it is not split."""
+def outcomes(cell: Cell, worlds: Mapping[str, Processes]) -> dict[str, float | str]:
+    """The largest difference of a cell from one process by each plan, or why it is not split."""
     case = Case.of(cell)
     inputs, valid = case.batch("right")
     results = [differentiated(case.model, inputs, valid)]
     gradients: list[Tensor] = [p.grad for p in case.model.parameters() if p.grad is not None]
     results += [*gradients, nn.utils.get_total_norm(gradients)]
-    case.model.zero_grad()
-    try:
-        twin = world.place(case.model)
-    except InputError as error:
-        return str(error)
-    split = [differentiated(twin, inputs, valid)]
-    world.sum_gradients(twin)
-    learned = [p for p in twin.parameters() if p.grad is not None]
-    split += [whole(p.grad, p) for p in learned if p.grad is not None]
-    split += [world.norm(learned)]
-    pairs = zip(results, split, strict=True)
-    return max(float((a - b).abs().max() / (1 + a.abs().max())) for a, b in pairs)
+    answers = dict[str, float | str]()
+    for plan, world in worlds.items():
+        model = copy.deepcopy(case.model)
+        model.zero_grad()
+        try:
+            twin = world.place(model, by_token=False)
+        except InputError as error:
+            answers[plan] = str(error)
+            continue
+        split = [differentiated(twin, inputs, valid, world)]
+        world.sum_gradients(twin)
+        learned = [p for p in twin.parameters() if p.grad is not None]
+        split += [whole(p.grad, p) for p in learned if p.grad is not None]
+        pairs = zip(results, [*split, world.norm(learned)], strict=True)
+        answers[plan] = max(float((a - b).abs().max() / (1 + a.abs().max())) for a, b in pairs)
+    return answers
 
 
-def differentiated(model: nn.Module, inputs: tuple[Tensor, ...], valid: Tensor) -> Tensor:
+def differentiated(
+    model: nn.Module, inputs: tuple[Tensor, ...], valid: Tensor, world: World | None = None
+) -> Tensor:
     """The outputs of a model; its parameters have the gradients of a projection of them."""
     outputs = model(*inputs)
     outputs = outputs[valid] if outputs.ndim == 3 else outputs
     direction = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0))
-    (outputs * direction).sum().backward()
+    (world or OneProcess()).counted_loss((outputs * direction).sum()).backward()
     return outputs.detach()
 
 
 def main(file: Path, which: Iterator[Cell]) -> None:
-    """Write the outcome of each cell."""
+    """Write the outcome of each cell by each plan."""
     n = launched().processes
-    with joined(ParallelTrainingConfig(tensor=n)) as world:
-        assert isinstance(world, Processes)
-        outcomes = {cell.id: outcome(cell, world) for cell in which if cell.refusal() is None}
-        if world.leads:
-            file.write_text(json.dumps(outcomes))
+    with joined(ParallelTrainingConfig(data=n)) as rows:
+        worlds = {plan: Processes(**{plan: n}) for plan in PLANS}
+        by_cell = {cell.id: outcomes(cell, worlds) for cell in which if cell.refusal() is None}
+        if rows.leads:
+            by_plan = {p: {name: of[p] for name, of in by_cell.items()} for p in PLANS}
+            file.write_text(json.dumps(by_plan))
 
 
 if __name__ == "__main__":

@@ -31,3 +31,9 @@ def test_a_plan_for_another_number_of_processes_is_refused() -> None:
         check_processes(plan, 4)
     with pytest.raises(InputError, match=r"or `parallel.data = 2, tensor = 2`"):
         check_processes(plan, 4)
+    plan = ParallelTrainingConfig(context=3, tensor=2)
+    check_processes(plan, 6)
+    with pytest.raises(InputError, match=r"or `parallel.data = 2, context = 3, tensor = 2`"):
+        check_processes(plan, 12)
+    with pytest.raises(InputError, match=r"or `parallel.data = 4, tensor = 2`"):
+        check_processes(plan, 8)

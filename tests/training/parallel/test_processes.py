@@ -1,9 +1,6 @@
 """Two processes train as one: losses, norms and weights after twenty steps; planted faults show."""
 
 import json
-import os
-import subprocess
-import sys
 from math import inf
 from pathlib import Path
 
@@ -11,6 +8,7 @@ import pytest
 import torch
 from tests.training import tiny
 from tests.training.parallel import cases
+from tests.training.parallel.conftest import started
 
 from addnorm.training.checkpoint import load_weights
 from addnorm.training.parallel.world import OneProcess
@@ -22,27 +20,9 @@ pytestmark = [pytest.mark.long, pytest.mark.usefixtures("types_unchecked")]
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder in which two processes have trained every case by every plan."""
     folder = tmp_path_factory.mktemp("two")
-    done = started(folder, 2)
+    done = started("cases", folder, 2)
     assert done.returncode == 0, done.stderr
     return folder
-
-
-def started(folder: Path, processes: int) -> "subprocess.CompletedProcess[str]":
-    """Train every case by so many processes of torchrun's own launcher."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    return subprocess.run(
-        [sys.executable, *launcher, "-m", "tests.training.parallel.cases", str(folder)],
-        cwd=tiny.ROOT,
-        capture_output=True,
-        text=True,
-        env=environment(),
-    )
-
-
-def environment() -> dict[str, str]:
-    """The environment of the processes: our sources, and a thread for each."""
-    path = f"{tiny.ROOT / 'src'}{os.pathsep}{tiny.ROOT}"
-    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +95,9 @@ def test_only_the_leading_process_writes(two: Path) -> None:
 
 @pytest.mark.slow
 def test_four_processes_train_as_one(tmp_path: Path, one: Path) -> None:
-    done = started(tmp_path, 4)
+    done = started("cases", tmp_path, 4)
     assert done.returncode == 0, done.stderr
-    for plan in (*cases.PLANS, "shard_tensor"):
+    for plan in (*cases.PLANS, "shard_tensor", "shard_context", "context_tensor"):
         for case in cases.CASES:
             assert largest_difference(alone(one, case), tmp_path / plan / case) < 1e-5, (plan, case)
 
@@ -125,9 +105,10 @@ def test_four_processes_train_as_one(tmp_path: Path, one: Path) -> None:
 def test_a_run_resumes_by_another_plan(two: Path, tmp_path: Path) -> None:
     straight = tmp_path / "straight"
     cases.run(straight, OneProcess(), **cases.RESUMED)
-    for name in ("shard_one", "tensor_one"):
+    for name in ("shard_one", "tensor_one", "context_one"):
         cases.run(two / "resumed" / name, OneProcess(), **cases.RESUMED)
-    for name in ("data_shard", "shard_tensor", "tensor_data", "shard_one", "tensor_one"):
+    others = [f"{first}_{then}" for first, then in cases.RESUMED_BY]
+    for name in (*others, "shard_one", "tensor_one", "context_one"):
         assert largest_difference(straight, two / "resumed" / name) < 1e-5
 
 

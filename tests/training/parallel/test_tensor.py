@@ -1,15 +1,10 @@
 """Every part of the test matrix, split over processes, computes as in one; what cannot is named."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training import tiny
 from tests.training.parallel.cells import OWN, OwnMixerConfig, usual
-from tests.training.parallel.test_processes import environment
+from tests.training.parallel.conftest import Outcomes
 
 from addnorm.checking.case import Case
 from addnorm.checking.matrix import Cell
@@ -19,21 +14,6 @@ from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.positions import ALiBiConfig
 from addnorm.training.parallel.tensor import check_splits, placed
-
-
-def outcomes(file: Path, processes: int, *words: str) -> dict[str, Any]:
-    """How far the cells are from one process, or why they are not split."""
-    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
-    script = ["-m", "tests.training.parallel.cells", str(file), *words]
-    done = subprocess.run(
-        [sys.executable, *launcher, *script],
-        cwd=tiny.ROOT,
-        capture_output=True,
-        text=True,
-        env=environment(),
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(file.read_text())
 
 
 def check(found: dict[str, Any], refusals: int) -> None:
@@ -46,17 +26,15 @@ def check(found: dict[str, Any], refusals: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("types_unchecked")
-def test_every_part_computes_as_in_one_process(tmp_path: Path) -> None:
-    found = outcomes(tmp_path / "cells.json", 2)
+def test_every_part_computes_as_in_one_process(cells_of_two: Outcomes) -> None:
+    found = cells_of_two["tensor"]
     assert len(found) > 140
     check(found, refusals=4)
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("types_unchecked")
-def test_four_processes_compute_as_one(tmp_path: Path) -> None:
-    check(outcomes(tmp_path / "cells.json", 4), refusals=15)
+def test_four_processes_compute_as_one(cells_of_four: Outcomes) -> None:
+    check(cells_of_four["tensor"], refusals=15)
 
 
 @pytest.mark.parametrize(

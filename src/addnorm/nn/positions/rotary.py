@@ -97,19 +97,25 @@ class DynamicRotary(Position):
         self.turn = LAYOUTS[layout]
 
     def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
-        lengths = text_lengths(ctx.kv_positions, ctx.kv_valid)
+        lengths = text_lengths(ctx.kv_positions, ctx.kv_valid, ctx.order)
         current = self.scaling.frequencies(self.width, self.theta, lengths)
         wide = wide_dtype(q.dtype)
         return _turned(self.turn, q, k, *waves(ctx.kv_positions, current, wide))
 
 
 def text_lengths(
-    positions: Int[Tensor, "#batch seq"], valid: Bool[Tensor, "batch seq"] | None = None
+    positions: Int[Tensor, "#batch seq"],
+    valid: Bool[Tensor, "batch seq"] | None = None,
+    order: Int[Tensor, " seq"] | None = None,
 ) -> Int[Tensor, "rows seq"]:
     """The current length of the text that each slot belongs to.
 
-    Every real token at position 0 begins a text, and padding belongs to the text before it.
+    Every real token at position 0 begins a text, and padding belongs to the text before it. Slots
+    that do not follow each other do so by `order`.
     """
+    if order is not None:
+        valid = None if valid is None else valid[:, order]
+        return text_lengths(positions[:, order], valid)[:, order.argsort()]
     begins = positions == 0 if valid is None else (positions == 0) & valid
     text = begins.long().cumsum(-1)
     rows, n = text.shape

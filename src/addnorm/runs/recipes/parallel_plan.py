@@ -8,12 +8,16 @@ from torch import nn
 
 from addnorm.errors import InputError
 from addnorm.models import ModelConfig
+from addnorm.models.layers import LayerParts
 from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig
+from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig, DynamicTanhConfig, ScaleNormConfig
+from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.parts import kind_of
 from addnorm.runs.recipes.consistency import Location
 from addnorm.training.optim import AdadeltaConfig, AdamWConfig, MuonConfig
+from addnorm.training.parallel.context import check_own_parts, check_texts
 from addnorm.training.parallel.plan import ParallelTrainingConfig
 from addnorm.training.parallel.tensor import check_splits
 from addnorm.training.precision import resolve_device
@@ -29,14 +33,15 @@ def check_parallel(
     """Raise `InputError` for what would not train over processes as in one, or cannot be split."""
     if plan == ParallelTrainingConfig():
         return
-    if plan.data == 1 and plan.shard:
+    if plan.shard and plan.data == plan.context == 1:
         raise InputError(
             f"{place(['parallel', 'shard'])}: parallel.shard = true splits the weights among the "
-            "processes of parallel.data, which is 1: give data = 2, or leave shard out"
+            "processes of parallel.data and context, which is 1: give data = 2, or leave shard out"
         )
     problems = [
         *_of_any(train),
         *(_of_rows(model, train, plan) if plan.data > 1 else ()),
+        *(_of_positions(model, plan) if plan.context > 1 else ()),
         *(_of_heads(model, plan) if plan.tensor > 1 else ()),
         *(_of_weights(train) if plan.shard or plan.tensor > 1 else ()),
         *(_of_shards(model) if plan.shard else ()),
@@ -45,8 +50,11 @@ def check_parallel(
         raise InputError(f"{place(path.split('.'))}: {plan}: {problem}")
 
 
-def check_parts(model: nn.Module, plan: ParallelTrainingConfig) -> None:
-    """Raise `InputError` for a part of a built model that does not say how it splits."""
+def check_parts(model: nn.Module, d_model: int, plan: ParallelTrainingConfig) -> None:
+    """Raise `InputError` for a part of a built model that cannot be split as a recipe plans."""
+    if plan.context > 1:
+        check_texts(model)
+        check_own_parts(model, d_model)
     if plan.tensor > 1:
         check_splits(model, plan.tensor)
 
@@ -73,7 +81,6 @@ def _of_rows(
     model: ModelConfig, train: TrainConfig, plan: ParallelTrainingConfig
 ) -> Iterator[tuple[str, str]]:
     """Where rows cannot be split: the field, and the problem with its remedy."""
-    parts = [*parts_of(model)]
     size = getattr(train.batching, "batch_size", None)
     if isinstance(size, int) and size < plan.data:
         yield (
@@ -81,18 +88,45 @@ def _of_rows(
             f"batches of {size} rows leave a process without one: give parallel.data = {size}, or "
             f"batch_size = {plan.data}",
         )
-    if any(isinstance(part, BatchNormConfig) for part in parts):
-        yield (
-            "model.norm",
-            "batchnorm would normalise by the rows of each process and not of the batch: use "
-            "another norm, or parallel.data = 1",
-        )
-    if any(isinstance(part, MixtureOfExpertsConfig) and part.capacity_factor for part in parts):
-        yield (
-            "model.feedforward.capacity_factor",
-            "experts would be full by the tokens of each process and not of the batch: leave "
-            "capacity_factor out, or use parallel.data = 1",
-        )
+    yield from _of_batches(model, "rows", "parallel.data = 1")
+
+
+def _of_batches(model: ModelConfig, split: str, remedy: str) -> Iterator[tuple[str, str]]:
+    """What computes with all tokens of a batch: the field, and the problem with its remedy."""
+    for part in parts_of(model):
+        if isinstance(part, BatchNormConfig):
+            yield (
+                "model.norm",
+                f"batchnorm would normalise by the {split} of each process and not of the batch: "
+                f"use another norm, or {remedy}",
+            )
+        if isinstance(part, MixtureOfExpertsConfig) and part.capacity_factor:
+            yield (
+                "model.feedforward.capacity_factor",
+                f"experts would be full by the {split} of each process and not of the batch: leave "
+                f"capacity_factor out, or use {remedy}",
+            )
+
+
+def _of_positions(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
+    """Where positions cannot be split: the field, and the problem with its remedy."""
+    for name, layer in _named_layers(model):
+        if isinstance(layer.attention, RecurrentConfig | ConvolutionConfig):
+            yield (
+                "model.attention",
+                f"{kind_of(layer.attention)} of {name} reads earlier tokens, which other processes "
+                f"have: use attention, or parallel.data = {plan.data * plan.context} and context = "
+                "1",
+            )
+    yield from _of_batches(model, "positions", "parallel.context = 1")
+
+
+def _named_layers(model: ModelConfig) -> Iterator[tuple[str, LayerParts]]:
+    """Yield the parts of each layer, and what to call it."""
+    for stack, layers in model.stacks.items():
+        of_stack = "" if stack == "stack" else f" of the {stack}"
+        for i, layer in enumerate(layers):
+            yield f"layer {i}{of_stack}", layer
 
 
 def _of_heads(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
@@ -135,21 +169,20 @@ class Heads:
 
 def _heads_of(model: ModelConfig) -> Iterator[Heads]:
     """Yield the heads of self- and cross-attention in each layer."""
-    for stack, layers in model.stacks.items():
-        for i, layer in enumerate(layers):
-            named = {"attention": layer.attention}
-            if stack == "decoder":
-                named["cross_attention"] = layer.cross_attention
-            for name, part in named.items():
-                if isinstance(part, AttentionConfig):
-                    heads = part.heads(model.d_model)
-                    yield Heads(
-                        f"model.{name}",
-                        f"layer {i}" + ("" if stack == "stack" else f" of the {stack}"),
-                        heads.n_heads,
-                        heads.n_kv_heads,
-                        2 if isinstance(part.core, DifferentialCoreConfig) else 1,
-                    )
+    for name, layer in _named_layers(model):
+        attentions = {"attention": layer.attention}
+        if name.endswith("decoder"):
+            attentions["cross_attention"] = layer.cross_attention
+        for field, part in attentions.items():
+            if isinstance(part, AttentionConfig):
+                heads = part.heads(model.d_model)
+                yield Heads(
+                    f"model.{field}",
+                    name,
+                    heads.n_heads,
+                    heads.n_kv_heads,
+                    2 if isinstance(part.core, DifferentialCoreConfig) else 1,
+                )
 
 
 def _of_weights(train: TrainConfig) -> Iterator[tuple[str, str]]:

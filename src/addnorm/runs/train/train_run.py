@@ -326,7 +326,7 @@ def train_run(
     with joined(recipe.parallel) as world, world.lead(lambda: locked(folder), nullcontext()):
         with world.in_turn():
             setup = prepared(recipe, folder, resume=resume, console=console)
-            check_parts(setup.model, recipe.parallel)
+            check_parts(setup.model, recipe.model.d_model, recipe.parallel)
             setup.report(console)
         if not world.same(lambda: repr(data_digests(setup.encoded))):
             raise InputError(

@@ -1,20 +1,20 @@
 """Dropout over processes: the masks of one process for each row, or other ones on each rank."""
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial, reduce
+from typing import Any, Protocol
 
 import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from addnorm.nn.attention.core import SDPACore
+from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.differential import DifferentialCore
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.moe import MixtureOfExperts
-from addnorm.training.parallel.pieces import Piece
 
 OF_A_RANK = 0x9E3779B97F4A7C15
 """A number far from 0 and 1, whose multiples set the seeds of the ranks apart."""
@@ -44,8 +44,21 @@ class Rows:
         )
 
 
-Pieces = Callable[[nn.Module, Tensor], Piece | None]
-"""Which piece a dropout's input is of the inputs in all processes; None for the whole."""
+class PieceOfTensor(Protocol):
+    """Which piece of a tensor of all processes this one has."""
+
+    def shape_of_whole(self, shape: torch.Size) -> torch.Size:
+        """The shape of the whole, by that of the piece."""
+        ...
+
+    def of(self, whole: Tensor) -> Tensor:
+        """The piece of the whole."""
+        ...
+
+
+Pieces = Callable[[nn.Module, Tensor], Sequence[PieceOfTensor]]
+"""Which piece a dropout's input is of the inputs in all processes: a piece of a piece of the whole.
+"""
 
 
 @contextmanager
@@ -55,7 +68,8 @@ def masks_by_row(
     *,
     copies: int,
     rank: Callable[[nn.Module], int],
-    pieces: Pieces = lambda module, x: None,
+    pieces: Pieces = lambda module, x: (),
+    alone: Callable[[EagerCore, Tensor, Tensor], bool] | None = None,
 ) -> Generator[None]:
     """Draw the masks of dropout by row in this context.
 
@@ -64,19 +78,20 @@ def masks_by_row(
     the same. Of an input that is a piece, it draws the mask of the whole. Parts that draw by
     themselves (dropout of attention weights in fused kernels, that inside experts, and parts from
     outside) draw from another seed for each `rank` of theirs, which comes from the shared
-    generator.
+    generator. So does an eager core where `alone` says so of its queries and keys.
     """
     private = [module for module in outermost(model, _draws) if not isinstance(module, Dropout)]
-    inside = {id(inner) for module in private for inner in module.modules()}
+    inside = {inner for module in private for inner in module.modules()}
+    handles = [handle for module in private for handle in _from_own_seed(module, rank(module))]
+    for module in model.modules():
+        if isinstance(module, Dropout) and module.p > 0:
+            by_row = None if module in inside else rows
+            handles += _replayed(module, by_row, copies, pieces)
+        elif isinstance(module, EagerCore) and alone is not None and module not in inside:
+            handles += _from_own_seed(module, rank(module), when=partial(alone, module))
     with ExitStack() as hooks:
-        for module in model.modules():
-            if isinstance(module, Dropout) and module.p > 0:
-                by_row = None if id(module) in inside else rows
-                for handle in _replayed(module, by_row, copies, pieces):
-                    hooks.enter_context(handle)
-        for module in private:
-            for handle in _from_own_seed(module, rank(module)):
-                hooks.enter_context(handle)
+        for handle in handles:
+            hooks.enter_context(handle)
         yield
 
 
@@ -108,12 +123,12 @@ def _replayed(
         (x,) = args
         own.clear()
         places = rows().places(len(x), copies) if rows is not None else None
-        piece = pieces(module, x)
-        if not dropout.training or (places is None and piece is None):
+        parts = pieces(module, x)
+        if not dropout.training or (places is None and not parts):
             return None
-        shape = x.shape if piece is None else piece.shape_of_whole(x.shape)
+        shape = reduce(lambda shape, part: part.shape_of_whole(shape), parts, x.shape)
         index, total = places or (slice(None), shape[0])
-        own.append((x, lambda mask: (mask if piece is None else piece.of(mask))[index]))
+        own.append((x, lambda mask: reduce(lambda mask, part: part.of(mask), parts, mask)[index]))
         return (x.new_ones(()).expand(total, *shape[1:]),)
 
     def after(_: nn.Module, __: Any, mask: Tensor) -> Tensor:
@@ -126,12 +141,14 @@ def _replayed(
     yield module.register_forward_hook(after)
 
 
-def _from_own_seed(module: nn.Module, rank: int) -> Iterator[RemovableHandle]:
+def _from_own_seed(
+    module: nn.Module, rank: int, when: Callable[[Tensor, Tensor], bool] = lambda *inputs: True
+) -> Iterator[RemovableHandle]:
     """Let a part draw from a seed of this rank, and leave the shared generator as it was."""
     states: list[Tensor] = []
 
-    def before(part: nn.Module, _: Any) -> None:
-        if part.training:
+    def before(part: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if part.training and when(*inputs[:2]):
             seed = int(torch.randint(2**62, ()))
             states.append(torch.get_rng_state())
             torch.default_generator.manual_seed((seed + rank * OF_A_RANK) % 2**62)

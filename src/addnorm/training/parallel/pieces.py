@@ -1,6 +1,7 @@
 """The piece of a tensor that each process of a group holds, and sums over the group."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,6 +30,10 @@ class Group(ABC):
     def all(self, tensor: Tensor) -> list[Tensor]:
         """The tensors of all processes, of one shape, by their numbers."""
 
+    def sum_for_each(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The sum over the processes of what each has for this one: `tensors` by their numbers."""
+        return self.sum(torch.stack([*tensors]))[self.rank]
+
 
 class ConnectedGroup(Group):
     """Processes that `torch.distributed` connects along a dimension of a mesh."""
@@ -50,6 +55,12 @@ class ConnectedGroup(Group):
         tensors = [torch.empty_like(tensor) for _ in range(self.size)]
         distributed.all_gather(tensors, tensor.contiguous(), group=self.handle)
         return tensors
+
+    def sum_for_each(self, tensors: Sequence[Tensor]) -> Tensor:
+        """The sum over the processes of what each has for this one: `tensors` by their numbers."""
+        total = torch.empty_like(tensors[0])
+        distributed.reduce_scatter(total, [*tensors], group=self.handle)
+        return total
 
     def _reduced(self, tensor: Tensor, operation: distributed.ReduceOp.RedOpType) -> Tensor:
         reduced = tensor.detach().clone(memory_format=torch.contiguous_format)

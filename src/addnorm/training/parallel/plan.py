@@ -15,7 +15,7 @@ from addnorm.training.parallel.world import OneProcess, World
 
 @config
 class ParallelTrainingConfig:
-    """How training is split over processes: rows of each batch, weights, and parts of each layer.
+    """How training is split over processes: rows and positions of each batch, weights, and layers.
 
     The numbers multiply to the number of processes, which `addnorm train --processes N` or
     `torchrun` starts. Each step has the rows, the loss and the gradient of one process.
@@ -24,10 +24,14 @@ class ParallelTrainingConfig:
     data: PositiveInt = 1
     """Processes among which the rows of each batch are split."""
     shard: bool = False
-    """Also split weights, gradients and the optimiser's state among them, so that each process
-    holds a part (Rajbhandari et al. 2020, stage 3).
+    """Also split weights, gradients and the optimiser's state among them and those of `context`, so
+    that each process holds a part (Rajbhandari et al. 2020, stage 3).
     """
 
+    context: PositiveInt = 1
+    """Processes among which the positions of each text are split; keys and values are gathered in
+    each layer (Llama Team 2024, §3.3.2).
+    """
     tensor: PositiveInt = 1
     """Processes among which each layer is split: heads of attention, features of feed-forward
     layers, and the vocabulary (Shoeybi et al. 2019, §3).
@@ -36,12 +40,12 @@ class ParallelTrainingConfig:
     @property
     def processes(self) -> int:
         """The number of processes of this plan."""
-        return self.data * self.tensor
+        return self.data * self.context * self.tensor
 
     def __str__(self) -> str:
-        return f"parallel.data = {self.data}" + (
-            f", tensor = {self.tensor}" if self.tensor > 1 else ""
-        )
+        others = {"context": self.context, "tensor": self.tensor}
+        given = [f"{name} = {n}" for name, n in others.items() if n > 1]
+        return ", ".join([f"parallel.data = {self.data}", *given])
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,20 @@ def launched() -> Launched:
 def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:
     """Raise `InputError` if a plan is for another number of processes than there are."""
     if plan.processes != processes:
-        tensor = plan.tensor if processes % plan.tensor == 0 else 1
-        nearest = ParallelTrainingConfig(data=processes // tensor, tensor=tensor)
+        nearest = _nearest(plan, processes)
         raise InputError(
             f"{plan} is a plan for {plan.processes} process{'es' if plan.processes > 1 else ''}, "
             f"and there {'are' if processes > 1 else 'is'} {processes}: give `processes = "
             f"{plan.processes}`, or `{nearest}`"
         )
+
+
+def _nearest(plan: ParallelTrainingConfig, processes: int) -> ParallelTrainingConfig:
+    """The plan for so many processes that splits layers and texts alike, where that divides."""
+    tensor = plan.tensor if processes % plan.tensor == 0 else 1
+    left = processes // tensor
+    context = plan.context if left % plan.context == 0 else 1
+    return ParallelTrainingConfig(data=left // context, context=context, tensor=tensor)
 
 
 @contextmanager
@@ -87,5 +98,5 @@ def joined(
         return
     from addnorm.training.parallel.processes import connected
 
-    with connected(say, shard=plan.shard, tensor=plan.tensor) as world:
+    with connected(say, shard=plan.shard, context=plan.context, tensor=plan.tensor) as world:
         yield world

@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -18,12 +18,14 @@ from addnorm.data.batches.batch import Batch, counted
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError, RankLostError
 from addnorm.models.weights import weights_of
+from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
 from addnorm.training.loss import head_cross_entropy_sum
+from addnorm.training.parallel.context import SplitTexts, split_texts
 from addnorm.training.parallel.loss import vocabulary_cross_entropy_sum
-from addnorm.training.parallel.masks import Rows, masks_by_row
+from addnorm.training.parallel.masks import PieceOfTensor, Rows, masks_by_row
 from addnorm.training.parallel.members import Member, ended
 from addnorm.training.parallel.pieces import ConnectedGroup, Group, Piece
 from addnorm.training.parallel.shard import empty, fill, sharded, twin_of
@@ -37,7 +39,7 @@ LONGEST = timedelta(days=7)
 
 @contextmanager
 def connected(
-    say: Callable[[str], None], *, shard: bool = False, tensor: int = 1
+    say: Callable[[str], None], *, shard: bool = False, context: int = 1, tensor: int = 1
 ) -> Generator["Processes"]:
     """The processes that `torchrun` has started, connected to each other.
 
@@ -48,7 +50,7 @@ def connected(
     distributed.init_process_group("gloo", timeout=LONGEST)
     world = None
     try:
-        world = Processes(say, shard=shard, tensor=tensor)
+        world = Processes(say, shard=shard, context=context, tensor=tensor)
         yield world
     except RuntimeError as error:
         if world is not None and (lost := world.lost(error)) is not None:
@@ -61,8 +63,9 @@ def connected(
 class Processes(World):
     """Processes that split the rows of each batch and, with `shard`, the weights.
 
-    `tensor` neighbours take the same rows, and split heads, features and vocabulary. Sums are taken
-    over all that have other rows, never means: a loss is divided once, by the tokens of all.
+    `context` processes take the same rows, and split the positions of each text; `tensor`
+    neighbours have the same positions too, and split heads, features and vocabulary. Sums are taken
+    over all that have other tokens, never means: a loss is divided once, by the tokens of all.
     """
 
     def __init__(
@@ -70,15 +73,21 @@ class Processes(World):
         say: Callable[[str], None] = to_standard_error,
         *,
         shard: bool = False,
+        context: int = 1,
         tensor: int = 1,
     ) -> None:
         super().__init__(say)
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
         self.shard = shard
+        sizes, names = (self.size // (context * tensor), context, tensor), ("data", "context")
+        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=(*names, "tensor"))
+        self.data, self.context = (ConnectedGroup(mesh, name) for name in names)
         sizes = (self.size // tensor, tensor)
-        self.mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("data", "tensor"))
-        self.data, self.tensor = (ConnectedGroup(self.mesh, n) for n in ("data", "tensor"))
+        self.mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("tokens", "tensor"))
+        self.tokens, self.tensor = (ConnectedGroup(self.mesh, n) for n in ("tokens", "tensor"))
+        """The processes that have other tokens, and those that compute parts for the same ones."""
         self.rows = Rows(0, 1, 1)
+        self.positions = SplitTexts(self.context)
         self.stands_in = False
         """Whether this process has no rows of the last batch, and runs one of another process."""
         self._own: dict[str, Tensor] = {}
@@ -93,9 +102,9 @@ class Processes(World):
     @property
     def has_twins(self) -> bool:
         """Whether this process trains a twin of a model, which has parts of its weights."""
-        return self.shard or self.tensor.size > 1
+        return self.shard or max(self.context.size, self.tensor.size) > 1
 
-    def place(self, model: nn.Module) -> nn.Module:
+    def place(self, model: nn.Module, *, by_token: bool = True) -> nn.Module:
         """The model with the leading process's weights, or a twin with parts of them."""
         if self.data.size > 1:
             self._check_rows(model)
@@ -104,9 +113,11 @@ class Processes(World):
         if not self.has_twins:
             return model
         twin = twin_of(model)
+        if self.context.size > 1:
+            self.positions = split_texts(twin, self.context, by_token=by_token)
         layout = split_model(twin, self.tensor) if self.tensor.size > 1 else Layout()
         if self.shard:
-            twin = sharded(twin, self.mesh["data"])
+            twin = sharded(twin, self.mesh["tokens"])
         self._layouts[twin] = layout
         self._vocabularies.update(layout.outputs)
         name_pieces(twin, layout.parameters)
@@ -149,11 +160,22 @@ class Processes(World):
         def rank(module: nn.Module) -> int:
             return self.rank if module in layout.inside else self.rank - self.tensor.rank
 
-        def piece(module: nn.Module, x: Tensor) -> Piece | None:
-            split = layout.dropouts.get(module)
-            return None if split is None else split.piece(x, self.tensor)
+        def pieces(module: nn.Module, x: Tensor) -> Sequence[PieceOfTensor]:
+            split, positions = layout.dropouts.get(module), self.positions.piece(module, x)
+            piece = None if split is None else split.piece(x, self.tensor)
+            return [part for part in (positions, piece) if part is not None]
 
-        return masks_by_row(model, lambda: self.rows, copies=copies, rank=rank, pieces=piece)
+        def alone(core: EagerCore, q: Tensor, k: Tensor) -> bool:
+            return self.positions.in_tiles(core, q, k, copies * self.rows.total)
+
+        return masks_by_row(
+            model,
+            lambda: self.rows,
+            copies=copies,
+            rank=rank,
+            pieces=pieces,
+            alone=alone if self.context.size > 1 else None,
+        )
 
     # Rows and sums.
 
@@ -170,7 +192,7 @@ class Processes(World):
             first, last = 0, 1
         self.rows = Rows(first, last, n)
         inputs = {name: self._taken(name, tensor) for name, tensor in batch.inputs.items()}
-        targets = batch.targets[first:last]
+        targets = self.positions.targets(batch.targets[first:last])
         if self.stands_in and targets.dtype == torch.long:
             targets = torch.full_like(targets, IGNORE)
         soft = None if batch.soft_targets is None else batch.soft_targets[first:last]
@@ -193,13 +215,22 @@ class Processes(World):
             )
         return tensor[each * self.rows.first : each * self.rows.last]
 
+    def own_tokens(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The inputs, whose masks are those of the positions that this process computes."""
+        return {**inputs, **self.positions.masks(inputs)}
+
     def counted(self, sums: Tensor) -> Tensor:
         """The sums, or zero if another process counts the rows of the last share."""
         return sums * 0 if self.stands_in else sums
 
+    def counted_loss(self, loss: Tensor) -> Tensor:
+        """The loss, or zero if another process counts these rows, or the whole texts."""
+        counts = self.positions.by_token or self.context.rank == 0
+        return self.counted(loss if counts else loss * 0)
+
     def total(self, sums: Tensor) -> Tensor:
-        """The sum over all processes that have other rows."""
-        return self.data.sum(sums)
+        """The sum over all processes that have other tokens."""
+        return self.tokens.sum(sums)
 
     def total_load(self, choices: Tensor, n_tokens: int) -> tuple[Tensor, int]:
         """The choices of each expert and the number of tokens, summed over all processes."""
@@ -249,14 +280,14 @@ class Processes(World):
             if parameter.grad is not None and piece is not None and piece.copies > 1:
                 own = local(parameter.grad)
                 own.copy_(piece.sum_of_copies(own))
-        if self.data.size == 1:
+        if self.tokens.size == 1:
             return
         alike: dict[torch.dtype, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             if parameter.requires_grad and not is_part(parameter):
                 alike.setdefault(parameter.dtype, []).append(parameter)
         for parameters in alike.values():
-            _sum_gradients(parameters, self.data)
+            _sum_gradients(parameters, self.tokens)
 
     def own_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """The gradients before they were summed; of shards, after."""

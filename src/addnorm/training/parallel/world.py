@@ -1,7 +1,7 @@
 """The processes that train together; one process alone is the plain case."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
@@ -40,8 +40,11 @@ class World(ABC):
         return do() if self.leads else otherwise
 
     @abstractmethod
-    def place(self, model: nn.Module) -> nn.Module:
-        """The model that this process trains, with its share of the weights of `model`."""
+    def place(self, model: nn.Module, *, by_token: bool = True) -> nn.Module:
+        """The model that this process trains, with its share of the weights of `model`.
+
+        `by_token` says that the loss is a sum over tokens, each of its own outputs alone.
+        """
 
     @abstractmethod
     def whole(self, model: nn.Module, placed: nn.Module) -> AbstractContextManager[None]:
@@ -63,8 +66,16 @@ class World(ABC):
         """The rows of a batch that this process takes."""
 
     @abstractmethod
+    def own_tokens(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The inputs, whose masks are those of the tokens in this process's layers."""
+
+    @abstractmethod
     def counted(self, sums: Tensor) -> Tensor:
-        """Sums over the rows of the last share: zero where another process has counted them."""
+        """Sums over the tokens of the last share: zero where another process has counted them."""
+
+    @abstractmethod
+    def counted_loss(self, loss: Tensor) -> Tensor:
+        """The loss of the last share: zero where another process has counted its targets."""
 
     @abstractmethod
     def total(self, sums: Tensor) -> Tensor:
@@ -133,7 +144,7 @@ class World(ABC):
 class OneProcess(World):
     """One process, which has all rows and all weights."""
 
-    def place(self, model: nn.Module) -> nn.Module:
+    def place(self, model: nn.Module, *, by_token: bool = True) -> nn.Module:
         """The model itself."""
         return model
 
@@ -153,9 +164,17 @@ class OneProcess(World):
         """The whole batch."""
         return batch
 
+    def own_tokens(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The inputs themselves."""
+        return inputs
+
     def counted(self, sums: Tensor) -> Tensor:
         """The sums themselves."""
         return sums
+
+    def counted_loss(self, loss: Tensor) -> Tensor:
+        """The loss itself."""
+        return loss
 
     def total(self, sums: Tensor) -> Tensor:
         """The sums themselves."""

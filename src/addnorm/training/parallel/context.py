@@ -1,0 +1,305 @@
+"""A model whose texts are split by positions: each process computes some, and reads all keys."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from addnorm.data.ids.encoding import IGNORE
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderModel
+from addnorm.models.transformer import StackModel
+from addnorm.nn import masks
+from addnorm.nn.attention.core import EagerCore
+from addnorm.nn.attention.scores import Additive
+from addnorm.nn.blocks import Mixer, Stack
+from addnorm.nn.cache import AttentionCache, NewKeys, SelfCache
+from addnorm.nn.context import Context
+from addnorm.nn.embed import Embedding
+from addnorm.nn.heads import TaggingHead, TokenHead
+from addnorm.nn.norms import BatchNorm
+from addnorm.nn.types import KeysValues, Length
+from addnorm.training.parallel.pieces import Group
+from addnorm.training.parallel.positions import Positions, PositionsOfAxis
+from addnorm.training.parallel.tensor import placed
+
+OF_TOKENS = (TokenHead, TaggingHead)
+"""The heads whose outputs and losses are those of each token alone."""
+
+
+class GatheredKeys(AttentionCache):
+    """The keys and values of all processes in the place of a cache: its own come last."""
+
+    def __init__(self, positions: Positions) -> None:
+        self.positions = positions
+        self.read = False
+
+    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+        """The keys and values of the other processes, then these."""
+        self.read = True
+        together = self.positions.with_others(torch.cat([k, v], -1), 2)
+        keys, values = together.split([k.shape[-1], v.shape[-1]], -1)
+        return keys, values
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Not for training, which keeps all rows."""
+        raise NotImplementedError
+
+
+class SplitStack:
+    """A stack of layers, with its embedding, in which each process has some positions of a text.
+
+    With `whole`, its outputs are those of all positions in every process, and otherwise those of
+    its own. `positions` are those of the last batch.
+    """
+
+    def __init__(self, group: Group, embed: nn.Module, stack: Stack, *, whole: bool) -> None:
+        self.group = group
+        self.whole = whole
+        self.positions = Positions(group, 1)
+        self.embeds_own = _is_of_tokens(embed)
+        self.modules = {*stack.modules(), *(embed.modules() if self.embeds_own else ())}
+        if self.embeds_own:
+            embed.register_forward_pre_hook(self._enter_embedding)
+        vars(stack)["layer_outputs"] = self._own_outputs(stack.layer_outputs)
+        for mixer in stack.mixers:
+            module = cast(nn.Module, mixer)
+            module.register_forward_pre_hook(self._give_keys)
+            module.register_forward_hook(_check_read)
+        stack.norm.register_forward_pre_hook(self._enter_norm)
+        stack.norm.register_forward_hook(self._leave)
+
+    def add_exit(self, exit_head: nn.Module) -> None:
+        """Let an early exit read the outputs of a layer in this stack."""
+
+        def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            x, ctx = args
+            if self.whole:
+                return self.positions.whole(x), ctx
+            return x, self.positions.context(ctx)
+
+        exit_head.register_forward_pre_hook(enter)
+
+    def _enter_embedding(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        tokens, ctx, *types = args
+        positions = self._of(ctx)
+        own = [None if ids is None else positions.of(ids) for ids in types]
+        return positions.of(tokens), positions.context(ctx), *own
+
+    def _own_outputs(self, layer_outputs: Callable[..., Iterator[Tensor]]) -> Callable[..., Any]:
+        def outputs(x: Tensor, ctx: Context, cache: None = None) -> Iterator[Tensor]:
+            positions = self._of(ctx)
+            own = x if self.embeds_own else positions.of(x)
+            return layer_outputs(own, positions.context(ctx))
+
+        return outputs
+
+    def _of(self, ctx: Context) -> Positions:
+        self.positions = Positions(self.group, ctx.kv_slots.shape[0])
+        return self.positions
+
+    def _give_keys(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, ctx = args[:2]
+        return x, ctx, GatheredKeys(self.positions)
+
+    def _enter_norm(self, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, valid = args
+        return x, None if valid is None else self.positions.of(valid)
+
+    def _leave(self, _: nn.Module, __: Any, x: Tensor) -> Tensor:
+        return self.positions.whole(x) if self.whole else x
+
+
+def _is_of_tokens(embed: nn.Module) -> bool:
+    """Whether an embedding is that of each token alone; parts from outside may read neighbours."""
+    return type(embed) is Embedding and not _has_own_parts(embed)
+
+
+def _has_own_parts(module: nn.Module) -> bool:
+    """Whether a module has parts from outside."""
+    kinds = {type(part) for part in module.modules()}
+    return any(not kind.__module__.startswith(("addnorm.", "torch.")) for kind in kinds)
+
+
+def _check_read(mixer: nn.Module, args: tuple[Any, ...], _: Any) -> None:
+    if not args[2].read:
+        raise InputError(
+            f"parallel.context: {type(mixer).__name__} does not read its cache, which has the keys "
+            "and values of all processes: use attention of another kind, or parallel.data in place "
+            "of context"
+        )
+
+
+@dataclass(frozen=True)
+class SplitTexts:
+    """How the texts of a model are split over the processes of a group."""
+
+    group: Group
+    by_token: bool = True
+    """Whether each process computes the outputs of its positions, and not those of all."""
+    stacks: dict[str, SplitStack] = field(default_factory=dict[str, SplitStack])
+    """By the argument of the model that is the mask of their tokens."""
+    inside: dict[nn.Module, SplitStack] = field(default_factory=dict[nn.Module, SplitStack])
+    """The stack whose positions a module computes."""
+    axes: dict[nn.Module, tuple[int, int | None]] = field(
+        default_factory=dict[nn.Module, tuple[int, int | None]]
+    )
+    """The axes of queries, and of gathered keys, in the inputs of dropouts of attention weights."""
+
+    def piece(self, dropout: nn.Module, x: Tensor) -> PositionsOfAxis | None:
+        """Which positions the inputs of a dropout have; None for all, or for other axes."""
+        if dropout not in self.inside:
+            return None
+        axis, keys = self.axes.get(dropout, (1, None))
+        piece = PositionsOfAxis(self.inside[dropout].positions, axis, keys)
+        return piece if piece.fits(x.shape) else None
+
+    def in_tiles(self, core: EagerCore, q: Tensor, k: Tensor, rows: int) -> bool:
+        """Whether attention in whole texts of all `rows` is so large that it is tiled."""
+        if core not in self.inside:
+            return False
+        width = q.shape[-1] if isinstance(core.score, Additive) else 1
+        n = self.inside[core].positions.total
+        return rows * q.shape[1] * n * k.shape[2] * width > masks.DENSE_LIMIT
+
+    def targets(self, targets: Tensor) -> Tensor:
+        """The targets of the outputs that this process computes."""
+        if self.group.size == 1 or not self.by_token:
+            return targets
+        positions = Positions(self.group, targets.shape[1])
+        own = positions.of(targets)
+        return torch.full_like(own, IGNORE) if positions.stands_in else own
+
+    def masks(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The masks of the tokens that this process has computed, by their argument."""
+        own = dict[str, Tensor]()
+        for name, stack in self.stacks.items():
+            mask, positions = inputs.get(name), stack.positions
+            if positions.stands_in:
+                own[name] = torch.zeros(len(next(iter(inputs.values()))), 1, dtype=torch.bool)
+            elif mask is not None and mask.shape[1] == positions.total:
+                own[name] = positions.of(mask)
+        return own
+
+
+MASKS = {"stack": "valid", "encoder": "source_valid", "decoder": "target_valid"}
+"""The argument of a model that is the mask of the tokens in a stack."""
+
+
+def split_texts(model: nn.Module, group: Group, *, by_token: bool) -> SplitTexts:
+    """Let each process compute some positions of each text in the layers of a model.
+
+    So do the outputs `by_token`, if those of the head are of each token alone; else all processes
+    compute those of all. Raises `InputError` for a part that reads other positions otherwise than
+    by their keys.
+    """
+    check_texts(model)
+    head = cast(StackModel | EncoderDecoderModel, model).head
+    by_token = by_token and type(head) in OF_TOKENS
+    layout = SplitTexts(group, by_token)
+    for name, embed, stack in _stacks(model):
+        outputs = by_token and name != "encoder"
+        split = SplitStack(group, embed, stack, whole=not outputs)
+        layout.stacks[MASKS[name]] = split
+        exits = [*model.exits.values()] if isinstance(model, StackModel) else []
+        for exit_head in exits:
+            split.add_exit(exit_head)
+        heads = [*exits, head] if outputs else []
+        for module in (*split.modules, *(m for of_head in heads for m in of_head.modules())):
+            layout.inside[module] = split
+            if isinstance(module, EagerCore):
+                layout.axes[module.weights_dropout] = 2, None
+        for mixer in stack.mixers:
+            cores = [m for m in cast(nn.Module, mixer).modules() if isinstance(m, EagerCore)]
+            layout.axes.update({core.weights_dropout: (2, 3) for core in cores})
+    return layout
+
+
+def _stacks(model: nn.Module) -> Iterator[tuple[str, nn.Module, Stack]]:
+    """Yield the name of each stack, its embedding and the stack itself."""
+    if isinstance(model, StackModel):
+        yield "stack", cast(nn.Module, model.embed), model.stack
+    elif isinstance(model, EncoderDecoderModel):
+        yield "encoder", cast(nn.Module, model.source_embed), model.encoder
+        yield "decoder", cast(nn.Module, model.target_embed), model.decoder
+
+
+# What cannot be split.
+
+BATCH_NORM = (
+    "would normalise by the positions of each process and not of the batch: use another norm, or "
+    "parallel.data in place of context"
+)
+NO_KEYS = (
+    "reads other positions, and not by the keys and values that processes exchange: use attention, "
+    "or parallel.data in place of context"
+)
+NOT_ALONE = (
+    "does not compute each token alone, as each process would: give parallel.data in place of "
+    "context"
+)
+
+
+def check_texts(model: nn.Module) -> None:
+    """Raise `InputError` for the first part that cannot compute some positions of a text alone.
+
+    Attention reads the keys of all positions; whatever else reads others would read those of one
+    process.
+    """
+    for path, module in model.named_modules():
+        if isinstance(module, BatchNorm | nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]
+            raise InputError(f"{placed(path)} ({type(module).__name__}) {BATCH_NORM}")
+    paths = {module: path for path, module in model.named_modules()}
+    for _, _, stack in _stacks(model):
+        for mixer in stack.mixers:
+            if not _attends(mixer):
+                path = paths[cast(nn.Module, mixer)]
+                raise InputError(f"{placed(path)} ({type(mixer).__name__}) {NO_KEYS}")
+
+
+def check_own_parts(model: nn.Module, d_model: int) -> None:
+    """Raise `InputError` for a part from outside that does not compute each token alone.
+
+    Each is tried on a few tokens.
+    """
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 5, d_model, generator=draw).to(next(model.parameters()))
+    paths = {module: path for path, module in model.named_modules()}
+    for _, _, stack in _stacks(model):
+        for part, call in _parts_of_tokens(stack):
+            if _has_own_parts(part) and not _is_alone(part, call, x):
+                raise InputError(f"{placed(paths[part])} ({type(part).__name__}) {NOT_ALONE}")
+
+
+def _attends(mixer: Mixer) -> bool:
+    """Whether a mixer keeps keys and values of past tokens, and nothing else."""
+    try:
+        return isinstance(mixer.new_cache(), SelfCache)
+    except NotImplementedError:
+        return False
+
+
+def _parts_of_tokens(stack: Stack) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
+    """Yield the parts that compute each token alone, and how each is called."""
+    yield stack.norm, lambda x: stack.norm(x, None)
+    for block in stack.blocks:
+        for name, part in block.named_children():
+            if name.endswith("_residual"):
+                yield part, lambda x, part=part: part(x, lambda h: h, None)
+            elif name == "feedforward":
+                yield part, part
+            elif name == "norm":
+                yield part, lambda x, part=part: part(x, None)
+
+
+@torch.no_grad()
+def _is_alone(part: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
+    """Whether a part computes the same of one token as of this token among others."""
+    training = part.training
+    part.eval()
+    same = torch.allclose(call(x)[:, 2:3], call(x[:, 2:3]), rtol=1e-3, atol=1e-4)
+    part.train(training)
+    return same

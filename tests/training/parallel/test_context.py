@@ -1,0 +1,197 @@
+"""Texts split by positions: any number of processes computes as one; what cannot is named."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from tests.training import tiny
+from tests.training.parallel.cells import OWN, usual
+from tests.training.parallel.conftest import Outcomes
+from tests.training.parallel.threads import together
+from torch import Tensor, nn
+
+from addnorm.checking.case import Case
+from addnorm.checking.matrix import Cell
+from addnorm.data.ids.encoding import IGNORE
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention.core import EagerCoreConfig
+from addnorm.nn.cache import SelfCache
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Full
+from addnorm.nn.norms import NoNorm
+from addnorm.nn.positions import DynamicScaling, RotaryConfig
+from addnorm.training.loss import cross_entropy_sum
+from addnorm.training.parallel.context import SplitTexts, check_own_parts, check_texts, split_texts
+from addnorm.training.parallel.pieces import Group
+
+pytestmark = pytest.mark.usefixtures("types_unchecked")
+
+HEADS = AttentionConfig(n_heads=2, core=EagerCoreConfig())
+DYNAMIC = RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=3))
+
+
+def decoder(**parts: Any) -> nn.Module:
+    torch.manual_seed(0)
+    fields = {"d_model": 8, "n_layers": 2, "dropout": 0.0, "attention": HEADS, **parts}
+    return DecoderConfig(**fields).build(tiny.VOCAB).double()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 8])
+def test_texts_of_any_length_have_the_loss_and_gradient_of_one(n: int, size: int) -> None:
+    """Shorter than there are processes too; positions by the length of each text the hardest."""
+    draw = torch.Generator().manual_seed(0)
+    tokens, targets = torch.randint(4, tiny.VOCAB, (2, 3, n), generator=draw)
+    valid = torch.arange(n) < torch.tensor([[n], [max(1, n // 2)], [n]])
+    segments = torch.tensor([[0] * n, [0] * n, [0] * (n // 2) + [1] * (n - n // 2)])
+    targets = targets.where(valid, IGNORE)
+
+    alone = decoder(position=DYNAMIC)
+    loss = cross_entropy_sum(alone(tokens, valid, segments), targets)
+    expected = [loss, *torch.autograd.grad(loss, [*alone.parameters()])]
+
+    def compute(group: Group) -> list[Tensor]:
+        model = copy.deepcopy(alone)
+        split = split_texts(model, group, by_token=True)
+        loss = cross_entropy_sum(model(tokens, valid, segments), split.targets(targets))
+        gradients = torch.autograd.grad(loss, [*model.parameters()])
+        return [group.sum(x) for x in (loss.detach(), *gradients)]
+
+    for results in together(size, compute):
+        for ours, theirs in zip(results, expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+def test_masks_are_those_of_the_tokens_computed() -> None:
+    tokens, valid = torch.zeros(2, 3, dtype=torch.long), torch.tensor([[1, 1, 1], [0, 0, 1]]).bool()
+
+    def compute(group: Group) -> tuple[Tensor, Tensor]:
+        model = decoder()
+        split = split_texts(model, group, by_token=True)
+        model(tokens, valid)
+        own = split.stacks["valid"].positions
+        return own.own, split.masks({"tokens": tokens, "valid": valid})["valid"]
+
+    for own, mask in together(3, compute):
+        assert torch.equal(mask, valid[:, own])
+    (*_, (_, mask)) = together(4, compute)
+    assert not mask.any()  # nobody counts what stands in for a position
+
+
+@pytest.mark.long
+def test_every_part_computes_as_in_one_process(cells_of_two: Outcomes) -> None:
+    check(cells_of_two["context"])
+
+
+@pytest.mark.slow
+def test_four_processes_compute_as_one(cells_of_four: Outcomes) -> None:
+    check(cells_of_four["context"])
+
+
+def check(found: Mapping[str, float | str]) -> None:
+    """All cells that are split are equal; the others have a recurrence, or a norm of the batch."""
+    refused = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+    different = {name: by for name, by in found.items() if isinstance(by, float) and by > 1e-12}
+    assert len(found) > 140
+    assert not different
+    assert len(refused) == 14
+    assert all("parallel.data in place of context" in reason for reason in refused.values())
+
+
+class Deaf(nn.Module):
+    """A mixer of one's own that takes no notice of its cache."""
+
+    pattern = Full()
+
+    def forward(self, x: Tensor, ctx: Context, cache: Any = None) -> Tensor:
+        return x.cumsum(1)
+
+    def new_cache(self) -> SelfCache:
+        return SelfCache()
+
+
+def test_a_mixer_that_does_not_read_the_keys_of_others_is_named() -> None:
+    def compute(group: Group) -> None:
+        model = decoder(attention=OwnConfig(Deaf))
+        split_texts(model, group, by_token=True)
+        with pytest.raises(InputError, match=r"Deaf does not read its cache"):
+            model(torch.zeros(1, 4, dtype=torch.long))
+
+    together(2, compute)
+
+
+class Shifted(nn.Module):
+    """A feed-forward layer of one's own that reads the token before."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.roll(1, -2)
+
+
+class Doubled(nn.Module):
+    """A feed-forward layer of one's own of each token alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x
+
+
+class Between(nn.Module):
+    """A placement of one's own with the mean over all tokens."""
+
+    def forward(self, x: Tensor, f: Callable[[Tensor], Tensor], valid: Tensor | None) -> Tensor:
+        return x + f(x).mean(1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class OwnConfig:
+    module: type[nn.Module]
+
+    def build(self, *sizes: Any, **more: Any) -> nn.Module:
+        return self.module()
+
+    def build_final(self, *sizes: Any) -> nn.Module:
+        return NoNorm()
+
+
+def test_parts_that_read_other_tokens_are_named() -> None:
+    check_own_parts(decoder(feedforward=OwnConfig(Doubled)), 8)
+    with pytest.raises(InputError) as error:
+        check_own_parts(decoder(feedforward=OwnConfig(Shifted)), 8)
+    assert str(error.value).startswith("feedforward of layer 0 (Shifted) does not compute each")
+    with pytest.raises(InputError, match=r"attention_residual of layer 0 \(Between\)"):
+        check_own_parts(decoder(residual=OwnConfig(Between)), 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"own": (*OWN["own_mixer"], "own_mixer")}, "attention of layer 0 (OwnMixer) reads other"),
+        ({"variant": "attention_beside_recurrence"}, "(Recurrent) reads other positions"),
+    ],
+)
+def test_what_cannot_be_split_is_named(changes: dict[str, Any], message: str) -> None:
+    model = Case.of(Cell(family="decoder", parts=usual(), **changes)).model
+    with pytest.raises(InputError) as error:
+        check_texts(model)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_large_attention_is_known_from_whole_texts() -> None:
+    """So that all processes know it of the same batches."""
+
+    def compute(group: Group) -> tuple[SplitTexts, nn.Module]:
+        model = decoder()
+        split = split_texts(model, group, by_token=True)
+        model(torch.zeros(1, 7, dtype=torch.long))
+        return split, model
+
+    for split, model in together(2, compute):
+        core = model.stack.blocks[0].attention.core
+        q, k = torch.zeros(1, 2, 3, 4), torch.zeros(1, 2, 7, 4)
+        assert not split.in_tiles(core, q, k, rows=1)
+        assert split.in_tiles(core, q, k, rows=2**20)
