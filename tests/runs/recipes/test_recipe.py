@@ -268,6 +268,9 @@ def test_a_path_names_an_entry_of_a_list_by_its_number(tmp_path: Path) -> None:
         ("1", "name a field of an entry, such as layer_pattern.0.norm"),
     ):
         assert problem in message(file, **given, **{f"model.layer_pattern.{entry}": "rmsnorm"})
+    for entry in ("0", "0.norm"):
+        said = message(file, **{f"model.layer_pattern.{entry}": "rmsnorm"})
+        assert "there is no list layer_pattern: give it whole, such as model.layer_" in said
 
 
 def test_an_unknown_kind_of_example_is_named_with_its_line(tmp_path: Path) -> None:

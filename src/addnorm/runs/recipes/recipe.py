@@ -350,12 +350,17 @@ def set_field(tree: dict[str, Any], name: str, value: str) -> None:
     """
     *tables, last = name.split(".")
     here: Any = tree
-    for above, table in zip([*tables[:1], *tables], tables, strict=False):
+    for i, table in enumerate(tables):
         if isinstance(here, list):
-            here = _entry(cast(list[Any], here), name, above, table)
+            here = _entry(cast(list[Any], here), name, tables[i - 1], table)
             continue
         if here.get(table) is None:
             here[table] = {}
+        if here[table] == {} and [*tables, last][i + 1].isdecimal():
+            raise InputError(
+                f"`{name}`: there is no list {table}: give it whole, such as "
+                f'{".".join(tables[: i + 1])} = [{{norm = "rmsnorm"}}]'
+            )
         here = here[table]
         if not isinstance(here, dict | list):
             raise InputError(f"`{name}`: {table} = {here!r} is not a table")
