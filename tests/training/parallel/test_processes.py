@@ -13,7 +13,11 @@ from tests.training.parallel.conftest import started
 from addnorm.training.checkpoint import load_weights
 from addnorm.training.parallel.world import OneProcess
 
-pytestmark = [pytest.mark.long, pytest.mark.usefixtures("types_unchecked")]
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.usefixtures("types_unchecked"),
+    pytest.mark.xdist_group("two processes"),  # all read what the same two have trained
+]
 
 
 @pytest.fixture(scope="module")
