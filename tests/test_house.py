@@ -56,6 +56,7 @@ UNMIRRORED = {
     "data/tokenizing/lowered_examples.py": "data/tokenizing/test_word_splitting.py",
     "runs/inference/predictions.py": "tasks/test_own_task.py",
     "data/shards/account.py": "data/shards/test_writing.py",
+    "data/shards/duplicates.py": "data/shards/test_writing.py",
     "data/shards/journal.py": "data/shards/test_writing.py",
     "data/shards/split_writer.py": "data/shards/test_writing.py",
     "data/shards/workers.py": "data/shards/test_writing.py",

@@ -21,8 +21,11 @@ SURFACE = {
     "tokenize": {
         *("--out", "--tokenizer", "--workers", "--vocab-size", "--field", "--unit", "--dedup"),
         *("--valid-fraction", "--shard-tokens"),
+        *("--near-threshold", "--shingle-words", "--permutations"),
     },
-    "train": {"--recipe", "--out", "--resume", "--dry-run", "--import", "--processes"},
+    "train": {"--recipe", "--out", "--resume", "--dry-run", "--import", "--processes",
+        "--patience",
+    },
     "evaluate": {
         "--run", "--split", "--predictions", "--confusion", "--weights", "--exit", "--device",
         "--dtype", "--import", "--processes",

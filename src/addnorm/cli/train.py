@@ -26,6 +26,7 @@ def train(
     dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     imports: Imports = (),
     processes: Annotated[int | None, Parameter(validator=at_least(1))] = None,
+    patience: Annotated[float, Parameter(validator=at_least(1))] = 600.0,
 ) -> int:
     """Train a model as a recipe says.
 
@@ -55,6 +56,10 @@ def train(
         Start so many processes on this machine, which split the work as `[parallel]` in the recipe
         says: `addnorm train my.toml --processes 2 --parallel.data 2`. `torchrun --nproc-per-node 2
         -m addnorm train my.toml` does the same, and connects several machines.
+    patience
+        Seconds after which one of several processes that does nothing is named, with the last
+        exchange of each, and all end. One that is slow is left alone: that computes, validates or
+        saves.
     """
     fields = fields_given(overrides)
     import_named(imports)
@@ -71,8 +76,9 @@ def train(
     if processes is not None and processes > here.processes:
         options = [*(["--resume"] if resume else []), *([] if out is None else ["--out", str(out)])]
         options += [word for name in imports for word in ("--import", name)]
+        options += ["--patience", str(patience)]
         return in_processes(processes, [str(named), *overrides, *options], folder, parsed)
-    return trained(parsed, folder, here.rank, resume=resume)
+    return trained(parsed, folder, here.rank, resume=resume, patience=patience)
 
 
 def recipe_named(recipe: Path | None, *, resume: bool) -> Path:
@@ -106,7 +112,9 @@ def recipe_and_folder(
     return resumed_recipe(recipe, fields), recipe
 
 
-def trained(recipe: "Recipe", folder: Path, rank: int, *, resume: bool) -> int:
+def trained(
+    recipe: "Recipe", folder: Path, rank: int, *, resume: bool, patience: float | None = None
+) -> int:
     """Train in this process; return the exit status."""
     from addnorm.cli.terminal import console
     from addnorm.runs.files.resuming import resume_command
@@ -122,7 +130,7 @@ def trained(recipe: "Recipe", folder: Path, rank: int, *, resume: bool) -> int:
         console = Console(stderr=True, highlight=False)
         console.out(f"rank {rank} is process {os.getpid()}")
     try:
-        train_run(recipe, folder, resume=resume, console=console)
+        train_run(recipe, folder, resume=resume, console=console, patience=patience)
     except (Interrupted, ExhaustedError, RankLostError) as stopped:
         stopped.add_note(f"resume with `{resume_command(folder, recipe)}`")
         raise

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from addnorm.config import first_problem
+from addnorm.data.shards import near
 from addnorm.data.shards.account import ShardReport
 from addnorm.data.shards.index import INDEX, JOURNAL, TOKENIZER, read_index
 from addnorm.data.shards.journal import has_shards
@@ -59,6 +60,8 @@ def tokenize_to_shards(
     console = Console(stderr=True, highlight=False, quiet=not progress)
     show: Show = partial(text_progress, console)
     _check_folder(folder)
+    if options.dedup == "near":
+        near.library()  # before a tokenizer is learnt
     with locked(folder):
         ready = _learnt(paths, folder, options, show) if tokenizer is None else opened(tokenizer)
         with show("tokenizing", 0) as advance:

@@ -232,7 +232,7 @@ class Trainer:
         except (InputError, MemoryError, RuntimeError) as error:
             if isinstance(error, RuntimeError) and (lost := self.world.lost(error)) is not None:
                 raise RankLostError(
-                    f"{lost} ended during step {self.state.step + 1}; saved is everything up to "
+                    f"{lost} during step {self.state.step + 1}; saved is everything up to "
                     f"step {self.saved_step}"
                 ) from error
             exhausted = error if isinstance(error, ExhaustedError) else None
@@ -351,6 +351,7 @@ class Trainer:
         state.position += n_batches
         if state.position >= len(self.batches):
             state.epoch, state.position, self._stream = state.epoch + 1, 0, None
+        self.world.stepped(state.step, self.saved_step)
 
     def finished(self) -> bool:
         patience = self.config.patience

@@ -46,6 +46,19 @@ def test_every_document_is_kept_or_counted(tmp_path: Path) -> None:
     )
 
 
+def test_near_copies_are_left_out_of_both_splits(tmp_path: Path) -> None:
+    texts = [" ".join(f"{n}{word}" for word in range(60)) for n in range(40)]
+    copies = [text.upper().replace(" ", ", ") + "!" for text in texts]
+    options = MANY | {"dedup": "near"}
+    report = shards([*texts, *copies, *texts[:9]], tmp_path / "s", **options)
+    assert report.documents == Account(89, 40, duplicate=9, near=40)
+    assert "9 left out: duplicate, 40 left out: near duplicate" in str(report.documents)
+    assert sorted(texts_of(tmp_path / "s") + texts_of(tmp_path / "s" / "valid")) == sorted(texts)
+    assert shards([*texts, *copies, *texts[:9]], tmp_path / "s", **options) == report
+    with pytest.raises(InputError, match=r"another near_threshold: 0\.8, and now 0\.7"):
+        shards([*texts, *copies, *texts[:9]], tmp_path / "s", **options, near_threshold=0.7)
+
+
 def test_without_dedup_equal_documents_are_in_one_split(tmp_path: Path) -> None:
     report = shards(REPEATED, tmp_path / "s", valid_fraction=0.5)
     assert report.documents == Account(len(REPEATED), 320, empty=2)
@@ -95,12 +108,14 @@ def interrupted(write: Callable[[], Any], after: int) -> bool:
     return False
 
 
-def test_killed_before_any_file_it_resumes_and_ends_equal(tmp_path: Path) -> None:
-    texts = [*TEXTS[:40], "", *TEXTS[:10]]
+@pytest.mark.parametrize("dedup", ["exact", "near"])
+def test_killed_before_any_file_it_resumes_and_ends_equal(tmp_path: Path, dedup: str) -> None:
+    texts = [*TEXTS[:40], "", *TEXTS[:10], *(f"{text} so" for text in TEXTS[5:20])]
     file = write_jsonl(tmp_path / "a.jsonl", texts)
     other = write_jsonl(tmp_path / "b.jsonl", texts[::-1])
-    options = MANY | {"shard_tokens": 400}
+    options = MANY | {"shard_tokens": 400, "dedup": dedup}
     report = shards([file, other], tmp_path / "whole", **options)
+    assert bool(report.documents.near) == (dedup == "near")
     whole = content(tmp_path / "whole")
     after, killed = 0, True
     while killed:
@@ -251,15 +266,18 @@ from addnorm.data.shards.options import ShardOptions
 from addnorm.data.shards.writing import write_shards
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 if __name__ == "__main__":
-    folder, workers, *files = sys.argv[1:]
-    options = ShardOptions(shard_tokens=20_000, dedup="exact", valid_fraction=0.1, unit="line")
+    folder, workers, dedup, *files = sys.argv[1:]
+    options = ShardOptions(shard_tokens=20_000, dedup=dedup, valid_fraction=0.1, unit="line")
     tokenizer = Tokenizer.load(Path("tokenizer.json"))
     write_shards(files, Path(folder), tokenizer, options, n_workers=int(workers))
 """
 
 
-@pytest.mark.long
-def test_processes_and_kills_leave_no_trace(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "dedup",
+    [pytest.param("exact", marks=pytest.mark.long), pytest.param("near", marks=pytest.mark.slow)],
+)
+def test_processes_and_kills_leave_no_trace(tmp_path: Path, dedup: str) -> None:
     """One process, two, and two that are killed at random moments write the same bytes."""
     rng = random.Random(0)
     for name in ("a.jsonl", "b.jsonl"):
@@ -269,7 +287,7 @@ def test_processes_and_kills_leave_no_trace(tmp_path: Path) -> None:
     (tmp_path / "write.py").write_text(WRITE)
 
     def start(folder: str, workers: int) -> "subprocess.Popen[bytes]":
-        words = ["write.py", folder, str(workers), "a.jsonl", "b.jsonl"]
+        words = ["write.py", folder, str(workers), dedup, "a.jsonl", "b.jsonl"]
         return subprocess.Popen([sys.executable, *words], cwd=tmp_path)
 
     begun = time.monotonic()

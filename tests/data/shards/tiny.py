@@ -1,7 +1,7 @@
 """Small texts, and shards of them, written without starting processes."""
 
 import json
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ from unittest.mock import patch
 from addnorm.data.shards import writing
 from addnorm.data.shards.account import ShardReport
 from addnorm.data.shards.options import ShardOptions
-from addnorm.data.tokenizing.pieces import Ids, encoder_of
+from addnorm.data.shards.workers import Encode
+from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.tokenizers import BPEConfig, Tokenizer
 
 TEXTS = [f"{n} red cats and {n * n} dogs sat {'down ' * (n % 7)}" for n in range(200)]
@@ -24,9 +25,9 @@ def write_jsonl(file: Path, texts: Sequence[str]) -> Path:
 
 
 @contextmanager
-def in_this_process(_: int, tokenizer: Path, dtype: Any) -> Generator[Any]:
+def in_this_process(_: int, encoder: Callable[[], Encode]) -> Generator[Any]:
     """Stand in for the processes that encode."""
-    encode = encoder_of(Tokenizer.load(tokenizer), dtype)
+    encode = encoder()
 
     class Here:
         def encoded(self, batches: Iterator[Sequence[str]]) -> Iterator[Sequence[Ids]]:

@@ -3,18 +3,19 @@
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Outcome = Literal["kept", "empty", "duplicate"]
+Outcome = Literal["kept", "empty", "duplicate", "near"]
 """What became of a document."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """An account of documents: `read == kept + empty + duplicate`."""
+    """An account of documents: `read == kept + empty + duplicate + near`."""
 
     read: int = 0
     kept: int = 0
     empty: int = 0
     duplicate: int = 0
+    near: int = 0
 
     def with_one(self, outcome: Outcome) -> "Account":
         """Return the account with another document."""
@@ -24,13 +25,17 @@ class Account:
         return Account(*(a + b for a, b in zip(_values(self), _values(other), strict=True)))
 
     def __str__(self) -> str:
-        reasons = {"empty": self.empty, "duplicate": self.duplicate}
+        reasons = {
+            "empty": self.empty,
+            "duplicate": self.duplicate,
+            "near duplicate": self.near,
+        }
         parts = [f"{self.read:,} read", f"{self.kept:,} kept"]
         return ", ".join(parts + [f"{n:,} left out: {name}" for name, n in reasons.items() if n])
 
 
 def _values(account: Account) -> tuple[int, ...]:
-    return (account.read, account.kept, account.empty, account.duplicate)
+    return (account.read, account.kept, account.empty, account.duplicate, account.near)
 
 
 @dataclass(frozen=True)

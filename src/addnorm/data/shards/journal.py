@@ -10,29 +10,29 @@ from typing import Any
 
 from addnorm.atomic import atomic_write
 from addnorm.data.shards.account import Account
+from addnorm.data.shards.duplicates import Duplicates
 from addnorm.data.shards.index import JOURNAL, ShardFacts
 from addnorm.data.shards.split_writer import SplitWriter
 from addnorm.errors import InputError
 
 DIGESTS = "digests.bin"
-"""The file of an unfinished folder with the digests of the documents so far."""
-DIGEST_BYTES = 16
+"""The file of an unfinished folder with the records of the documents so far."""
 
 
 class Journal:
-    """The journal of an unfinished folder, and the digests of the documents in its shards."""
+    """The journal of an unfinished folder, and the records of the documents in its shards."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.file, self.digests = folder / JOURNAL, folder / DIGESTS
         self.settings = settings
 
-    def begin(self, splits: dict[str, SplitWriter], seen: set[bytes]) -> None:
-        """Begin a journal, or put the splits and digests into the state that it records.
+    def begin(self, splits: dict[str, SplitWriter], duplicates: Duplicates) -> None:
+        """Begin a journal, or put the splits and documents into the state that it records.
 
         Raises `InputError` if it was begun with other inputs or options, or is damaged.
         """
         try:
-            self._begin(self._lines(), splits, seen)
+            self._begin(self._lines(), splits, duplicates)
         except InputError:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, FileNotFoundError) as error:
@@ -42,7 +42,10 @@ class Journal:
             ) from error
 
     def _begin(
-        self, lines: list[dict[str, Any]], splits: dict[str, SplitWriter], seen: set[bytes]
+        self,
+        lines: list[dict[str, Any]],
+        splits: dict[str, SplitWriter],
+        duplicates: Duplicates,
     ) -> None:
         if len(lines) < 2:  # no shard is finished
             self.digests.unlink(missing_ok=True)
@@ -59,14 +62,14 @@ class Journal:
         with self.digests.open("rb+") as stream:
             content = stream.read(n_bytes)
             if len(content) < n_bytes:
-                raise IndexError(f"{len(content)} bytes of digests, and not {n_bytes}")
+                raise IndexError(f"{len(content)} bytes of records, and not {n_bytes}")
             stream.truncate()
-        seen.update(content[i : i + DIGEST_BYTES] for i in range(0, n_bytes, DIGEST_BYTES))
+        duplicates.restore(content)
 
-    def finished(self, name: str, split: SplitWriter, digests: Sequence[bytes]) -> None:
-        """Record a finished shard, and the digests of its documents."""
+    def finished(self, name: str, split: SplitWriter, records: Sequence[bytes]) -> None:
+        """Record a finished shard, and its documents."""
         with self.digests.open("ab") as stream:
-            stream.write(b"".join(digests))
+            stream.write(b"".join(records))
             _sync(stream)
             n_bytes = stream.tell()
         self._append(

@@ -40,7 +40,8 @@ class EncodedDocument:
     account: Account
     """The account of its split with this document."""
     characters: int
-    digest: bytes
+    record: bytes
+    """What a journal needs of it to find copies."""
     ids: list[Ids] = field(default_factory=list[Ids])
 
 
@@ -62,7 +63,7 @@ class SplitWriter:
         self._file: Any = None
         self._ends: list[int] = []
         self._n = self._characters = 0
-        self.digests: list[bytes] = []
+        self.records: list[bytes] = []
 
     @property
     def _partial(self) -> Path:
@@ -81,7 +82,7 @@ class SplitWriter:
         self._n += n // self.framing.ids.itemsize
         self._ends.append(self._n)
         self._characters += document.characters
-        self.digests.append(document.digest)
+        self.records.append(document.record)
         self.position, self.account = document.after, document.account
         if self._n > 2 * MOST_TOKENS:
             raise InputError(f"{document.where}: a document of more than {MOST_TOKENS:,} tokens")

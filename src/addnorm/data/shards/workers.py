@@ -1,42 +1,43 @@
-"""Processes that encode pieces of texts, and give the ids back in order."""
+"""Processes that encode or sign texts, and give an array for each back in order."""
 
-import os
 import signal
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from addnorm.data.tokenizing.pieces import Ids, encoder_of
-from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.data.tokenizing.pieces import Ids
 from addnorm.errors import InputError
 
 AHEAD = 4
 """The most batches that each worker may be ahead of the next one in order."""
 
 
+Encode = Callable[[Sequence[str]], Sequence[Ids]]
+"""A function that computes an array of integers for each text, such as its ids."""
+
+
 @runtime_checkable
 class Encoder(Protocol):
-    """Encodes batches of pieces of texts."""
+    """Encodes batches of texts."""
 
     def encoded(self, batches: Iterator[Sequence[str]]) -> Iterator[Sequence[Ids]]:
-        """Yield the ids of the pieces of each batch, in the order of the batches."""
+        """Yield the arrays of the texts of each batch, in the order of the batches."""
         ...
 
 
 class Workers:
-    """Processes that encode batches of pieces, each by one thread, with the same result."""
+    """Processes that encode batches of texts, each by one thread, with the same result."""
 
     def __init__(self, pipes: Sequence[Connection]) -> None:
         self._pipes = pipes
 
     def encoded(self, batches: Iterator[Sequence[str]]) -> Iterator[Sequence[Ids]]:
-        """Yield the ids of the pieces of each batch, in the order of the batches.
+        """Yield the arrays of the texts of each batch, in the order of the batches.
 
         Whichever worker is ready takes the next batch. Raises `InputError` if one of them ends.
         """
@@ -75,8 +76,8 @@ def split(ids: Ids, lengths: Ids) -> list[Ids]:
 
 
 @contextmanager
-def workers(n: int, tokenizer: Path, dtype: "np.dtype[Any]") -> Generator[Workers]:
-    """Start so many processes that encode by the tokenizer in a file; end them afterwards.
+def workers(n: int, encoder: Callable[[], Encode]) -> Generator[Workers]:
+    """Start so many processes that encode by what `encoder` returns there; end them afterwards.
 
     They also end when this process does, for any reason, since that closes their pipes.
     """
@@ -86,7 +87,7 @@ def workers(n: int, tokenizer: Path, dtype: "np.dtype[Any]") -> Generator[Worker
     try:
         for _ in range(n):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs, tokenizer, dtype), daemon=True)
+            process = context.Process(target=_serve, args=(theirs, encoder), daemon=True)
             process.start()
             theirs.close()
             pipes.append(ours)
@@ -100,11 +101,10 @@ def workers(n: int, tokenizer: Path, dtype: "np.dtype[Any]") -> Generator[Worker
             process.join()
 
 
-def _serve(pipe: Connection, file: Path, dtype: "np.dtype[Any]") -> None:
+def _serve(pipe: Connection, encoder: Callable[[], Encode]) -> None:
     """The main loop of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread in each process
-    encode = encoder_of(Tokenizer.load(file), dtype)
+    encode = encoder()
     try:
         while True:
             rows = encode(pipe.recv())

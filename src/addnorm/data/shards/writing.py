@@ -4,10 +4,12 @@ A journal has a line for each finished shard, so that a second call resumes afte
 The files depend on the inputs and options alone, not on the workers or on interruptions.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,14 +17,16 @@ from typing import Any
 import xxhash
 
 from addnorm.atomic import atomic_write
-from addnorm.data.shards.account import Account, Outcome, ShardReport
+from addnorm.data.shards.account import Account, ShardReport
 from addnorm.data.shards.documents import documents, files_of
+from addnorm.data.shards.duplicates import Duplicates
 from addnorm.data.shards.index import INDEX, JOURNAL, TOKENIZER, Framing, index_text, read_index
 from addnorm.data.shards.journal import Journal, check_same
+from addnorm.data.shards.near import Signature, signer_of
 from addnorm.data.shards.options import ShardOptions
-from addnorm.data.shards.split_writer import EncodedDocument, SplitWriter
-from addnorm.data.shards.workers import Encoder, workers
-from addnorm.data.tokenizing.pieces import Advance, piece_batches
+from addnorm.data.shards.split_writer import EncodedDocument, Position, SplitWriter
+from addnorm.data.shards.workers import Encode, Encoder, workers
+from addnorm.data.tokenizing.pieces import BATCH, Advance, encoder_of, piece_batches
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
@@ -49,7 +53,7 @@ def write_shards(
     made_from = {
         "inputs": files,
         "bytes": [None if "://" in file else Path(file).stat().st_size for file in files],
-        **asdict(options),
+        **options.settings(),
     }
     if (folder / INDEX).is_file() and not (folder / JOURNAL).is_file():
         report, before = _finished(folder)
@@ -95,6 +99,17 @@ def _naming(folder: Path) -> Generator[None]:
         raise
 
 
+@dataclass(frozen=True)
+class _Document:
+    """A document as it was read: where it stands, and what decides whether it is kept."""
+
+    split: str
+    where: str
+    after: Position
+    text: str
+    digest: bytes
+
+
 class _Writing:
     """One call that writes shards: from documents, by workers, to splits."""
 
@@ -109,22 +124,23 @@ class _Writing:
         self.folder, self.splits, self.options = folder, splits, options
         self.made_from, self.journal = made_from, journal
         self.accounts = dict[str, Account]()
-        self.seen = set[bytes]()
+        self.duplicates = Duplicates(options)
         self.waiting = deque[EncodedDocument]()
         """The documents whose ids are not complete, in order."""
 
     def run(self, tokenizer: Tokenizer, n_workers: int, advance: Advance) -> ShardReport:
         """Write all shards and their index."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.journal.begin(self.splits, self.seen)
+        self.journal.begin(self.splits, self.duplicates)
         for split in self.splits.values():
             split.folder.mkdir(exist_ok=True)
             tokenizer.save(split.folder / TOKENIZER)
         self.accounts = {name: split.account for name, split in self.splits.items()}
         framing = next(iter(self.splits.values())).framing
         try:
-            with workers(n_workers, self.folder / TOKENIZER, framing.ids) as pool:
-                self._encode(tokenizer, pool, advance)
+            encoder = partial(_encoder, self.folder / TOKENIZER, framing.ids)
+            with workers(n_workers, encoder) as pool, self._signers(n_workers) as signers:
+                self._encode(tokenizer, pool, self._signed(signers), advance)
             for name, split in self.splits.items():
                 if split.is_open:
                     self._finish(name, split)
@@ -133,12 +149,24 @@ class _Writing:
                 split.close()
         return self._complete(framing)
 
-    def _encode(self, tokenizer: Tokenizer, pool: Encoder, advance: Advance) -> None:
+    def _signers(self, n_workers: int) -> AbstractContextManager[Encoder | None]:
+        """The processes that compute signatures, if near copies are left out."""
+        if self.options.dedup != "near":
+            return nullcontext()
+        return workers(n_workers, partial(signer_of, self.options))
+
+    def _encode(
+        self,
+        tokenizer: Tokenizer,
+        pool: Encoder,
+        signed: Iterator[tuple[_Document, Signature | None]],
+        advance: Advance,
+    ) -> None:
         """Encode the documents, of which long ones are in several pieces, and write them."""
         sent = deque[list[tuple[int, str]]]()
 
         def batches() -> Iterator[list[str]]:
-            for batch in piece_batches(map(tokenizer.prepared, self._texts()), tokenizer):
+            for batch in piece_batches(map(tokenizer.prepared, self._texts(signed)), tokenizer):
                 sent.append(batch)
                 yield [piece for _, piece in batch]
 
@@ -153,8 +181,39 @@ class _Writing:
         for document in self.waiting:
             self._write(document)
 
-    def _texts(self) -> Iterator[str]:
-        """Yield the texts of the documents to keep, from where the first split stopped."""
+    def _texts(self, signed: Iterator[tuple[_Document, Signature | None]]) -> Iterator[str]:
+        """Yield the texts of the documents to keep, and count the others."""
+        for read, signature in signed:
+            outcome = "empty"
+            if read.text.strip():
+                outcome = self.duplicates.outcome(read.digest, signature)
+            account = self.accounts[read.split].with_one(outcome)
+            self.accounts[read.split] = account
+            if outcome == "kept":
+                record = self.duplicates.record(read.digest, signature)
+                size = len(read.text)
+                self.waiting.append(
+                    EncodedDocument(read.split, read.where, read.after, account, size, record)
+                )
+                yield read.text
+
+    def _signed(self, signers: Encoder | None) -> Iterator[tuple[_Document, Signature | None]]:
+        """Yield the documents with their signatures, if near copies are left out."""
+        if signers is None:
+            yield from ((document, None) for document in self._documents())
+            return
+        sent = deque[list[_Document]]()
+
+        def batches() -> Iterator[list[str]]:
+            for batch in _batches(self._documents()):
+                sent.append(batch)
+                yield [document.text for document in batch]
+
+        for signatures in signers.encoded(batches()):
+            yield from zip(sent.popleft(), signatures, strict=True)
+
+    def _documents(self) -> Iterator[_Document]:
+        """Yield the documents that are not in a finished shard, nor were counted with one."""
         first = min(split.position for split in self.splits.values())
         for number, file in enumerate(self.made_from["inputs"][first[0] :], first[0]):
             start = first[1] if number == first[0] else 0
@@ -163,28 +222,13 @@ class _Writing:
                 digest = xxhash.xxh3_128_digest(text.encode())
                 name = self._split_of(digest) if text.strip() else "train"
                 after = (number, n + 1)
-                if after <= self.splits[name].position or not self._keeps(name, text, digest):
-                    continue
-                account = self.accounts[name]
-                self.waiting.append(EncodedDocument(name, where, after, account, len(text), digest))
-                yield text
+                if after > self.splits[name].position:
+                    yield _Document(name, where, after, text, digest)
 
     def _split_of(self, digest: bytes) -> str:
         """The split of a document, by its digest, so that equal ones are in one split."""
         share = int.from_bytes(digest[:8], "little") / 2**64
         return VALID if share < self.options.valid_fraction else "train"
-
-    def _keeps(self, name: str, text: str, digest: bytes) -> bool:
-        """Count a document in the account of its split; return whether it is kept."""
-        outcome: Outcome = "kept"
-        if not text.strip():
-            outcome = "empty"
-        elif digest in self.seen:
-            outcome = "duplicate"
-        elif self.options.dedup == "exact":
-            self.seen.add(digest)
-        self.accounts[name] = self.accounts[name].with_one(outcome)
-        return outcome == "kept"
 
     def _write(self, document: EncodedDocument) -> None:
         """Write a document; where it fills its shard, finish those of both splits.
@@ -200,10 +244,10 @@ class _Writing:
                     self._finish(name, self.splits[name])
 
     def _finish(self, name: str, split: SplitWriter) -> None:
-        digests = split.digests if self.options.dedup else ()
+        records = split.records
         with _naming(split.folder):
             split.finish()
-            self.journal.finished(name, split, digests)
+            self.journal.finished(name, split, records)
 
     def _complete(self, framing: Framing) -> ShardReport:
         """Write the indices, that of the whole folder last, and remove the journal."""
@@ -218,6 +262,26 @@ class _Writing:
             atomic_write(split.folder / INDEX, index_text(split.shards, framing, facts))
         self.journal.remove()
         return _finished(self.folder)[0]
+
+
+def _encoder(tokenizer: Path, dtype: Any) -> Encode:
+    """Return a function that encodes by the tokenizer in a file, in one thread."""
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    return encoder_of(Tokenizer.load(tokenizer), dtype)
+
+
+def _batches(documents: Iterator[_Document]) -> Iterator[list[_Document]]:
+    """Yield batches of documents, each a little over `BATCH` characters long."""
+    batch: list[_Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text) + 1
+        if size >= BATCH:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def first_texts(inputs: Sequence[str | Path], options: ShardOptions, most: int) -> Iterator[str]:

@@ -48,7 +48,7 @@ from addnorm.runs.files.folder import (
 )
 from addnorm.runs.files.lock import locked
 from addnorm.runs.files.quantization_file import check_float
-from addnorm.runs.files.resuming import check_same_run
+from addnorm.runs.files.resuming import check_same_run, resume_command
 from addnorm.runs.files.training_machine import kernels_of
 from addnorm.runs.files.weights import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.measured_with import main_metric, measure_of, measured_with
@@ -312,18 +312,27 @@ def checked_trainer(
 
 
 def train_run(
-    recipe: Recipe, folder: Path, *, resume: bool, console: Console, until: int | None = None
+    recipe: Recipe,
+    folder: Path,
+    *,
+    resume: bool,
+    console: Console,
+    until: int | None = None,
+    patience: float | None = None,
 ) -> Run:
     """Train a recipe in `folder`, or resume the run there; return the finished run.
 
-    With `until`, training pauses after that step, to be resumed. Raises `InputError` if the folder
+    With `until`, training pauses after that step, to be resumed. With `patience`, one of several
+    processes that does nothing for so many seconds ends all. Raises `InputError` if the folder
     holds a run and `resume` is false, if the recipe is for a different run, if another process
     writes there, or for a wrong `$ADDNORM_KERNELS`; `Interrupted` and `NonFiniteError` as in
     training.
     """
     check_choices()
     check_parallel(recipe.model, recipe.train, recipe.parallel, lambda _: "recipe")
-    with joined(recipe.parallel) as world, world.lead(lambda: locked(folder), nullcontext()):
+    hint = f"resume with `{resume_command(folder, recipe)}`"
+    together = joined(recipe.parallel, patience=patience, hint=hint)
+    with together as world, world.lead(lambda: locked(folder), nullcontext()):
         with world.in_turn():
             setup = prepared(recipe, folder, resume=resume, console=console)
             check_parts(setup.model, recipe.model.d_model, recipe.parallel)

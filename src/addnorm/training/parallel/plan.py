@@ -84,10 +84,15 @@ def _nearest(plan: ParallelTrainingConfig, processes: int) -> ParallelTrainingCo
 
 @contextmanager
 def joined(
-    plan: ParallelTrainingConfig, say: Callable[[str], None] = to_standard_error
+    plan: ParallelTrainingConfig,
+    say: Callable[[str], None] = to_standard_error,
+    *,
+    patience: float | None = None,
+    hint: str = "",
 ) -> Generator[World]:
     """The processes that train together by a plan; one alone imports nothing for it.
 
+    With `patience`, one that does nothing for so many seconds ends all; `hint` ends their messages.
     Raises `InputError` if the plan is for another number of processes, and `RankLostError` if one
     of them ends.
     """
@@ -98,5 +103,12 @@ def joined(
         return
     from addnorm.training.parallel.processes import connected
 
-    with connected(say, shard=plan.shard, context=plan.context, tensor=plan.tensor) as world:
+    with connected(
+        say,
+        shard=plan.shard,
+        context=plan.context,
+        tensor=plan.tensor,
+        patience=patience,
+        hint=hint,
+    ) as world:
         yield world

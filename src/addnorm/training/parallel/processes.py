@@ -2,11 +2,12 @@
 
 import json
 import logging
+import os
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,6 +24,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
 from addnorm.training.loss import head_cross_entropy_sum
+from addnorm.training.parallel.clock import Clock
 from addnorm.training.parallel.context import SplitTexts, split_texts
 from addnorm.training.parallel.loss import vocabulary_cross_entropy_sum
 from addnorm.training.parallel.masks import PieceOfTensor, Rows, masks_by_row
@@ -37,24 +39,39 @@ LONGEST = timedelta(days=7)
 """How long a process waits for the others, as while one validates; a lost one ends it at once."""
 
 
+RECORDED = "16"
+"""How many of its last exchanges torch keeps, of which a message names the last."""
+
+T = TypeVar("T")
+
+
 @contextmanager
 def connected(
-    say: Callable[[str], None], *, shard: bool = False, context: int = 1, tensor: int = 1
+    say: Callable[[str], None],
+    *,
+    shard: bool = False,
+    context: int = 1,
+    tensor: int = 1,
+    patience: float | None = None,
+    hint: str = "",
 ) -> Generator["Processes"]:
     """The processes that `torchrun` has started, connected to each other.
 
-    Raises `RankLostError` if one of them ends.
+    With `patience`, one that does nothing for so many seconds ends all (see `Clock`). Raises
+    `RankLostError` if one of them ends.
     """
     # It says that a CPU exchanges matrices by gathering them.
     logging.getLogger("torch.distributed.tensor._collective_utils").setLevel(logging.ERROR)
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", RECORDED)
     distributed.init_process_group("gloo", timeout=LONGEST)
     world = None
     try:
         world = Processes(say, shard=shard, context=context, tensor=tensor)
-        yield world
+        with world.watched(patience, hint):
+            yield world
     except RuntimeError as error:
         if world is not None and (lost := world.lost(error)) is not None:
-            raise RankLostError(f"{lost} has ended") from error
+            raise RankLostError(lost) from error
         raise
     finally:
         distributed.destroy_process_group()
@@ -96,6 +113,33 @@ class Processes(World):
         """Of the heads whose logits are split, which piece of them this process computes."""
         described = self.texts(Member.here(self.rank).text)
         self.members = [Member.read(rank, text) for rank, text in enumerate(described)]
+        self.clock: Clock | None = None
+
+    @contextmanager
+    def watched(self, patience: float | None, hint: str) -> Generator[None]:
+        """In this context, a process that does nothing for so many seconds ends all."""
+        if patience is None:
+            yield
+            return
+        self.clock = Clock(self.members, self.rank, patience, hint)
+        self.clock.start()
+        try:
+            yield
+        finally:
+            self.clock.stop()
+
+    def stepped(self, step: int, saved: int) -> None:
+        """Note the last step, and the last that is saved, for a message."""
+        if self.clock is not None:
+            self.clock.step, self.clock.saved = step, saved
+
+    def lead(self, do: Callable[[], T], otherwise: T) -> T:
+        """The result of `do` in the process that leads, for which the others may wait long."""
+        with self._leading():
+            return super().lead(do, otherwise)
+
+    def _leading(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.clock is None else self.clock.leading()
 
     # The model.
 
@@ -307,7 +351,7 @@ class Processes(World):
 
     def scores(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
         """What the leading process measures, in every process."""
-        text = json.dumps(measure()) if self.leads else ""
+        text = self.lead(lambda: json.dumps(measure()), "")
         return json.loads(self.texts(text)[0])
 
     def texts(self, text: str) -> Sequence[str]:
@@ -341,11 +385,14 @@ class Processes(World):
         return problem
 
     def lost(self, error: RuntimeError) -> str | None:
-        """Which process has ended, if that caused the error; else None."""
-        member = ended([m for m in self.members if m.rank != self.rank]) if _cut(error) else None
-        if _cut(error) and member is None:
-            return "another process"
-        return None if member is None else str(member)
+        """What happened to another process, if that caused the error; else None."""
+        if not _cut(error):
+            return None
+        verdict = None if self.clock is None else self.clock.judged()
+        if verdict is not None:
+            return verdict.text
+        member = ended([m for m in self.members if m.rank != self.rank])
+        return f"{member or 'another process'} ended"
 
     def wait(self) -> None:
         """Wait until every process is here, so that all see what one has written before."""
@@ -356,7 +403,8 @@ class Processes(World):
         """The leading process goes first, then the others; all wait for the last."""
         if not self.leads:
             self.wait()
-        yield
+        with self._leading():
+            yield
         if self.leads:
             self.wait()
         self.wait()

@@ -129,8 +129,12 @@ class World(ABC):
         """The problem of the process that has it: by its loss, or else if its part is not sound."""
 
     @abstractmethod
+    def stepped(self, step: int, saved: int) -> None:
+        """Note the last step, and the last that is saved."""
+
+    @abstractmethod
     def lost(self, error: RuntimeError) -> str | None:
-        """Which process has ended, if that caused the error; else None."""
+        """What happened to another process, if that caused the error; else None."""
 
     @abstractmethod
     def wait(self) -> None:
@@ -225,6 +229,9 @@ class OneProcess(World):
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
         """The problem itself."""
         return problem
+
+    def stepped(self, step: int, saved: int) -> None:
+        """Nothing is to be done."""
 
     def lost(self, error: RuntimeError) -> str | None:
         """None, since there is no other process."""

@@ -1,0 +1,270 @@
+"""Slow and silent processes: each tells the others that it works, and one that does not ends all.
+
+A slow process is left alone: only one whose main thread rests, in no exchange with others, is at
+fault, or one that has stopped altogether.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from torch import distributed
+from torch._C import _distributed_c10d  # pyright: ignore[reportPrivateUsage]
+
+from addnorm.training.parallel.members import Member
+
+LONGEST_INTERVAL = 1.0
+"""The most seconds between two signs of a process."""
+LEAST_WORK = 0.01
+"""The share of a processor that a main thread takes at least while it works."""
+GRACE = 5.0
+"""Seconds in which a process that is to end does so by itself, with its own message."""
+SHOWN = 16
+"""The most processes whose last exchange a message names."""
+
+
+@dataclass(frozen=True)
+class Signs:
+    """What a process tells the others of itself, again and again."""
+
+    signs: int = 0
+    """How often it has told, which grows while it runs."""
+    works: int = 0
+    """How often its main thread had worked, or led the others, since the last time."""
+    waits: bool = False
+    """Whether its main thread is in an exchange with others."""
+    left: bool = False
+    """Whether it no longer takes part, as after the last step."""
+    place: str = ""
+    """The line that its main thread runs."""
+    last: str = ""
+    """Its last exchange."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The process that has been idle too long, None if all wait for each other; and a message."""
+
+    rank: int | None
+    text: str
+
+
+class Judge:
+    """Finds the process that is idle too long, by the signs of those that it watches."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._before: Mapping[int, Signs] = {}
+        self._silent: dict[int, float] = {}
+        self._idle: dict[int, float] = {}
+
+    def idle(self, signs: Mapping[int, Signs], seconds: float) -> int | None:
+        """The first process that is idle too long, after so many seconds more; None if none is.
+
+        That is one without a sign, or one that neither works nor waits for others.
+        """
+        for rank, now in signs.items():
+            before = self._before.get(rank, Signs(-1, -1))
+            same = before.signs == now.signs
+            self._silent[rank] = self._silent.get(rank, 0.0) + seconds if same else 0.0
+            rests = before.works == now.works
+            self._idle[rank] = self._idle.get(rank, 0.0) + seconds if rests else 0.0
+        self._before = dict(signs)
+        for rank, now in signs.items():
+            age = self._silent[rank] if now.waits else self._idle[rank]
+            if age > self.patience and not now.left:
+                return rank
+        return None
+
+    def all_wait(self) -> bool:
+        """Whether all have waited for each other too long."""
+        here = {rank: now for rank, now in self._before.items() if not now.left}
+        return len(here) > 1 and all(
+            now.waits and self._idle[rank] > self.patience for rank, now in here.items()
+        )
+
+
+class Clock:
+    """The signs of all processes, and the end of all if one is idle for longer than `patience`.
+
+    Rank 0 watches all, and rank 1 watches rank 0. The process at fault ends itself, which breaks
+    the exchanges that others wait in, so that each ends with its own message; where it cannot, they
+    end themselves. `hint` ends a message, as with the command that resumes a run.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], rank: int, patience: float, hint: str = ""
+    ) -> None:
+        self.members, self.rank, self.patience, self.hint = members, rank, patience, hint
+        self.step = self.saved = 0
+        self.verdict: Verdict | None = None
+        self._watched = {0: range(len(members)), 1: range(1)}.get(rank, range(0))
+        self._judge = Judge(patience)
+        self._interval = min(LONGEST_INTERVAL, patience / 8)
+        self._store = distributed.distributed_c10d._get_default_store().clone()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]
+        self._main = threading.get_ident()
+        self._worked = processor_time_of(self._main)
+        self._leads = 0
+        self._now = Signs()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="clock", daemon=True)
+        self._tell()
+
+    def start(self) -> None:
+        """Start to watch, once every process has given its first sign."""
+        distributed.barrier()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Take part no longer."""
+        self._stopped.set()
+        self._thread.join()
+        with suppress(RuntimeError):
+            self._now = replace(self._now, left=True)
+            self._tell()
+
+    @contextmanager
+    def leading(self) -> Generator[None]:
+        """In this context, the others wait for this process, which may take any time."""
+        self._leads += 1
+        try:
+            yield
+        finally:
+            self._leads -= 1
+
+    def judged(self) -> Verdict | None:
+        """The verdict, if one was given."""
+        if self.verdict is None:
+            with suppress(RuntimeError):
+                self.verdict = self._given()
+        return self.verdict
+
+    def _run(self) -> None:
+        with suppress(RuntimeError):  # the store has ended, and with it the process that holds it
+            before = time.monotonic()
+            while not self._stopped.wait(self._interval):
+                now = time.monotonic()
+                # More than that passes only where this process was stopped too.
+                seconds = min(now - before, 2 * self._interval)
+                self._look(now - before)
+                before = now
+                self._tell()
+                if (verdict := self._given() or self._found(seconds)) is not None:
+                    self._end(verdict)
+                    return
+
+    def _look(self, seconds: float) -> None:
+        """Look at what the main thread of this process does."""
+        worked = processor_time_of(self._main)
+        works = self._leads > 0 or worked - self._worked > LEAST_WORK * seconds
+        self._worked = worked
+        inner, waits = place_of(self._main)
+        self._now = replace(
+            self._now,
+            signs=self._now.signs + 1,
+            works=self._now.works + works,
+            waits=waits,
+            place=inner,
+            last=last_exchange(waits=waits),
+        )
+
+    def _tell(self) -> None:
+        self._store.set(f"clock/{self.rank}", json.dumps(asdict(self._now)))
+
+    def _given(self) -> Verdict | None:
+        if not self._store.check(["clock/verdict"]):
+            return None
+        return Verdict(**json.loads(self._store.get("clock/verdict")))
+
+    def _found(self, seconds: float) -> Verdict | None:
+        """Judge the processes that this one watches."""
+        if not self._watched:
+            return None
+        signs = self._signs_of(self._watched)
+        rank = self._judge.idle(signs, seconds)
+        if rank is None and not (self.rank == 0 and self._judge.all_wait()):
+            return None
+        verdict = Verdict(rank, self._described(rank))
+        self._store.set("clock/verdict", json.dumps(asdict(verdict)))
+        return verdict
+
+    def _signs_of(self, ranks: Sequence[int]) -> dict[int, Signs]:
+        texts = self._store.multi_get([f"clock/{rank}" for rank in ranks])
+        return {rank: Signs(**json.loads(text)) for rank, text in zip(ranks, texts, strict=True)}
+
+    def _described(self, rank: int | None) -> str:
+        """Return the message on the idle process, or on all, with the last exchange of each."""
+        signs = self._signs_of(range(len(self.members)))
+        lasts = [f"rank {r} {now.last}" for r, now in [*signs.items()][:SHOWN] if now.last]
+        if len(signs) > SHOWN:
+            lasts.append(f"and {len(signs) - SHOWN} more")
+        exchanges = f" (last exchanges: {', '.join(lasts)})" if lasts else ""
+        if rank is None:
+            return f"all processes waited for each other for {self.patience:g} s{exchanges}"
+        at = f" at {signs[rank].place}" if signs[rank].place else ""
+        return f"{self.members[rank]} did nothing for {self.patience:g} s{at}{exchanges}"
+
+    def _end(self, verdict: Verdict) -> None:
+        """End this process: at once if it is the one at fault, else if it does not do so itself."""
+        self.verdict = verdict
+        speaker = 1 if verdict.rank == 0 else 0
+        grace = 0.0 if self.rank == verdict.rank else GRACE * (1 if self.rank == speaker else 2)
+        if not self._stopped.wait(grace):
+            self._give_up(verdict, aloud=self.rank == speaker)
+
+    def _give_up(self, verdict: Verdict, *, aloud: bool) -> NoReturn:
+        text = (
+            f"addnorm: {verdict.text} during step {self.step + 1}; saved is everything up to step "
+            f"{self.saved}"
+        )
+        line = "; ".join([text, self.hint] if self.hint else [text])
+        print(line, file=sys.stderr, flush=True)
+        if aloud and sys.stderr is not sys.__stderr__:  # it is a file, and the leader is silent
+            print(line, file=sys.__stderr__, flush=True)
+        os._exit(1)
+
+
+def processor_time_of(thread: int) -> float:
+    """The seconds for which a thread has run on a processor; of all threads where not known."""
+    if not hasattr(time, "pthread_getcpuclockid"):
+        return time.process_time()
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
+def place_of(thread: int) -> tuple[str, bool]:
+    """The line that a thread runs, and whether it is in an exchange with other processes."""
+    frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
+    place, waits = "", False
+    while frame is not None:
+        file = frame.f_code.co_filename
+        place = place or f"{Path(file).name}:{frame.f_lineno}"
+        waits |= file.startswith(EXCHANGES)
+        frame = frame.f_back
+    return place, waits
+
+
+EXCHANGES = str(Path(distributed.__file__).parent) + os.sep
+"""The folder of the functions that exchange tensors."""
+
+
+def last_exchange(*, waits: bool) -> str:
+    """The last exchange of this process, such as `waits in all_reduce no. 12 of data`.
+
+    Processes that exchange the same number of times in a group of them are in the same exchange.
+    """
+    recorded = json.loads(_distributed_c10d._dump_fr_trace_json(True, False))  # pyright: ignore[reportAttributeAccessIssue]
+    entries = recorded.get("entries", [])
+    if not entries:
+        return ""
+    entry = max(entries, key=lambda entry: entry["record_id"])
+    kind = entry["profiling_name"].removeprefix("gloo:")
+    group = entry["process_group"][1].removeprefix("mesh_").replace("default_pg", "all")
+    number = entry["collective_seq_id"]
+    return f"{'waits in' if waits else 'ended'} {kind} no. {number} of {group}"
