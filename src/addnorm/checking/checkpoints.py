@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import sqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +26,7 @@ from addnorm.checking.wide import Wide
 from addnorm.convert.core.differences import explicit_differences
 from addnorm.convert.core.family import Family, ModelSpec, build_untrained
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.folder import load, read_config, save
+from addnorm.convert.folder import LoadedModel, load, read_config, save
 from addnorm.convert.registry import family_of
 from addnorm.errors import InputError, optional
 from addnorm.generate import GreedyConfig, generate, translate
@@ -55,8 +56,11 @@ LENGTHS = (7, 1, 4)
 N_NEW = 12
 """How many tokens are written greedily."""
 
-NEAR = {torch.float64: 1e-10, torch.float32: 1e-5}
-"""The largest error of logits, relative to the largest of them or to one."""
+NEAR = {torch.float64: 1e-7, torch.float32: 1e-5}
+"""The largest error of logits, relative to the largest of them or to one.
+
+In float64 too, transformers has numbers of eight digits: sinusoids in Pegasus, GELU in BLOOM.
+"""
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,15 @@ class Proof:
     theirs: Any
     folder: Path
 
-    def ours(self, dtype: torch.dtype = torch.float64) -> Any:
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """Our model of the folder in float64."""
+        return load(self.folder, dtype=torch.float64)
+
+    def ours(self, dtype: torch.dtype) -> Any:
         """Our model of the folder."""
-        return load(self.folder, dtype=dtype).model
+        model = self.loaded.model
+        return model if dtype == torch.float64 else deepcopy(model).to(dtype)
 
     @property
     def pad(self) -> int:
@@ -163,6 +173,8 @@ def random_model(kind: Any, config: Any) -> Any:
         model = kind(config)
     with torch.no_grad():
         for weight in model.parameters():
+            if not weight.requires_grad:  # such as a table of sinusoidal positions
+                continue
             noise = torch.randn(weight.shape, dtype=weight.dtype)
             scale = 0.2 if weight.ndim < 2 else min(0.2, 0.8 / sqrt(weight.shape[-1]))
             weight.add_(scale * noise)
@@ -185,9 +197,12 @@ def _sizes(spec: ModelSpec) -> str:
 
 
 def _comparisons(proof: Proof) -> Iterator[Comparison]:
-    for left in (False, True):
-        for dtype in NEAR:
-            yield from _logits(proof, dtype, left=left)
+    for dtype in NEAR:
+        yield from _logits(proof, dtype, left=False)
+    if isinstance(proof.loaded.model, DecoderModel):
+        yield from _logits(proof, torch.float64, left=True)
+    else:  # whose positions count padding in transformers
+        yield _padded_on_the_left(proof)
     if isinstance(proof.spec.model.head, TokenHeadConfig):
         yield from _greedy(proof)
     yield from _round_trip(proof)
@@ -208,6 +223,17 @@ def _logits(proof: Proof, dtype: torch.dtype, *, left: bool) -> Iterator[Compari
     if not distance(ours, expected) <= NEAR[dtype]:
         name += _first_difference(proof, batch)
     yield Comparison(name, ours, expected, NEAR[dtype])
+
+
+def _padded_on_the_left(proof: Proof) -> Comparison:
+    """Our outputs, which are those of the same texts padded on the right."""
+    outputs: list[Tensor] = []
+    for left in (False, True):
+        batch = _batch(proof, left=left)
+        with torch.no_grad():
+            ours = proof.loaded.model(**batch.ours)
+        outputs.append(ours[batch.real] if ours.ndim == 3 else ours)
+    return Comparison("outputs of texts padded on the left", outputs[1], outputs[0])
 
 
 @dataclass(frozen=True)
@@ -253,6 +279,7 @@ def _batch(proof: Proof, *, left: bool) -> _Batch:
 
 
 def _theirs(model: Any, batch: _Batch, dtype: torch.dtype) -> Tensor:
+    model.set_experts_implementation("eager")  # the grouped one has no float64
     with torch.no_grad(), Wide() if dtype == torch.float64 else nullcontext():
         outputs = deepcopy(model).to(dtype)(**batch.theirs)
     return outputs.logits if "logits" in outputs else outputs[0]
@@ -262,7 +289,7 @@ def _first_difference(proof: Proof, batch: _Batch) -> str:
     """The first of embeddings and layers whose output differs, for a message."""
     with torch.no_grad(), Wide():
         outputs = proof.theirs(**batch.theirs, output_hidden_states=True)
-    for name, key, states in _hidden_states(proof.ours(), batch):
+    for name, key, states in _hidden_states(proof.loaded.model, batch):
         expected = outputs.get(key)
         if expected is None or len(expected) != len(states):
             return ""
@@ -308,7 +335,7 @@ def _states(stack: Any, x: Tensor, ctx: Context) -> list[Tensor]:
 def _greedy(proof: Proof) -> Iterator[Comparison]:
     """The same tokens for texts of unequal length, greedily, with a cache."""
     transformers = _transformers()
-    model, rows = proof.ours(), texts(proof)
+    model, rows = proof.loaded.model, texts(proof)
     if isinstance(model, EncoderModel):
         return
     ids, valid = _padded(rows, proof.pad, left=isinstance(model, DecoderModel))
@@ -332,7 +359,7 @@ def _greedy(proof: Proof) -> Iterator[Comparison]:
 
 def _round_trip(proof: Proof) -> Iterator[Comparison]:
     """A saved folder is equal bit for bit, and transformers opens it with every weight in place."""
-    loaded = load(proof.folder)
+    loaded = load(proof.folder, dtype=torch.float32)
     out = proof.folder / "saved"
     save(out, loaded.spec, loaded.model, loaded.text, model_type=proof.family.model_type)
     again = load(out)
@@ -347,10 +374,14 @@ def _round_trip(proof: Proof) -> Iterator[Comparison]:
         model, problems = type(proof.theirs).from_pretrained(
             out, output_loading_info=True, dtype=torch.float64
         )
+    constants = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    problems["missing_keys"] = {*problems["missing_keys"]} - constants
     wrong = {name: keys for name, keys in problems.items() if keys}
     yield Comparison.that(f"transformers opens a saved folder: {wrong or 'in full'}", not wrong)
     batch = _batch(replace(proof, theirs=model), left=False)
     expected = _theirs(proof.theirs, batch, torch.float64)
     got = _theirs(model.eval(), batch, torch.float64)
     real = batch.real if got.ndim == 3 else slice(None)
-    yield Comparison("logits of transformers from a saved folder", got[real], expected[real])
+    yield Comparison(
+        "logits of transformers from a saved folder", got[real], expected[real], NEAR[torch.float64]
+    )

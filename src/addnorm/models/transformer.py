@@ -300,9 +300,9 @@ class TransformerConfig:
     def build_residual(self, norm: NormConfig, depth: Depth, *, first: bool) -> nn.Module:
         """Build the placement of one sublayer; `first` if it is the first of its block."""
         placement = self.residual
-        leaves_out = isinstance(placement, PreNormConfig) and not placement.first
-        if first and depth.layer == 0 and leaves_out:
-            return PreNorm(NoNorm(), self.dropout)
+        very_first = first and depth.layer == 0
+        if very_first and isinstance(placement, PreNormConfig) and not placement.first:
+            return PreNorm(NoNorm(), self.dropout, scale=placement.scale)
         return build_placement(placement, self.d_model, norm, self.dropout, depth)
 
     def build_exits(

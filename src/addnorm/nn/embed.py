@@ -14,7 +14,7 @@ from typing import (
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
@@ -87,8 +87,8 @@ class EmbeddingConfig:
     """`scale = "sqrt"` multiplies by √d_model, as the original does (Vaswani et al. 2017, §3.4)."""
 
     kind: Literal["tokens"] = "tokens"
-    scale: Literal["one", "sqrt"] = "sqrt"
-    """The factor of token vectors: one, or √d_model (Vaswani et al. 2017, §3.4)."""
+    scale: Literal["one", "sqrt"] | PositiveFloat = "sqrt"
+    """The factor of token vectors: one, √d_model (Vaswani et al. 2017, §3.4), or a number."""
     norm: NormConfig | None = None
     """A norm of the embedded tokens; by default none."""
     word_dropout: Probability = 0.0
@@ -104,6 +104,7 @@ class EmbeddingConfig:
         return {
             "tokens": cls(),
             "tokens_unscaled": cls(scale="one"),
+            "tokens_scaled": cls(scale=3.0),
             "tokens_normed": cls(norm=LayerNormConfig(), n_types=2),
             "tokens_batchnormed": cls(norm=BatchNormConfig()),
         }
@@ -115,11 +116,21 @@ class EmbeddingConfig:
             position=position,
             proj=None if narrow is None else Linear(narrow, d_model, bias=False),
             types=nn.Embedding(self.n_types, d_model) if self.n_types else None,
-            scale=math.sqrt(d_model) if self.scale == "sqrt" else 1.0,
+            scale=self.factor(d_model),
             norm=None if self.norm is None else build_norm(self.norm, d_model),
             dropout=dropout,
             word_dropout=self.word_dropout,
         )
+
+    def factor(self, d_model: int) -> float:
+        """The factor of token vectors."""
+        match self.scale:
+            case "one":
+                return 1.0
+            case "sqrt":
+                return math.sqrt(d_model)
+            case number:
+                return number
 
     def width(self, d_model: int) -> int:
         """The width of the table."""

@@ -161,8 +161,8 @@ class TokenHeadConfig:
     """Whether every token has a bias."""
     transform: TransformConfig | None = None
     """A layer before the logits, as in BERT; by default none."""
-    scale: Literal["one", "sqrt"] = "one"
-    """The factor of hidden states: one, or 1/√d_model as in T5."""
+    scale: Literal["one", "sqrt"] | PositiveFloat = "one"
+    """The factor of hidden states: one, 1/√d_model as in T5, or a number."""
     softcap: PositiveFloat | None = None
     """Keep logits within ± this by c·tanh(logit/c) (Gemma Team 2024, §2); by default unbounded."""
 
@@ -171,7 +171,7 @@ class TokenHeadConfig:
         """Tied, untied, and with every option."""
         return {
             "token": cls(),
-            "token_untied": cls(tied=False),
+            "token_untied": cls(tied=False, scale=0.25),
             "token_narrow": cls(
                 tied=False, transform=TransformConfig(activation="identity", bias=False, d_out=3)
             ),
@@ -196,13 +196,23 @@ class TokenHeadConfig:
             f"head.transform.d_out = {rows}, or head.tied = false"
         )
 
+    def factor(self, d_model: int) -> float:
+        """The factor of hidden states."""
+        match self.scale:
+            case "one":
+                return 1.0
+            case "sqrt":
+                return d_model**-0.5
+            case number:
+                return number
+
     def build(self, d_model: int, n_outputs: int) -> TokenHead:
         return TokenHead(
             width_after(self.transform, d_model),
             n_outputs,
             bias=self.bias,
             transform=None if self.transform is None else self.transform.build(d_model),
-            scale=d_model**-0.5 if self.scale == "sqrt" else 1.0,
+            scale=self.factor(d_model),
             softcap=self.softcap,
         )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
+from pydantic import PositiveFloat
 from torch import nn
 
 from addnorm.config import config
@@ -61,15 +62,20 @@ class PostNormConfig:
 
 
 class PreNorm(nn.Module):
-    """`x + drop(f(norm(x)))`: GPT-2, LLaMA, ViT (Xiong et al. 2020, fig. 1b); an identity path."""
+    """`x + drop(f(norm(x)))`: GPT-2, LLaMA, ViT (Xiong et al. 2020, fig. 1b); an identity path.
 
-    def __init__(self, norm: nn.Module, dropout: float = 0.0) -> None:
+    With a `scale`, `x + scale · drop(f(norm(x)))`: Granite (IBM 2024).
+    """
+
+    def __init__(self, norm: nn.Module, dropout: float = 0.0, *, scale: float = 1.0) -> None:
         super().__init__()
         self.norm = norm
         self.dropout = Dropout(dropout)
+        self.scale = None if scale == 1.0 else scale
 
     def forward(self, x: Hidden, f: Sublayer, valid: Valid | None = None) -> Hidden:
-        return x + self.dropout(f(self.norm(x, valid)))
+        y = self.dropout(f(self.norm(x, valid)))
+        return x + (y if self.scale is None else self.scale * y)
 
 
 @config
@@ -77,7 +83,7 @@ class PreNormConfig:
     """The norm before the sublayer.
 
     `first = false` leaves the very first one out, for embeddings with a norm of their own
-    (ModernBERT: Warner et al. 2024, §2.1).
+    (ModernBERT: Warner et al. 2024, §2.1). `scale` multiplies what a sublayer adds.
     """
 
     kind: Literal["pre"] = "pre"
@@ -85,14 +91,20 @@ class PreNormConfig:
     """Whether the very first sublayer has its norm; false for embeddings that are normed
     already.
     """
+    scale: PositiveFloat = 1.0
+    """The factor of what every sublayer adds; below one in Granite."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """With and without the very first norm."""
-        return {"pre": cls(), "pre_without_first": cls(first=False)}
+        """With and without the very first norm, and with a factor."""
+        return {
+            "pre": cls(),
+            "pre_without_first": cls(first=False),
+            "pre_scaled": cls(scale=0.25),
+        }
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> PreNorm:
-        return PreNorm(build_norm(norm, d_model), dropout)
+        return PreNorm(build_norm(norm, d_model), dropout, scale=self.scale)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """The final norm, since the residual stream itself is not normalised."""

@@ -23,7 +23,9 @@ def tokens_embedding(
     x = weights["tokens.weight"][list(tokens)]
     if config.d_embed is not None:  # Lan et al. 2020, §3.1
         x = linear(weights, "proj", x)
-    x = position(x * (math.sqrt(x.shape[1]) if config.scale == "sqrt" else 1.0))
+    factors: dict[Any, float] = {"one": 1.0, "sqrt": math.sqrt(x.shape[1])}
+    factor: float = factors.get(config.scale, config.scale)
+    x = position(x * factor)
     if config.n_types:  # Devlin et al. 2019, §3
         x = x + weights["types.weight"][0]
     return norm(config.norm, "norm", x)

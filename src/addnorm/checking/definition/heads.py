@@ -39,9 +39,10 @@ def transformed(config: Any, weights: Weights, x: Tokens) -> Tokens:
 
 def token(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Press & Wolf 2017; scaled as in Raffel et al. 2020, capped as in Gemma Team 2024, §2."""
-    d_model = x.shape[1]
+    factors: dict[Any, float] = {"one": 1.0, "sqrt": 1 / math.sqrt(x.shape[1])}
     x = transformed(config.transform, under(weights, "transform"), x)
-    x = x / math.sqrt(d_model) if config.scale == "sqrt" else x
+    factor: float = factors.get(config.scale, config.scale)
+    x = x * factor
     logits = x @ weights["weight"].T + weights.get("bias", 0.0)
     cap = config.softcap
     return logits if cap is None else cap * torch.tanh(logits / cap)

@@ -43,8 +43,8 @@ def post(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Token
 def pre(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
     """Xiong et al. 2020, fig. 1b; without the very first in Warner et al. 2024, §2.1."""
     if not config.first and depth.layer == 0 and depth.name == "attention":
-        return x + f(x)
-    return x + f(norm("norm", x))
+        return x + config.scale * f(x)
+    return x + config.scale * f(norm("norm", x))
 
 
 def sandwich(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:

@@ -1,11 +1,11 @@
 """Keys of rotary positions and of sliding windows in `config.json`, current and older ones."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from warnings import warn
 
-from addnorm.convert.core.family import attention_of
+from addnorm.convert.core.family import ModelSpec, attention_of
 from addnorm.convert.core.keys import Computed, Fields
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import IgnoredSettings, InputError
@@ -21,14 +21,11 @@ from addnorm.nn.positions import (
     ScalingConfig,
     YaRNScaling,
 )
+from addnorm.nn.positions.rotary import Layout
 from addnorm.parts import kind_of
 
 THETA = 10000.0
-
-
-def _read(settings: Settings) -> Fields:
-    theta = settings.get("rope_theta", THETA)
-    return {"position": rotary_of(rope_table(settings), settings, theta)}
+PARTIAL = "partial_rotary_factor"
 
 
 def rope_table(settings: Settings) -> Settings:
@@ -48,19 +45,22 @@ def rotary_of(
     # The name was "type" before it was "rope_type".
     key = "rope_type" if table.has("rope_type") else "type"
     scaling = table.choose(key, _SCALINGS, "default")
-    max_len = settings.required_int("max_position_embeddings")
     table.get("type", "")
     table.get("finetuned", False)
     rotary = RotaryConfig(
         theta=table.get("rope_theta", theta),
         fraction=1.0 if fraction is None else fraction,
-        scaling=scaling(table, max_len),
+        scaling=None if scaling is None else scaling(table, _max_len(settings)),
     )
     if fraction is None:
         for where in (table, settings):
             _check_whole(where, rotary.scaling)
     table.check_all_read()
     return rotary
+
+
+def _max_len(settings: Settings) -> int:
+    return settings.required_int("max_position_embeddings")
 
 
 def _check_whole(where: Settings, scaling: ScalingConfig | None) -> None:
@@ -102,7 +102,36 @@ def rope_keys(table: Json) -> Json:
     }
 
 
-ROTARY = Computed(_read, lambda spec: rope_keys(write_rotary(spec.model.position)))
+@dataclass(frozen=True)
+class RotaryKeys:
+    """The keys of rotary positions.
+
+    `theta` and `fraction` stand for absent keys; families without a `fraction` rotate whole heads.
+    """
+
+    theta: float = THETA
+    fraction: float | None = None
+    layout: Layout = "half"
+
+    def read(self, settings: Settings) -> Fields:
+        table, fraction = rope_table(settings), self.fraction
+        theta = settings.get("rope_theta", self.theta)
+        if fraction is not None:
+            fraction = settings.get(PARTIAL, fraction)
+            fraction = table.get(PARTIAL, fraction)
+        rotary = rotary_of(table, settings, theta, fraction)
+        return {"position": replace(rotary, layout=self.layout)}
+
+    def write(self, spec: ModelSpec) -> Json:
+        position = spec.model.position
+        table = write_rotary(position)
+        if self.fraction is None or not isinstance(position, RotaryConfig):
+            return rope_keys(table)
+        part = {PARTIAL: position.fraction}
+        return {**rope_keys(table), "rope_parameters": table | part, **part}
+
+
+ROTARY = RotaryKeys()
 """LLaMA's rotary positions, which rotate all features of a head."""
 
 MAX_LEN = Computed(
@@ -115,10 +144,6 @@ MAX_LEN = Computed(
 def _max_position_embeddings(model: ModelConfig) -> int:
     scaling = model.position.scaling if isinstance(model.position, RotaryConfig) else None
     return scaling.original_max_len if isinstance(scaling, DynamicScaling) else model.max_len
-
-
-def _default(table: Settings, max_len: int) -> None:
-    return None
 
 
 def _linear(table: Settings, max_len: int) -> LinearScaling:
@@ -167,8 +192,8 @@ def _llama3(table: Settings, max_len: int) -> Llama3Scaling:
     )
 
 
-_SCALINGS: dict[str, Callable[[Settings, int], ScalingConfig | None]] = {
-    "default": _default,
+_SCALINGS: dict[str, Callable[[Settings, int], ScalingConfig] | None] = {
+    "default": None,
     "linear": _linear,
     "dynamic": _dynamic,
     "yarn": _yarn,
@@ -249,13 +274,19 @@ def shortest_cycle(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
     return tuple(layers)
 
 
+def layers_of(layers: Iterable[LayerConfig]) -> Fields:
+    """The repeating layer pattern of these layers; a pattern that all have is the model's."""
+    cycle = shortest_cycle([*layers])
+    if len(cycle) == 1 and cycle[0].position is None:
+        return {"attention.pattern": cycle[0].pattern}
+    return {"layer_pattern": cycle}
+
+
 def read_windows(settings: Settings, types: Sequence[str], size: int | None) -> Fields:
     """The pattern of all layers, or a repeating layer pattern if they differ."""
-    patterns = [pattern_for_layer_type(settings, kind, size) for kind in types]
-    if all(pattern == patterns[0] for pattern in patterns):
-        return {"attention.pattern": patterns[0]}
-    layers = [LayerConfig(pattern=pattern) for pattern in patterns]
-    return {"layer_pattern": shortest_cycle(layers)}
+    return layers_of(
+        LayerConfig(pattern=pattern_for_layer_type(settings, kind, size)) for kind in types
+    )
 
 
 def write_windows(model: ModelConfig) -> tuple[list[str], int | None]:
@@ -274,3 +305,31 @@ def write_windows(model: ModelConfig) -> tuple[list[str], int | None]:
     if len(sizes) > 1:
         raise InputError(f"this family has one sliding window, not {sorted(sizes)}")
     return types, sizes.pop() if sizes else None
+
+
+def one_window(missing: int | None = None) -> Computed:
+    """The key of a window that all layers have; `missing` stands for an absent key."""
+
+    def read(settings: Settings) -> Fields:
+        return _one_window(settings, settings.optional_int("sliding_window", missing=missing))
+
+    return Computed(read, lambda spec: {"sliding_window": write_windows(spec.model)[1]})
+
+
+def _one_window(settings: Settings, size: int | None) -> Fields:
+    kind = FULL if size is None else SLIDING
+    return {"attention.pattern": pattern_for_layer_type(settings, kind, size)}
+
+
+def _read_window_if_used(settings: Settings) -> Fields:
+    size = settings.optional_int("sliding_window", missing=4096)
+    return _one_window(settings, size if settings.get("use_sliding_window", False) else None)
+
+
+def _write_window_if_used(spec: ModelSpec) -> Json:
+    size = write_windows(spec.model)[1]
+    return {"use_sliding_window": size is not None, "sliding_window": size}
+
+
+WINDOW_IF_USED = Computed(_read_window_if_used, _write_window_if_used)
+"""A window that all layers have where `use_sliding_window` says so."""

@@ -229,6 +229,10 @@ SIZES: tuple[Entry, ...] = (
 """The keys of sizes under their usual names."""
 
 
+NO_TOKENS: Json = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+"""The ids of a model without a tokenizer; those of transformers are of a certain vocabulary."""
+
+
 @dataclass(frozen=True)
 class Fixed:
     """Keys that must have a value, or one of `others`; written if transformers would not know."""

@@ -120,6 +120,16 @@ class Settings:
             raise InputError(f"{self.where}: {key} = {value!r} must be a list of names")
         return value
 
+    def integers(self, key: str, n: int) -> list[int] | None:
+        """The list of `n` integers under a key, or None."""
+        self._read.add(key)
+        value = self.tree.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) != n:
+            raise InputError(f"{self.where}: {key} = {value!r} must be a list of {n} integers")
+        return [self._typed(key, item, int) for item in value]
+
     def choose(self, key: str, values: Mapping[Any, V], default: Any) -> V:
         """Our value for the name under a key. Raises `InputError` for an unknown name."""
         name = self.get(key, default)

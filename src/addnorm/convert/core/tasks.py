@@ -50,16 +50,17 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
 class DecoderHead:
     """The keys of a decoder's head; its class is `stem` plus `ending`, or `Model` without a head.
 
-    `tied` is the default of `tie_word_embeddings`.
+    `tied` is the default of `tie_word_embeddings`, and `bias` whether scores have one.
     """
 
     stem: str
     tied: bool
     ending: str = "ForCausalLM"
+    bias: bool = False
 
     def read(self, settings: Settings) -> Fields:
         tied = settings.get("tie_word_embeddings", self.tied)
-        return {"head": decoder_head(settings, tied=tied)}
+        return {"head": decoder_head(settings, tied=tied), "head.bias": self.bias}
 
     def write(self, spec: ModelSpec) -> Json:
         if isinstance(spec.model.head, HiddenHeadConfig):

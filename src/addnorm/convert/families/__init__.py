@@ -2,13 +2,32 @@
 
 from addnorm.convert.core.family import Family
 from addnorm.convert.families.bert import BERT, CAMEMBERT, DISTILBERT, ROBERTA, XLM_ROBERTA
+from addnorm.convert.families.bloom import BLOOM, MPT
+from addnorm.convert.families.cohere import COHERE, COHERE2
 from addnorm.convert.families.fairseq import BART, MARIAN, WHISPER
+from addnorm.convert.families.falcon import FALCON
 from addnorm.convert.families.gemma import GEMMA, GEMMA2, GEMMA3
+from addnorm.convert.families.glm import GLM, GLM4
 from addnorm.convert.families.gpt2 import GPT2
+from addnorm.convert.families.gpt_neo import GPT_NEO
 from addnorm.convert.families.gpt_neox import GPT_NEOX
+from addnorm.convert.families.gptj import GPTJ
+from addnorm.convert.families.granite import GRANITE
 from addnorm.convert.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from addnorm.convert.families.llama_relatives import (
+    ARCEE,
+    HELIUM,
+    MINISTRAL,
+    SEED_OSS,
+    SMOLLM3,
+)
+from addnorm.convert.families.mbart import MBART, PEGASUS
+from addnorm.convert.families.mixtral import MIXTRAL, QWEN3_MOE
 from addnorm.convert.families.modernbert import MODERNBERT
 from addnorm.convert.families.opt import OPT
+from addnorm.convert.families.phi import PHI, PHI3
+from addnorm.convert.families.stablelm import STABLELM
+from addnorm.convert.families.starcoder import GPT_BIGCODE, STARCODER2
 from addnorm.convert.families.t5 import MT5, T5
 from addnorm.convert.families.vit import VIT
 
@@ -35,5 +54,29 @@ FAMILIES: tuple[Family, ...] = (
     GEMMA3,
     VIT,
     OPT,
+    ARCEE,
+    SEED_OSS,
+    MINISTRAL,
+    HELIUM,
+    SMOLLM3,
+    PHI,
+    PHI3,
+    MIXTRAL,
+    QWEN3_MOE,
+    STARCODER2,
+    GPT_BIGCODE,
+    STABLELM,
+    GLM,
+    GLM4,
+    GRANITE,
+    COHERE,
+    COHERE2,
+    GPTJ,
+    GPT_NEO,
+    BLOOM,
+    MPT,
+    FALCON,
+    MBART,
+    PEGASUS,
 )
 """All families; if a model can be exported as several, the first is used."""

@@ -136,14 +136,15 @@ SCALE = keys.Choice("embedding.scale", "scale_embedding", {True: "sqrt", False: 
 HEAD_BIAS = "final_logits_bias"
 
 
-def _with_head_bias(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
+def with_head_bias(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
     """Give the head a bias if the file has one."""
     model = encoder_decoder(spec)
     head = replace(token_head_of(model), bias=HEAD_BIAS in names)
     return replace(spec, model=replace(model, head=head))
 
 
-def _head_bias(spec: ModelSpec) -> TensorMap:
+def head_bias(spec: ModelSpec) -> TensorMap:
+    """The bias of the head, which a file has for a batch."""
     n_tokens = spec.target_vocab_size or spec.vocab_size
     return Reshaped("head.bias", HEAD_BIAS, (n_tokens,), (1, n_tokens))
 
@@ -177,7 +178,7 @@ def _write_tables(spec: ModelSpec) -> Json:
 def _marian_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
     if encoder_decoder(spec).share_embeddings:
         yield Renamed("source_embed.tokens.weight", "model.shared.weight")
-    yield _head_bias(spec)
+    yield head_bias(spec)
 
 
 MARIAN = Family(
@@ -201,7 +202,7 @@ MARIAN = Family(
     names=NAMES,
     others=_marian_tensors,
     equivalent=lambda model: with_split_sinusoids(with_biases(model)),
-    refine_by_names=_with_head_bias,
+    refine_by_names=with_head_bias,
     prefix="model.",
     ignored=(
         r"(model\.)?(encoder|decoder)\.embed_positions\.weight",
@@ -222,24 +223,39 @@ def _check_sharing(spec: ModelSpec) -> Json:
     share, tied = model.share_embeddings, token_head_of(model).tied
     if share != tied:
         raise InputError(
-            "bart has one table for both embeddings and the head, or three: "
+            "this family has one table for both embeddings and the head, or three: "
             f"share_embeddings = {str(share).lower()}, head.tied = {str(tied).lower()}"
         )
     if (target := spec.target_vocab_size) not in (None, spec.vocab_size):
-        raise InputError(f"bart has one vocabulary, not {spec.vocab_size} and {target} tokens")
+        raise InputError(
+            f"this family has one vocabulary, not {spec.vocab_size} and {target} tokens"
+        )
     return {}
 
 
-def _bart_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
+ONE_OR_THREE_TABLES = keys.Computed(
+    lambda settings: {"share_embeddings": settings.get("tie_word_embeddings", True)},
+    _check_sharing,
+)
+"""One table of tokens for both stacks and the head, or three."""
+
+
+def shared_table(spec: ModelSpec) -> TensorMap:
+    """The table of the encoder's tokens, which is that of all where they share it."""
     source, shared = "source_embed.tokens.weight", "model.shared.weight"
     if encoder_decoder(spec).share_embeddings:
-        yield Renamed(source, shared)
-    else:  # the table that was to be shared is in the file all the same
-        yield Duplicated(source, f"{NAMES['source_embed.tokens']}.weight", shared)
+        return Renamed(source, shared)
+    # The table that was to be shared is in the file all the same.
+    return Duplicated(source, f"{NAMES['source_embed.tokens']}.weight", shared)
+
+
+def bart_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
+    """The tables of tokens and of positions, and the bias of the head."""
+    yield shared_table(spec)
     for ours, theirs in (("source", "encoder"), ("target", "decoder")):
         table = f"model.{theirs}.embed_positions.weight"
         yield SkipRows(f"{ours}_embed.position.table.weight", table, FIRST_ROW)
-    yield _head_bias(spec)
+    yield head_bias(spec)
 
 
 BART = Family(
@@ -255,10 +271,7 @@ BART = Family(
         keys.Size("max_len", "max_position_embeddings"),
         SCALE,
         keys.Value("dropout", "dropout", 0.1),
-        keys.Computed(
-            lambda settings: {"share_embeddings": settings.get("tie_word_embeddings", True)},
-            _check_sharing,
-        ),
+        ONE_OR_THREE_TABLES,
         keys.Fixed("normalize_embedding", True, written=True),
         keys.Fixed("normalize_before add_final_layer_norm static_position_embeddings", False),
         keys.Fixed("add_bias_logits", False, (True,)),  # there is one either way
@@ -267,9 +280,9 @@ BART = Family(
         keys.Fixed("extra_pos_embeddings", FIRST_ROW),
     ),
     names=NAMES,
-    others=_bart_tensors,
+    others=bart_tensors,
     equivalent=with_biases,
-    refine_by_names=_with_head_bias,
+    refine_by_names=with_head_bias,
     prefix="model.",
     ignored=(r"(model\.)?(encoder|decoder)\.version",),
     ties=TIES,

@@ -19,6 +19,22 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
 
+SIZES: tuple[keys.Entry, ...] = (
+    keys.VOCABULARY,
+    keys.Size("max_len", "n_positions max_position_embeddings"),
+    keys.Size("d_model", "n_embd hidden_size"),
+    keys.Size("n_layers", "n_layer num_hidden_layers"),
+    keys.Size("attention.n_heads", "n_head num_attention_heads"),
+    keys.Size("feedforward.d_ff", "n_inner", lambda s: 4 * s.required_int("n_embd", "hidden_size")),
+    keys.Value("norm.eps", "layer_norm_epsilon", 1e-5),
+    keys.Value("attention.dropout", "attn_pdrop", 0.1),
+    keys.Value("dropout", "resid_pdrop", 0.1),
+    keys.Repeated("dropout", "embd_pdrop"),
+    keys.Ignored("summary_type summary_use_proj summary_activation summary_first_dropout"),
+    keys.Ignored("summary_proj_to_labels"),
+)
+"""The keys of sizes, of ε and of dropout, which relatives share."""
+
 TABLE = keys.ConfigTable(
     DecoderConfig(
         position=LearnedConfig(),
@@ -28,25 +44,12 @@ TABLE = keys.ConfigTable(
         init="gpt2",
     ),
     (
-        keys.VOCABULARY,
-        keys.Size("max_len", "n_positions max_position_embeddings"),
-        keys.Size("d_model", "n_embd hidden_size"),
-        keys.Size("n_layers", "n_layer num_hidden_layers"),
-        keys.Size("attention.n_heads", "n_head num_attention_heads"),
-        keys.Size(
-            "feedforward.d_ff", "n_inner", lambda s: 4 * s.required_int("n_embd", "hidden_size")
-        ),
+        *SIZES,
         keys.Choice("feedforward.activation", "activation_function", keys.ACTIVATIONS, "gelu_new"),
-        keys.Value("norm.eps", "layer_norm_epsilon", 1e-5),
-        keys.Value("attention.dropout", "attn_pdrop", 0.1),
-        keys.Value("dropout", "resid_pdrop", 0.1),
-        keys.Repeated("dropout", "embd_pdrop"),
         DecoderHead("GPT2", tied=True, ending="LMHeadModel"),
         keys.Fixed("scale_attn_weights", True),
         keys.Fixed("scale_attn_by_inverse_layer_idx", False),
         keys.Fixed("reorder_and_upcast_attn", False, (True,)),
-        keys.Ignored("summary_type summary_use_proj summary_activation summary_first_dropout"),
-        keys.Ignored("summary_proj_to_labels"),
     ),
 )
 

@@ -1,6 +1,8 @@
 """LLaMA 1 to 3, Mistral, Qwen 2 and 3; Gemma shares their tensor names and most keys."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.attention_keys import (
@@ -8,7 +10,7 @@ from addnorm.convert.core.attention_keys import (
     MAX_LEN,
     ROTARY,
     SLIDING,
-    pattern_for_layer_type,
+    one_window,
     read_layer_types,
     read_windows,
     write_windows,
@@ -59,6 +61,28 @@ def head_width(missing: int | None) -> keys.Size:
     return keys.Size("attention.d_head", "head_dim", _share, missing)
 
 
+def heads_of_keys(missing: int | None = None) -> keys.Size:
+    """The key of the heads of keys and values; `missing` stands for an absent key."""
+    return keys.Size("attention.n_kv_heads", "num_key_value_heads", _n_heads, missing)
+
+
+BODY: tuple[keys.Entry, ...] = (
+    keys.VOCABULARY,
+    MAX_LEN,
+    *keys.SIZES,
+    keys.Value("attention.dropout", "attention_dropout", 0.0),
+)
+"""The keys of sizes and of dropout, under the names that most decoders have."""
+
+
+def norm_eps(name: str, default: float) -> keys.Value:
+    """The key of ε of all norms."""
+    return keys.Value("norm.eps attention.qk_norm.eps", name, default)
+
+
+RMS_NORM = norm_eps("rms_norm_eps", 1e-6)
+
+
 def llama_keys(
     stem: str,
     *,
@@ -67,18 +91,16 @@ def llama_keys(
     tied: bool = False,
     activation: keys.Entry = ACTIVATION,
     position: keys.Entry = ROTARY,
+    norm: keys.Entry = RMS_NORM,
 ) -> tuple[keys.Entry, ...]:
     """The keys of all relatives; `kv_heads`, `d_head` and `tied` stand for absent keys."""
     return (
-        keys.VOCABULARY,
-        MAX_LEN,
+        *BODY,
         position,
-        *keys.SIZES,
-        keys.Size("attention.n_kv_heads", "num_key_value_heads", _n_heads, kv_heads),
+        heads_of_keys(kv_heads),
         head_width(d_head),
-        keys.Value("attention.dropout", "attention_dropout", 0.0),
         activation,
-        keys.Value("norm.eps attention.qk_norm.eps", "rms_norm_eps", 1e-6),
+        norm,
         DecoderHead(stem, tied),
     )
 
@@ -109,6 +131,7 @@ NAMES = {
             **{f"attention.{part}_proj": f"self_attn.{part}_proj" for part in "qkv"},
             **{f"attention.{part}_norm": f"self_attn.{part}_norm" for part in "qk"},
             "attention.out_proj": "self_attn.o_proj",
+            "norm": "input_layernorm",  # of a layer whose sublayers share it
             "attention_residual.norm": "input_layernorm",
             "feedforward_residual.norm": "post_attention_layernorm",
             # Gemma has norms before and after each sublayer.
@@ -122,16 +145,24 @@ NAMES = {
 }
 
 
-def relative(model_type: str, config: ConfigMap) -> Family:
-    """A family with the tensor names of LLaMA."""
+def relative(
+    model_type: str, config: ConfigMap, names: Mapping[str, str] = NAMES, **others: Any
+) -> Family:
+    """A family with the tensor names of LLaMA, or others below `model`."""
     return Family(
         model_type=model_type,
         config=config,
-        names=NAMES,
+        names=names,
         prefix="model.",
         ignored=(r".*\.rotary_emb\.inv_freq",),
         ties=(("lm_head.weight", "model.embed_tokens.weight"),),
+        **others,
     )
+
+
+def decoder(base: DecoderConfig, *entries: keys.Entry) -> keys.ConfigTable:
+    """A table without the token ids that transformers would take for absent ones."""
+    return keys.ConfigTable(base, entries, keys.NO_TOKENS)
 
 
 LLAMA = relative(
@@ -149,21 +180,11 @@ LLAMA = relative(
 """Touvron et al. 2023; Grattafiori et al. 2024."""
 
 
-def _read_one_window(settings: Settings) -> keys.Fields:
-    size = settings.optional_int("sliding_window", missing=4096)
-    kind = FULL if size is None else SLIDING
-    return {"attention.pattern": pattern_for_layer_type(settings, kind, size)}
-
-
-def _write_one_window(spec: ModelSpec) -> Json:
-    return {"sliding_window": write_windows(spec.model)[1]}
-
-
 MISTRAL = relative(
     "mistral",
     keys.ConfigTable(
         LLAMA_MODEL,
-        (*llama_keys("Mistral", kv_heads=8), keys.Computed(_read_one_window, _write_one_window)),
+        (*llama_keys("Mistral", kv_heads=8), one_window(4096)),
     ),
 )
 """Jiang et al. 2023."""

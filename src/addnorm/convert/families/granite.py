@@ -1,0 +1,56 @@
+"""Granite: LLaMA with numbers that scale embeddings, scores, what layers add, and logits."""
+
+from dataclasses import dataclass, replace
+
+from addnorm.convert.core import keys
+from addnorm.convert.core.settings import Settings
+from addnorm.convert.families.llama import (
+    ATTENTION_BIAS,
+    LLAMA_ATTENTION,
+    LLAMA_MODEL,
+    decoder,
+    divides,
+    llama_keys,
+    relative,
+)
+from addnorm.nn.attention import ScaledDotConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.heads import TokenHeadConfig
+
+
+@dataclass(frozen=True)
+class Divisor(keys.Key):
+    """A number by which logits are divided; ours is the factor."""
+
+    def decoded(self, settings: Settings) -> float:
+        return 1 / settings.get(self.names, 1.0)
+
+    def encoded(self, value: float | str) -> float:
+        """The number whose inverse, rounded, is ours: of two that are next to each other, one."""
+        if isinstance(value, str):
+            return 1.0
+        near = 1 / value
+        numbers = (round(near, 9), near, *(near * (1 + i * 2**-52) for i in (-1, 1)))
+        return next((number for number in numbers if 1 / number == value), near)
+
+
+GRANITE = relative(
+    "granite",
+    decoder(
+        replace(
+            LLAMA_MODEL,
+            attention=replace(LLAMA_ATTENTION, score=ScaledDotConfig(factor=1.0)),
+            embedding=EmbeddingConfig(scale=1.0),
+            head=TokenHeadConfig(scale=1.0),
+        ),
+        *llama_keys("Granite"),
+        divides("granite"),
+        ATTENTION_BIAS,
+        keys.Value("feedforward.bias", "mlp_bias", False),
+        keys.Value("embedding.scale", "embedding_multiplier", 1.0),
+        keys.Value("attention.score.factor", "attention_multiplier", 1.0),
+        keys.Value("residual.scale", "residual_multiplier", 1.0),
+        Divisor("head.scale", "logits_scaling"),
+    ),
+)
+"""IBM 2024; the numbers are those of Yang et al. 2022 (2203.03466)."""

@@ -1,0 +1,148 @@
+"""Families that differ from LLaMA in a few keys: Arcee, Seed-OSS, Ministral, Helium, SmolLM3."""
+
+from dataclasses import replace
+
+from addnorm.convert.core import keys
+from addnorm.convert.core.attention_keys import (
+    FULL,
+    SLIDING,
+    RotaryKeys,
+    layers_of,
+    pattern_for_layer_type,
+    read_layer_types,
+    read_windows,
+    write_windows,
+)
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.families.llama import (
+    ATTENTION_BIAS,
+    LLAMA_ATTENTION,
+    LLAMA_MODEL,
+    decoder,
+    divides,
+    llama_keys,
+    norm_eps,
+    relative,
+)
+from addnorm.models.layers import LayerConfig
+from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.positions import NoPositionConfig, RotaryConfig
+
+MLP_BIAS = keys.Value("feedforward.bias", "mlp_bias", False)
+
+ARCEE = relative(
+    "arcee",
+    decoder(
+        replace(LLAMA_MODEL, feedforward=FeedForwardConfig(bias=False)),
+        *llama_keys(
+            "Arcee",
+            activation=keys.Choice(
+                "feedforward.activation", "hidden_act", keys.ACTIVATIONS, "relu2"
+            ),
+            norm=norm_eps("rms_norm_eps", 1e-5),
+        ),
+        divides("arcee"),
+        ATTENTION_BIAS,
+        MLP_BIAS,
+    ),
+)
+"""Without a gate, with squared ReLU: Arcee AI 2025."""
+
+SEED_OSS = relative(
+    "seed_oss",
+    decoder(
+        LLAMA_MODEL,
+        *llama_keys("SeedOss", kv_heads=8, d_head=128),
+        keys.Value("attention.bias", "attention_bias", True),
+        keys.Value("attention.out_bias", "attention_out_bias", False),
+        MLP_BIAS,
+        keys.Value("dropout", "residual_dropout", 0.1),
+    ),
+)
+"""ByteDance Seed Team 2025."""
+
+
+def _read_types(settings: Settings) -> keys.Fields:
+    n_layers = settings.required_int("num_hidden_layers")
+    size = settings.optional_int("sliding_window", missing=4096)
+    default_types = [FULL if size is None else SLIDING] * n_layers
+    return read_windows(settings, read_layer_types(settings, n_layers) or default_types, size)
+
+
+def _write_types(spec: ModelSpec) -> Json:
+    types, size = write_windows(spec.model)
+    return {"layer_types": types, "sliding_window": size or 4096}  # which it always reads
+
+
+MINISTRAL = relative(
+    "ministral",
+    decoder(
+        LLAMA_MODEL,
+        *llama_keys("Ministral", kv_heads=8),
+        keys.Computed(_read_types, _write_types),
+    ),
+)
+"""Mistral AI 2024: windows in some layers."""
+
+HELIUM = relative(
+    "helium",
+    decoder(
+        replace(LLAMA_MODEL, position=RotaryConfig(layout="interleaved")),
+        *llama_keys(
+            "Helium",
+            kv_heads=20,
+            d_head=128,
+            position=RotaryKeys(100000.0, layout="interleaved"),
+            norm=norm_eps("rms_norm_eps", 1e-8),
+        ),
+        keys.Value("attention.bias", "attention_bias", False),
+        MLP_BIAS,
+    ),
+)
+"""Neighbours are rotated as pairs: Kyutai 2025."""
+
+
+def _read_layers(settings: Settings) -> keys.Fields:
+    """Layers without positions, by default every fourth, and windows where they are asked for."""
+    n_layers = settings.required_int("num_hidden_layers")
+    every = settings.get("no_rope_layer_interval", 4)
+    rotated = settings.integers("no_rope_layers", n_layers) or [
+        int((i + 1) % every != 0) for i in range(n_layers)
+    ]
+    size = settings.optional_int("sliding_window")
+    size = size if settings.get("use_sliding_window", False) else None
+    types = read_layer_types(settings, n_layers) or [
+        FULL if size is None or is_rotated else SLIDING for is_rotated in rotated
+    ]
+    return layers_of(
+        LayerConfig(
+            pattern=pattern_for_layer_type(settings, kind, size),
+            position=None if is_rotated else NoPositionConfig(),
+        )
+        for kind, is_rotated in zip(types, rotated, strict=True)
+    )
+
+
+def _write_layers(spec: ModelSpec) -> Json:
+    types, size = write_windows(spec.model)
+    layers = spec.model.layers(spec.model.n_layers)
+    return {
+        "layer_types": types,
+        "sliding_window": size,
+        "use_sliding_window": size is not None,
+        "no_rope_layers": [int(not isinstance(x.position, NoPositionConfig)) for x in layers],
+    }
+
+
+SMOLLM3 = relative(
+    "smollm3",
+    decoder(
+        replace(LLAMA_MODEL, attention=LLAMA_ATTENTION),
+        *llama_keys("SmolLM3", kv_heads=4, tied=True, position=RotaryKeys(2000000.0)),
+        keys.Computed(_read_layers, _write_layers),
+        ATTENTION_BIAS,
+        MLP_BIAS,
+    ),
+)
+"""Every fourth layer has no positions (Yang et al. 2025, 2501.18795): Hugging Face 2025."""

@@ -1,0 +1,128 @@
+"""Mixtures of experts with LLaMA's attention: Mixtral and Qwen 3 MoE."""
+
+from dataclasses import replace
+
+from addnorm.convert.core import keys
+from addnorm.convert.core.attention_keys import MAX_LEN, WINDOW_IF_USED, RotaryKeys, one_window
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.maps import within
+from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import DecoderHead
+from addnorm.convert.families.llama import (
+    ATTENTION_BIAS,
+    LLAMA_ATTENTION,
+    LLAMA_MODEL,
+    NAMES,
+    decoder,
+    head_width,
+    heads_of_keys,
+    norm_eps,
+    relative,
+)
+from addnorm.errors import InputError
+from addnorm.nn.feedforward import GatedFeedForwardConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.norms import RMSNormConfig
+
+EXPERTS = MixtureOfExpertsConfig(expert=GatedFeedForwardConfig(bias=False))
+
+KEYS: tuple[keys.Entry, ...] = (
+    keys.VOCABULARY,
+    MAX_LEN,
+    keys.Size("d_model", "hidden_size"),
+    keys.Size("n_layers", "num_hidden_layers"),
+    keys.Size("attention.n_heads", "num_attention_heads"),
+    keys.Value("attention.dropout", "attention_dropout", 0.0),
+    keys.Choice("feedforward.expert.activation", "hidden_act", keys.ACTIVATIONS, "silu"),
+    keys.Value("feedforward.balance", "router_aux_loss_coef", 0.001),
+    keys.Ignored("output_router_logits"),
+)
+
+
+def _experts(router: str, experts: str, parts: tuple[str, str, str]) -> dict[str, str]:
+    """Their names of the router and of the gate, up and down matrices of each expert."""
+    ours = ("gate_proj", "up_proj", "down_proj")
+    return NAMES | within(
+        "stack.blocks.*.feedforward",
+        "model.layers.*",
+        {
+            "router": router,
+            **{
+                f"experts.*.{part}": f"{experts}.*.{name}"
+                for part, name in zip(ours, parts, strict=True)
+            },
+        },
+    )
+
+
+def _check_several(settings: Settings) -> keys.Fields:
+    """One expert of a token has the weight one there, and its probability here."""
+    if settings.get("num_experts_per_tok", 2) == 1:
+        raise settings.refuse("num_experts_per_tok", "only two experts or more for a token")
+    return {}
+
+
+def _check_several_written(spec: ModelSpec) -> Json:
+    experts = spec.model.feedforward
+    if isinstance(experts, MixtureOfExpertsConfig) and experts.top_k == 1:
+        raise InputError("this family weighs the experts of a token to one: top_k = 1")
+    return {}
+
+
+def _check_normalised(settings: Settings) -> keys.Fields:
+    if not settings.get("norm_topk_prob", False):
+        raise settings.refuse("norm_topk_prob", "the weights of a token's experts must sum to one")
+    return {}
+
+
+SEVERAL = keys.Computed(_check_several, _check_several_written)
+
+MIXTRAL = relative(
+    "mixtral",
+    decoder(
+        replace(LLAMA_MODEL, feedforward=EXPERTS),
+        *KEYS,
+        RotaryKeys(1000000.0),
+        heads_of_keys(8),
+        head_width(None),
+        norm_eps("rms_norm_eps", 1e-5),
+        one_window(),
+        SEVERAL,
+        keys.Size("feedforward.n_experts", "num_local_experts num_experts", 8),
+        keys.Size("feedforward.top_k", "num_experts_per_tok", 2),
+        keys.Size("feedforward.expert.d_ff", "intermediate_size"),
+        keys.Ignored("router_jitter_noise"),
+        DecoderHead("Mixtral", tied=False),
+    ),
+    _experts("block_sparse_moe.gate", "block_sparse_moe.experts", ("w1", "w3", "w2")),
+)
+"""Jiang et al. 2024 (2401.04088)."""
+
+QWEN3_MOE = relative(
+    "qwen3_moe",
+    decoder(
+        replace(
+            LLAMA_MODEL,
+            feedforward=EXPERTS,
+            attention=replace(LLAMA_ATTENTION, qk_norm=RMSNormConfig()),
+        ),
+        *KEYS,
+        RotaryKeys(),
+        heads_of_keys(4),
+        head_width(None),
+        norm_eps("rms_norm_eps", 1e-6),
+        ATTENTION_BIAS,
+        WINDOW_IF_USED,
+        SEVERAL,
+        keys.Size("feedforward.n_experts", "num_experts num_local_experts", 128),
+        keys.Size("feedforward.top_k", "num_experts_per_tok", 8),
+        keys.Size("feedforward.expert.d_ff", "moe_intermediate_size", 768),
+        keys.Computed(_check_normalised, lambda spec: {"norm_topk_prob": True}),
+        keys.Fixed("decoder_sparse_step", 1),
+        keys.Fixed("mlp_only_layers", None, ([],)),
+        keys.Ignored("intermediate_size"),
+        DecoderHead("Qwen3Moe", tied=False),
+    ),
+    _experts("mlp.gate", "mlp.experts", ("gate_proj", "up_proj", "down_proj")),
+)
+"""Yang et al. 2025; layers without experts, and gates that do not sum to one, are refused."""

@@ -1,0 +1,73 @@
+"""Phi 1 to 3 and 3.5: parallel sublayers with biases; then LLaMA's with fused matrices."""
+
+from addnorm.convert.core import keys
+from addnorm.convert.core.attention_keys import RotaryKeys, one_window
+from addnorm.convert.core.fused import concatenated_gate_up, concatenated_qkv, fused
+from addnorm.convert.core.tasks import DecoderHead
+from addnorm.convert.families.llama import (
+    BODY,
+    LLAMA_MODEL,
+    NAMES,
+    decoder,
+    heads_of_keys,
+    llama_keys,
+    norm_eps,
+    relative,
+)
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.embed import EmbeddingConfig
+from addnorm.nn.norms import LayerNormConfig
+from addnorm.nn.positions import RotaryConfig
+from addnorm.nn.residuals import ParallelConfig
+
+DROPOUT = (keys.Value("dropout", "resid_pdrop", 0.0), keys.Repeated("dropout", "embd_pdrop"))
+
+PHI = relative(
+    "phi",
+    decoder(
+        DecoderConfig(
+            position=RotaryConfig(),
+            attention=AttentionConfig(n_heads=1),
+            residual=ParallelConfig(),
+            embedding=EmbeddingConfig(scale="one"),
+            init="gpt2",
+        ),
+        *BODY,
+        RotaryKeys(fraction=0.5),
+        heads_of_keys(),
+        keys.Choice("feedforward.activation", "hidden_act", keys.ACTIVATIONS, "gelu_new"),
+        keys.Choice(
+            "attention.qk_norm", "qk_layernorm", {False: None, True: LayerNormConfig()}, False
+        ),
+        norm_eps("layer_norm_eps", 1e-5),
+        *DROPOUT,
+        DecoderHead("Phi", tied=False, bias=True),
+    ),
+    {
+        **NAMES,
+        "stack.norm": "model.final_layernorm",
+        "stack.blocks.*.attention.out_proj": "model.layers.*.self_attn.dense",
+        "stack.blocks.*.attention.q_norm": "model.layers.*.self_attn.q_layernorm",
+        "stack.blocks.*.attention.k_norm": "model.layers.*.self_attn.k_layernorm",
+        "stack.blocks.*.feedforward.up_proj": "model.layers.*.mlp.fc1",
+        "stack.blocks.*.feedforward.down_proj": "model.layers.*.mlp.fc2",
+    },
+)
+"""Li et al. 2023 (2309.05463)."""
+
+PHI3 = relative(
+    "phi3",
+    decoder(
+        LLAMA_MODEL,
+        *llama_keys("Phi3", position=RotaryKeys(fraction=1.0), norm=norm_eps("rms_norm_eps", 1e-5)),
+        one_window(),
+        *DROPOUT,
+        keys.Ignored("original_max_position_embeddings"),
+    ),
+    others=fused(
+        concatenated_qkv("model.layers.*.self_attn.qkv_proj"),
+        concatenated_gate_up("model.layers.*.mlp.gate_up_proj"),
+    ),
+)
+"""Abdin et al. 2024 (2404.14219)."""
