@@ -119,6 +119,7 @@ class TensorParallel(Where):
         from addnorm.runs.opening import open_model
         from addnorm.runs.run import Run
         from addnorm.runs.trained_model import device_named, dtype_named
+        from addnorm.training.parallel.plan import ParallelTrainingConfig
         from addnorm.training.parallel.processes import connected
         from addnorm.training.parallel.tensor import split_model
 
@@ -129,7 +130,8 @@ class TensorParallel(Where):
                 "stored: give --device cpu, and leave --weights out, or --processes"
             )
         processes = ExitStack()
-        world = processes.enter_context(connected(print, tensor=self.processes))
+        plan = ParallelTrainingConfig(tensor=self.processes)
+        world = processes.enter_context(connected(print, plan))
         atexit.register(processes.close)
         opened = open_model(
             folder,

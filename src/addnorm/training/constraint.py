@@ -11,7 +11,7 @@ from torch import nn
 
 from addnorm.config import config
 from addnorm.errors import InputError
-from addnorm.training.parallel.tensors import local, piece_of
+from addnorm.training.parallel.tensors import local, piece_within_stage
 
 CLASSES = "head.proj.weight"
 """The last matrix of a classifier."""
@@ -63,7 +63,7 @@ class MaxNorm:
     def apply(self) -> None:
         """Scale down, in place, the rows that are too long."""
         for weight in self.weights:
-            rows, piece = local(weight), piece_of(weight)
+            rows, piece = local(weight), piece_within_stage(weight)
             if piece is None or piece.axis == 0:
                 rows.renorm_(2, 0, self.bound)
             else:

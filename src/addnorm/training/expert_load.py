@@ -105,6 +105,11 @@ class ExpertLoad:
                 n_within = (within if valid is None else within[valid]).sum()
                 self._within_capacity[name] = self._within_capacity.get(name, 0) + n_within
 
+    def _count(self, name: str) -> Tensor:
+        """The choices of each expert of a mixture, none of them where another process has it."""
+        none = torch.zeros(len(self.mixtures[name].experts), dtype=torch.long)
+        return self._counts.get(name, none)
+
     def figures(self) -> dict[str, float]:
         """The figures since the last call, empty without mixtures; counting starts again.
 
@@ -112,13 +117,16 @@ class ExpertLoad:
         an even load. `dropped`, only with a capacity, is the share of choices for which an expert
         had no place, over all mixtures that have a capacity.
         """
-        totals = {name: self.world.total(n) for name, n in self._counts.items()}
+        totals = {name: self.world.total(self._count(name)) for name in self.mixtures}
         counts = {name: n.tolist() for name, n in totals.items() if n.sum()}
         figures = dict[str, float]()
         if counts:
             figures["load_ratio"] = max(max(n) * len(n) / sum(n) for n in counts.values())
-        if n_choices := sum(sum(counts.get(name, [])) for name in self._within_capacity):
-            n_within = sum(int(n) for n in self._within_capacity.values())
-            figures["dropped"] = 1 - n_within / n_choices
+        if any(mixture.capacity_factor for mixture in self.mixtures.values()):
+            choices = sum(int(self._counts[name].sum()) for name in self._within_capacity)
+            within = sum(int(n) for n in self._within_capacity.values())
+            n_choices, n_within = self.world.total(torch.tensor([choices, within])).tolist()
+            if n_choices:
+                figures["dropped"] = 1 - n_within / n_choices
         self.latest, self._counts, self._within_capacity = figures, {}, {}
         return figures

@@ -31,6 +31,9 @@ from addnorm.training.settings import TrainConfig
 ChunkedLoss = Callable[[TokenHead, Tensor, Context, Tensor, float], Tensor]
 """`head_cross_entropy_sum`: of the head, x, its context, the targets and the smoothing."""
 
+LossFunction = Callable[[nn.Module, dict[str, Tensor], Tensor, Tensor | None], Tensor]
+"""The loss of a micro-batch: of the model, its arguments, the targets and the soft ones."""
+
 
 class Objective:
     """The loss of a micro-batch, summed over its targets and averaged over early exits.

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -163,7 +164,8 @@ class Trainer:
         teacher = None if teacher is None else teacher.to(self.device).eval()
         # float16 scales the loss before the gradient, and chunked logits compute both at once.
         chunked = None if self.scaler.is_enabled() else self.world.cross_entropy_sum
-        self.objective = Objective.of(config, model, batches.batches(0), teacher, chunked=chunked)
+        objective = Objective.of(config, model, batches.batches(0), teacher, chunked=chunked)
+        self.objective = self.world.objective(model, objective)
         self.mixtures = mixtures_of(model)
         self.load = ExpertLoad(self.mixtures, self.world)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)
@@ -250,7 +252,9 @@ class Trainer:
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
         self.learnt |= n_tokens > 0
-        losses = [self.backward(batch, n_tokens) for batch in group]
+        losses = self.world.differentiate(
+            self.model, group, partial(self.share_of_loss, n_tokens=n_tokens), self.scaler.scale
+        )
         self.world.sum_gradients(self.model)
         own = torch.stack(losses)
         loss = sum(self.world.total(own).tolist())  # waits for the device only once
@@ -266,8 +270,8 @@ class Trainer:
         self.advance(len(group))
         self.report(loss, norm, n_tokens)
 
-    def backward(self, batch: Batch, n_tokens: int) -> Tensor:
-        """Accumulate the gradient of a micro-batch; return its share of the loss per token.
+    def share_of_loss(self, batch: Batch, n_tokens: int) -> Tensor:
+        """The share of a micro-batch in the loss per token.
 
         The loss includes the load-balancing loss of mixtures of experts, computed per micro-batch
         and weighted by its tokens. Of several processes each takes some rows of the batch, and its
@@ -283,8 +287,7 @@ class Trainer:
             loss = self.world.counted_loss(loss) + batch.n_tokens * balance
             loss = loss / max(n_tokens, 1)
         self.load.count(router_logits, tokens)
-        self.scaler.scale(loss).backward()
-        return loss.detach()
+        return loss
 
     def loss(self, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None) -> Tensor:
         """The loss of one micro-batch, summed over its targets."""

@@ -140,7 +140,57 @@ def test_what_cannot_be_split_by_positions_is_refused(tmp_path: Path, what: str)
     assert "\n" not in str(error.value)
 
 
+LAYERS = {
+    "more stages than layers": (
+        {"model.n_layers": "3"},
+        4,
+        "parallel.data = 1, pipeline = 4: 4 groups of layers: the model has 3: give "
+        "parallel.pipeline = 3",
+    ),
+    "interleaved": (
+        {"model.n_layers": "3", "parallel.schedule": "interleaved"},
+        2,
+        "4 groups of layers, two groups of them in each process with schedule = 'interleaved': the "
+        "model has 3: give parallel.pipeline = 1, or pipeline = 2 with schedule = '1f1b'",
+    ),
+    "a schedule that does not exist": (
+        {"parallel.schedule": "1f2b"},
+        2,
+        "parallel.schedule",
+    ),
+    "batchnorm": ({"model.norm": "batchnorm"}, 2, "or parallel.pipeline = 1"),
+    "parts of texts": ({"parallel.context": "2"}, 2, "stages hand on whole texts so far"),
+    "early exits": ({"model.exits": "[1]", "model.n_layers": "2"}, 2, "leave exits out"),
+    "states in 8 bits": ({"train.optimizer": "adamw_8bit"}, 2, "use adamw, muon, adadelta"),
+    "compiled": ({"train.compile": "true"}, 2, "leave compile out"),
+}
+
+
+@pytest.mark.parametrize("what", LAYERS)
+def test_what_cannot_be_split_by_layers_is_refused(tmp_path: Path, what: str) -> None:
+    fields, pipeline, message = LAYERS[what]
+    recipe = write_recipe(tmp_path, "language")
+    fields = {
+        "train.device": "cpu",
+        "model.n_layers": "4",
+        "parallel.pipeline": str(pipeline),
+        **fields,
+    }
+    with pytest.raises(InputError) as error:
+        read_recipe(recipe, fields)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_weights_are_split_among_processes_of_positions_too(tmp_path: Path) -> None:
     fields = {"train.device": "cpu", "parallel.context": "2", "parallel.shard": "true"}
     recipe = write_recipe(tmp_path, "language")
     assert read_recipe(recipe, fields).parallel.processes == 2
+
+
+def test_an_encoder_decoder_has_the_layers_of_both(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "translation")
+    fields = {"train.device": "cpu", "model.n_layers": "1", "parallel.pipeline": "2"}
+    assert read_recipe(recipe, fields).parallel.stages == 2
+    with pytest.raises(InputError, match=r"the model has 2: give parallel\.pipeline = 2"):
+        read_recipe(recipe, {**fields, "parallel.pipeline": "3"})

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,8 +38,9 @@ from addnorm.tasks.registry import TASKS
 from addnorm.training.checkpoint import save_weights
 from addnorm.training.constraint import MaxNormConfig
 from addnorm.training.optim import AdadeltaConfig, MuonConfig
-from addnorm.training.parallel import context, loss, pieces, positions, processes, shard
-from addnorm.training.parallel.plan import ParallelTrainingConfig, joined, launched
+from addnorm.training.parallel import context, draws, loss, pieces, positions, processes, shard
+from addnorm.training.parallel.joining import joined
+from addnorm.training.parallel.plan import ParallelTrainingConfig, launched
 from addnorm.training.parallel.tensors import local
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.settings import TrainConfig
@@ -93,8 +95,20 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "shard": {"shard": True},
     "tensor": {"tensor": 2},
     "context": {"context": 2},
+    "pipeline": {"pipeline": 2},
 }
 """What each plan splits besides rows; of four processes, two have other rows by each."""
+
+
+def cases_of(plan: str) -> list[str]:
+    """The cases that a plan splits: a stage has not the heads of early exits."""
+    return [name for name in CASES if "pipeline" not in plan or name != "exits"]
+
+
+def world_of(size: int, **plan: Any) -> processes.Processes:
+    """The processes by a plan, with as many of `data` as are left."""
+    n = size // (prod(plan.get(name, 1) for name in ("context", "tensor", "pipeline")))
+    return processes.Processes(plan=ParallelTrainingConfig(data=n, **plan))
 
 
 def corpus(model: str) -> EncodedCorpus:
@@ -201,12 +215,12 @@ def own_norm() -> AbstractContextManager[object]:
 
 
 def tokens_of_a_rank() -> AbstractContextManager[object]:
-    backward = Trainer.backward
+    share_of_loss = Trainer.share_of_loss
 
     def by_own_tokens(self: Trainer, batch: Any, n_tokens: int) -> Tensor:
-        return backward(self, batch, self.world.size * self.world.share(batch).n_tokens)
+        return share_of_loss(self, batch, self.world.size * self.world.share(batch).n_tokens)
 
-    return mock.patch.object(Trainer, "backward", by_own_tokens)
+    return mock.patch.object(Trainer, "share_of_loss", by_own_tokens)
 
 
 def untied() -> AbstractContextManager[object]:
@@ -232,6 +246,18 @@ def untied_pieces() -> AbstractContextManager[object]:
 
 def counted_twice() -> AbstractContextManager[object]:
     return mock.patch.object(pieces.Piece, "copies", 1)
+
+
+def untied_stages() -> AbstractContextManager[object]:
+    return mock.patch.object(pieces.StagePiece, "sum_of_copies", lambda _, tensor: tensor)
+
+
+def table_counted_twice() -> AbstractContextManager[object]:
+    return mock.patch.object(processes.Processes, "_copies_of", return_value=1)
+
+
+def draws_of_a_stage() -> AbstractContextManager[object]:
+    return mock.patch.object(draws.Draws, "needed", return_value=False)
 
 
 def loss_of_every_rank() -> AbstractContextManager[object]:
@@ -330,6 +356,10 @@ FAULTS: Mapping[str, tuple[Callable[[], AbstractContextManager[object]], str, st
     "tokens_of_a_piece": (tokens_of_a_rank, "tensor", "decoder"),
     "smoothed_by_piece": (smoothed_by_piece, "tensor", "smoothing"),
     "own_keys": (own_keys, "tensor", "one_key_head"),
+    "untied_stages": (untied_stages, "pipeline", "decoder"),
+    "norm_of_a_stage": (own_norm, "pipeline", "clip"),
+    "table_counted_twice": (table_counted_twice, "pipeline", "clip"),
+    "draws_of_a_stage": (draws_of_a_stage, "pipeline", "dropout"),
     "balance_of_a_rank": (balance_of_a_rank, "data", "moe"),
     "causal_by_place": (own_slots, "context", "decoder"),
     "positions_by_place": (own_positions, "context", "one_key_head"),
@@ -347,14 +377,16 @@ def every_case(out: Path) -> None:
     """Train every case by every plan, and every fault."""
     n = launched().processes
     with joined(ParallelTrainingConfig(data=n)) as rows:
-        worlds = {name: processes.Processes(**plan) for name, plan in PLANS.items()}
+        worlds: dict[str, World] = {name: world_of(n, **plan) for name, plan in PLANS.items()}
         if n > 2:
-            worlds["shard_tensor"] = processes.Processes(shard=True, tensor=2)
-            worlds["shard_context"] = processes.Processes(shard=True, context=2)
-            worlds["context_tensor"] = processes.Processes(context=2, tensor=2)
+            worlds["shard_tensor"] = world_of(n, shard=True, tensor=2)
+            worlds["shard_context"] = world_of(n, shard=True, context=2)
+            worlds["context_tensor"] = world_of(n, context=2, tensor=2)
+            worlds["tensor_pipeline"] = world_of(n, tensor=2, pipeline=2)
+            worlds["shard_pipeline"] = world_of(n, shard=True, pipeline=2)
         for plan, world in worlds.items():
-            for name, case in CASES.items():
-                run(out / plan / name, world, **case)
+            for name in cases_of(plan):
+                run(out / plan / name, world, **CASES[name])
         if n == 2:
             for name, (fault, plan, case) in FAULTS.items():
                 with fault():
@@ -371,7 +403,7 @@ def resume_at_another_plan(out: Path, worlds: Mapping[str, World]) -> None:
         folder = out / "resumed" / f"{first}_{then}"
         trainer(folder, worlds[first], **RESUMED).fit(until=10)
         run(folder, worlds[then], **RESUMED)
-    for first in ("shard", "tensor", "context"):
+    for first in ("shard", "tensor", "context", "pipeline"):
         trainer(out / "resumed" / f"{first}_one", worlds[first], **RESUMED).fit(until=10)
 
 
@@ -410,7 +442,8 @@ RESUMED_BY = (
     ("data", "shard"),
     ("shard", "tensor"),
     ("tensor", "context"),
-    ("context", "data"),
+    ("context", "pipeline"),
+    ("pipeline", "data"),
 )
 RESUMED: Mapping[str, Any] = {
     "double": True,

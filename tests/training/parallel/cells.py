@@ -26,7 +26,8 @@ from addnorm.nn.masks import Full
 from addnorm.nn.positions.position import Position
 from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import ExpandedKeys, Queries
-from addnorm.training.parallel.plan import ParallelTrainingConfig, joined, launched
+from addnorm.training.parallel.joining import joined
+from addnorm.training.parallel.plan import ParallelTrainingConfig, launched
 from addnorm.training.parallel.processes import Processes
 from addnorm.training.parallel.tensors import whole
 from addnorm.training.parallel.world import OneProcess, World
@@ -201,7 +202,7 @@ def main(file: Path, which: Iterator[Cell]) -> None:
     """Write the outcome of each cell by each plan."""
     n = launched().processes
     with joined(ParallelTrainingConfig(data=n)) as rows:
-        worlds = {plan: Processes(**{plan: n}) for plan in PLANS}
+        worlds = {plan: Processes(plan=ParallelTrainingConfig(**{plan: n})) for plan in PLANS}
         by_cell = {cell.id: outcomes(cell, worlds) for cell in which if cell.refusal() is None}
         if rows.leads:
             by_plan = {p: {name: of[p] for name, of in by_cell.items()} for p in PLANS}

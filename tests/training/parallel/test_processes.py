@@ -57,8 +57,9 @@ def largest_difference(a: Path, b: Path) -> float:
     return max(differences + [(w - theirs[name]).abs().max().item() for name, w in ours.items()])
 
 
-@pytest.mark.parametrize("plan", cases.PLANS)
-@pytest.mark.parametrize("case", cases.CASES)
+@pytest.mark.parametrize(
+    ("plan", "case"), [(plan, case) for plan in cases.PLANS for case in cases.cases_of(plan)]
+)
 def test_two_processes_train_as_one(two: Path, one: Path, case: str, plan: str) -> None:
     assert largest_difference(alone(one, case), two / plan / case) < 1e-5
 
@@ -70,7 +71,7 @@ def test_a_planted_fault_shows(two: Path, one: Path, fault: str) -> None:
     assert largest_difference(alone(one, case), two / plan / case) < 1e-5
 
 
-@pytest.mark.parametrize("plan", ["shard", "tensor"])
+@pytest.mark.parametrize("plan", ["shard", "tensor", "pipeline"])
 def test_a_part_of_the_weights_and_states_is_held(two: Path, plan: str) -> None:
     whole, part = (json.loads((two / p / "decoder/bytes.json").read_text()) for p in ("data", plan))
     assert part <= 0.55 * whole
@@ -101,18 +102,26 @@ def test_only_the_leading_process_writes(two: Path) -> None:
 def test_four_processes_train_as_one(tmp_path: Path, one: Path) -> None:
     done = started("cases", tmp_path, 4)
     assert done.returncode == 0, done.stderr
-    for plan in (*cases.PLANS, "shard_tensor", "shard_context", "context_tensor"):
-        for case in cases.CASES:
+    for plan in (
+        *cases.PLANS,
+        "shard_tensor",
+        "shard_context",
+        "context_tensor",
+        "tensor_pipeline",
+        "shard_pipeline",
+    ):
+        for case in cases.cases_of(plan):
             assert largest_difference(alone(one, case), tmp_path / plan / case) < 1e-5, (plan, case)
 
 
 def test_a_run_resumes_by_another_plan(two: Path, tmp_path: Path) -> None:
     straight = tmp_path / "straight"
     cases.run(straight, OneProcess(), **cases.RESUMED)
-    for name in ("shard_one", "tensor_one", "context_one"):
+    alone = ("shard_one", "tensor_one", "context_one", "pipeline_one")
+    for name in alone:
         cases.run(two / "resumed" / name, OneProcess(), **cases.RESUMED)
     others = [f"{first}_{then}" for first, then in cases.RESUMED_BY]
-    for name in (*others, "shard_one", "tensor_one", "context_one"):
+    for name in (*others, *alone):
         assert largest_difference(straight, two / "resumed" / name) < 1e-5
 
 

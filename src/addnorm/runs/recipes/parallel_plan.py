@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from addnorm.errors import InputError
-from addnorm.models import ModelConfig
+from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.models.layers import LayerParts
 from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig
 from addnorm.nn.convolution import ConvolutionConfig
@@ -43,7 +43,8 @@ def check_parallel(
         *(_of_rows(model, train, plan) if plan.data > 1 else ()),
         *(_of_positions(model, plan) if plan.context > 1 else ()),
         *(_of_heads(model, plan) if plan.tensor > 1 else ()),
-        *(_of_weights(train) if plan.shard or plan.tensor > 1 else ()),
+        *(_of_layers(model, plan) if plan.pipeline > 1 else ()),
+        *(_of_weights(train) if plan.splits_weights else ()),
         *(_of_shards(model) if plan.shard else ()),
     ]
     for path, problem in problems:
@@ -185,18 +186,53 @@ def _heads_of(model: ModelConfig) -> Iterator[Heads]:
                 )
 
 
+def _of_layers(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
+    """Where layers cannot be split: the field, and the problem with its remedy."""
+    if plan.context > 1:
+        yield (
+            "parallel.pipeline",
+            "stages hand on whole texts so far, of which each process of context has a part: use "
+            "parallel.pipeline = 1, or context = 1",
+        )
+    n = sum(map(len, model.stacks.values()))
+    if plan.stages > n:
+        each = plan.stages // plan.pipeline
+        two = ", two groups of them in each process with schedule = 'interleaved'"
+        nearest = f"parallel.pipeline = {max(1, n // each)}"
+        simpler = f", or pipeline = {min(n, plan.pipeline)} with schedule = '1f1b'"
+        yield (
+            "parallel.pipeline",
+            f"{plan.stages} groups of layers{two if each > 1 else ''}: the model has {n}: give "
+            f"{nearest}{simpler if each > 1 else ''}",
+        )
+    if any(isinstance(part, BatchNormConfig) for part in parts_of(model)):
+        yield (
+            "model.norm",
+            "batchnorm would keep other running statistics in each process: use another norm, or "
+            "parallel.pipeline = 1",
+        )
+    if not isinstance(model, EncoderDecoderConfig) and model.exits:
+        yield (
+            "model.exits",
+            "the loss of an early exit is computed in the last process, which has no layer of one "
+            "before: leave exits out, or use parallel.pipeline = 1",
+        )
+
+
 def _of_weights(train: TrainConfig) -> Iterator[tuple[str, str]]:
     """Where the states of weights cannot be split: the field, and the problem with its remedy."""
     if not isinstance(train.optimizer, SPLIT):
         yield (
             "train.optimizer",
             f"the states of {kind_of(train.optimizer)} are not split: use "
-            f"{', '.join(map(kind_of, SPLIT))}, or parallel.shard = false and parallel.tensor = 1",
+            f"{', '.join(map(kind_of, SPLIT))}, or parallel.shard = false, tensor = 1 and "
+            "pipeline = 1",
         )
     if train.adapter is not None:
         yield (
             "train.adapter",
-            "an adapter is too small to split: use parallel.shard = false and parallel.tensor = 1",
+            "an adapter is too small to split: use parallel.shard = false, tensor = 1 and "
+            "pipeline = 1",
         )
 
 

@@ -67,7 +67,7 @@ from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.distillation import learned_maps
 from addnorm.training.interruptions import patiently
 from addnorm.training.optim import check_installed
-from addnorm.training.parallel.plan import joined
+from addnorm.training.parallel.joining import joined
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, resolve_device
 from addnorm.training.progress import ProgressBar

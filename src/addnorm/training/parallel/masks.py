@@ -80,7 +80,7 @@ def masks_by_row(
     outside) draw from another seed for each `rank` of theirs, which comes from the shared
     generator. So does an eager core where `alone` says so of its queries and keys.
     """
-    private = [module for module in outermost(model, _draws) if not isinstance(module, Dropout)]
+    private = [m for m in outermost(model, draws_numbers) if not isinstance(m, Dropout)]
     inside = {inner for module in private for inner in module.modules()}
     handles = [handle for module in private for handle in _from_own_seed(module, rank(module))]
     for module in model.modules():
@@ -104,7 +104,7 @@ def outermost(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> Iterator
             yield from outermost(child, chosen)
 
 
-def _draws(module: nn.Module) -> bool:
+def draws_numbers(module: nn.Module) -> bool:
     """Whether a part draws numbers by itself while it trains, as far as can be known."""
     if isinstance(module, SDPACore | DifferentialCore):
         return module.dropout > 0

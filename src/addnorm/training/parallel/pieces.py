@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed import ProcessGroup
 
 
 class Group(ABC):
@@ -34,13 +34,17 @@ class Group(ABC):
         """The sum over the processes of what each has for this one: `tensors` by their numbers."""
         return self.sum(torch.stack([*tensors]))[self.rank]
 
+    def sent(self, tensor: Tensor, source: int) -> Tensor:
+        """The tensor of the process `source`; each gives one of its shape and type."""
+        return self.all(tensor)[source]
+
 
 class ConnectedGroup(Group):
-    """Processes that `torch.distributed` connects along a dimension of a mesh."""
+    """Processes that `torch.distributed` connects."""
 
-    def __init__(self, mesh: DeviceMesh, name: str) -> None:
-        super().__init__(mesh.get_local_rank(name), mesh[name].size())
-        self.handle = mesh.get_group(name)
+    def __init__(self, handle: ProcessGroup) -> None:
+        super().__init__(distributed.get_rank(handle), distributed.get_world_size(handle))
+        self.handle = handle
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the processes, without a gradient."""
@@ -61,6 +65,12 @@ class ConnectedGroup(Group):
         total = torch.empty_like(tensors[0])
         distributed.reduce_scatter(total, [*tensors], group=self.handle)
         return total
+
+    def sent(self, tensor: Tensor, source: int) -> Tensor:
+        """The tensor of the process `source`; each gives one of its shape and type."""
+        copy = tensor.detach().clone(memory_format=torch.contiguous_format)
+        distributed.broadcast(copy, group=self.handle, group_src=source)
+        return copy
 
     def _reduced(self, tensor: Tensor, operation: distributed.ReduceOp.RedOpType) -> Tensor:
         reduced = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -85,6 +95,11 @@ class Piece:
     def whole_of(cls, tensor: Tensor, group: Group) -> "Piece":
         """A tensor that every process has whole, each with a part of its gradient."""
         return cls(group, 0, tensor.shape[0] if tensor.ndim else 1, 1)
+
+    @property
+    def within(self) -> "Piece":
+        """The piece among the processes of a stage."""
+        return self
 
     @property
     def copies(self) -> int:
@@ -142,6 +157,60 @@ class Piece:
     def _narrowed(self, whole: Tensor, rank: int) -> Tensor:
         first, last = self.bounds_of(rank)
         return whole.narrow(self.axis, first, last - first)
+
+
+@dataclass(frozen=True)
+class StagePiece:
+    """A tensor that some stages of a pipeline hold, each the same; the others have it empty.
+
+    A holder has it whole, or its piece among the processes of the same stage (`within`). The
+    `sharers` are the holders, if several.
+    """
+
+    pipeline: Group
+    holders: tuple[int, ...]
+    shape: torch.Size
+    """The shape of the whole."""
+    within: Piece | None = None
+    sharers: Group | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this process holds it."""
+        return self.pipeline.rank in self.holders
+
+    @property
+    def copies(self) -> int:
+        """How many processes hold each value, each with a part of its gradient."""
+        return len(self.holders) * (1 if self.within is None else self.within.copies)
+
+    def of(self, whole: Tensor) -> Tensor:
+        """What this process holds of a whole tensor."""
+        if not self.held:
+            return whole.new_empty(0, *self.shape[1:])
+        return whole if self.within is None else self.within.of(whole)
+
+    def whole(self, part: Tensor) -> Tensor:
+        """The whole tensor, in every process, by what each holds of it."""
+        if self.held:
+            full = part if self.within is None else self.within.whole(part)
+        else:
+            full = part.new_empty(self.shape)
+        return self.pipeline.sent(full, self.holders[0])
+
+    def shape_of_whole(self, shape: torch.Size) -> torch.Size:
+        """The shape of the whole."""
+        return self.shape
+
+    def sum_of_copies(self, tensor: Tensor) -> Tensor:
+        """The sum over the processes that hold the same."""
+        if self.within is not None and self.within.copies > 1:
+            tensor = self.within.sum_of_copies(tensor)
+        return tensor if self.sharers is None else self.sharers.sum(tensor)
+
+
+AnyPiece = Piece | StagePiece
+"""What a process holds of a parameter."""
 
 
 # Shoeybi et al. 2019, §3, figure 3: the conjugate operators f and g around a split layer.

@@ -1,16 +1,16 @@
-"""`[parallel]`: how training is split over processes, and joining those that `torchrun` started."""
+"""`[parallel]`: how training is split over processes, and which of them this is."""
 
 import os
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from pydantic import PositiveInt
 
 from addnorm.config import config
 from addnorm.errors import InputError
-from addnorm.training.interruptions import to_standard_error
-from addnorm.training.parallel.world import OneProcess, World
+
+Schedule = Literal["1f1b", "gpipe", "interleaved"]
+"""The order of micro-batches in a pipeline."""
 
 
 @config
@@ -37,13 +37,33 @@ class ParallelTrainingConfig:
     layers, and the vocabulary (Shoeybi et al. 2019, §3).
     """
 
+    pipeline: PositiveInt = 1
+    """Processes among which the layers are split, each with consecutive ones; the
+    `train.accumulate` batches of a step go through them one after another (Huang et al. 2019).
+    """
+    schedule: Schedule = "1f1b"
+    """The order of these batches: `1f1b` begins backward passes as soon as it can, `gpipe` after
+    all forward passes; with `interleaved` each process has two groups of layers, which leaves less
+    time idle and sends twice as much (Narayanan et al. 2021, §2.2).
+    """
+
     @property
     def processes(self) -> int:
         """The number of processes of this plan."""
-        return self.data * self.context * self.tensor
+        return self.data * self.context * self.tensor * self.pipeline
+
+    @property
+    def stages(self) -> int:
+        """The number of groups of layers."""
+        return self.pipeline * (2 if self.schedule == "interleaved" and self.pipeline > 1 else 1)
+
+    @property
+    def splits_weights(self) -> bool:
+        """Whether each process holds a part of the weights and of the optimiser's state."""
+        return self.shard or self.tensor > 1 or self.pipeline > 1
 
     def __str__(self) -> str:
-        others = {"context": self.context, "tensor": self.tensor}
+        others = {"context": self.context, "tensor": self.tensor, "pipeline": self.pipeline}
         given = [f"{name} = {n}" for name, n in others.items() if n > 1]
         return ", ".join([f"parallel.data = {self.data}", *given])
 
@@ -76,39 +96,9 @@ def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:
 
 def _nearest(plan: ParallelTrainingConfig, processes: int) -> ParallelTrainingConfig:
     """The plan for so many processes that splits layers and texts alike, where that divides."""
-    tensor = plan.tensor if processes % plan.tensor == 0 else 1
-    left = processes // tensor
-    context = plan.context if left % plan.context == 0 else 1
-    return ParallelTrainingConfig(data=left // context, context=context, tensor=tensor)
-
-
-@contextmanager
-def joined(
-    plan: ParallelTrainingConfig,
-    say: Callable[[str], None] = to_standard_error,
-    *,
-    patience: float | None = None,
-    hint: str = "",
-) -> Generator[World]:
-    """The processes that train together by a plan; one alone imports nothing for it.
-
-    With `patience`, one that does nothing for so many seconds ends all; `hint` ends their messages.
-    Raises `InputError` if the plan is for another number of processes, and `RankLostError` if one
-    of them ends.
-    """
-    here = launched()
-    check_processes(plan, here.processes)
-    if here.processes == 1:
-        yield OneProcess(say)
-        return
-    from addnorm.training.parallel.processes import connected
-
-    with connected(
-        say,
-        shard=plan.shard,
-        context=plan.context,
-        tensor=plan.tensor,
-        patience=patience,
-        hint=hint,
-    ) as world:
-        yield world
+    sizes, left = dict[str, int](), processes
+    for name in ("pipeline", "tensor", "context"):
+        size = getattr(plan, name)
+        sizes[name] = size if left % size == 0 else 1
+        left //= sizes[name]
+    return replace(ParallelTrainingConfig(), data=left, **sizes)

@@ -24,15 +24,27 @@ from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
 from addnorm.training.loss import head_cross_entropy_sum
+from addnorm.training.objective import LossFunction
 from addnorm.training.parallel.clock import Clock
 from addnorm.training.parallel.context import SplitTexts, split_texts
+from addnorm.training.parallel.draws import Draws
 from addnorm.training.parallel.loss import vocabulary_cross_entropy_sum
 from addnorm.training.parallel.masks import PieceOfTensor, Rows, masks_by_row
 from addnorm.training.parallel.members import Member, ended
-from addnorm.training.parallel.pieces import ConnectedGroup, Group, Piece
+from addnorm.training.parallel.pieces import AnyPiece, ConnectedGroup, Group, Piece, StagePiece
+from addnorm.training.parallel.pipeline import Pipeline, Step
+from addnorm.training.parallel.plan import ParallelTrainingConfig
 from addnorm.training.parallel.shard import empty, fill, sharded, twin_of
+from addnorm.training.parallel.stages import StagedModel, holders
 from addnorm.training.parallel.tensor import Layout, split_model
-from addnorm.training.parallel.tensors import is_part, local, name_pieces, piece_of, whole
+from addnorm.training.parallel.tensors import (
+    is_part,
+    local,
+    name_pieces,
+    piece_of,
+    piece_within_stage,
+    whole,
+)
 from addnorm.training.parallel.world import OneProcess, World
 
 LONGEST = timedelta(days=7)
@@ -48,10 +60,8 @@ T = TypeVar("T")
 @contextmanager
 def connected(
     say: Callable[[str], None],
+    plan: ParallelTrainingConfig,
     *,
-    shard: bool = False,
-    context: int = 1,
-    tensor: int = 1,
     patience: float | None = None,
     hint: str = "",
 ) -> Generator["Processes"]:
@@ -66,7 +76,7 @@ def connected(
     distributed.init_process_group("gloo", timeout=LONGEST)
     world = None
     try:
-        world = Processes(say, shard=shard, context=context, tensor=tensor)
+        world = Processes(say, plan=plan)
         with world.watched(patience, hint):
             yield world
     except RuntimeError as error:
@@ -78,10 +88,10 @@ def connected(
 
 
 class Processes(World):
-    """Processes that split the rows of each batch and, with `shard`, the weights.
+    """Processes that split rows, weights, layers and parts of layers, as a plan says.
 
-    `context` processes take the same rows, and split the positions of each text; `tensor`
-    neighbours have the same positions too, and split heads, features and vocabulary. Sums are taken
+    `tensor` neighbours take the same rows, and split heads, features and vocabulary; those of
+    `context` split the positions of each text, and those of `pipeline` the layers. Sums are taken
     over all that have other tokens, never means: a loss is divided once, by the tokens of all.
     """
 
@@ -89,25 +99,28 @@ class Processes(World):
         self,
         say: Callable[[str], None] = to_standard_error,
         *,
-        shard: bool = False,
-        context: int = 1,
-        tensor: int = 1,
+        plan: ParallelTrainingConfig,
     ) -> None:
         super().__init__(say)
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
-        self.shard = shard
-        sizes, names = (self.size // (context * tensor), context, tensor), ("data", "context")
-        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=(*names, "tensor"))
-        self.data, self.context = (ConnectedGroup(mesh, name) for name in names)
-        sizes = (self.size // tensor, tensor)
-        self.mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("tokens", "tensor"))
-        self.tokens, self.tensor = (ConnectedGroup(self.mesh, n) for n in ("tokens", "tensor"))
-        """The processes that have other tokens, and those that compute parts for the same ones."""
+        self.plan = plan
+        sizes, names = (plan.pipeline, plan.data, plan.context, plan.tensor), ("data", "context")
+        mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("pipeline", *names, "tensor"))
+        self.data, self.context = (ConnectedGroup(mesh.get_group(name)) for name in names)
+        sizes, names = (sizes[0], plan.data * plan.context, sizes[3]), ("pipeline", "tokens")
+        self.mesh = init_device_mesh("cpu", sizes, mesh_dim_names=(*names, "tensor"))
+        self.pipeline, self.tokens, self.tensor = (
+            ConnectedGroup(self.mesh.get_group(name)) for name in (*names, "tensor")
+        )
+        """The processes with other layers, with other tokens, and with other parts of the same."""
         self.rows = Rows(0, 1, 1)
         self.positions = SplitTexts(self.context)
         self.stands_in = False
         """Whether this process has no rows of the last batch, and runs one of another process."""
         self._own: dict[str, Tensor] = {}
+        self._copies = 1
+        """How often each row of a batch is in the model's input."""
+        self._pipelines: WeakKeyDictionary[nn.Module, Pipeline] = WeakKeyDictionary()
         self._layouts: WeakKeyDictionary[nn.Module, Layout] = WeakKeyDictionary()
         self._vocabularies: WeakKeyDictionary[nn.Module, Piece] = WeakKeyDictionary()
         """Of the heads whose logits are split, which piece of them this process computes."""
@@ -146,7 +159,7 @@ class Processes(World):
     @property
     def has_twins(self) -> bool:
         """Whether this process trains a twin of a model, which has parts of its weights."""
-        return self.shard or max(self.context.size, self.tensor.size) > 1
+        return self.plan.splits_weights or self.plan.context > 1
 
     def place(self, model: nn.Module, *, by_token: bool = True) -> nn.Module:
         """The model with the leading process's weights, or a twin with parts of them."""
@@ -160,13 +173,53 @@ class Processes(World):
         if self.context.size > 1:
             self.positions = split_texts(twin, self.context, by_token=by_token)
         layout = split_model(twin, self.tensor) if self.tensor.size > 1 else Layout()
-        if self.shard:
+        pieces: dict[str, AnyPiece] = {**layout.parameters}
+        staged, draws = None, None
+        if self.pipeline.size > 1:
+            held = holders(model, self.plan.stages, self.pipeline.size)
+            staged = StagedModel(twin, self.plan.stages, self.pipeline)
+            draws = Draws(model, staged.stages) if Draws.needed(model) else None
+            pieces = self._hold(model, twin, held, layout.parameters)
+        if self.plan.shard:
             twin = sharded(twin, self.mesh["tokens"])
         self._layouts[twin] = layout
         self._vocabularies.update(layout.outputs)
-        name_pieces(twin, layout.parameters)
+        name_pieces(twin, pieces)
+        if staged is not None:
+            self._pipelines[twin] = Pipeline(staged, self.pipeline, self.plan.schedule, draws)
         empty(model)
         return twin
+
+    def _hold(
+        self,
+        model: nn.Module,
+        twin: nn.Module,
+        held: Mapping[str, tuple[int, ...]],
+        within: Mapping[str, Piece],
+    ) -> dict[str, AnyPiece]:
+        """Leave in `twin` the parameters that this process of a pipeline holds.
+
+        `held` are the holders of each by name, `within` its piece in the processes of a stage.
+        """
+        shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
+        several: list[tuple[int, ...]] = [of for of in dict.fromkeys(held.values()) if len(of) > 1]
+        sharers = dict(zip(several, map(self._sharers, several), strict=True))
+        pieces = dict[str, AnyPiece]()
+        for name, parameter in twin.named_parameters():
+            of = held[name]
+            piece = StagePiece(self.pipeline, of, shapes[name], within.get(name), sharers.get(of))
+            if not piece.held:
+                parameter.data = piece.of(parameter.data)
+            pieces[name] = piece
+        return pieces
+
+    def _sharers(self, of: tuple[int, ...]) -> Group | None:
+        """The group of these processes of this one's pipeline; every process makes all of them."""
+        if len(of) == self.pipeline.size:
+            return self.pipeline
+        ranks = self.mesh.mesh[list(of)].flatten(1).T.tolist()
+        group, _ = distributed.new_subgroups_by_enumeration(ranks, timeout=LONGEST)
+        return ConnectedGroup(group) if isinstance(group, distributed.ProcessGroup) else None
 
     def _check_rows(self, model: nn.Module) -> None:
         for module in model.modules():
@@ -199,6 +252,7 @@ class Processes(World):
 
         Parts that draw by themselves draw alike where processes compute the same.
         """
+        self._copies = copies
         layout = self._layouts.get(model, Layout())
 
         def rank(module: nn.Module) -> int:
@@ -220,6 +274,41 @@ class Processes(World):
             pieces=pieces,
             alone=alone if self.context.size > 1 else None,
         )
+
+    # Stages.
+
+    def objective(self, model: nn.Module, objective: LossFunction) -> LossFunction:
+        """The objective; of a pipeline, the last stage computes the loss."""
+        pipeline = self._pipelines.get(model)
+        return objective if pipeline is None else pipeline.objective(objective)
+
+    def differentiate(
+        self,
+        model: nn.Module,
+        batches: Sequence[Batch],
+        loss_of: Callable[[Batch], Tensor],
+        scale: Callable[[Tensor], Tensor],
+    ) -> list[Tensor]:
+        """Accumulate the gradients of micro-batches, which go through the stages of a pipeline."""
+        pipeline = self._pipelines.get(model)
+        if pipeline is None:
+            return super().differentiate(model, batches, loss_of, scale)
+        shares = [self.share(batch).inputs for batch in batches]
+        length = max(map(pipeline.model.length, shares)) * self._copies
+        inputs = [(batch.doubled() if self._copies > 1 else batch).inputs for batch in batches]
+        states = [] if pipeline.draws is None else [pipeline.draws.states(x) for x in inputs]
+        step = Step(batches, loss_of, scale, self._remembered, states)
+        pipeline.differentiate(step, length)
+        return step.losses
+
+    def _remembered(self) -> Callable[[Tensor], None]:
+        """What tells the parts that draw by row of which rows the present micro-batch is."""
+        rows = self.rows
+
+        def restore(_: Tensor) -> None:
+            self.rows = rows
+
+        return restore
 
     # Rows and sums.
 
@@ -273,13 +362,14 @@ class Processes(World):
         return self.counted(loss if counts else loss * 0)
 
     def total(self, sums: Tensor) -> Tensor:
-        """The sum over all processes that have other tokens."""
-        return self.tokens.sum(sums)
+        """The sum over all processes that have other tokens, or other layers."""
+        sums = self.tokens.sum(sums)
+        return self.pipeline.sum(sums) if self.pipeline.size > 1 else sums
 
     def total_load(self, choices: Tensor, n_tokens: int) -> tuple[Tensor, int]:
         """The choices of each expert and the number of tokens, summed over all processes."""
         own = torch.cat([choices, choices.new_tensor([n_tokens])])
-        totals = self.total(self.counted(own))
+        totals = self.tokens.sum(self.counted(own))
         return totals[:-1], int(totals[-1])
 
     def cross_entropy_sum(
@@ -303,22 +393,30 @@ class Processes(World):
         """
         by_copies: dict[int, list[Tensor]] = {}
         for parameter in parameters:
-            piece = piece_of(parameter)
-            copies = self.tensor.size if piece is None else piece.copies
             if parameter.grad is not None:
-                by_copies.setdefault(copies, []).append(parameter.grad)
+                by_copies.setdefault(self._copies_of(parameter), []).append(parameter.grad)
         squares = torch.zeros((), dtype=torch.float64)
         for copies, gradients in sorted(by_copies.items()):
             squares += whole(nn.utils.get_total_norm(gradients)).double().square() / copies
-        return self.tensor.sum(squares).sqrt().to(parameters[0].dtype)
+        squares = self.pipeline.sum(self.tensor.sum(squares))
+        return squares.sqrt().to(parameters[0].dtype)
+
+    def _copies_of(self, parameter: nn.Parameter) -> int:
+        """How many processes of those with the same rows hold a value of a parameter."""
+        piece, within = piece_of(parameter), piece_within_stage(parameter)
+        stages = len(piece.holders) if isinstance(piece, StagePiece) else 1
+        return stages * (self.tensor.size if within is None else within.copies)
 
     def sum_gradients(self, model: nn.Module) -> None:
         """Sum the gradients over all processes: one sum for all parameters of a type.
 
         A parameter without a gradient in any process has none. Of a weight that several processes
-        hold whole, each with a part of the gradient, those of `tensor` are summed first.
+        hold whole, each with a part of the gradient, those of `tensor` and of `pipeline` are summed
+        first.
         """
-        self._own = OneProcess().own_gradients(model)
+        self._own = {n: g for n, g in OneProcess().own_gradients(model).items() if g.numel()}
+        if self.pipeline.size > 1:
+            self._have_alike([*model.parameters()])
         for parameter in model.parameters():
             piece = piece_of(parameter)
             if parameter.grad is not None and piece is not None and piece.copies > 1:
@@ -332,6 +430,13 @@ class Processes(World):
                 alike.setdefault(parameter.dtype, []).append(parameter)
         for parameters in alike.values():
             _sum_gradients(parameters, self.tokens)
+
+    def _have_alike(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Give each parameter a gradient in all stages if it has one in any of them."""
+        present = torch.tensor([float(parameter.grad is not None) for parameter in parameters])
+        for parameter, n in zip(parameters, self.pipeline.sum(present).tolist(), strict=True):
+            if n and parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
 
     def own_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """The gradients before they were summed; of shards, after."""
@@ -373,13 +478,18 @@ class Processes(World):
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
         """The problem of the first process with a loss that is not finite, or else not sound.
 
-        Of shards, whose gradients are summed as they arise, only a loss names the process.
+        Of stages it is the first whose values are not finite, or else the last with such gradients,
+        since the gradients of the stages before it come from there. Of shards, whose gradients are
+        summed as they arise, only a loss names the process.
         """
-        lossless = not bool(own_loss.isfinite().all())
-        suspect = lossless or not (sound or self.shard)
+        staged = self.pipeline.size > 1
+        broken = any(p.broken for p in self._pipelines.values())
+        lossless = broken if staged else not bool(own_loss.isfinite().all())
+        suspect = lossless or not (sound or self.plan.shard)
         texts = self.texts(f"{'loss' if lossless else 'part' if suspect else ''} {problem}")
-        for reason in ("loss ", "part "):
-            for rank, text in enumerate(texts):
+        ranked = [*enumerate(texts)]
+        for reason, order in (("loss ", ranked), ("part ", ranked[::-1] if staged else ranked)):
+            for rank, text in order:
                 if text.startswith(reason):
                     return f"on {self.members[rank]} {text.removeprefix(reason)}"
         return problem

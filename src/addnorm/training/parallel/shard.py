@@ -2,12 +2,13 @@
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import Shard, distribute_tensor
 
 from addnorm.errors import InputError
 from addnorm.models.transformer import StackModel
@@ -25,15 +26,18 @@ def sharded(twin: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Leave a part of each weight of `twin` in each process of the mesh; return the twin.
 
     Each block is gathered when it runs; all other weights, tied tables and those that blocks share
-    among them, are gathered together. Gradients are summed over the processes. Raises `InputError`
-    for a weight that is a single number, or that some blocks alone share.
+    among them, are gathered together, except empty ones, those of another stage of a pipeline.
+    Gradients are summed over the processes. Raises `InputError` for a weight that is a
+    single number, or that some blocks alone share.
     """
     _check_shapes(twin)
     blocks = [b for stack in twin.modules() if isinstance(stack, Stack) for b in stack.blocks]
-    shared = _shared(blocks)
+    shared = _shared(twin)
+    elsewhere = {parameter for parameter in twin.parameters() if not parameter.numel()}
     for block in blocks:
         fully_shard(block, mesh=mesh, ignored_params=shared)
-    fully_shard(twin, mesh=mesh)
+    fully_shard(twin, mesh=mesh, ignored_params=elsewhere)
+    _shard_empty(twin, elsewhere, mesh)
     for name, parameter in twin.named_parameters():
         if not is_part(parameter):
             raise InputError(
@@ -49,9 +53,24 @@ def sharded(twin: nn.Module, mesh: DeviceMesh) -> nn.Module:
     return twin
 
 
-def _shared(blocks: Sequence[nn.Module]) -> set[nn.Parameter]:
-    """The parameters that several blocks share, such as those of positions."""
-    uses = Counter(parameter for block in blocks for parameter in block.parameters())
+def _shard_empty(model: nn.Module, empty: Iterable[nn.Parameter], mesh: DeviceMesh) -> None:
+    """Make shards of empty parameters, so that all parameters are of one kind."""
+    shards = {
+        parameter: nn.Parameter(distribute_tensor(parameter.data, mesh, [Shard(0)]))
+        for parameter in empty
+    }
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False, remove_duplicate=False):
+            if parameter in shards:
+                module.register_parameter(name, shards[parameter])
+
+
+def _shared(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters of several blocks, or of a block and others, such as those of positions."""
+    stacks = [stack for stack in model.modules() if isinstance(stack, Stack)]
+    parts = [*(block for stack in stacks for block in stack.blocks.children())]
+    parts += [child for child in model.children() if child not in stacks]
+    uses = Counter(parameter for part in parts for parameter in part.parameters())
     return {parameter for parameter, n in uses.items() if n > 1}
 
 

@@ -18,7 +18,7 @@ from addnorm.models.weights import Weights, weights_of
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
 
-    from addnorm.training.parallel.pieces import Piece
+    from addnorm.training.parallel.pieces import AnyPiece, Piece
 
 
 def is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
@@ -27,15 +27,21 @@ def is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
     return module is not None and isinstance(tensor, module.DTensor)
 
 
-def name_pieces(model: nn.Module, pieces: "Mapping[str, Piece]") -> None:
+def name_pieces(model: nn.Module, pieces: "Mapping[str, AnyPiece]") -> None:
     """Let each parameter of a model know which piece it is."""
     for name, parameter in model.named_parameters():
         setattr(parameter, "piece", pieces.get(name))  # noqa: B010
 
 
-def piece_of(parameter: Tensor) -> "Piece | None":
+def piece_of(parameter: Tensor) -> "AnyPiece | None":
     """Which piece a parameter is; None if it is a whole, the same in each process."""
     return getattr(parameter, "piece", None)
+
+
+def piece_within_stage(parameter: Tensor) -> "Piece | None":
+    """Which piece a parameter is among the processes of a stage; None if they hold it whole."""
+    piece = piece_of(parameter)
+    return None if piece is None else piece.within
 
 
 def whole_shape(parameter: Tensor) -> torch.Size:
@@ -98,7 +104,9 @@ def by_matrix(function: Callable[[Tensor], Tensor], matrices: Tensor, parameter:
     Of matrices of which each process holds a part, as of the parameter, each process computes some
     matrices whole.
     """
-    piece = piece_of(parameter)
+    if not matrices.numel():  # those of another stage
+        return matrices
+    piece = piece_within_stage(parameter)
     if piece is not None and piece.units > 1:
         return like(_by_piece(function, whole(matrices), piece.behind(1)), matrices)
     if not is_part(matrices):

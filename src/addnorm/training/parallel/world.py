@@ -13,6 +13,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
 from addnorm.training.loss import head_cross_entropy_sum
+from addnorm.training.objective import LossFunction
 
 T = TypeVar("T")
 
@@ -60,6 +61,28 @@ class World(ABC):
 
         `copies` is how often each row of a batch is in the model's input.
         """
+
+    def objective(self, model: nn.Module, objective: LossFunction) -> LossFunction:
+        """The objective of a model in this process, which may have some of its layers."""
+        return objective
+
+    def differentiate(
+        self,
+        model: nn.Module,
+        batches: Sequence[Batch],
+        loss_of: Callable[[Batch], Tensor],
+        scale: Callable[[Tensor], Tensor],
+    ) -> list[Tensor]:
+        """Accumulate the gradients of micro-batches; return this process's share of their losses.
+
+        `loss_of` returns its share of the loss of one, which `scale` scales for the gradient.
+        """
+        losses = list[Tensor]()
+        for batch in batches:
+            loss = loss_of(batch)
+            scale(loss).backward()
+            losses.append(loss.detach())
+        return losses
 
     @abstractmethod
     def share(self, batch: Batch) -> Batch:

@@ -1,0 +1,254 @@
+"""A model cut into stages of consecutive layers, of which each process of a pipeline computes some.
+
+Each process has the inputs of every batch, and so the context of its layers. What it receives from
+the stage before are hidden states alone, as one flat vector; of an encoder–decoder the memory, then
+the decoder's states.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from addnorm.errors import InputError
+from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from addnorm.nn.blocks import Stack
+from addnorm.nn.context import Context
+from addnorm.nn.embed import TokenEmbedding
+from addnorm.nn.masks import Full
+from addnorm.training.parallel.pieces import Group
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The layers of each stage: of n layers in all, stage s of S has those from `n s / S` on."""
+
+    layers: tuple[int, ...]
+    """The number of layers of each stack, in the order in which they compute."""
+    total: int
+
+    def of(self, stage: int) -> list[range]:
+        """The layers of each stack that a stage computes.
+
+        They begin and end at 0 before the stack, and at its number of layers after it.
+        """
+        n = sum(self.layers)
+        first, last = n * stage // self.total, n * (stage + 1) // self.total
+        begins = [0, *accumulate(self.layers)]
+        return [
+            range(*(min(max(place - begin, 0), count) for place in (first, last)))
+            for begin, count in zip(begins, self.layers, strict=False)
+        ]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A stack of a model, the embedding before it, and the argument that is embedded."""
+
+    embed: nn.Module
+    stack: Stack
+    argument: str
+
+    def width(self) -> int:
+        """The width of the embedded tokens; 0 for other inputs, whose shape depends on more."""
+        if not isinstance(self.embed, TokenEmbedding):
+            return 0
+        tokens = torch.zeros(1, 1, dtype=torch.long)
+        training = self.embed.training
+        with torch.no_grad():
+            x = self.embed.eval()(tokens, Context.over(tokens, Full()))
+        self.embed.train(training)
+        return x.shape[-1]
+
+
+def sections_of(model: nn.Module) -> list[Section]:
+    """The sections of a model, in the order in which they compute."""
+    match model:
+        case DecoderModel():
+            return [Section(model.embed, model.stack, "tokens")]  # pyright: ignore[reportArgumentType]
+        case EncoderModel():
+            return [Section(model.embed, model.stack, "inputs")]
+        case EncoderDecoderModel():
+            return [
+                Section(model.source_embed, model.encoder, "source"),
+                Section(model.target_embed, model.decoder, "target"),  # pyright: ignore[reportArgumentType]
+            ]
+        case _:
+            raise InputError(
+                f"parallel.pipeline: {type(model).__name__} has no stacks of blocks, which stages "
+                "are made of: leave pipeline out"
+            )
+
+
+def stages_of(model: nn.Module, total: int) -> Stages:
+    """The layers of each of so many stages. Raises `InputError` if there are fewer layers."""
+    stages = Stages(tuple(len(section.stack.blocks) for section in sections_of(model)), total)
+    if sum(stages.layers) < total:
+        raise InputError(
+            f"parallel.pipeline: {total} stages need as many layers, and the model has "
+            f"{sum(stages.layers)}: give fewer"
+        )
+    return stages
+
+
+def holders(model: nn.Module, total: int, processes: int) -> dict[str, tuple[int, ...]]:
+    """Which processes of a pipeline hold each parameter: those whose stages compute with it.
+
+    Stage s is computed by process s modulo their number. A single number, which has no empty part,
+    is held by all; what no stage computes with, by the first.
+    """
+    stages = stages_of(model, total)
+    held = [set[nn.Parameter]() for _ in range(processes)]
+    for stage in range(stages.total):
+        for module in _modules_of(model, stages, stage):
+            held[stage % processes].update(module.parameters())
+    every = tuple(range(processes))
+    return {
+        name: tuple(i for i in every if parameter in held[i] or not parameter.ndim) or (0,)
+        for name, parameter in model.named_parameters()
+    }
+
+
+def _modules_of(model: nn.Module, stages: Stages, stage: int) -> Iterator[nn.Module]:
+    """Yield the modules that a stage computes with."""
+    inside = set[nn.Module]()
+    sections = sections_of(model)
+    for section, layers in zip(sections, stages.of(stage), strict=True):
+        inside |= {section.embed, section.stack}
+        if _begins(layers) or not isinstance(section.embed, TokenEmbedding):
+            yield section.embed
+        yield from (block for i, block in enumerate(section.stack.blocks) if i in layers)
+        if _ends(layers, len(section.stack.blocks)):
+            yield section.stack.norm
+    if stage == stages.total - 1:
+        yield from (child for child in model.children() if child not in inside)
+
+
+def _begins(layers: range) -> bool:
+    return layers.start == 0 < layers.stop
+
+
+def _ends(layers: range, n: int) -> bool:
+    return layers.start < n == layers.stop
+
+
+class StageBlocks(nn.ModuleList):
+    """All blocks of a stack, of which a forward pass runs the present ones."""
+
+    present: Sequence[int] = ()
+
+    def __iter__(self) -> Iterator[nn.Module]:
+        return iter([self[i] for i in self.present])
+
+
+class StagedModel:
+    """A model whose forward pass computes one stage (see `at`).
+
+    Its embeddings return what was received where they belong to an earlier stage, its stacks run
+    the blocks of the stage, and what they return is collected to be handed on.
+    """
+
+    def __init__(self, model: nn.Module, total: int, group: Group) -> None:
+        self.model = model
+        self.stages = stages_of(model, total)
+        self.own = range(group.rank, total, group.size)
+        """The stages that this process computes."""
+        self.sections = sections_of(model)
+        self.widths = [section.width() for section in self.sections]
+        self._stage = self.own[0]
+        self._received = torch.empty(0)
+        self._outputs: list[Tensor] = []
+        self._shapes: dict[torch.Size, torch.Size] = {}
+        self._forwards = [section.embed.forward for section in self.sections]
+        for i, section in enumerate(self.sections):
+            vars(section.embed)["forward"] = self._embedding(i)
+            vars(section.stack.norm)["forward"] = self._norm(i, section.stack.norm.forward)
+            section.stack.blocks = StageBlocks(section.stack.blocks)
+            section.stack.register_forward_hook(self._collect)
+        self._show([self.stages.of(stage) for stage in self.own])
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the present stage is the last, which computes the loss."""
+        return self._stage == self.stages.total - 1
+
+    def length(self, inputs: Mapping[str, Tensor]) -> int:
+        """The number of values that a stage hands on, at most."""
+        return sum(
+            prod(self._shape(i, inputs[section.argument]))
+            for i, section in enumerate(self.sections)
+        )
+
+    def _shape(self, i: int, inputs: Tensor) -> Sequence[int]:
+        """The shape of embedded inputs."""
+        if self.widths[i]:
+            return (*inputs.shape, self.widths[i])
+        if inputs.shape not in self._shapes:
+            self._shapes[inputs.shape] = self._in_context(i, inputs)[0].shape
+        return self._shapes[inputs.shape]
+
+    def _in_context(self, i: int, *inputs: Any) -> tuple[Tensor, Context]:
+        """Inputs other than tokens, embedded without a gradient, and their context."""
+        with torch.no_grad(), torch.random.fork_rng([]):
+            return self._forwards[i](*inputs)
+
+    @contextmanager
+    def at(self, stage: int, received: Tensor) -> Generator[None]:
+        """In this context, a forward pass computes a stage by what it received."""
+        self._stage, self._received = stage, received
+        self._outputs.clear()
+        self._show([self.stages.of(stage)])
+        try:
+            yield
+        finally:
+            self._show([self.stages.of(stage) for stage in self.own])
+
+    def handed_on(self, length: int, dtype: torch.dtype) -> Tensor:
+        """What the present stage has computed, as a vector of this length."""
+        layers = self.stages.of(self._stage)
+        begun = [x for x, of_stack in zip(self._outputs, layers, strict=True) if of_stack.stop]
+        flat = torch.cat([x.flatten().to(dtype) for x in begun])
+        return F.pad(flat, (0, length - len(flat)))
+
+    def _show(self, chosen: Sequence[Sequence[range]]) -> None:
+        """Let the stacks have the blocks of these stages."""
+        for i, section in enumerate(self.sections):
+            blocks = section.stack.blocks
+            assert isinstance(blocks, StageBlocks)
+            blocks.present = [layer for layers in chosen for layer in layers[i]]
+
+    def _collect(self, _: nn.Module, __: Any, output: Tensor) -> None:
+        self._outputs.append(output)
+
+    def _embedding(self, i: int) -> Callable[..., Any]:
+        def embed(inputs: Tensor, *rest: Any) -> Any:
+            layers = self.stages.of(self._stage)[i]
+            if _begins(layers):
+                return self._forwards[i](inputs, *rest)
+            if self.widths[i]:
+                return self._taken(layers, (*inputs.shape, self.widths[i]))
+            x, ctx = self._in_context(i, inputs, *rest)
+            return self._taken(layers, x.shape), ctx
+
+        return embed
+
+    def _taken(self, layers: range, shape: Sequence[int]) -> Tensor:
+        """The hidden states that were received before these layers; zeros if none have begun."""
+        if not layers.stop:
+            return self._received.new_zeros(shape)
+        n = prod(shape)
+        x, self._received = self._received[:n], self._received[n:]
+        return x.view(shape)
+
+    def _norm(self, i: int, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def norm(x: Tensor, *rest: Any) -> Tensor:
+            layers = self.stages.of(self._stage)[i]
+            return forward(x, *rest) if _ends(layers, self.stages.layers[i]) else x
+
+        return norm
