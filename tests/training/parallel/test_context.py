@@ -84,6 +84,7 @@ def test_masks_are_those_of_the_tokens_computed() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.xdist_group("cells of two processes")
 def test_every_part_computes_as_in_one_process(cells_of_two: Outcomes) -> None:
     check(cells_of_two["context"])
 

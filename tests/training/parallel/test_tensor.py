@@ -26,6 +26,7 @@ def check(found: dict[str, Any], refusals: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.xdist_group("cells of two processes")
 def test_every_part_computes_as_in_one_process(cells_of_two: Outcomes) -> None:
     found = cells_of_two["tensor"]
     assert len(found) > 140
