@@ -17,8 +17,10 @@ from tests.contracts import (
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from addnorm.models import EncoderConfig
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding, EmbeddingConfig, zero_padding
+from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNormConfig
 from addnorm.nn.positions import (
@@ -27,6 +29,7 @@ from addnorm.nn.positions import (
     NoPosition,
     PositionConfig,
     SinusoidalConfig,
+    TransformerXLConfig,
 )
 
 TOKENS = torch.tensor([[3, 1, 4], [1, 5, 0]])
@@ -80,6 +83,30 @@ def test_a_narrow_table_is_mapped_to_the_width_of_the_model() -> None:
     x = math.sqrt(8) * module.tokens.weight[TOKENS] @ module.proj.weight.T
     assert_close(embed(module), x + position.table.weight[:3])
     assert (EmbeddingConfig().width(8), EmbeddingConfig(d_embed=3).width(8)) == (8, 3)
+
+
+def test_a_narrow_embedding_is_mapped_at_the_end() -> None:
+    """Positions, types and norm have the width of the table; padding stays zero."""
+    made_of = EmbeddingConfig(d_embed=3, map="last", norm=LayerNormConfig(), n_types=2)
+    position = LearnedConfig().build(build_context(made_of.inner_width(8), 2, max_len=16))
+    module = started(made_of.build(6, 8, position, 0.0))
+    assert (module.proj, made_of.inner_width(8), EmbeddingConfig().inner_width(8)) == (None, 3, 8)
+    x = math.sqrt(3) * module.tokens.weight[TOKENS] + position.table.weight[:3]
+    x = module.norm(x + module.types.weight[0])
+    assert module.proj_last is not None
+    assert_close(embed(module), module.proj_last(x))
+    assert bool((embed(module, VALID)[~VALID] == 0).all())
+
+
+def test_a_map_at_the_end_needs_a_width_of_the_table() -> None:
+    with pytest.raises(ValueError, match="give d_embed"):
+        EmbeddingConfig(map="last")
+    with pytest.raises(ValueError, match=r"transformer_xl.*embedding\.map = 'first'"):
+        EncoderConfig(
+            position=TransformerXLConfig(),
+            embedding=EmbeddingConfig(d_embed=3, map="last"),
+            head=TokenHeadConfig(tied=False),
+        )
 
 
 def test_hello_world() -> None:

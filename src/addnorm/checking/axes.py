@@ -306,6 +306,12 @@ VARIANTS: Mapping[str, Variant] = {
             ),
         }
     ),
+    "narrow_embedding": Variant(
+        {
+            "embedding": EmbeddingConfig(d_embed=6, map="last", norm=LayerNormConfig(), n_types=2),
+            "head": TokenHeadConfig(transform=TransformConfig(norm=LayerNormConfig(), d_out=6)),
+        }
+    ),
     "tables_apart": Variant({"share_embeddings": False}, _BOTH),
     "decoder_positions": Variant(
         {"position": LearnedConfig(), "decoder_position": ALiBiConfig()}, _BOTH

@@ -223,6 +223,8 @@ class TransformerConfig:
     def build_position(self, *, causal: bool, max_len: int | None = None) -> Position:
         """Build the position encoding of a stack, which acts on its embeddings and its layers."""
         context = self.build_context(causal=causal, max_len=max_len or self.max_len)
+        if isinstance(self.embedding, EmbeddingConfig):
+            context = replace(context, d_model=self.embedding.inner_width(self.d_model))
         return build_position(self.position, context)
 
     @property

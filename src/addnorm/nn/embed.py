@@ -1,6 +1,7 @@
 """Token embeddings, including absolute position embeddings."""
 
 import math
+from collections.abc import Mapping
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -25,6 +26,7 @@ from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
+from addnorm.nn.positions.transformer_xl import TransformerXLConfig
 from addnorm.nn.splits import Split, Splits
 from addnorm.parts import Family
 
@@ -34,8 +36,10 @@ class Embedding(nn.Module):
 
     `word_dropout` hides whole words (Iyyer et al. 2015, §4.1), `dropout` single features. `types`
     adds a learned vector for the sentence that a token is in (Devlin et al. 2019, §3), by default
-    that of the first. `proj` maps a table of another width to that of the model, `E[tokens] Pᵀ`
-    (Lan et al. 2020, §3.1).
+    that of the first. `maps` has the map from a table of another width to that of the model: the
+    `first` one to the table's vectors, `E[tokens] Pᵀ` (Lan et al. 2020, §3.1), or the `last` one to
+    the result, whose positions, types and norm have the width of the table (Lan et al. 2020 and
+    Clark et al. 2020, code).
 
     The zero keeps the values at padding, NaN included, out of every later product. It is set before
     the norm too, whose gradient for the gain would otherwise be 0 · inf.
@@ -48,7 +52,7 @@ class Embedding(nn.Module):
         tokens: nn.Embedding,
         *,
         position: Position,
-        proj: nn.Module | None = None,
+        maps: Mapping[Literal["first", "last"], nn.Module] | None = None,
         types: nn.Embedding | None = None,
         scale: float = 1.0,
         norm: nn.Module | None = None,
@@ -57,7 +61,8 @@ class Embedding(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens = tokens
-        self.proj = proj
+        self.proj = (maps or {}).get("first")
+        self.proj_last = (maps or {}).get("last")
         self.types = types
         self.position = position
         self.scale = scale
@@ -79,7 +84,9 @@ class Embedding(nn.Module):
             first = types is None or self.types.num_embeddings == 1
             x = x + self.types(torch.zeros_like(tokens) if first else types)
         x = zero_padding(x, ctx.valid)
-        return zero_padding(self.dropout(self.norm(x, ctx.valid)), ctx.valid)
+        x = self.dropout(self.norm(x, ctx.valid))
+        x = x if self.proj_last is None else self.proj_last(x)
+        return zero_padding(x, ctx.valid)
 
 
 @config
@@ -97,6 +104,14 @@ class EmbeddingConfig:
     """Token types with a vector of their own, such as BERT's two segments; 0 for none."""
     d_embed: PositiveInt | None = None
     """The width of the table, mapped to d_model without a bias; by default d_model itself."""
+    map: Literal["first", "last"] = "first"
+    """Whether a table of width d_embed is mapped before positions, types and norm; or after them,
+    with a bias, as in ELECTRA and ALBERT: they then have the width d_embed.
+    """
+
+    def __post_init__(self) -> None:
+        if self.map == "last" and self.d_embed is None:
+            raise ValueError("map = 'last' is for a table of another width: give d_embed")
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
@@ -109,15 +124,23 @@ class EmbeddingConfig:
             "tokens_batchnormed": cls(norm=BatchNormConfig()),
         }
 
+    def conflict(self, around: Any) -> str | None:
+        """Positions of Transformer-XL have one width in the embedding and in attention."""
+        if self.map == "first" or not isinstance(around.position, TransformerXLConfig):
+            return None
+        return "positions of kind 'transformer_xl' need embedding.map = 'first'"
+
     def build(self, vocab_size: int, d_model: int, position: Position, dropout: float) -> Embedding:
-        tokens, narrow = nn.Embedding(vocab_size, self.width(d_model)), self.d_embed
+        tokens, width = nn.Embedding(vocab_size, self.width(d_model)), self.inner_width(d_model)
         return Embedding(
             tokens,
             position=position,
-            proj=None if narrow is None else Linear(narrow, d_model, bias=False),
-            types=nn.Embedding(self.n_types, d_model) if self.n_types else None,
-            scale=self.factor(d_model),
-            norm=None if self.norm is None else build_norm(self.norm, d_model),
+            maps={self.map: Linear(self.d_embed, d_model, bias=self.map == "last")}
+            if self.d_embed
+            else None,
+            types=nn.Embedding(self.n_types, width) if self.n_types else None,
+            scale=self.factor(width),
+            norm=None if self.norm is None else build_norm(self.norm, width),
             dropout=dropout,
             word_dropout=self.word_dropout,
         )
@@ -131,6 +154,10 @@ class EmbeddingConfig:
                 return math.sqrt(d_model)
             case number:
                 return number
+
+    def inner_width(self, d_model: int) -> int:
+        """The width of positions, types and norm."""
+        return self.width(d_model) if self.map == "last" else d_model
 
     def width(self, d_model: int) -> int:
         """The width of the table."""

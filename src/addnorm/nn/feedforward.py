@@ -126,12 +126,13 @@ class GatedFeedForward(nn.Module):
         *,
         activation: Activation = "silu",
         bias: bool = False,
+        out_bias: bool | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.gate_proj = Linear(d_model, d_ff, bias=bias)
         self.up_proj = Linear(d_model, d_ff, bias=bias)
-        self.down_proj = Linear(d_ff, d_model, bias=bias)
+        self.down_proj = Linear(d_ff, d_model, bias=bias if out_bias is None else out_bias)
         self.activation = ACTIVATIONS[activation]
         self.dropout = Dropout(dropout)
 
@@ -155,6 +156,8 @@ class GatedFeedForwardConfig:
     """The nonlinearity of the gate: `silu` is SwiGLU, `gelu` GeGLU."""
     bias: bool = False
     """Whether the three maps have biases."""
+    out_bias: bool | None = None
+    """Whether the last map has a bias; by default as the other two."""
     dropout: Probability = 0.0
     """The dropout rate of the inner features."""
 
@@ -164,6 +167,7 @@ class GatedFeedForwardConfig:
         return {
             "gated": cls(d_ff=6),
             "gated_with_bias": cls(bias=True),
+            "gated_with_out_bias": cls(out_bias=True),
             **{f"gated_{name}": cls(d_ff=6, activation=name) for name in ACTIVATIONS},
         }
 
@@ -173,6 +177,7 @@ class GatedFeedForwardConfig:
             self.d_ff or 8 * d_model // 3,
             activation=self.activation,
             bias=self.bias,
+            out_bias=self.out_bias,
             dropout=self.dropout,
         )
 

@@ -21,14 +21,16 @@ def tokens_embedding(
 ) -> Tokens:
     """`norm(position(scale · E[token]) + E_type[first])` (Vaswani et al. 2017, §3.4)."""
     x = weights["tokens.weight"][list(tokens)]
-    if config.d_embed is not None:  # Lan et al. 2020, §3.1
+    order = None if config.d_embed is None else config.map
+    if order == "first":  # Lan et al. 2020, §3.1
         x = linear(weights, "proj", x)
     factors: dict[Any, float] = {"one": 1.0, "sqrt": math.sqrt(x.shape[1])}
     factor: float = factors.get(config.scale, config.scale)
     x = position(x * factor)
     if config.n_types:  # Devlin et al. 2019, §3
         x = x + weights["types.weight"][0]
-    return norm(config.norm, "norm", x)
+    x = norm(config.norm, "norm", x)
+    return linear(weights, "proj_last", x) if order == "last" else x
 
 
 EMBEDDINGS = Definitions[Callable[[Any, Weights, Sequence[int], Position, Norm], Tokens]](

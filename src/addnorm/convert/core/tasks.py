@@ -9,7 +9,7 @@ from addnorm.convert.core.keys import Fields
 from addnorm.convert.core.settings import Json, Settings, labels_of
 from addnorm.errors import InputError, choices
 from addnorm.models import EncoderConfig, ModelConfig
-from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HeadConfig,
@@ -107,7 +107,7 @@ class EncoderHeads:
 def like_feedforward(model: ModelConfig) -> ModelConfig:
     """The model with the activation of its feed-forward layers in the transform of its head too."""
     head = model.head
-    assert isinstance(model.feedforward, FeedForwardConfig)
+    assert isinstance(model.feedforward, FeedForwardConfig | GatedFeedForwardConfig)
     if not isinstance(head, TokenHeadConfig) or head.transform is None:
         return model
     transform = replace(head.transform, activation=model.feedforward.activation)

@@ -4,6 +4,7 @@ from addnorm.convert.core.family import Family
 from addnorm.convert.families.bert import BERT, CAMEMBERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from addnorm.convert.families.bloom import BLOOM, MPT
 from addnorm.convert.families.cohere import COHERE, COHERE2
+from addnorm.convert.families.electra import ELECTRA
 from addnorm.convert.families.fairseq import BART, MARIAN, WHISPER
 from addnorm.convert.families.falcon import FALCON
 from addnorm.convert.families.gemma import GEMMA, GEMMA2, GEMMA3
@@ -26,6 +27,7 @@ from addnorm.convert.families.mixtral import MIXTRAL, QWEN3_MOE
 from addnorm.convert.families.modernbert import MODERNBERT
 from addnorm.convert.families.opt import OPT
 from addnorm.convert.families.phi import PHI, PHI3
+from addnorm.convert.families.rotary_bert import GTE, JINA_V3, NOMIC_BERT
 from addnorm.convert.families.stablelm import STABLELM
 from addnorm.convert.families.starcoder import GPT_BIGCODE, STARCODER2
 from addnorm.convert.families.t5 import MT5, T5
@@ -78,5 +80,9 @@ FAMILIES: tuple[Family, ...] = (
     FALCON,
     MBART,
     PEGASUS,
+    JINA_V3,
+    GTE,
+    NOMIC_BERT,
+    ELECTRA,
 )
 """All families; if a model can be exported as several, the first is used."""

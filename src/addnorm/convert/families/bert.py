@@ -71,7 +71,7 @@ BERT_KEYS: tuple[keys.Entry, ...] = (
 """The keys shared by BERT and RoBERTa."""
 
 
-def _body_names(theirs: str) -> dict[str, str]:
+def body_names(theirs: str) -> dict[str, str]:
     """The names of embeddings and layers."""
     return {
         "embed.tokens": f"{theirs}.embeddings.word_embeddings",
@@ -95,7 +95,7 @@ def _body_names(theirs: str) -> dict[str, str]:
     }
 
 
-def _untied_scores(spec: ModelSpec, theirs: str) -> Iterator[TensorMap]:
+def untied_scores(spec: ModelSpec, theirs: str) -> Iterator[TensorMap]:
     """An untied head of tokens, whose bias is stored in the decoder and outside it."""
     if isinstance(spec.model.head, TokenHeadConfig) and not spec.model.head.tied:
         yield Renamed("head.weight", f"{theirs}.decoder.weight")
@@ -116,7 +116,7 @@ BERT = Family(
         ),
         simplify=like_feedforward,
     ),
-    names={**_body_names("bert"), "head": "cls.predictions"},
+    names={**body_names("bert"), "head": "cls.predictions"},
     heads={
         TokenHeadConfig: {
             "transform.proj": "cls.predictions.transform.dense",
@@ -126,7 +126,7 @@ BERT = Family(
         TaggingHeadConfig: {"proj": "classifier"},
         PoolerHeadConfig: {"proj": "bert.pooler.dense"},
     },
-    others=lambda spec: _untied_scores(spec, "cls.predictions"),
+    others=lambda spec: untied_scores(spec, "cls.predictions"),
     prefix="bert.",
     renames=RENAMES,
     ignored=(
@@ -174,7 +174,7 @@ def _write_positions(spec: ModelSpec) -> Json:
 def _roberta_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
     table = "roberta.embeddings.position_embeddings.weight"
     yield SkipRows("embed.position.table.weight", table, _first_row(spec))
-    yield from _untied_scores(spec, "lm_head")
+    yield from untied_scores(spec, "lm_head")
 
 
 def _roberta(model_type: str, stem: str) -> Family:
@@ -183,7 +183,7 @@ def _roberta(model_type: str, stem: str) -> Family:
     return Family(
         model_type=model_type,
         config=keys.ConfigTable(BERT_MODEL, (EncoderHeads(stem, HEADS), positions, *BERT_KEYS)),
-        names={**_body_names("roberta"), "head": "lm_head"},
+        names={**body_names("roberta"), "head": "lm_head"},
         heads={
             TokenHeadConfig: {
                 "transform.proj": "lm_head.dense",
