@@ -26,6 +26,9 @@ SURFACE = {
     "train": {"--recipe", "--out", "--resume", "--dry-run", "--import", "--processes",
         "--patience",
     },
+    "plan": {
+        "--recipe", "--cards", "--card", "--link", "--per-node", "--top", "--json", "--import",
+    },
     "evaluate": {
         "--run", "--split", "--predictions", "--confusion", "--weights", "--exit", "--device",
         "--dtype", "--import", "--processes",

@@ -100,6 +100,7 @@ app = App(
 COMMANDS = (
     "demo",
     "tokenize",
+    "plan",
     "train",
     "evaluate",
     "generate",

@@ -1,0 +1,239 @@
+"""`addnorm plan`: split a training over many cards, by arithmetic alone."""
+
+import json
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from addnorm.cli.fields import fields_given
+from addnorm.cli.main import at_least
+from addnorm.cli.where import Imports, import_named
+from addnorm.errors import InputError, choices
+from addnorm.files import check_recipe_file
+from addnorm.training.parallel.planner.cluster import (
+    Card,
+    Cluster,
+    Link,
+    card_named,
+    link_named,
+)
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from addnorm.runs.planning import Planned
+    from addnorm.training.parallel.planner.plan import Plan
+
+
+def plan(
+    recipe: Path,
+    *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    cards: Annotated[int, Parameter(validator=at_least(1))],
+    card: str,
+    link: str | None = None,
+    per_node: Annotated[int | None, Parameter(validator=at_least(1))] = None,
+    top: Annotated[int, Parameter(validator=at_least(1))] = 8,
+    as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
+    imports: Imports = (),
+) -> None:
+    """Plan a training on many cards: memory, exchanged bytes, idle time, tokens a second and days.
+
+    Every way to split rows, weights, layers and texts over the cards is computed, and nothing is
+    run: the best comes first, and the others say why they lose or do not fit. Any field of the
+    recipe can be given, as for `train`.
+    Example: `addnorm plan my.toml --cards 1024 --card h100 --link nvlink,ib400`.
+
+    Parameters
+    ----------
+    recipe
+        The TOML file to train. Data are not read: `--model.vocab_size` gives the vocabulary where
+        the tokenizer learns it from them.
+    overrides
+        Fields to replace, as `--table.field value`.
+    cards
+        The number of cards.
+    card
+        The card: a100-40, a100, h100, h200, b200, mi300x, rtx4090 or cpu (one core). Or one with
+        other figures, `'{ card = "h100", memory = 96e9, bandwidth = 2.4e12 }'`: bytes, bytes a
+        second, and with `flops` operations a second.
+    link
+        The links of a card within a node and between nodes: `nvlink,ib400`; by default the usual
+        ones of the card. A number is bytes a second in one direction, `450e9,50e9`.
+    per_node
+        The cards of a node; by default eight.
+    top
+        How many plans to show.
+    as_json
+        Print every plan with all its values, in one line of JSON for each.
+    """
+    check_recipe_file(recipe)
+    cluster = cluster_of(cards, card, link, per_node)
+    fields = fields_given(overrides)
+    import_named(imports)
+    from addnorm.runs.planning import plan_recipe
+    from addnorm.runs.recipes.recipe import read_recipe
+
+    planned = plan_recipe(read_recipe(recipe, fields, import_parts=True), cluster)
+    if as_json:
+        for row in planned.rows():
+            print(json.dumps(row, ensure_ascii=False))
+        return
+    show(planned, recipe, top)
+
+
+def cluster_of(cards: int, card: str, link: str | None, per_node: int | None) -> Cluster:
+    """The cluster of these options. Raises `InputError` for a name that does not exist."""
+    of = card_of(card)
+    names = [*of.links] if link is None else [name.strip() for name in link.split(",")]
+    if len(names) > 2:
+        raise InputError(f"--link {link}: give one within a node and one between nodes")
+    inner, outer = (link_of(name, of) for name in (names[0], names[-1]))
+    return Cluster(cards, of, inner, outer, per_node or of.per_node)
+
+
+def card_of(text: str) -> Card:
+    """The card of that name, or of a table of figures. Raises `InputError` for another field."""
+    if not text.lstrip().startswith("{"):
+        return card_named(text)
+    try:
+        table: dict[str, Any] = tomllib.loads(f"card = {text}")["card"]
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"--card {text}: not a table of TOML: {error}") from error
+    base = table.pop("card", None)
+    if not isinstance(base, str):
+        raise InputError(f'--card {text}: give the card that it is like, such as card = "h100"')
+    like = card_named(base)
+    valid = ("memory", "bandwidth", "flops", "measured", "attention")
+    for name, value in table.items():
+        if name not in valid:
+            raise InputError(f"--card: {name} is not a field.{choices(name, ('card', *valid))}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise InputError(f"--card: {name} = {value} is not a positive number")
+    if "flops" in table:
+        table["flops"] = dict.fromkeys(like.flops, table["flops"])
+    return replace(like, **table)
+
+
+def link_of(name: str, card: Card) -> Link:
+    """The link of that name, or of so many bytes a second."""
+    try:
+        bandwidth = float(name)
+    except ValueError:
+        return link_named(name, card)
+    if not bandwidth > 0:
+        raise InputError(f"--link {name}: a link has a positive number of bytes a second")
+    return Link(name, bandwidth)
+
+
+def show(planned: "Planned", recipe: Path, top: int) -> None:
+    """Print the best plans, what the first needs and sends, and how many do not fit."""
+    from addnorm.cli.terminal import output
+
+    console = output()
+    best, estimates = planned.best, planned.plans.estimates
+    console.print(_table(planned, top))
+    others = [each for each in estimates if not each.fits]
+    if others:
+        least = min(each.memory.total for each in others)
+        console.print(
+            f"{len(others)} of {len(estimates)} plans do not fit: the least needs "
+            f"{_gigabytes(least)} of {_gigabytes(planned.cluster.card.memory)}."
+        )
+    for text in _problems(planned, top):
+        console.print(text)
+    for n, text in planned.plans.refused.items():
+        console.print(f"tensor {n} is left out: {text}.")
+    console.print()
+    console.print(_memory(planned))
+    console.print()
+    console.print(_exchanges(planned))
+    console.print()
+    for name, plan in (("The first plan", best.plan), ("The first that train runs", runs(planned))):
+        if plan is not None:
+            words = " ".join(f"--{key} {value}" for key, value in planned.fields(plan).items())
+            console.print(f"{name}: addnorm train {recipe} {words}", soft_wrap=True)
+
+
+def runs(planned: "Planned") -> "Plan | None":
+    """The best plan that `train` runs, if it is not the first of all."""
+    plans = [each.plan for each in planned.plans.estimates if each.fits]
+    first = next((plan for plan in plans if planned.refusal(plan) is None), None)
+    return None if first is planned.best.plan else first
+
+
+def _table(planned: "Planned", top: int) -> "Table":
+    from addnorm.cli.terminal import figures_table
+
+    columns = ("rows × passes", "memory", "MFU", "tokens/s", "idle", "days", "train", "")
+    table = figures_table(columns)
+    table.columns[-1].justify = "left"
+    for each in planned.plans.estimates[:top]:
+        plan = each.plan
+        idle = each.time.idle / each.time.total
+        table.add_row(
+            str(plan) + (", recomputed" if plan.checkpointing == "block" else ""),
+            f"{plan.rows} × {each.micro_batches}",
+            _gigabytes(each.memory.total),
+            f"{each.mfu:.1%}",
+            f"{each.tokens_per_second:,.0f}",
+            f"{idle:.0%}" if plan.pipeline > 1 else "",
+            "" if each.days is None else f"{each.days:,.3g}",
+            "no" if planned.refusal(plan) else "yes",
+            planned.why(each),
+        )
+    return table
+
+
+def _problems(planned: "Planned", top: int) -> list[str]:
+    """Why `train` cannot run plans that are shown, each reason once."""
+    shown = [each.plan for each in planned.plans.estimates[:top]]
+    reasons = dict.fromkeys(filter(None, map(planned.refusal, shown)))
+    texts = [f"train: {reason}." for reason in reasons]
+    if planned.cluster.card.name != "cpu" and any(plan.cards > 1 for plan in shown):
+        texts.append("train: training over processes runs on CPUs so far, and not on cards.")
+    return texts
+
+
+def _memory(planned: "Planned") -> "Table":
+    """The memory of the first plan by its use."""
+    from addnorm.cli.terminal import figures_table
+
+    table = figures_table(("a card",))
+    table.columns[0].header = f"memory of {planned.best.plan}"
+    for name, size in vars(planned.best.memory).items():
+        if size:
+            table.add_row(USES[name], _gigabytes(size))
+    table.add_row("together", _gigabytes(planned.best.memory.total))
+    return table
+
+
+USES = {
+    "weights": "weights",
+    "gradients": "gradients",
+    "optimizer": "optimiser state",
+    "average": "moving average",
+    "activations": "saved activations",
+    "buffers": "gathered weights, or sums of gradients",
+}
+"""The uses of memory, in words."""
+
+
+def _exchanges(planned: "Planned") -> "Table":
+    """What the first plan sends in a step."""
+    from addnorm.cli.terminal import figures_table
+
+    table = figures_table(("by", "among", "over", "sent by a card"))
+    table.columns[0].header = "in a step"
+    for each, link in zip(planned.best.exchanges, planned.links(planned.best), strict=True):
+        sent = _gigabytes(each.sent)
+        table.add_row(each.of, each.collective, f"{each.axis} {each.processes}", link, sent)
+    return table
+
+
+def _gigabytes(size: float) -> str:
+    if size < 1e9:
+        return f"{size / 1e6:,.3g} MB"
+    return f"{size / 1e9:,.1f} GB" if size < 1e11 else f"{size / 1e9:,.0f} GB"

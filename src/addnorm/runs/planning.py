@@ -1,0 +1,256 @@
+"""Planning the training of a recipe on a cluster: its sizes, its step, and what `train` can run."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from addnorm.data.batches.buckets import TokensConfig
+from addnorm.errors import InputError
+from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.models.layers import LayerParts
+from addnorm.nn.init import without_values
+from addnorm.parts import kind_of
+from addnorm.runs.files.weights import sized_model
+from addnorm.runs.recipes.parallel_plan import check_parallel
+from addnorm.runs.recipes.recipe import Recipe
+from addnorm.training.optim import AdadeltaConfig, AdamW8bitConfig, AdamWConfig, MuonConfig
+from addnorm.training.parallel.plan import ParallelTrainingConfig
+from addnorm.training.parallel.planner.cluster import Cluster
+from addnorm.training.parallel.planner.estimate import Estimate, Plans, plans, why_not
+from addnorm.training.parallel.planner.model import ModelSizes
+from addnorm.training.parallel.planner.plan import Plan
+from addnorm.training.parallel.planner.sizes import sizes_of
+from addnorm.training.parallel.planner.speed import link_of
+from addnorm.training.parallel.planner.training import OURS, States, Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned:
+    """All plans for a recipe on a cluster, the best first."""
+
+    recipe: Recipe
+    training: Training
+    cluster: Cluster
+    plans: Plans
+
+    @property
+    def best(self) -> Estimate:
+        """The best plan; where none fits, that of the least memory."""
+        return self.plans.estimates[0]
+
+    def refusal(self, plan: Plan) -> str | None:
+        """Why `addnorm train` cannot run a plan today; None if it can."""
+        return refusal(self.recipe, plan, self.training)
+
+    def why(self, estimate: Estimate) -> str:
+        """Why a plan is not the best."""
+        return "" if estimate is self.best else why_not(estimate, self.best, self.cluster)
+
+    def links(self, estimate: Estimate) -> list[str]:
+        """The link of each exchange of a plan."""
+        return [
+            link_of(e, estimate.plan, self.cluster, OURS.order)[0].name for e in estimate.exchanges
+        ]
+
+    def fields(self, plan: Plan) -> dict[str, Any]:
+        """The fields of the recipe that make a plan, by their names on the command line."""
+        batching = batches(self.recipe, plan, self.training)
+        changed: Any = batching.pop("batching")
+        size = "tokens" if isinstance(changed, TokensConfig) else "batch_size"
+        fields = {f"train.batching.{size}": getattr(changed, size)}
+        fields |= {f"train.{name}": value for name, value in batching.items()}
+        for name, value in plan.splits.items() | {"data": plan.data}.items():
+            fields |= {f"parallel.{name}": value} if value > 1 else {}
+        fields |= {"parallel.shard": "true"} if plan.shard else {}
+        fields |= {"parallel.schedule": plan.schedule} if plan.pipeline > 1 else {}
+        return fields
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Every plan with all its values, as plain numbers and texts."""
+        return [self._row(estimate) for estimate in self.plans.estimates]
+
+    def _row(self, estimate: Estimate) -> dict[str, Any]:
+        values = asdict(estimate)
+        links = self.links(estimate)
+        for exchange, link in zip(values["exchanges"], links, strict=True):
+            exchange["link"] = link
+        problem = self.refusal(estimate.plan)
+        memory = {**values["memory"], "total": estimate.memory.total}
+        time = {**values["time"], "total": estimate.time.total}
+        more = {"train": problem is None, "problem": problem, "why": self.why(estimate)}
+        return values | {"memory": memory, "time": time} | more
+
+
+def plan_recipe(recipe: Recipe, cluster: Cluster) -> Planned:
+    """All plans for a recipe on a cluster.
+
+    Raises `InputError` if the recipe does not say the sizes of its model and of a step, has a part
+    whose memory is not known, or cannot be split among so many cards.
+    """
+    training = training_of(recipe, cluster)
+    every = plans(Outline.of(recipe).sizes, training, cluster)
+    if not every.estimates:
+        raise InputError(
+            f"{cluster.cards} cards: no plan gives each a row of a step, a layer or a part of a "
+            f"text: a step has {training.rows} rows of {training.seq_len} tokens, which is "
+            "train.batching times train.accumulate"
+        )
+    return Planned(recipe=recipe, training=training, cluster=cluster, plans=every)
+
+
+def training_of(recipe: Recipe, cluster: Cluster) -> Training:
+    """The step of a recipe. Raises `InputError` for batches that have no fixed size in tokens."""
+    train = recipe.train
+    rows, seq_len = _step(recipe)
+    precision = train.precision
+    if precision == "auto":
+        precision = "bfloat16" if cluster.card.name != "cpu" else "float32"
+    cluster.card.peak(precision)
+    return Training(
+        rows=rows * train.accumulate,
+        seq_len=seq_len,
+        steps=train.steps,
+        precision=precision,
+        states=states_of(train.optimizer),
+        average=train.ema is not None,
+        smoothed=train.label_smoothing > 0,
+        on_cpu=cluster.card.name == "cpu",
+    )
+
+
+def _step(recipe: Recipe) -> tuple[int, int]:
+    """The rows of a batch, and their length in tokens."""
+    batching: Any = recipe.train.batching
+    if isinstance(batching, TokensConfig):
+        seq_len = min(batching.max_len or recipe.model.max_len, batching.tokens)
+        return batching.tokens // seq_len, seq_len
+    rows, seq_len = (getattr(batching, name, None) for name in ("batch_size", "seq_len"))
+    if not (isinstance(rows, int) and isinstance(seq_len, int)):
+        raise InputError(
+            f"train.batching: plan counts tokens, and batches of {kind_of(batching)} have none: "
+            'give batching = { kind = "windows", batch_size = …, seq_len = … }'
+        )
+    return rows, seq_len
+
+
+def states_of(optimizer: Any) -> States:
+    """The states of an optimiser. Raises `InputError` for one whose states are not known."""
+    match optimizer:
+        case AdamWConfig() | AdadeltaConfig():
+            return States()
+        case MuonConfig():
+            return States(inner=1.0, inner_numbers=0, by_matrix=True)
+        case AdamW8bitConfig():  # two codes of a byte, and a scale for each block
+            return States(inner=0.5 + 2 / optimizer.block_size)
+        case _:
+            raise InputError(
+                f"train.optimizer: plan does not know the states of {kind_of(optimizer)}: use "
+                "adamw, adamw_8bit, muon or adadelta"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """A recipe's model without values, which has each kind of layer twice at most."""
+
+    model: ModelConfig
+    """The configuration of the few layers that are built."""
+    vocabularies: tuple[int, int]
+    layers: tuple[int, ...]
+    """For each layer of the recipe's model, the layer here that is like it."""
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Outline":
+        """The outline of a recipe's model. Raises `InputError` without a vocabulary's size."""
+        model = recipe.model
+        exits = getattr(model, "exits", ())
+        chosen, numbers = dict[str, list[int]](), list[int]()
+        for stack, layers in model.stacks.items():
+            built = [*range(len(layers))] if exits else _different(layers)
+            first = sum(map(len, chosen.values()))
+            numbers += [first + _like(layers, built, i) for i in range(len(layers))]
+            chosen[stack] = built
+        smaller = replace(model, **model.fields_of_layers(chosen))
+        return cls(model=smaller, vocabularies=_vocabularies(recipe), layers=tuple(numbers))
+
+    def sizes(self, tensor: int) -> ModelSizes:
+        """The sizes in a process of `tensor`. Raises `InputError` if it cannot be split so."""
+        with without_values():
+            built = sized_model(self.model, *self.vocabularies, 1)
+        sizes = sizes_of(built, self.model.d_model, tensor)
+        return replace(sizes, layers=tuple(sizes.layers[i] for i in self.layers))
+
+
+def _different(layers: Sequence[LayerParts]) -> list[int]:
+    """The first two layers of each kind; what two share, all of that kind share."""
+    kinds = list[LayerParts]()
+    chosen = list[int]()
+    for i, layer in enumerate(layers):
+        if kinds.count(layer) < 2:
+            kinds.append(layer)
+            chosen.append(i)
+    return chosen
+
+
+def _like(layers: Sequence[LayerParts], built: Sequence[int], i: int) -> int:
+    """Which of the built layers is like layer i: itself, or the last that is alike."""
+    if i in built:
+        return built.index(i)
+    return max(n for n, k in enumerate(built) if layers[k] == layers[i])
+
+
+def _vocabularies(recipe: Recipe) -> tuple[int, int]:
+    """The rows of the source and the target table."""
+    model = recipe.model
+    configured = getattr(recipe.tokenizer, "vocab_size", None)
+    source = model.vocab_size or configured
+    target = source
+    if isinstance(model, EncoderDecoderConfig):
+        target = model.target_vocab_size or source
+    if source is None or target is None:
+        kind = "" if recipe.tokenizer is None else f" of tokenizer {kind_of(recipe.tokenizer)!r}"
+        raise InputError(
+            f"plan reads no data, so the vocabulary{kind} is not known: give its size as "
+            "`--model.vocab_size 32000`"
+        )
+    return int(source), int(target)
+
+
+STAGES = 2
+"""The stages of a process of an interleaved pipeline."""
+
+
+def refusal(recipe: Recipe, plan: Plan, training: Training) -> str | None:
+    """Why `addnorm train` cannot run a plan for a recipe; None if it can."""
+    given: dict[str, Any] = {
+        "data": plan.data,
+        "shard": plan.shard,
+        "tensor": plan.tensor,
+        "pipeline": plan.pipeline,
+        "context": plan.context,
+        "schedule": plan.schedule,
+    }
+    if plan.stages > STAGES:
+        return f"train has {STAGES} stages in each process of interleaved, and not {plan.stages}"
+    config = ParallelTrainingConfig(**given)
+    train = replace(recipe.train, device="cpu", **batches(recipe, plan, training))
+    try:
+        check_parallel(recipe.model, train, config, lambda path: ".".join(path))
+    except InputError as error:
+        return str(error)
+    return None
+
+
+def batches(recipe: Recipe, plan: Plan, training: Training) -> dict[str, Any]:
+    """The fields of `[train]` that make the batches of a plan: each step has the same rows."""
+    batching: Any = recipe.train.batching
+    rows = plan.data * plan.rows
+    if isinstance(batching, TokensConfig):
+        changed = replace(batching, tokens=rows * training.seq_len)
+    else:
+        changed = replace(batching, batch_size=rows)
+    return {
+        "batching": changed,
+        "accumulate": plan.micro_batches(training.rows),
+        "activation_checkpointing": plan.checkpointing,
+    }

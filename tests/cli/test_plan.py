@@ -1,0 +1,70 @@
+"""`addnorm plan`: a table of plans, all values as JSON, and wrong names."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.runs.test_planning import TEXT
+
+from addnorm.cli.plan import card_of, cluster_of
+from addnorm.errors import InputError
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def my(tmp_path: Path) -> Path:
+    (tmp_path / "my.toml").write_text(TEXT)
+    return tmp_path / "my.toml"
+
+
+def test_the_best_plans_are_shown_with_a_command(addnorm: Command, my: Path) -> None:
+    status, out, err = addnorm("plan", str(my), "--cards", "2", "--card", "cpu")
+    assert (status, err) == (0, "")
+    assert "data 2" in out
+    assert "optimiser state" in out
+    [line] = [line for line in out.splitlines() if "addnorm train" in line]
+    assert "--train.accumulate" in line
+
+
+def test_every_plan_is_a_line_of_json(addnorm: Command, my: Path) -> None:
+    status, out, _ = addnorm("plan", str(my), "--cards", "4", "--card", "h100", "--json")
+    assert status == 0
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert len(rows) > 10
+    for row in rows:
+        assert row["memory"]["total"] > 0
+        assert all(exchange["link"] for exchange in row["exchanges"])
+        assert row["train"] == (row["problem"] is None)
+    assert rows[0]["why"] == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--card", "h10"], "card 'h10' does not exist. Did you mean 'h100'?"),
+        (["--card", "h100", "--link", "nvlin"], "Did you mean 'nvlink'?"),
+        (["--card", "h100", "--link", "ib400,ib400,ib400"], "one within a node and one between"),
+        (["--card", '{ card = "h100", memry = 3 }'], "memry is not a field. Did you mean 'memory'"),
+        (["--card", '{ card = "h100", memory = -3 }'], "memory = -3 is not a positive number"),
+        (["--card", "{ memory = 3 }"], "give the card that it is like"),
+        (["--card", "{ memory"], "not a table of TOML"),
+        (["--card", "h100", "--train.stepz", "3"], "train.stepz is not a field."),
+    ],
+)
+def test_wrong_words_are_named(addnorm: Command, my: Path, words: list[str], message: str) -> None:
+    status, _, err = addnorm("plan", str(my), "--cards", "2", *words)
+    assert status == 2
+    assert message in err
+
+
+def test_a_card_may_have_other_figures() -> None:
+    card = card_of('{ card = "h100", memory = 96e9, flops = 800e12 }')
+    assert card.memory == 96e9
+    assert card.peak("bfloat16") == 800e12
+    cluster = cluster_of(4, "h100", "300e9,25e9", 4)
+    assert (cluster.inner.bandwidth, cluster.outer.bandwidth) == (300e9, 25e9)
+    assert cluster.per_node == 4
+    with pytest.raises(InputError, match="positive number of bytes"):
+        cluster_of(4, "h100", "0", None)
