@@ -40,6 +40,7 @@ from addnorm.nn.norms import NoNorm, RMSNormConfig
 from addnorm.nn.positions import NoPosition, NoPositionConfig, PositionConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import Depth, PreNormConfig, ResidualConfig
+from addnorm.nn.routers import SoftmaxRouterConfig
 from addnorm.parts import kind_of, members
 
 SMOOTH = FeedForwardConfig(activation="gelu", d_ff=5)
@@ -70,8 +71,10 @@ def test_a_block_has_each_of_its_sublayers_in_their_order() -> None:
 
 
 FEEDFORWARDS = [  # every expert has tokens
-    replace(one, top_k=one.n_experts) if isinstance(one, MixtureOfExpertsConfig) else one
-    for one in FEEDFORWARD_RECORDS
+    replace(part, top_k=part.n_experts, router=SoftmaxRouterConfig())
+    if isinstance(part, MixtureOfExpertsConfig)
+    else part
+    for part in FEEDFORWARD_RECORDS
 ]
 POSITIONS = [one for one in POSITION_RECORDS if getattr(one, "fraction", 1.0) == 1.0]
 """Those that heads of two features can have."""

@@ -19,7 +19,6 @@ from addnorm.nn.moe import (
     can_group,
     grouped_feedforward,
     load_balance,
-    route,
     within_capacity,
 )
 
@@ -37,8 +36,8 @@ def paper(module: MixtureOfExperts, x: Tensor) -> Tensor:
     for row in x.reshape(-1, x.shape[-1]):
         exponentials = (module.router.weight @ row).exp()
         p = (exponentials / exponentials.sum()).tolist()
-        best = sorted(range(len(p)), key=lambda e: -p[e])[: module.top_k]
-        whole = sum(p[e] for e in best) if module.top_k > 1 else 1.0
+        best = sorted(range(len(p)), key=lambda e: -p[e])[: module.router.top_k]
+        whole = sum(p[e] for e in best) if module.router.top_k > 1 else 1.0
         rows.append(sum(p[e] / whole * module.experts[e](row) for e in best))
     return torch.stack(rows).view(x.shape)
 
@@ -185,26 +184,6 @@ def test_an_expert_nobody_takes_learns_nothing_and_breaks_nothing() -> None:
         assert p.grad is None or not p.grad.any()
 
 
-# Routing.
-
-
-def test_gates_by_hand() -> None:
-    logits = torch.tensor([0.5, 0.3, 0.2]).log()
-    gates, chosen = route(logits, 2)
-    assert chosen.tolist() == [0, 1]
-    assert_close(gates, torch.tensor([0.625, 0.375]))
-    gates, chosen = route(logits.flip(0), 1)
-    assert chosen.tolist() == [2]
-    assert_close(gates, torch.tensor([0.5]))
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_probabilities_keep_float32(dtype: torch.dtype) -> None:
-    gates, _ = route(torch.randn(5, 8).to(dtype), 2)
-    assert gates.dtype == torch.float32
-    assert_close(gates.sum(-1), torch.ones(5))
-
-
 # Capacity.
 
 
@@ -319,7 +298,7 @@ def loads(balance: float, *, steps: int = 60) -> Tensor:
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.02)
     for _ in range(steps):
         loss = (module(x) - y).square().mean()
-        loss = loss + module.balance * load_balance(module.router(x), module.top_k)
+        loss = loss + module.balance * load_balance(module.router(x), module.router.top_k)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

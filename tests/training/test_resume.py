@@ -25,6 +25,7 @@ from tests.training.tiny import (
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig
+from addnorm.nn.routers import SigmoidRouterConfig
 from addnorm.training.checkpoint import checkpoints_in, load_checkpoint, save_checkpoint
 from addnorm.training.optim import AdamW8bitConfig, MuonConfig
 from addnorm.training.schedule import (
@@ -51,6 +52,15 @@ RUNS = {
     "epochs": {"epochs": 2, "save_every": None},
     "batchnorm": {"parts": {"norm": BatchNormConfig()}, "ema": 0.9},
     "moe": {"parts": {"feedforward": MixtureOfExpertsConfig(expert=FeedForwardConfig(d_ff=5))}},
+    "moe_corrected": {
+        "parts": {
+            "feedforward": MixtureOfExpertsConfig(
+                expert=FeedForwardConfig(d_ff=5),
+                router=SigmoidRouterConfig(correction_rate=0.1),
+                shared=FeedForwardConfig(d_ff=3),
+            )
+        }
+    },
 }
 
 

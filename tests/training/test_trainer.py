@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from addnorm.models.weights import weights_of
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.moe import MixtureOfExperts, MixtureOfExpertsConfig, load_balance
 from addnorm.nn.norms import BatchNormConfig
+from addnorm.nn.routers import SigmoidRouter, SigmoidRouterConfig
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.expert_load import record_router_logits
 from addnorm.training.loss import cross_entropy_sum
@@ -185,6 +187,21 @@ def test_training_with_balance_spreads_the_load(tmp_path: Path) -> None:
         left[balance] = torch.tensor([list(values) for values in loads]).mean().item()
     assert left[0.3] < 1.1
     assert left[0.0] > 1.2
+
+
+@pytest.mark.long
+def test_corrections_spread_the_load_without_a_loss(tmp_path: Path) -> None:
+    left: dict[float, float] = {}
+    for rate in (0.0, 0.02):
+        router = SigmoidRouterConfig(correction_rate=rate)
+        parts = {"feedforward": replace(experts(0.0)["feedforward"], router=router)}
+        settings = {"steps": 60, "save_every": 1000, "dropout": 0.0, "ema": 0.9}
+        trainer = tiny.trainer(tmp_path / str(rate), parts=parts, **settings)
+        trainer.fit()
+        left[rate] = sum(line["load_ratio"] for line in journal(tmp_path / str(rate))[-20:]) / 20
+        routers = [m for m in trainer.model.modules() if isinstance(m, SigmoidRouter)]
+        assert all(bool(router.correction.any()) == bool(rate) for router in routers)
+    assert left[0.02] < left[0.0] - 0.2
 
 
 # How long.

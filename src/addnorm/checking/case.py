@@ -212,6 +212,8 @@ def randomise(model: nn.Module) -> None:
         for name, buffer in model.named_buffers():
             if name.endswith("running_mean"):
                 buffer.normal_()
+            if name.endswith("correction"):
+                buffer.normal_(std=0.2)
             if name.endswith("running_var"):
                 buffer.uniform_(2.0, 8.0)  # smaller values would make activations explode
 

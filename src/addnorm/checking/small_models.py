@@ -74,8 +74,14 @@ def _fewer_heads(part: Any, d_model: int) -> Any:
 def _narrow(part: Any, d_model: int) -> Any:
     if isinstance(part, MixtureOfExpertsConfig):
         n = min(part.n_experts, MOST_EXPERTS)
-        expert = _narrow(part.expert, d_model // 4)
-        return replace(part, n_experts=n, top_k=min(part.top_k, n), expert=expert)
+        return replace(
+            part,
+            n_experts=n,
+            top_k=min(part.top_k, n),
+            expert=_narrow(part.expert, d_model // 4),
+            router=replace(part.router, n_groups=1, top_groups=1),
+            shared=part.shared and _narrow(part.shared, d_model // 4),
+        )
     return replace(part, d_ff=2 * d_model) if hasattr(part, "d_ff") else part
 
 

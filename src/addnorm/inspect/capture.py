@@ -14,7 +14,7 @@ from addnorm.models.ledger import hooks_of
 from addnorm.nn.attention.core import HasWeights
 from addnorm.nn.attention.multihead import MultiHead, SelfAttention, unfold_beams
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.moe import MixtureOfExperts, route
+from addnorm.nn.moe import MixtureOfExperts
 
 
 @contextmanager
@@ -119,7 +119,7 @@ def expert_gates(
 
     def record(name: str, mixture: MixtureOfExperts) -> RemovableHandle:
         def hook(_: nn.Module, _args: tuple[Tensor, ...], logits: Tensor) -> None:
-            gates[name] = route(logits.detach(), mixture.top_k)
+            gates[name] = mixture.router.route(logits.detach())
 
         return mixture.router.register_forward_hook(hook)
 

@@ -23,12 +23,20 @@ from addnorm.nn.feedforward import (
     GatedFeedForwardConfig,
     build_feedforward,
 )
-from addnorm.nn.functional import at_least_float32, eagerly
+from addnorm.nn.functional import eagerly
 from addnorm.nn.linear import Linear
+from addnorm.nn.routers import (
+    AnyRouterConfig,
+    Router,
+    RouterConfig,
+    RouterLogits,
+    SigmoidRouterConfig,
+    SoftmaxRouter,
+    SoftmaxRouterConfig,
+    check_groups,
+)
 from addnorm.nn.types import TokenVectors
 from addnorm.parts import Family
-
-RouterLogits = Float[Tensor, "*tokens n_experts"]
 
 REGISTERS = 32
 """Numbers that torch's elementwise kernels process at a time: two registers of 16 in float32."""
@@ -44,16 +52,16 @@ GROUPED = 4096
 
 
 class MixtureOfExperts(nn.Module):
-    """`Σ_{e in top-k} g_e(x) E_e(x)`, `g` and the choice from `softmax(x W_r)`: see `route`.
+    """`Σ_{e in top-k} g_e(x) E_e(x)`, `g` and the choice from `router` (`Router.route`).
 
-    Shazeer et al. 2017, eq. 1; the router is linear and without noise (Fedus et al. 2022, §2.1;
-    Jiang et al. 2024, §2.1). Each expert reads its own tokens alone, so a token costs k experts
-    however many there are. By default an expert has no capacity and drops nothing: batch-mates
-    change no result by more than a rounding (`outputs`). With `capacity_factor` c, in training, an
-    expert takes the first `⌈c k tokens / n_experts⌉` choices alone (Fedus et al. 2022, §2.2; see
-    `within_capacity`) and adds nothing to the others, so there a result does depend on the batch;
-    padding takes places too. At inference nothing is dropped. Nothing here evens out the load:
-    training adds `balance` times `load_balance`.
+    Shazeer et al. 2017, eq. 1. With a `shared` expert, which every token takes, `+ E_s(x)` (Dai et
+    al. 2024, §3.2), times `σ(x w)` with a `shared_gate` (Qwen Team 2024). Each expert reads its own
+    tokens alone, so a token costs k experts however many there are. By default an expert has no
+    capacity and drops nothing: batch-mates change no result by more than a rounding (`outputs`).
+    With `capacity_factor` c, in training, an expert takes the first `⌈c k tokens / n_experts⌉`
+    choices alone (Fedus et al. 2022, §2.2; see `within_capacity`) and adds nothing to the others,
+    so there a result does depend on the batch; padding takes places too. At inference nothing is
+    dropped. Nothing here evens out the load: training adds `balance` times `load_balance`.
     """
 
     def __init__(
@@ -62,33 +70,40 @@ class MixtureOfExperts(nn.Module):
         experts: Sequence[nn.Module],
         *,
         top_k: int,
+        router: AnyRouterConfig = SoftmaxRouterConfig(),  # noqa: B008
         balance: float = 0.01,
         capacity_factor: float | None = None,
+        shared: nn.Module | None = None,
+        shared_gate: nn.Module | None = None,
     ) -> None:
         super().__init__()
         if not 1 <= top_k <= len(experts):
             raise ValueError(_refusal(top_k, len(experts)))
-        self.router = nn.Linear(d_model, len(experts), bias=False)
+        self.router = router.build(d_model, len(experts), top_k)
         self.experts = nn.ModuleList(experts)
-        self.top_k = top_k
+        self.shared = shared
+        self.shared_gate = shared_gate
         self.balance = balance
         self.capacity_factor = capacity_factor
         narrowest = min((p.shape[0] for p in self.experts.parameters() if p.ndim > 1), default=1)
         self.spare = -(-REGISTERS // narrowest)
 
     def forward(self, x: TokenVectors) -> TokenVectors:
-        if torch.compiler.is_exporting():
-            return self.dense(x)
-        return eagerly(self.mix)(x)  # its shapes depend on the data
+        # The shapes in `mix` depend on the data.
+        y = self.dense(x) if torch.compiler.is_exporting() else eagerly(self.mix)(x)
+        if self.shared is None:
+            return y
+        shared = self.shared(x)
+        return y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
 
     def mix(self, x: TokenVectors) -> TokenVectors:
         """Compute the sum, each expert on the tokens routed to it, within its capacity."""
-        gates, chosen = route(self.router(x), self.top_k)
+        gates, chosen = self.router.route(self.router(x))
         order = chosen.flatten().argsort(stable=True)  # (token, choice) pairs, expert by expert
         if (capacity := self.capacity(chosen)) is not None:
             order = order[within_capacity(chosen, capacity).flatten()[order]]
         counts = chosen.flatten()[order].bincount(minlength=len(self.experts))
-        y = self.outputs(x.reshape(-1, x.shape[-1]), order // self.top_k, counts)
+        y = self.outputs(x.reshape(-1, x.shape[-1]), order // self.router.top_k, counts)
         y = y.new_zeros(chosen.numel(), y.shape[-1]).index_copy(0, order, y)
         return (gates.to(y.dtype)[..., None] * y.view(*chosen.shape, y.shape[-1])).sum(-2)
 
@@ -98,7 +113,7 @@ class MixtureOfExperts(nn.Module):
         For graphs, whose shapes may not depend on the data: equal to `mix` at inference up to
         rounding, at the cost of every expert.
         """
-        gates, chosen = route(self.router(x), self.top_k)
+        gates, chosen = self.router.route(self.router(x))
         each = (chosen[..., None] == torch.arange(len(self.experts), device=x.device)).to(x.dtype)
         weights = (gates.to(x.dtype)[..., None] * each).sum(-2)
         y = torch.stack([expert(x) for expert in self.experts], dim=-2)
@@ -144,21 +159,6 @@ class MixtureOfExperts(nn.Module):
         spare = self.spare if n and len(x) > 1 else 0  # no batch-mates if `x` is one token
         rows = torch.cat([group, group[-1:].expand(spare)]) if spare else group
         return self.experts[e](x[rows])[:n]
-
-
-def route(
-    logits: RouterLogits, top_k: int
-) -> tuple[Float[Tensor, "*tokens top_k"], Int[Tensor, "*tokens top_k"]]:
-    """The gates and indices of the `top_k` most probable experts, in descending order.
-
-    `g_e = p_e / Σ_{top-k} p`, `p = softmax(logits)` in at least float32 (Jiang et al. 2024, §2.1).
-    With one expert `g_e = p_e` (Fedus et al. 2022, eq. 2): normalised it would always be one, and
-    the router would get no gradient.
-    """
-    probabilities, chosen = _probabilities(logits).topk(top_k)
-    if top_k == 1:
-        return probabilities, chosen
-    return probabilities / probabilities.sum(-1, keepdim=True), chosen
 
 
 def within_capacity(
@@ -260,25 +260,25 @@ def load_balance(
     top_k: int,
     valid: Bool[Tensor, "*tokens"] | None = None,
     total: Callable[[Tensor, int], tuple[Tensor, int]] = lambda choices, n: (choices, n),
+    router: Router | None = None,
 ) -> Float[Tensor, ""]:
     """`n_experts Σ_e f_e P_e`: one if the load is balanced, at most `n_experts / top_k`.
 
     Fedus et al. 2022, eq. 4–6: `f_e` is the fraction of choices that went to expert e, `P_e` its
-    mean probability, both over the real tokens. Only `P` has a gradient. Zero if there is no real
-    token. With more tokens elsewhere, `total` maps the choices of each expert and the number of
-    tokens to those of all: the result is then the summand of these tokens.
+    mean share of a token's scores, both over the real tokens, by a `router`, or else by a softmax.
+    Only `P` has a gradient. Zero if there is no real token. With more tokens elsewhere, `total`
+    maps the choices of each expert and the number of tokens to those of all: the result is then the
+    summand of these tokens.
     """
     real = logits.reshape(-1, logits.shape[-1]) if valid is None else logits[valid]
-    probabilities = _probabilities(real)
-    n_tokens, n_experts = probabilities.shape
-    choices = probabilities.topk(top_k).indices.flatten().bincount(minlength=n_experts)
+    router = router or SoftmaxRouter(1, logits.shape[-1], top_k, SoftmaxRouterConfig())
+    scores = router.scores(real)
+    shares = scores / scores.sum(-1, keepdim=True)
+    n_tokens, n_experts = shares.shape
+    choices = expert_load(router.choose(scores), n_experts)
     choices, n_tokens = total(choices, n_tokens)
     scale = n_experts / (max(n_tokens, 1) ** 2 * top_k)
-    return scale * (choices * probabilities.sum(0)).sum()
-
-
-def _probabilities(logits: RouterLogits) -> RouterLogits:
-    return at_least_float32(logits).softmax(-1)
+    return scale * (choices * shares.sum(0)).sum()
 
 
 def _refusal(top_k: int, n_experts: int) -> str:
@@ -294,8 +294,14 @@ class MixtureOfExpertsConfig:
     """The number of experts, from which the router chooses."""
     top_k: PositiveInt = 2
     """The number of experts that each token is routed to."""
+    router: RouterConfig = SoftmaxRouterConfig()
+    """How experts are chosen and weighed."""
     expert: DenseFeedForwardConfig = GatedFeedForwardConfig()
     """The kind and width of one expert."""
+    shared: DenseFeedForwardConfig | None = None
+    """An expert besides these that every token takes (Dai et al. 2024, §3.2); None for none."""
+    shared_gate: bool = False
+    """Whether the shared expert is multiplied by the sigmoid of a linear map of the token."""
     balance: NonNegativeFloat = 0.01
     """The weight of the load-balance loss in training."""
     capacity_factor: PositiveFloat | None = None
@@ -304,14 +310,25 @@ class MixtureOfExpertsConfig:
     def __post_init__(self) -> None:
         if self.top_k > self.n_experts:
             raise ValueError(_refusal(self.top_k, self.n_experts))
+        check_groups(self.router, self.n_experts, self.top_k)
+        if self.shared_gate and self.shared is None:
+            raise ValueError("shared_gate = true without a shared expert: give shared, such as {}")
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Top-2 and top-1 routing; gated and plain experts."""
+        """Top-2 and top-1 routing; gated and plain experts; sigmoids, groups, a shared expert."""
+        sigmoid = SigmoidRouterConfig(scale=1.5, n_groups=2)
         return {
             "moe": cls(n_experts=3, expert=GatedFeedForwardConfig(d_ff=4)),
             "moe_one_of_four": cls(n_experts=4, top_k=1, expert=GatedFeedForwardConfig(d_ff=4)),
             "moe_ungated": cls(n_experts=3, expert=FeedForwardConfig(d_ff=4, activation="gelu")),
+            "moe_shared": cls(
+                n_experts=4,
+                router=sigmoid,
+                expert=GatedFeedForwardConfig(d_ff=4),
+                shared=GatedFeedForwardConfig(d_ff=8),
+                shared_gate=True,
+            ),
         }
 
     def build(self, d_model: int) -> MixtureOfExperts:
@@ -320,8 +337,11 @@ class MixtureOfExpertsConfig:
             d_model,
             experts,
             top_k=self.top_k,
+            router=self.router,
             balance=self.balance,
             capacity_factor=self.capacity_factor,
+            shared=None if self.shared is None else build_feedforward(self.shared, d_model),
+            shared_gate=nn.Linear(d_model, 1, bias=False) if self.shared_gate else None,
         )
 
 

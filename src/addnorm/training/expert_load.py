@@ -9,7 +9,8 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from addnorm.nn.moe import MixtureOfExperts, expert_load, load_balance, route, within_capacity
+from addnorm.nn.moe import MixtureOfExperts, expert_load, load_balance, within_capacity
+from addnorm.nn.routers import SigmoidRouter
 from addnorm.training.parallel.world import World
 
 Mixtures = Mapping[str, MixtureOfExperts]
@@ -58,9 +59,10 @@ def balance_loss(
             * world.counted(
                 load_balance(
                     logits,
-                    mixtures[name].top_k,
+                    mixtures[name].router.top_k,
                     real_tokens(name, logits, inputs),
                     world.total_load,
+                    mixtures[name].router,
                 )
             )
             for name, logits in router_logits.items()
@@ -90,6 +92,7 @@ class ExpertLoad:
         self.world = world
         self.latest: dict[str, float] = {}
         self._counts: dict[str, Tensor] = {}
+        self._of_step: dict[str, Tensor] = {}
         self._within_capacity: dict[str, Tensor] = {}
 
     @torch.no_grad()
@@ -97,18 +100,26 @@ class ExpertLoad:
         """Add the choices of one micro-batch, given the logits of the routers."""
         for name, logits in router_logits.items():
             mixture, valid = self.mixtures[name], real_tokens(name, logits, inputs)
-            _, chosen = route(logits.detach(), mixture.top_k)
+            chosen = mixture.router.choose(mixture.router.scores(logits.detach()))
             counts = self.world.counted(expert_load(chosen, logits.shape[-1], valid))
             self._counts[name] = self._counts.get(name, 0) + counts
+            self._of_step[name] = self._of_step.get(name, 0) + counts
             if (capacity := mixture.capacity(chosen)) is not None:
                 within = within_capacity(chosen, capacity)
                 n_within = (within if valid is None else within[valid]).sum()
                 self._within_capacity[name] = self._within_capacity.get(name, 0) + n_within
 
-    def _count(self, name: str) -> Tensor:
+    def move_corrections(self) -> None:
+        """After a step, let each router with corrections move them against the load of the step."""
+        for name, mixture in self.mixtures.items():
+            if isinstance(mixture.router, SigmoidRouter) and mixture.router.correction_rate:
+                mixture.router.move(self.world.total(self._count(self._of_step, name)))
+        self._of_step = {}
+
+    def _count(self, counts: Mapping[str, Tensor], name: str) -> Tensor:
         """The choices of each expert of a mixture, none of them where another process has it."""
         none = torch.zeros(len(self.mixtures[name].experts), dtype=torch.long)
-        return self._counts.get(name, none)
+        return counts.get(name, none)
 
     def figures(self) -> dict[str, float]:
         """The figures since the last call, empty without mixtures; counting starts again.
@@ -117,7 +128,7 @@ class ExpertLoad:
         an even load. `dropped`, only with a capacity, is the share of choices for which an expert
         had no place, over all mixtures that have a capacity.
         """
-        totals = {name: self.world.total(self._count(name)) for name in self.mixtures}
+        totals = {name: self.world.total(self._count(self._counts, name)) for name in self.mixtures}
         counts = {name: n.tolist() for name, n in totals.items() if n.sum()}
         figures = dict[str, float]()
         if counts:

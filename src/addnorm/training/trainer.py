@@ -265,6 +265,7 @@ class Trainer:
             optimizer.zero_grad(set_to_none=True)
         self.scaler.update()
         self.constrain()
+        self.load.move_corrections()
         if self.average is not None:
             self.average.update(self.model)
         self.advance(len(group))

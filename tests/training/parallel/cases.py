@@ -34,6 +34,7 @@ from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import KERPLEConfig
+from addnorm.nn.routers import SigmoidRouterConfig
 from addnorm.tasks.registry import TASKS
 from addnorm.training.checkpoint import save_weights
 from addnorm.training.constraint import MaxNormConfig
@@ -48,6 +49,9 @@ from addnorm.training.trainer import Trainer, Validation
 
 STEPS = 20
 MOE = MixtureOfExpertsConfig(n_experts=3, expert=FeedForwardConfig(d_ff=8), balance=0.5)
+CORRECTED = replace(
+    MOE, router=SigmoidRouterConfig(correction_rate=0.05), shared=FeedForwardConfig(d_ff=4)
+)
 HEADS = AttentionConfig(n_heads=2, bias=False)
 CASES: Mapping[str, Mapping[str, Any]] = {
     "decoder": {},
@@ -56,7 +60,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "untied": {"parts": {"head": TokenHeadConfig(tied=False)}},
     "few_rows": {"tokens": 10},
     "moe": {"parts": {"feedforward": MOE}},
-    "moe_few_rows": {"parts": {"feedforward": MOE}, "tokens": 10, "accumulate": 2},
+    "moe_few_rows": {"parts": {"feedforward": CORRECTED}, "tokens": 10, "accumulate": 2},
     "accumulate": {"accumulate": 3},
     "clip": {"clip": 0.1},
     "ema": {"ema": 0.9},

@@ -25,25 +25,44 @@ def gated(config: Any, weights: Weights, x: Tokens) -> Tokens:
 
 
 def mixture_of_experts(config: Any, weights: Weights, x: Tokens) -> Tokens:
-    """Shazeer et al. 2017, eq. 1."""
-    gates = routed(linear(weights, "router", x), config.top_k)
+    """Shazeer et al. 2017, eq. 1; Dai et al. 2024, §3.2; DeepSeek-AI 2024b, eq. 12–16."""
+    logits = linear(weights, "router", x)
+    gates = routed(config, logits, weights.get("router.correction", torch.zeros(config.n_experts)))
     outputs = [
         feedforward(config.expert, under(weights, f"experts.{e}"), x)
         for e in range(config.n_experts)
     ]
-    return torch.stack([gates[:, e, None] * y for e, y in enumerate(outputs)]).sum(0)
+    y = torch.stack([gates[:, e, None] * y for e, y in enumerate(outputs)]).sum(0)
+    if config.shared is None:
+        return y
+    shared = feedforward(config.shared, under(weights, "shared"), x)
+    if not config.shared_gate:
+        return y + shared
+    return y + shared / (1 + torch.exp(-linear(weights, "shared_gate", x)))
 
 
-def routed(logits: Tokens, top_k: int) -> Float[Tensor, "seq n_experts"]:
-    """The gate of each token for each expert: normalised over the `top_k` best, zero elsewhere.
+def routed(config: Any, logits: Tokens, correction: Tensor) -> Float[Tensor, "seq n_experts"]:
+    """The gate of each token for each expert, zero for experts that it does not take.
 
-    Jiang et al. 2024, §2.1; with `top_k = 1`, the gate is the probability itself (Fedus et al.
-    2022, eq. 2).
+    Normalised over the `top_k` best (Jiang et al. 2024, §2.1); by default with `top_k = 1` the gate
+    is the score itself (Fedus et al. 2022, eq. 2). Sigmoids are chosen by their sum with the
+    correction, groups by their two best; a softmax's groups by their best expert.
     """
-    probability = torch.exp(logits) / torch.exp(logits).sum(1, keepdim=True)
-    rank = (probability[:, None, :] > probability[:, :, None]).sum(2)  # more probable experts
-    chosen = torch.where(rank < top_k, probability, 0.0)
-    return chosen if top_k == 1 else chosen / chosen.sum(1, keepdim=True)
+    router, n = config.router, config.n_experts
+    if sigmoid := router.kind == "sigmoid":
+        scores = 1 / (1 + torch.exp(-logits))
+    else:
+        scores = torch.exp(logits) / torch.exp(logits).sum(1, keepdim=True)
+    gates = torch.zeros_like(scores)
+    for t, row in enumerate((scores + correction).tolist()):
+        groups = [range(g, g + n // router.n_groups) for g in range(0, n, n // router.n_groups)]
+        by_best = sorted(groups, key=lambda g: -sum(sorted(row[e] for e in g)[-1 - sigmoid :]))
+        room = [e for group in by_best[: router.top_groups] for e in group]
+        for e in sorted(room, key=lambda e: -row[e])[: config.top_k]:
+            gates[t, e] = scores[t, e]
+    if router.normalize or (router.normalize is None and config.top_k > 1):
+        gates = gates / gates.sum(1, keepdim=True)
+    return router.scale * gates
 
 
 FEEDFORWARDS = Definitions[Callable[[Any, Weights, Tokens], Tokens]](

@@ -131,7 +131,12 @@ def _mixer(mixer: Any) -> Any:
 
 def _feedforward(layer: Any) -> Any:
     if isinstance(layer, MixtureOfExpertsConfig):
-        return replace(layer, expert=_feedforward(layer.expert))
+        return replace(
+            layer,
+            expert=_feedforward(layer.expert),
+            router=replace(layer.router, bias=True),
+            shared=_feedforward(layer.shared),
+        )
     if isinstance(layer, FeedForwardConfig | GatedFeedForwardConfig):
         return replace(layer, bias=True)
     return layer  # a custom part

@@ -298,7 +298,12 @@ class _EquivalenceCheck:
             _feedforward_at(explicit(config), path)
             for config in (self.context.old, self.context.new)
         )
-        if not isinstance(new, MixtureOfExpertsConfig) or new.top_k == 1:
+        if not isinstance(new, MixtureOfExpertsConfig) or new.shared is not None:
+            return False
+        router = new.router
+        if router.scale != 1 or not (
+            new.top_k > 1 if router.normalize is None else router.normalize
+        ):
             return False
         return not differences(old, new.expert)
 
