@@ -54,8 +54,8 @@ def test_micro_batches_equal_the_large_batch(tmp_path: Path, model) -> None:
     group = list(small.batches.batches(0))
     [whole] = tiny.Merged(tiny.batches(model), len(group)).batches(0)
     assert len({batch.n_tokens for batch in group}) > 1, "ragged"
-    loss = sum(small.backward(batch, whole.n_tokens).item() for batch in group)
-    assert loss == pytest.approx(big.backward(whole, whole.n_tokens).item(), rel=1e-6)
+    loss = sum(small.backward([batch], whole.n_tokens)[0].item() for batch in group)
+    assert loss == pytest.approx(big.backward([whole], whole.n_tokens)[0].item(), rel=1e-6)
     torch.testing.assert_close(gradients(small), gradients(big), rtol=1e-6, atol=1e-6)
 
 
@@ -152,7 +152,7 @@ def balances(trainer: Trainer, batch) -> dict[str, Tensor]:
 def test_the_loss_includes_the_balance_of_every_mixture(tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, parts=experts(0.3), dropout=0.0)
     batch = next(b for b in trainer.batches.batches(0) if len(b.inputs) == 4)
-    loss_of_step = trainer.backward(batch, batch.n_tokens).item()
+    loss_of_step = trainer.backward([batch], batch.n_tokens)[0].item()
     ours = gradients(trainer)
     trainer.model.zero_grad()
     parts = balances(trainer, batch)
@@ -168,9 +168,9 @@ def test_micro_batches_weight_their_balance_by_tokens(tmp_path: Path) -> None:
     trainer = tiny.trainer(tmp_path, parts=experts(0.3), dropout=0.0)
     a, b, *_ = trainer.batches.batches(0)
     n_tokens = a.n_tokens + b.n_tokens
-    loss = sum(trainer.backward(batch, n_tokens).item() for batch in (a, b))
+    loss = sum(trainer.backward([batch], n_tokens)[0].item() for batch in (a, b))
     alone = [
-        trainer.backward(single, single.n_tokens).item() * single.n_tokens for single in (a, b)
+        trainer.backward([single], single.n_tokens)[0].item() * single.n_tokens for single in (a, b)
     ]
     assert loss == pytest.approx(sum(alone) / n_tokens, rel=1e-6)
 
@@ -272,7 +272,7 @@ def test_the_loss_falls(tmp_path: Path) -> None:
 def test_the_gradient_is_clipped_and_its_norm_before_is_logged(tmp_path: Path, clip) -> None:
     trainer = tiny.trainer(tmp_path, clip=clip, dropout=0.0)
     [batch, *_] = trainer.batches.batches(0)
-    trainer.backward(batch, batch.n_tokens)
+    trainer.backward([batch], batch.n_tokens)
     raw = gradients(trainer)
     norm = trainer.clip(1.0, torch.tensor([1.0]))
     exact = math.sqrt(sum(float(g.double().square().sum()) for g in raw.values()))

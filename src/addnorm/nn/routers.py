@@ -17,7 +17,7 @@ Chosen = Int[Tensor, "*tokens top_k"]
 
 
 class Router(nn.Linear, ABC):
-    """The logits `x W_r` of the experts, and what is chosen by them (`route`).
+    """The logits `x W_r` of the experts, by which each token chooses (`route`).
 
     Experts may be in `n_groups` groups of neighbours, of which a token takes experts of the best
     `top_groups` alone (DeepSeek-AI 2024a, §2.2.2).
@@ -93,7 +93,7 @@ class SoftmaxRouter(Router):
 class SigmoidRouter(Router):
     """Scores `s = σ(x W_r)`; experts are chosen by `s + b`, groups by the sum of their two best.
 
-    DeepSeek-AI 2024b, eq. 12–16. The correction `b` chooses and never weighs. It is no parameter:
+    DeepSeek-AI 2024b, eq. 12–16. The correction `b` chooses and never weighs. It is a buffer:
     after each step of training `move` raises it for experts with less than the mean load, and
     lowers it for those with more (Wang et al. 2024, algorithm 1).
     """

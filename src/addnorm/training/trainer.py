@@ -252,9 +252,7 @@ class Trainer:
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
         self.learnt |= n_tokens > 0
-        losses = self.world.differentiate(
-            self.model, group, partial(self.share_of_loss, n_tokens=n_tokens), self.scaler.scale
-        )
+        losses = self.backward(group, n_tokens)
         self.world.sum_gradients(self.model)
         own = torch.stack(losses)
         loss = sum(self.world.total(own).tolist())  # waits for the device only once
@@ -270,6 +268,11 @@ class Trainer:
             self.average.update(self.model)
         self.advance(len(group))
         self.report(loss, norm, n_tokens)
+
+    def backward(self, group: list[Batch], n_tokens: int) -> list[Tensor]:
+        """Add the gradients of micro-batches; return this process's share of each one's loss."""
+        loss_of = partial(self.share_of_loss, n_tokens=n_tokens)
+        return self.world.differentiate(self.model, group, loss_of, self.scaler.scale)
 
     def share_of_loss(self, batch: Batch, n_tokens: int) -> Tensor:
         """The share of a micro-batch in the loss per token.

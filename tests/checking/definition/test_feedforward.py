@@ -10,14 +10,20 @@ from addnorm.nn.moe import MixtureOfExpertsConfig
 X = torch.tensor([[1.0, 2, 3], [4, 5, 6]]).double()
 
 
+def taking(top_k: int) -> MixtureOfExpertsConfig:
+    return MixtureOfExpertsConfig(n_experts=3, top_k=top_k)
+
+
 def test_a_token_takes_its_best_experts() -> None:
     logits = torch.tensor([[0.0, 1, 2], [3, 1, 2]]).double()
-    found = routed(logits, 2)
+    found = routed(taking(2), logits, torch.zeros(3))
     best = torch.tensor([1.0, 2]).double().softmax(0).tolist()
     assert found[0].tolist() == pytest.approx([0, *best])
     assert (found > 0).tolist() == [[False, True, True], [True, False, True]]
-    assert routed(logits, 1).sum(1).tolist() == pytest.approx(logits.softmax(1).amax(1).tolist())
-    torch.testing.assert_close(routed(logits, 3), logits.softmax(1))
+    assert routed(taking(1), logits, torch.zeros(3)).sum(1).tolist() == pytest.approx(
+        logits.softmax(1).amax(1).tolist()
+    )
+    torch.testing.assert_close(routed(taking(3), logits, torch.zeros(3)), logits.softmax(1))
 
 
 def test_experts_are_added_up() -> None:

@@ -248,7 +248,7 @@ def _update(trainer: Trainer, batch: Batch, states: list[Tensor]) -> None:
     """Allocate what `Trainer.update` does for this batch, without reading the loss."""
     trainer.model.train()
     for _ in range(min(trainer.config.accumulate, 2)):  # the second finds gradients of the first
-        trainer.backward(batch.to(trainer.device), batch.n_tokens)
+        trainer.backward([batch.to(trainer.device)], batch.n_tokens)
     for optimizer in trainer.optimizers:
         if type(optimizer).__name__ != "AdamW8bit":
             optimizer.step()
