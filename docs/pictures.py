@@ -14,6 +14,7 @@ from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measured_pictures import confusion, speed, window
+from plan_pictures import plans
 from series_pictures import forecast, patches
 from serving_pictures import pages
 from torch import Tensor
@@ -71,7 +72,7 @@ def draw_all(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
     drawn = (positions, biases, rotary, masks, norms, gradients, window, speed, curves)
-    for draw in (*drawn, augmentation, masked, string, inside, patches, forecast, pages):
+    for draw in (*drawn, augmentation, masked, string, inside, patches, forecast, pages, plans):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)

@@ -39,7 +39,7 @@ def plan(
     as_json: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     imports: Imports = (),
 ) -> None:
-    """Plan a training on many cards: memory, exchanged bytes, idle time, tokens a second and days.
+    """Plan a training on many cards: memory, exchanged bytes, idle time, tokens a second and time.
 
     Every way to split rows, weights, layers and texts over the cards is computed, and nothing is
     run: the best comes first, and the others say why they lose or do not fit. Any field of the
@@ -151,14 +151,17 @@ def show(planned: "Planned", recipe: Path, top: int) -> None:
     console.print()
     console.print(_exchanges(planned))
     console.print()
-    for name, plan in (("The first plan", best.plan), ("The first that train runs", runs(planned))):
+    for name, plan in (
+        ("The first plan", best.plan),
+        ("The first that train can split", splittable(planned)),
+    ):
         if plan is not None:
             words = " ".join(f"--{key} {value}" for key, value in planned.fields(plan).items())
             console.print(f"{name}: addnorm train {recipe} {words}", soft_wrap=True)
 
 
-def runs(planned: "Planned") -> "Plan | None":
-    """The best plan that `train` runs, if it is not the first of all."""
+def splittable(planned: "Planned") -> "Plan | None":
+    """The best plan by which `train` splits the work, if it is not the first of all."""
     plans = [each.plan for each in planned.plans.estimates if each.fits]
     first = next((plan for plan in plans if planned.refusal(plan) is None), None)
     return None if first is planned.best.plan else first
@@ -167,7 +170,7 @@ def runs(planned: "Planned") -> "Plan | None":
 def _table(planned: "Planned", top: int) -> "Table":
     from addnorm.cli.terminal import figures_table
 
-    columns = ("rows × passes", "memory", "MFU", "tokens/s", "idle", "days", "train", "")
+    columns = ("rows × passes", "memory", "MFU", "tokens/s", "idle", "time", "train", "")
     table = figures_table(columns)
     table.columns[-1].justify = "left"
     for each in planned.plans.estimates[:top]:
@@ -180,8 +183,8 @@ def _table(planned: "Planned", top: int) -> "Table":
             f"{each.mfu:.1%}",
             f"{each.tokens_per_second:,.0f}",
             f"{idle:.0%}" if plan.pipeline > 1 else "",
-            "" if each.days is None else f"{each.days:,.3g}",
-            "no" if planned.refusal(plan) else "yes",
+            "" if each.days is None else _time(24 * each.days),
+            "no" if planned.refusal(plan) else "yes" if planned.runs(plan) else "on CPUs",
             planned.why(each),
         )
     return table
@@ -193,7 +196,7 @@ def _problems(planned: "Planned", top: int) -> list[str]:
     reasons = dict.fromkeys(filter(None, map(planned.refusal, shown)))
     texts = [f"train: {reason}." for reason in reasons]
     if planned.cluster.card.name != "cpu" and any(plan.cards > 1 for plan in shown):
-        texts.append("train: training over processes runs on CPUs so far, and not on cards.")
+        texts.append("train: over processes it runs on CPUs so far, and not on these cards.")
     return texts
 
 
@@ -231,6 +234,12 @@ def _exchanges(planned: "Planned") -> "Table":
         sent = _gigabytes(each.sent)
         table.add_row(each.of, each.collective, f"{each.axis} {each.processes}", link, sent)
     return table
+
+
+def _time(hours: float) -> str:
+    if hours >= 48:
+        return f"{hours / 24:,.1f} days"
+    return f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
 
 
 def _gigabytes(size: float) -> str:

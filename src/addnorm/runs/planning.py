@@ -39,8 +39,12 @@ class Planned:
         return self.plans.estimates[0]
 
     def refusal(self, plan: Plan) -> str | None:
-        """Why `addnorm train` cannot run a plan today; None if it can."""
+        """Why `addnorm train` cannot split the work by a plan; None if it can."""
         return refusal(self.recipe, plan, self.training)
+
+    def runs(self, plan: Plan) -> bool:
+        """Whether `addnorm train` runs a plan on these cards; over processes it needs CPUs."""
+        return self.refusal(plan) is None and (plan.cards == 1 or self.cluster.card.name == "cpu")
 
     def why(self, estimate: Estimate) -> str:
         """Why a plan is not the best."""
@@ -77,7 +81,12 @@ class Planned:
         problem = self.refusal(estimate.plan)
         memory = {**values["memory"], "total": estimate.memory.total}
         time = {**values["time"], "total": estimate.time.total}
-        more = {"train": problem is None, "problem": problem, "why": self.why(estimate)}
+        more = {
+            "splits": problem is None,
+            "train": self.runs(estimate.plan),
+            "problem": problem,
+            "why": self.why(estimate),
+        }
         return values | {"memory": memory, "time": time} | more
 
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 from tests.training.parallel.planner.published import MEGATRON, RUNS, sizes
+from tests.training.tiny import ROOT
 
 from addnorm.training.parallel.planner.cluster import CARDS, LINKS, Cluster
 from addnorm.training.parallel.planner.estimate import estimate
@@ -73,3 +74,14 @@ def test_the_sums_of_two_halves_are_those_of_a_whole() -> None:
     )
     assert twice.total - twice.optimizer == pytest.approx(2 * (once.total - once.optimizer))
     assert twice.optimizer == once.optimizer
+
+
+def test_the_page_shows_these_figures() -> None:
+    page = (ROOT / "docs" / "howto" / "planning.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if " | published | " not in line]
+    for run in RUNS.values():
+        value = float(getattr(run.estimate(), run.figure))
+        planned = f"{value:,.0f}" if value > 1 else f"{100 * value:.1f} %"
+        off = f"{100 * (run.ratio - 1):+.0f} %".replace("-", "−")
+        ending = f" | {planned} | {f'**{off}**' if run.misses else off} |"
+        assert [row for row in rows if row.endswith(ending)], (run.source, ending)

@@ -88,8 +88,9 @@ class Plan:
         return (self.pipeline - 1) / (self.stages * self.micro_batches(rows))
 
     def __str__(self) -> str:
-        words = [f"data {self.data}" + (" shard" if self.shard else "")]
-        words += [f"{name} {n}" for name, n in self.splits.items() if n > 1]
+        sizes = {"data": self.data} | self.splits
+        words = [f"{name} {n}" for name, n in sizes.items() if n > 1] or ["one card"]
+        words += ["shard"] if self.shard else []
         if self.pipeline > 1:
             words.append(self.schedule + (f" {self.stages}" if self.stages > 1 else ""))
         return ", ".join(words)
