@@ -116,6 +116,8 @@ from addnorm.nn.residuals import ParallelConfig as ParallelConfig
 from addnorm.nn.residuals import PostNormConfig as PostNormConfig
 from addnorm.nn.residuals import PreNormConfig as PreNormConfig
 from addnorm.nn.residuals import SandwichNormConfig as SandwichNormConfig
+from addnorm.nn.routers import SigmoidRouterConfig as SigmoidRouterConfig
+from addnorm.nn.routers import SoftmaxRouterConfig as SoftmaxRouterConfig
 from addnorm.nn.similarity import SimilarityHeadConfig as SimilarityHeadConfig
 from addnorm.runs.recipes.recipe import Recipe as Recipe
 from addnorm.runs.run import Run as Run
