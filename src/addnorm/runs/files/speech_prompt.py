@@ -159,9 +159,14 @@ def _forced(pairs: object) -> list[int | None]:
     return [token for n, (at, token) in enumerate(places, 1) if at == n]
 
 
+CODES = {"language": LANGUAGES}
+"""The code of each name that an option also takes."""
+
+
 def _listed(ids: Mapping[str, int], key: str, name: str, where: str, given: Collection[str]) -> int:
     """The id of a language or a task. Raises `InputError` with the nearest names."""
-    word = LANGUAGES.get(name.lower(), name.lower()) if key == "language" else name.lower()
+    codes = CODES.get(key, {})
+    word = codes.get(name.lower(), name.lower())
     for token in (word, f"<|{word}|>"):
         if token in ids:
             return ids[token]
@@ -171,6 +176,5 @@ def _listed(ids: Mapping[str, int], key: str, name: str, where: str, given: Coll
     names = [token.strip("<|>") for token in ids]
     if not names:
         raise InputError(f"{setting}. It has no lang_to_id or task_to_id.")
-    spelt = [other for other, code in LANGUAGES.items() if code in names]
-    hint = nearest(name, [*names, *(spelt if key == "language" else ())])
+    hint = nearest(name, [*names, *(other for other, code in codes.items() if code in names)])
     raise InputError(f"{setting}.{hint} Valid: {some_of(names)}.")
