@@ -75,13 +75,12 @@ def test_data_are_not_read_and_the_step_is_that_of_the_recipe(recipe: Recipe) ->
         DecoderConfig(
             d_model=8, n_layers=5, attention=AttentionConfig(n_heads=2), position=T5BiasConfig()
         ),
-        DecoderConfig(d_model=8, n_layers=5, attention=AttentionConfig(n_heads=2), exits=(2, 4)),
         EncoderConfig(d_model=8, n_layers=5, attention=AttentionConfig(n_heads=2)),
         EncoderDecoderConfig(
             d_model=8, n_layers=5, n_decoder_layers=3, attention=AttentionConfig(n_heads=2)
         ),
     ],
-    ids=["decoder", "pattern", "shared", "exits", "encoder", "encoder_decoder"],
+    ids=["decoder", "pattern", "shared", "encoder", "encoder_decoder"],
 )
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_an_outline_has_the_weights_of_the_model(
@@ -105,6 +104,19 @@ def test_a_missing_size_is_named(recipe: Recipe, tmp_path: Path) -> None:
         plan_recipe(read_recipe(tmp_path / "char.toml"), CPUS)
     with pytest.raises(InputError, match="101 cards: no plan gives each a row of a step"):
         plan_recipe(recipe, replace(CPUS, cards=101))
+
+
+@pytest.mark.parametrize(
+    ("table", "line"),
+    [
+        ("[train]", "r_drop = 0.5"),
+        ("[model]", "exits = [2]"),
+    ],
+)
+def test_a_setting_that_is_not_counted_is_refused(tmp_path: Path, table: str, line: str) -> None:
+    (tmp_path / "my.toml").write_text(TEXT.replace(table, f"{table}\n{line}"))
+    with pytest.raises(InputError, match=f"{line.split()[0]}: plan does not count what it costs"):
+        plan_recipe(read_recipe(tmp_path / "my.toml"), CPUS)
 
 
 def test_plans_that_train_cannot_run_say_why(recipe: Recipe) -> None:

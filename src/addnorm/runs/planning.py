@@ -13,6 +13,7 @@ from addnorm.parts import kind_of
 from addnorm.runs.files.weights import sized_model
 from addnorm.runs.recipes.parallel_plan import check_parallel
 from addnorm.runs.recipes.recipe import Recipe
+from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.optim import AdadeltaConfig, AdamW8bitConfig, AdamWConfig, MuonConfig
 from addnorm.training.parallel.plan import ParallelTrainingConfig
 from addnorm.training.parallel.planner.cluster import Cluster
@@ -110,6 +111,9 @@ def plan_recipe(recipe: Recipe, cluster: Cluster) -> Planned:
 def training_of(recipe: Recipe, cluster: Cluster) -> Training:
     """The step of a recipe. Raises `InputError` for batches that have no fixed size in tokens."""
     train = recipe.train
+    for field, counted in _counted(recipe).items():
+        if not counted:
+            raise InputError(f"{field}: plan does not count what it costs: leave it out for a plan")
     rows, seq_len = _step(recipe)
     precision = train.precision
     if precision == "auto":
@@ -125,6 +129,19 @@ def training_of(recipe: Recipe, cluster: Cluster) -> Training:
         smoothed=train.label_smoothing > 0,
         on_cpu=cluster.card.name == "cpu",
     )
+
+
+def _counted(recipe: Recipe) -> dict[str, bool]:
+    """The fields of a recipe that change what a step costs, and whether that is counted."""
+    train = recipe.train
+    return {
+        "model.exits": not getattr(recipe.model, "exits", ()),
+        "train.adapter": train.adapter is None,
+        "train.distillation": train.distillation is None,
+        "train.r_drop": not train.r_drop,
+        "train.logit_adjustment": not train.logit_adjustment,
+        "train.loss": isinstance(train.loss, CrossEntropyConfig),
+    }
 
 
 def _step(recipe: Recipe) -> tuple[int, int]:
@@ -172,10 +189,9 @@ class Outline:
     def of(cls, recipe: Recipe) -> "Outline":
         """The outline of a recipe's model. Raises `InputError` without a vocabulary's size."""
         model = recipe.model
-        exits = getattr(model, "exits", ())
         chosen, numbers = dict[str, list[int]](), list[int]()
         for stack, layers in model.stacks.items():
-            built = [*range(len(layers))] if exits else _different(layers)
+            built = _different(layers)
             first = sum(map(len, chosen.values()))
             numbers += [first + _like(layers, built, i) for i in range(len(layers))]
             chosen[stack] = built

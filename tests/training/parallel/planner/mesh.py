@@ -50,7 +50,7 @@ class Case:
         heads = AttentionConfig(n_heads=4)
         parts = {
             "d_model": 32,
-            "n_layers": 3,
+            "n_layers": 5,
             "attention": heads,
             "residual": PreNormConfig(),
             "dropout": 0.0,
@@ -91,6 +91,10 @@ def plans(processes: int) -> dict[str, ParallelTrainingConfig]:
     if processes == 4:
         named["data_tensor"] = ParallelTrainingConfig(data=2, shard=True, tensor=2)
         named["data_context"] = ParallelTrainingConfig(data=2, shard=True, context=2)
+        named["data_pipeline"] = ParallelTrainingConfig(data=2, pipeline=2)
+        named["tensor_pipeline"] = ParallelTrainingConfig(tensor=2, pipeline=2)
+        named["shard_pipeline"] = ParallelTrainingConfig(data=2, shard=True, pipeline=2)
+        named["interleaved"] = ParallelTrainingConfig(pipeline=2, data=2, schedule="interleaved")
     return named
 
 

@@ -1,6 +1,5 @@
 """Saved activations are within a tenth of what autograd keeps, for every part that is known."""
 
-import gc
 import weakref
 from collections.abc import Iterable
 from dataclasses import replace
@@ -93,6 +92,11 @@ PARTS: dict[str, dict[str, Any]] = {
     "dropped_gelu": {"feedforward": GELU},
     "dropped_gate": {"feedforward": GatedFeedForwardConfig(dropout=0.1)},
     "moe": {"feedforward": MixtureOfExpertsConfig(n_experts=4, top_k=2)},
+    "moe_shared": {
+        "feedforward": MixtureOfExpertsConfig(
+            n_experts=4, top_k=2, shared=FeedForwardConfig(), shared_gate=True
+        )
+    },
     **{f"mlp_{a}": {"feedforward": FeedForwardConfig(activation=a)} for a in ACTIVATIONS},
     **{f"gated_{a}": {"feedforward": GatedFeedForwardConfig(activation=a)} for a in ACTIVATIONS},
 }
@@ -132,7 +136,6 @@ def kept(part: str, rows: int, seq_len: int, precision: Any, vocab: int) -> int:
         x, ctx = model.hidden(tokens)
         loss = head_cross_entropy_sum(model.head, x, ctx, tokens)
     del x, ctx
-    gc.collect()
     assert loss.requires_grad
     live = {place: size for ref, place, size in packed if ref() is not None and place not in own}
     return sum(live.values())

@@ -45,7 +45,10 @@ def flops(sizes: ModelSizes, seq_len: int) -> float:
 def estimate(
     sizes: ModelSizes, training: Training, plan: Plan, cluster: Cluster, system: System = OURS
 ) -> Estimate:
-    """Estimate a plan, for a model as one process of its `tensor` has it."""
+    """Estimate a plan, for a model as one process of its `tensor` has it.
+
+    Of a pipeline the first, a middle and the last process are computed, which differ most.
+    """
     ends = sorted({0, plan.pipeline // 2, plan.pipeline - 1})
     sent = {end: exchanges(sizes, training, system, plan, end) for end in ends}
     times = {end: step_time(sizes, training, system, plan, cluster, sent[end], end) for end in ends}
@@ -87,7 +90,7 @@ class Plans:
 
 
 def plans(sizes_of: SizesOf, training: Training, cluster: Cluster, system: System = OURS) -> Plans:
-    """Estimate all plans. Raises `InputError` if a step has too few rows for any."""
+    """Estimate all plans; there is none if a step is too small for so many cards."""
     sizes, refused = _sizes(sizes_of, cluster.cards)
     best = [
         best_of(sizes[mesh.tensor], training, mesh, cluster, system)

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 class Weight:
     """A weight as one process of `tensor` holds it: `rows` of `width` values.
 
-    Several processes hold the same one if `copies` is more than 1, each with a part of its
-    gradient. `inner` is a linear layer in a stack, for which optimisers may have other states.
+    It is split along `axis`. Several processes hold the same one if `copies` is more than 1, each
+    with a part of its gradient. `inner` is a linear layer in a stack, for which optimisers may have
+    other states.
     """
 
     rows: int
     width: int
     copies: int = 1
     inner: bool = False
+    axis: int = 0
 
     @property
     def size(self) -> int:
@@ -74,7 +76,7 @@ class Saved:
     `stream` counts values in the type of the residual stream, `products` those in the type of
     products; `copies` are values that each of several products casts for itself, where the types
     differ, and `masks` values of dropout masks. `bytes` are statistics and indices. `positions` are
-    float32 values of each position, which all rows share; `fixed` do not depend on tokens.
+    float32 values of each position, which all rows share.
     """
 
     stream: float = 0.0
@@ -83,7 +85,6 @@ class Saved:
     masks: float = 0.0
     bytes: float = 0.0
     positions: float = 0.0
-    fixed: float = 0.0
 
     def __add__(self, other: "Saved") -> "Saved":
         values = zip(vars(self).values(), vars(other).values(), strict=True)

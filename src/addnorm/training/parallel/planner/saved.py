@@ -264,19 +264,13 @@ def _feedforward(module: FeedForward | GatedFeedForward, width: int) -> Part:
 
 
 def _mixture(module: MixtureOfExperts, width: int) -> Iterator[Part]:
-    """The router, and as many experts as a token has, with the inputs gathered for them."""
-    n = len(module.experts)
+    """The router, the experts that a token has with the inputs gathered for them, a shared one."""
+    n, k = len(module.experts), module.router.top_k
     yield Part(
         products=(Product(width, n),),
-        saved=Saved(
-            products=width + 2 * module.top_k * width,
-            bytes=(8 + 4) * n + 40 * module.top_k,
-        ),
+        saved=Saved(products=width + 2 * k * width, bytes=(8 + 4) * n + 40 * k),
     )
-    expert = module.experts[0]
-    if not isinstance(expert, FeedForward | GatedFeedForward):
-        raise unknown(expert)
-    part, k = _feedforward(expert, width), module.top_k
+    part = _expert(module.experts[0], width)
     saved = part.saved
     yield Part(
         products=tuple(replace(product, share=float(k)) for product in part.products),
@@ -284,3 +278,14 @@ def _mixture(module: MixtureOfExperts, width: int) -> Iterator[Part]:
         entered=k * part.entered,
         left=k * part.left,
     )
+    if module.shared is not None:
+        yield _expert(module.shared, width)
+        yield Part(saved=Saved(products=-width, copies=width))  # it reads what the router reads
+    if module.shared_gate is not None:
+        yield Part(products=(Product(width, 1),), saved=Saved(products=width + 1, copies=width))
+
+
+def _expert(module: nn.Module, width: int) -> Part:
+    if not isinstance(module, FeedForward | GatedFeedForward):
+        raise unknown(module)
+    return _feedforward(module, width)

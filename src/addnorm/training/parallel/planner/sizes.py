@@ -101,6 +101,7 @@ class _Weights:
             width=parameter.numel() // max(1, rows),
             copies=1 if piece is None else piece.copies,
             inner=id(parameter) in self.inner,
+            axis=0 if piece is None else piece.axis,
         )
 
 

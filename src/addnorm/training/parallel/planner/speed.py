@@ -29,7 +29,7 @@ BACKWARD = 2.5
 
 BUSY = 0.9
 """The share of a step in which kernels run: the rest are gaps between them, and waiting for the
-slowest card. The only number here that is fitted, to all published runs of the manual together.
+slowest card (estimated).
 """
 
 

@@ -130,7 +130,7 @@ def _of_context(
         of="keys and values",
         processes=plan.context,
         bytes=again * whole,
-        calls=again * 2 * n * sum(k for _, k in heads),
+        calls=again * n * sum(k for _, k in heads),
     )
     yield Exchange(
         axis="context",
@@ -138,7 +138,7 @@ def _of_context(
         of="gradients of keys and values",
         processes=plan.context,
         bytes=whole,
-        calls=2 * n * sum(k for _, k in heads),
+        calls=n * sum(k for _, k in heads),
     )
 
 
@@ -162,13 +162,14 @@ def _of_pipeline(
             bytes=n * stages * state,
             calls=n * stages,
         )
-    weights = sum(k for _, k in all_weights(sizes))
+    tied = sum(weight.padded(plan.held.shards) for weight in sizes.tied)
+    present = sum(k for _, k in all_weights(sizes))
     yield Exchange(
         axis="pipeline",
         collective="all_reduce",
         of="gradients of tied weights",
         processes=plan.pipeline,
-        bytes=system.gradients * (sum(weight.size for weight in sizes.tied) + weights),
+        bytes=system.gradients * (tied * (first or last) + present),
         calls=1,
     )
 
@@ -183,7 +184,8 @@ def _of_gradients(
     weights = weights_of(sizes, plan.held, process)
     if not plan.shard:
         group = plan.replicas
-        values = sum((weight.size + 1) * k for weight, k in weights)  # and whether it is present
+        values = sum(weight.size * k for weight, k in weights)
+        values += sum(k for _, k in all_weights(sizes))  # whether each is present
         yield Exchange(
             axis="data",
             collective="all_reduce",
