@@ -245,6 +245,8 @@ def _scores(core: nn.Module) -> tuple[int, int]:
 def _feedforward(module: FeedForward | GatedFeedForward, width: int) -> Part:
     """The input, the inner features before and after the function, and those that are gated."""
     d_ff, dropped = module.d_ff, module.dropout.p > 0
+    if module.activation not in EXTRA:
+        raise unknown(module)
     besides = EXTRA[module.activation]
     gated = isinstance(module, GatedFeedForward)
     inner = besides + (3 if gated else 1)
