@@ -115,7 +115,7 @@ def needed(name: str, but: str) -> list[str]:
     for argument in command_called(name).assemble_argument_collection():
         if argument.required and but not in argument.names:
             option = next(one for one in argument.names if one.startswith("--"))
-            words += [option, "x"]
+            words += [option, "1" if argument.hint is int else "x"]
     return words
 
 

@@ -181,7 +181,14 @@ def test_inexact_folding_keeps_gamma_and_reports_the_reason(name: str) -> None:
     ("parts", "where"),
     [
         ({"attention": ConvolutionConfig(kernel_size=3)}, "attention.conv"),
-        ({"feedforward": MixtureOfExpertsConfig(n_experts=3, expert=PLAIN)}, "router"),
+        (
+            {
+                "feedforward": MixtureOfExpertsConfig(
+                    n_experts=3, expert=PLAIN, shared=PLAIN, shared_gate=True
+                )
+            },
+            "shared_gate",
+        ),
     ],
 )
 def test_beta_without_a_bias_to_absorb_it_is_dropped_and_reported(
@@ -196,6 +203,14 @@ def test_beta_without_a_bias_to_absorb_it_is_dropped_and_reported(
     swapped = swap(replace(DECODER, **parts, norm=LayerNormConfig(bias=False)), old=old, norm=RMS)
     assert swapped.report.changed == ()
     assert difference(old, swapped.new) < 1e-10
+
+
+@pytest.mark.parametrize("shared", [None, PLAIN])
+def test_routers_absorb_beta(shared: Any) -> None:
+    experts = MixtureOfExpertsConfig(n_experts=3, expert=PLAIN, shared=shared)
+    swapped = swap(replace(DECODER, feedforward=experts), norm=RMS)
+    assert swapped.report.changed == ()
+    assert difference(swapped.old, swapped.new) < 1e-10
 
 
 def test_vectors_themselves_keep_no_beta() -> None:
