@@ -1,14 +1,18 @@
 """`addnorm plan`: a table of plans, all values as JSON, and wrong names."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tests.runs.test_planning import TEXT
 
+from addnorm.cli.fields import fields_given
 from addnorm.cli.plan import card_of, cluster_of
+from addnorm.data.batches.windows import WindowsConfig
 from addnorm.errors import InputError
+from addnorm.runs.recipes.recipe import read_recipe
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -25,7 +29,21 @@ def test_the_best_plans_are_shown_with_a_command(addnorm: Command, my: Path) -> 
     assert "data 2" in out
     assert "optimiser state" in out
     [line] = [line for line in out.splitlines() if "addnorm train" in line]
-    assert "--train.accumulate" in line
+    words = shlex.split(line.partition("my.toml ")[2])
+    assert words[-2:] == ["--processes", "2"]
+    recipe = read_recipe(my, fields_given(words[:-2]))
+    assert recipe.parallel.processes == 2
+    batching = recipe.train.batching
+    assert isinstance(batching, WindowsConfig)
+    assert batching.batch_size * recipe.train.accumulate == 16
+
+
+def test_a_plan_of_several_nodes_is_for_torchrun(addnorm: Command, my: Path) -> None:
+    words = ["--cards", "4", "--card", "cpu", "--per-node", "2", "--parallel.data", "2"]
+    _, out, _ = addnorm("plan", my, *words, "--parallel.shard", "true")
+    [line] = [line for line in out.splitlines() if line.startswith("The first plan: ")]
+    assert "torchrun --nnodes 2 --nproc-per-node 2 -m addnorm train" in line
+    assert "--parallel" in line
 
 
 def test_every_plan_is_a_line_of_json(addnorm: Command, my: Path) -> None:

@@ -144,8 +144,9 @@ def show(planned: "Planned", recipe: Path, top: int) -> None:
         )
     for text in _problems(planned, top):
         console.print(text)
-    for n, text in planned.plans.refused.items():
-        console.print(f"tensor {n} is left out: {text}.")
+    if refused := planned.plans.refused:
+        numbers, reason = ", ".join(map(str, refused)), next(iter(refused.values()))
+        console.print(f"tensor = {numbers} left out: {reason}.")
     console.print()
     console.print(_memory(planned))
     console.print()
@@ -156,8 +157,18 @@ def show(planned: "Planned", recipe: Path, top: int) -> None:
         ("The first that train can split", splittable(planned)),
     ):
         if plan is not None:
-            words = " ".join(f"--{key} {value}" for key, value in planned.fields(plan).items())
-            console.print(f"{name}: addnorm train {recipe} {words}", soft_wrap=True)
+            console.print(f"{name}: {command_of(planned, plan, recipe)}", soft_wrap=True)
+
+
+def command_of(planned: "Planned", plan: "Plan", recipe: Path) -> str:
+    """The command that trains by a plan."""
+    words = " ".join(f"--{key} {value}" for key, value in planned.fields(plan).items())
+    nodes, each = divmod(plan.cards, planned.cluster.per_node)
+    if nodes > 1 and not each:
+        launcher = f"torchrun --nnodes {nodes} --nproc-per-node {planned.cluster.per_node} -m "
+        return f"{launcher}addnorm train {recipe} {words}"
+    processes = f" --processes {plan.cards}" if plan.cards > 1 else ""
+    return f"addnorm train {recipe} {words}{processes}"
 
 
 def splittable(planned: "Planned") -> "Plan | None":
@@ -172,7 +183,7 @@ def _table(planned: "Planned", top: int) -> "Table":
 
     columns = ("rows × passes", "memory", "MFU", "tokens/s", "idle", "time", "train", "")
     table = figures_table(columns)
-    table.columns[-1].justify = "left"
+    table.columns[0].header, table.columns[-1].justify = "plan", "left"
     for each in planned.plans.estimates[:top]:
         plan = each.plan
         idle = each.time.idle / each.time.total

@@ -58,17 +58,21 @@ class Planned:
         ]
 
     def fields(self, plan: Plan) -> dict[str, Any]:
-        """The fields of the recipe that make a plan, by their names on the command line."""
-        batching = batches(self.recipe, plan, self.training)
-        changed: Any = batching.pop("batching")
-        size = "tokens" if isinstance(changed, TokensConfig) else "batch_size"
-        fields = {f"train.batching.{size}": getattr(changed, size)}
-        fields |= {f"train.{name}": value for name, value in batching.items()}
-        for name, value in plan.splits.items() | {"data": plan.data}.items():
-            fields |= {f"parallel.{name}": value} if value > 1 else {}
-        fields |= {"parallel.shard": "true"} if plan.shard else {}
-        fields |= {"parallel.schedule": plan.schedule} if plan.pipeline > 1 else {}
-        return fields
+        """The fields of the recipe that a plan changes, by their names on the command line."""
+        train, parallel = self.recipe.train, self.recipe.parallel
+        changed = batches(self.recipe, plan, self.training)
+        size = "tokens" if isinstance(train.batching, TokensConfig) else "batch_size"
+        pairs: dict[str, tuple[Any, Any]] = {
+            f"train.batching.{size}": (
+                getattr(changed.pop("batching"), size),
+                getattr(train.batching, size),
+            )
+        }
+        pairs |= {f"train.{k}": (value, getattr(train, k)) for k, value in changed.items()}
+        chosen = _parallel(plan)
+        pairs |= {f"parallel.{k}": (value, getattr(parallel, k)) for k, value in chosen.items()}
+        fields = {name: value for name, (value, before) in pairs.items() if value != before}
+        return {k: str(v).lower() if isinstance(v, bool) else v for k, v in fields.items()}
 
     def rows(self) -> list[dict[str, Any]]:
         """Every plan with all its values, as plain numbers and texts."""
@@ -247,23 +251,21 @@ STAGES = 2
 
 def refusal(recipe: Recipe, plan: Plan, training: Training) -> str | None:
     """Why `addnorm train` cannot run a plan for a recipe; None if it can."""
-    given: dict[str, Any] = {
-        "data": plan.data,
-        "shard": plan.shard,
-        "tensor": plan.tensor,
-        "pipeline": plan.pipeline,
-        "context": plan.context,
-        "schedule": plan.schedule,
-    }
     if plan.stages > STAGES:
         return f"train has {STAGES} stages in each process of interleaved, and not {plan.stages}"
-    config = ParallelTrainingConfig(**given)
+    config = ParallelTrainingConfig(**_parallel(plan))
     train = replace(recipe.train, device="cpu", **batches(recipe, plan, training))
     try:
         check_parallel(recipe.model, train, config, lambda path: ".".join(path))
     except InputError as error:
         return str(error)
     return None
+
+
+def _parallel(plan: Plan) -> dict[str, Any]:
+    """The fields of `[parallel]` that make a plan."""
+    sizes = {"data": plan.data, "shard": plan.shard} | plan.splits
+    return sizes | ({"schedule": plan.schedule} if plan.pipeline > 1 else {})
 
 
 def batches(recipe: Recipe, plan: Plan, training: Training) -> dict[str, Any]:
