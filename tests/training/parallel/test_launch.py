@@ -19,7 +19,8 @@ from addnorm.training.checkpoint import load_weights
 
 def two(plan: str) -> list[object]:
     """The options of two processes."""
-    return ["--processes", 2, f"--parallel.{plan}", 2, "--train.save_every", 20]
+    layers = ["--model.n_layers", 2] if plan == "pipeline" else []
+    return ["--processes", 2, f"--parallel.{plan}", 2, "--train.save_every", 20, *layers]
 
 
 FOR_LONG = ["--train.steps", 5000, "--train.schedule", "constant"]
@@ -52,7 +53,11 @@ def killed(words: Sequence[str], run: Path, pid: Callable[[], int]) -> tuple[int
 
 @pytest.mark.parametrize(
     "plan",
-    [pytest.param("data", marks=pytest.mark.long), pytest.param("tensor", marks=pytest.mark.slow)],
+    [
+        pytest.param("data", marks=pytest.mark.long),
+        pytest.param("tensor", marks=pytest.mark.slow),
+        pytest.param("pipeline", marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
     tmp_path: Path, recipe: Path, plan: str
@@ -85,7 +90,7 @@ def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plan", ["data", "tensor"])
+@pytest.mark.parametrize("plan", ["data", "tensor", "pipeline"])
 def test_the_leading_process_is_named_too_and_one_process_resumes(
     tmp_path: Path, recipe: Path, plan: str
 ) -> None:

@@ -35,5 +35,21 @@ def test_a_plan_for_another_number_of_processes_is_refused() -> None:
     check_processes(plan, 6)
     with pytest.raises(InputError, match=r"or `parallel.data = 2, context = 3, tensor = 2`"):
         check_processes(plan, 12)
-    with pytest.raises(InputError, match=r"or `parallel.data = 4, tensor = 2`"):
+    with pytest.raises(InputError, match=r"or `parallel.data = 4, context = 1, tensor = 2`"):
         check_processes(plan, 8)
+
+
+def test_the_nearest_plan_names_what_it_changes() -> None:
+    with pytest.raises(InputError, match=r"or `parallel.data = 1, pipeline = 1`"):
+        check_processes(ParallelTrainingConfig(pipeline=2), 1)
+    plan = ParallelTrainingConfig(data=2, tensor=2, pipeline=2)
+    with pytest.raises(InputError, match=r"data = 2, tensor = 2, pipeline = 2 is a plan for 8"):
+        check_processes(plan, 4)
+    with pytest.raises(InputError, match=r"or `parallel.data = 1, tensor = 1, pipeline = 2`"):
+        check_processes(plan, 2)
+
+
+def test_interleaved_stages_are_two_in_each_process() -> None:
+    assert ParallelTrainingConfig(pipeline=3).stages == 3
+    assert ParallelTrainingConfig(pipeline=3, schedule="interleaved").stages == 6
+    assert ParallelTrainingConfig(schedule="interleaved").stages == 1

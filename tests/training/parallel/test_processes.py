@@ -58,10 +58,16 @@ def largest_difference(a: Path, b: Path) -> float:
 
 
 @pytest.mark.parametrize(
-    ("plan", "case"), [(plan, case) for plan in cases.PLANS for case in cases.cases_of(plan)]
+    ("plan", "case"), [(plan, case) for plan in cases.PLANS for case in cases.cases_of(plan, 2)]
 )
 def test_two_processes_train_as_one(two: Path, one: Path, case: str, plan: str) -> None:
     assert largest_difference(alone(one, case), two / plan / case) < 1e-5
+
+
+def test_every_schedule_trains_as_one_process(two: Path, one: Path) -> None:
+    cases.run(one / "deep", OneProcess(), **cases.DEEP)
+    for schedule in cases.SCHEDULES:
+        assert largest_difference(one / "deep", two / "schedules" / schedule) < 1e-5
 
 
 @pytest.mark.parametrize("fault", cases.FAULTS)
@@ -110,7 +116,7 @@ def test_four_processes_train_as_one(tmp_path: Path, one: Path) -> None:
         "tensor_pipeline",
         "shard_pipeline",
     ):
-        for case in cases.cases_of(plan):
+        for case in cases.cases_of(plan, 4):
             assert largest_difference(alone(one, case), tmp_path / plan / case) < 1e-5, (plan, case)
 
 

@@ -1,6 +1,7 @@
 """Stages in turn compute what the model does, whatever it embeds; their parameters have holders."""
 
 import copy
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -8,8 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.training import tiny
+from tests.training.parallel.cells import chosen, differentiated
 from torch import Tensor, nn
 
+from addnorm.checking.case import Case
+from addnorm.checking.matrix import Cell
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -20,7 +24,7 @@ from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.nn.positions import T5BiasConfig
 from addnorm.nn.residuals import PreNormConfig
 from addnorm.training.parallel.pieces import Group
-from addnorm.training.parallel.stages import StagedModel, Stages, holders
+from addnorm.training.parallel.stages import StagedModel, Stages, holders, sections_of
 
 PARTS: dict[str, Any] = {
     "d_model": 8,
@@ -116,6 +120,41 @@ def test_stages_in_turn_compute_as_the_model(kind: str, processes: int) -> None:
             hidden.hidden(**inputs)
             received = staged.handed_on(length, torch.float32)
             assert received.shape == (length,)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("types_unchecked")
+def test_every_part_computes_as_in_one_process() -> None:
+    """Outputs and gradients of each cell of the test matrix with as many stages as layers."""
+    different = {cell.id: by for cell in chosen() if not (by := difference(cell)) < 1e-12}
+    assert not different
+
+
+def difference(cell: Cell) -> float:
+    """The largest difference of outputs and gradients; each parameter has those of all stages."""
+    if cell.refusal() is not None:
+        return 0.0
+    case = Case.of(cell)
+    given, valid = case.batch("right")
+    inputs = signature(case.model.forward).bind(*given).arguments
+    results = [differentiated(case.model, given, valid)]
+    results += [p.grad for p in case.model.parameters() if p.grad is not None]
+    case.model.zero_grad()
+    n = sum(len(section.stack.blocks) for section in sections_of(case.model))
+    parts = [StagedModel(copy.deepcopy(case.model), n, Alone(i, n)) for i in range(n)]
+    received = torch.zeros(1, dtype=torch.float64)
+    for stage, staged in enumerate(parts[:-1]):
+        with staged.at(stage, received):
+            model: Any = staged.model
+            model.hidden(**inputs)
+            received = staged.handed_on(staged.length(inputs), torch.float64)
+    with parts[-1].at(n - 1, received):
+        ours = [differentiated(parts[-1].model, given, valid)]
+    for copies in zip(*(part.model.parameters() for part in parts), strict=True):
+        if gradients := [p.grad for p in copies if p.grad is not None]:
+            ours.append(torch.stack(gradients).sum(0))
+    pairs = zip(results, ours, strict=True)
+    return max(float((a - b).abs().max() / (1 + a.abs().max())) for a, b in pairs)
 
 
 def test_stages_of_one_process_take_turns() -> None:

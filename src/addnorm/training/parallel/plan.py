@@ -9,6 +9,9 @@ from pydantic import PositiveInt
 from addnorm.config import config
 from addnorm.errors import InputError
 
+OTHERS = ("context", "tensor", "pipeline")
+"""The numbers of a plan besides `data`."""
+
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
 """The order of micro-batches in a pipeline."""
 
@@ -63,8 +66,12 @@ class ParallelTrainingConfig:
         return self.shard or self.tensor > 1 or self.pipeline > 1
 
     def __str__(self) -> str:
-        others = {"context": self.context, "tensor": self.tensor, "pipeline": self.pipeline}
-        given = [f"{name} = {n}" for name, n in others.items() if n > 1]
+        return self.compared_with(self)
+
+    def compared_with(self, other: "ParallelTrainingConfig") -> str:
+        """The numbers of this plan, without those that are 1 in both."""
+        sizes = {name: (getattr(self, name), getattr(other, name)) for name in OTHERS}
+        given = [f"{name} = {size}" for name, (size, its) in sizes.items() if max(size, its) > 1]
         return ", ".join([f"parallel.data = {self.data}", *given])
 
 
@@ -90,14 +97,14 @@ def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:
         raise InputError(
             f"{plan} is a plan for {plan.processes} process{'es' if plan.processes > 1 else ''}, "
             f"and there {'are' if processes > 1 else 'is'} {processes}: give `processes = "
-            f"{plan.processes}`, or `{nearest}`"
+            f"{plan.processes}`, or `{nearest.compared_with(plan)}`"
         )
 
 
 def _nearest(plan: ParallelTrainingConfig, processes: int) -> ParallelTrainingConfig:
     """The plan for so many processes that splits layers and texts alike, where that divides."""
     sizes, left = dict[str, int](), processes
-    for name in ("pipeline", "tensor", "context"):
+    for name in reversed(OTHERS):
         size = getattr(plan, name)
         sizes[name] = size if left % size == 0 else 1
         left //= sizes[name]

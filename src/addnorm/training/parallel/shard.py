@@ -12,6 +12,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from addnorm.errors import InputError
 from addnorm.models.transformer import StackModel
+from addnorm.models.weights import weights_of
 from addnorm.nn.blocks import Stack
 from addnorm.training.parallel.tensors import is_part, whole
 
@@ -86,12 +87,19 @@ def _check_shapes(model: nn.Module) -> None:
 
 @torch.no_grad()
 def fill(model: nn.Module, placed: nn.Module, *, keep: bool) -> None:
-    """Give `model` the whole weights of its twin, or with `keep` false take part alone."""
+    """Give `model` the whole weights of its twin, or with `keep` false take part alone.
+
+    Running statistics and corrections, which all processes have whole, are among them.
+    """
     parts = dict(placed.named_parameters())
     for name, parameter in model.named_parameters():
         full = whole(parts[name].detach(), parts[name])
         if keep:
             parameter.data = full
+    theirs = weights_of(placed)
+    for name, buffer in weights_of(model).items():
+        if keep and name not in parts:
+            buffer.copy_(theirs[name])
 
 
 def empty(model: nn.Module) -> None:
