@@ -67,6 +67,11 @@ FILES = {
     "small/config.json": '{"model_type": "my_family", "architectures": ["LlamaForCausalLM"], '
     '"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, '
     '"num_key_value_heads": 2, "intermediate_size": 24, "max_position_embeddings": 64}',
+    "requests.jsonl": "".join(
+        f'{{"custom_id": "{n}", "method": "POST", "url": "/v1/completions", '
+        f'"body": {{"prompt": "To be", "max_tokens": {n}}}}}\n'
+        for n in (1, 2)
+    ),
     "new_gait.csv": "turn,id,speed\n" + "0,n1,0.4\n1,n1,0.5\n" * 4 + "0,n2,1.4\n" * 7,
 }
 SHORTER = {

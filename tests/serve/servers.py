@@ -2,9 +2,10 @@
 
 import asyncio
 import queue
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,19 @@ def serving(
             server.handle_exit(15, None)
         thread.join(timeout=60)
         assert not thread.is_alive()
+
+
+@contextmanager
+def command(*words: Any) -> Generator[tuple[str, "subprocess.Popen[str]"]]:
+    """Run `addnorm serve` as a process; yield its address and the process, and end it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "addnorm", *map(str, words)], stderr=subprocess.PIPE, text=True
+    )
+    assert process.stderr is not None
+    with process:
+        try:
+            line = next(line for line in process.stderr if "listening on" in line)
+            yield line.split()[-1], process
+        finally:
+            process.terminate()
+    assert process.returncode == 0

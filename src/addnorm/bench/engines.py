@@ -75,16 +75,9 @@ GGUF = "{}.gguf"
 
 def decode_llama_cpp(folder: Path, *, sizes: DecodingSizes, precision: Precision) -> Run:
     """Return rounds of greedy continuations of all prompts in a batch."""
-    library: Any = import_module("llama_cpp")
-    file = folder / GGUF.format(precision)
-    if precision == "int8" and not file.exists():
-        _quantize(library, folder / GGUF.format("float32"), file)
-    options = library.llama_model_default_params()
-    model = library.llama_model_load_from_file(str(file).encode(), options)
-    if not model:
-        raise OSError(f"llama.cpp cannot read {file.name}")
-    decoder = LlamaCppDecoder(library, model, sizes)
-    return decoding(decoder.generate, sizes)
+    prompts = sizes.prompts()
+    context = LlamaCppContext(folder, precision, prompts, sizes.new)
+    return decoding(lambda n: context.generate(prompts, [n] * len(prompts)), sizes)
 
 
 def _quantize(library: Any, source: Path, target: Path) -> None:
@@ -97,17 +90,18 @@ def _quantize(library: Any, source: Path, target: Path) -> None:
     partial.rename(target)
 
 
-class LlamaCppDecoder:
-    """Parallel sequences in a llama.cpp context."""
+class LlamaCppContext:
+    """A llama.cpp context with a sequence for each prompt, which may get `most_new` tokens."""
 
-    def __init__(self, library: Any, model: Any, sizes: DecodingSizes) -> None:
-        self.library = library
-        self.sizes = sizes
-        self.prompts = sizes.prompts()
+    def __init__(
+        self, folder: Path, precision: Precision, prompts: list[list[int]], most_new: int
+    ) -> None:
+        self.library: Any = import_module("llama_cpp")
+        library, model = self.library, self._model(folder, precision)
         options = library.llama_context_default_params()
-        options.n_ctx = sizes.batch * (sizes.prompt + sizes.new)
-        options.n_batch = sizes.batch * sizes.prompt
-        options.n_seq_max = sizes.batch
+        options.n_ctx = len(prompts) * (max(map(len, prompts)) + most_new)
+        options.n_batch = sum(map(len, prompts))
+        options.n_seq_max = len(prompts)
         options.n_threads = options.n_threads_batch = cores()
         self.context = library.llama_init_from_model(model, options)
         if not self.context:
@@ -115,25 +109,38 @@ class LlamaCppDecoder:
         self.batch = library.llama_batch_init(options.n_batch, 0, 1)
         self.greedy = library.llama_sampler_init_greedy()
 
-    def generate(self, n: int) -> list[list[int]]:
-        """Generate `n` tokens for each prompt."""
+    def _model(self, folder: Path, precision: Precision) -> Any:
+        file = folder / GGUF.format(precision)
+        if precision == "int8" and not file.exists():
+            _quantize(self.library, folder / GGUF.format("float32"), file)
+        options = self.library.llama_model_default_params()
+        model = self.library.llama_model_load_from_file(str(file).encode(), options)
+        if not model:
+            raise OSError(f"llama.cpp cannot read {file.name}")
+        return model
+
+    def generate(self, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
+        """Generate so many tokens for each prompt; a sequence leaves the batch when it has them."""
         self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)
-        length = self.sizes.prompt
-        rows = [[token] for token in self.read(self.prompts, 0)]
-        for i in range(n - 1):
-            tokens = self.read([row[-1:] for row in rows], length + i)
-            for row, token in zip(rows, tokens, strict=True):
-                row.append(token)
+        firsts = self.read([(i, prompt, 0) for i, prompt in enumerate(prompts)])
+        rows = [[token] for token in firsts]
+        while running := [i for i, row in enumerate(rows) if len(row) < limits[i]]:
+            parts = [(i, rows[i][-1:], len(prompts[i]) + len(rows[i]) - 1) for i in running]
+            for i, token in zip(running, self.read(parts), strict=True):
+                rows[i].append(token)
         return rows
 
-    def read(self, rows: list[list[int]], first: int) -> list[int]:
-        """Process the next tokens of each sequence; return the most probable next token of each."""
+    def read(self, parts: list[tuple[int, list[int], int]]) -> list[int]:
+        """Process the next tokens of sequences; return the most probable next token of each.
+
+        Each part is the number of its sequence, the tokens, and the position of the first one.
+        """
         batch, ends, n = self.batch, list[int](), 0
-        for number, row in enumerate(rows):
-            for place, token in enumerate(row):
+        for number, tokens, first in parts:
+            for place, token in enumerate(tokens):
                 batch.token[n], batch.pos[n] = token, first + place
                 batch.n_seq_id[n], batch.seq_id[n][0] = 1, number
-                batch.logits[n] = place == len(row) - 1
+                batch.logits[n] = place == len(tokens) - 1
                 n += 1
             ends.append(n - 1)
         batch.n_tokens = n

@@ -14,6 +14,7 @@ import torch
 from addnorm.bench import prepared
 from addnorm.bench.benchmark import Benchmark, Goal, Ratio
 from addnorm.bench.decoding import GPT2_VOCABULARY, SHORT
+from addnorm.bench.engines import LlamaCppContext
 from addnorm.bench.implementation import Round, Run, implementation
 from addnorm.generate import CompiledContinuation, Continuation, GreedyConfig
 from addnorm.generate.decode import decode
@@ -79,7 +80,7 @@ def served(
     With `drafts`, tokens are drafted by prompt lookup. With random weights, greedy texts soon
     repeat themselves, and sampled ones never do.
     """
-    run, workload = _opened(folder, precision), sizes.workload()
+    run, workload = opened(folder, precision), sizes.workload()
     engine = Engine(run, memory=MEMORY, page_size=PAGE, kernels=kernels)
     if drafts:
         engine.speculate(PromptLookup())
@@ -105,7 +106,7 @@ def in_batches(
     folder: Path, *, sizes: ServingSizes, precision: ServingPrecision, compile: bool = False
 ) -> Run:
     """Return rounds in which all requests are one batch, which finished answers leave."""
-    model, workload = _opened(folder, precision).model, sizes.workload()
+    model, workload = opened(folder, precision).model, sizes.workload()
     assert isinstance(model, DecoderModel)
     continuation = CompiledContinuation(model, several=True) if compile else Continuation(model)
     prompts, limits = [prompt for prompt, _ in workload], [n for _, n in workload]
@@ -117,9 +118,8 @@ def in_batches(
     return _rounds(answer_all, sizes)
 
 
-def served_by_transformers(folder: Path, *, sizes: ServingSizes) -> Run:
-    """Return rounds in which transformers answers all requests by its continuous batching."""
-    torch.set_num_threads(cores())
+def continuous_batching(folder: Path, sizes: ServingSizes) -> Callable[[], Any]:
+    """Return a function that starts transformers' continuous batching, as a context manager."""
     transformers: Any = import_module("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder / prepared.HF, attn_implementation="sdpa"
@@ -133,21 +133,36 @@ def served_by_transformers(folder: Path, *, sizes: ServingSizes) -> Run:
         max_batch_tokens=256,
         allow_block_sharing=False,
     )
-    workload = sizes.workload()
+    return lambda: model.continuous_batching_context_manager(
+        generation_config=config, continuous_batching_config=settings, warmup=False
+    )
+
+
+def served_by_transformers(folder: Path, *, sizes: ServingSizes) -> Run:
+    """Return rounds in which transformers answers all requests by its continuous batching."""
+    torch.set_num_threads(cores())
+    begin, workload = continuous_batching(folder, sizes), sizes.workload()
 
     def answer_all() -> list[float]:
-        with (
-            torch.inference_mode(),
-            model.continuous_batching_context_manager(
-                generation_config=config, continuous_batching_config=settings, warmup=False
-            ) as manager,
-        ):
+        with torch.inference_mode(), begin() as manager:
             for prompt, n in workload:
                 manager.add_request(prompt, max_new_tokens=n, eos_token_id=-1)
             n_open = len(workload)
             while n_open:
                 result = manager.get_result(timeout=1)
                 n_open -= result is not None and result.is_finished()
+        return []
+
+    return _rounds(answer_all, sizes)
+
+
+def served_by_llama_cpp(folder: Path, *, sizes: ServingSizes, precision: ServingPrecision) -> Run:
+    """Return rounds in which llama.cpp answers all requests, a sequence each in one batch."""
+    prompts, limits = map(list, zip(*sizes.workload(), strict=True))
+    context = LlamaCppContext(folder, precision, prompts, sizes.answer[1])
+
+    def answer_all() -> list[float]:
+        context.generate(prompts, limits)
         return []
 
     return _rounds(answer_all, sizes)
@@ -166,7 +181,8 @@ def _rounds(answer_all: Callable[[], list[float]], sizes: ServingSizes) -> Run:
     return run
 
 
-def _opened(folder: Path, precision: ServingPrecision) -> TrainedModel:
+def opened(folder: Path, precision: ServingPrecision) -> TrainedModel:
+    """Return the model, with weights in a precision, and use all cores."""
     torch.set_num_threads(cores())
     run = open_model(folder / prepared.HF)
     return run.to(weights="int8") if precision == "int8" else run
@@ -188,15 +204,32 @@ def benchmark() -> Benchmark:
         for precision in precisions
         for name, build in ways.items()
     ]
-    theirs = implementation(peer, served_by_transformers, "transformers", sizes=sizes)
+    theirs = [implementation(peer, served_by_transformers, "transformers", sizes=sizes)] + [
+        implementation(
+            f"llama.cpp {SHORT[precision]}",
+            served_by_llama_cpp,
+            "llama_cpp",
+            sizes=sizes,
+            precision=precision,
+        )
+        for precision in precisions
+    ]
     return Benchmark(
         name="serve",
         description="GPT-2 small, 32 requests: prompts of 16–256 tokens, answers of 16–128, greedy",
         unit="new tokens/s",
-        implementations=(*ours, theirs),
+        implementations=(*ours, *theirs),
         targets=(
             Ratio(ours=("ours f32",), peers=(peer,), goal=Goal(must=1.5, aim=2.0)),
             Ratio(ours=("ours int8",), peers=(peer,), goal=Goal(must=1.5, aim=2.0)),
+            *(
+                Ratio(
+                    ours=(f"ours {SHORT[precision]}",),
+                    peers=(f"llama.cpp {SHORT[precision]}",),
+                    goal=Goal(must=1.0, aim=1.5),
+                )
+                for precision in precisions
+            ),
         ),
         details=("first token s",),
         prepare=prepared.gpt2,

@@ -13,6 +13,7 @@ import torch
 from addnorm.bench import prepared
 from addnorm.bench.benchmark import Benchmark, Goal, Ratio
 from addnorm.bench.engines import FOLDER, named_tokens
+from addnorm.bench.first_tokens import arrivals
 from addnorm.bench.implementation import Round, Run, implementation
 from addnorm.bench.training import TINY, TranslatorSizes
 from addnorm.generate import BeamConfig, Translation
@@ -45,12 +46,8 @@ class Sentences:
         ]
 
     def arrivals(self) -> list[float]:
-        """Return the second in which each sentence arrives: gaps are exponentially distributed."""
-        draw, now, arrivals = random.Random(2), 0.0, list[float]()
-        for _ in range(self.n):
-            now += draw.expovariate(1 / self.gap)
-            arrivals.append(now)
-        return arrivals
+        """Return the second in which each sentence arrives."""
+        return arrivals(self.n, self.gap)
 
     def rounds(self, vocab_size: int, translate: Callable[[], list[float]]) -> Run:
         """Return rounds that count the tokens of all translations.
@@ -76,14 +73,14 @@ def served(folder: Path, *, sizes: TranslatorSizes, sentences: Sentences) -> Run
     run = open_model(folder / prepared.HF)
     engine = Engine(run, limits=Limits(queue=sentences.n))
     beams = Options(decoding="beam", beams=sentences.beams, ignore_eos=True)
-    sources, arrivals = sentences.sources(sizes.vocab_size), sentences.arrivals()
+    sources, seconds = sentences.sources(sizes.vocab_size), sentences.arrivals()
 
     def translate() -> list[float]:
         start, done = time.perf_counter(), [0.0] * sentences.n
         coming = list(enumerate(sources))[::-1]
         while coming or engine.is_busy:
             now = time.perf_counter() - start
-            while coming and arrivals[coming[-1][0]] <= now:
+            while coming and seconds[coming[-1][0]] <= now:
                 i, source = coming.pop()
                 asked = Request(name=str(i), prompt=tuple(source), limit=len(source), options=beams)
                 engine.add(asked)
@@ -118,11 +115,11 @@ def ctranslate2(folder: Path, *, sizes: TranslatorSizes, sentences: Sentences) -
     # CTranslate2 adds eos to sources itself.
     rows = [row[:-1] for row in sentences.sources(sizes.vocab_size)]
     names = named_tokens(folder / FOLDER / "shared_vocabulary.json", rows)
-    arrivals = sentences.arrivals()
+    seconds = sentences.arrivals()
 
     def asked() -> Iterator[Any]:
         start = time.perf_counter()
-        for source, arrival in zip(names, arrivals, strict=True):
+        for source, arrival in zip(names, seconds, strict=True):
             time.sleep(max(0.0, arrival - (time.perf_counter() - start)))
             n = len(source) + 1
             yield translator.translate_batch(

@@ -122,6 +122,14 @@ def test_a_request_has_a_deadline() -> None:
         assert late.headers["x-should-retry"] == "false"
 
 
+def test_clients_and_proxies_close_idle_connections_first() -> None:
+    """httpx after 5 s, nginx after 60 s; else a request may meet a connection that just closed."""
+    with serving("fake") as url:
+        assert servers.last().config.timeout_keep_alive > 60
+        with httpx.Client(base_url=url) as client:
+            assert client.get("/livez").headers.get("connection") != "close"
+
+
 def test_a_port_that_is_taken_is_an_error_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -23,6 +23,13 @@ LAST_PORT = 2**16 - 1
 BACKLOG = 2048
 """Connections that wait to be accepted."""
 
+KEEP_ALIVE = 75
+"""Seconds after which an idle connection is closed.
+
+Longer than clients and proxies keep one (httpx 5 s, nginx 60 s): if both closed it at the same
+time, a request that was just sent would get no answer.
+"""
+
 GRACE = 30.0
 """Seconds that open answers have after SIGTERM or Ctrl-C."""
 
@@ -118,6 +125,7 @@ async def serve(
             log_level="critical",
             server_header=False,
             proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE,
             timeout_graceful_shutdown=2,
         )
         server = DrainingServer(config, app, options.grace)
