@@ -60,7 +60,12 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "untied": {"parts": {"head": TokenHeadConfig(tied=False)}},
     "few_rows": {"tokens": 10},
     "moe": {"parts": {"feedforward": MOE}},
-    "moe_few_rows": {"parts": {"feedforward": CORRECTED}, "tokens": 10, "accumulate": 2},
+    "moe_few_rows": {
+        "parts": {"feedforward": CORRECTED},
+        "tokens": 10,
+        "accumulate": 2,
+        "double": True,
+    },
     "accumulate": {"accumulate": 3},
     "clip": {"clip": 0.1},
     "ema": {"ema": 0.9},

@@ -22,6 +22,7 @@ from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import TaggingHead, TokenHead
 from addnorm.nn.norms import BatchNorm
 from addnorm.nn.types import KeysValues, Length
+from addnorm.training.parallel.chunks import by_chunk
 from addnorm.training.parallel.pieces import Group
 from addnorm.training.parallel.positions import Positions, PositionsOfAxis
 from addnorm.training.parallel.tensor import placed
@@ -69,6 +70,8 @@ class SplitStack:
             module = cast(nn.Module, mixer)
             module.register_forward_pre_hook(self._give_keys)
             module.register_forward_hook(_check_read)
+            if (core := _splittable(mixer)) is not None:
+                vars(core)["forward"] = by_chunk(core.forward, lambda: self.positions.chunks)
         stack.norm.register_forward_pre_hook(self._enter_norm)
         stack.norm.register_forward_hook(self._leave)
 
@@ -122,6 +125,16 @@ def _has_own_parts(module: nn.Module) -> bool:
     """Whether a module has parts from outside."""
     kinds = {type(part) for part in module.modules()}
     return any(not kind.__module__.startswith(("addnorm.", "torch.")) for kind in kinds)
+
+
+def _splittable(mixer: Mixer) -> nn.Module | None:
+    """The core of attention, if it may compute some queries at a time.
+
+    One with dropout of weights may not: they are drawn for all queries together.
+    """
+    core = getattr(mixer, "core", None)
+    drawn = isinstance(core, EagerCore) and core.weights_dropout.p > 0
+    return core if isinstance(core, nn.Module) and not drawn else None
 
 
 def _check_read(mixer: nn.Module, args: tuple[Any, ...], _: Any) -> None:

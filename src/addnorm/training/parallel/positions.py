@@ -27,10 +27,11 @@ class Positions:
 
     def of_rank(self, rank: int) -> Int[Tensor, " part"]:
         """The positions of a process, in their order."""
-        size = self.group.size
-        chunks = (rank, 2 * size - 1 - rank)
-        bounds = [[self.total * i // (2 * size) for i in (chunk, chunk + 1)] for chunk in chunks]
-        return torch.cat([torch.arange(*of_chunk) for of_chunk in bounds])
+        chunks = (self._chunk(i) for i in (rank, 2 * self.group.size - 1 - rank))
+        return torch.cat([torch.arange(chunk.start, chunk.stop) for chunk in chunks])
+
+    def _chunk(self, i: int) -> range:
+        return range(*(self.total * end // (2 * self.group.size) for end in (i, i + 1)))
 
     @cached_property
     def counts(self) -> list[int]:
@@ -46,6 +47,14 @@ class Positions:
     def own(self) -> Int[Tensor, " part"]:
         """The positions that this process computes."""
         return torch.zeros(1, dtype=torch.long) if self.stands_in else self.of_rank(self.group.rank)
+
+    @property
+    def chunks(self) -> list[slice]:
+        """Where the chunks are among the positions of this process."""
+        first, n = self._chunk(self.group.rank), len(self.own)
+        return [
+            part for part in (slice(0, len(first)), slice(len(first), n)) if part.start < part.stop
+        ]
 
     @cached_property
     def others(self) -> Int[Tensor, " rest"]:
