@@ -98,6 +98,7 @@ NAMES = [
     "LinearScaling",
     "Llama3Scaling",
     "LogMelEmbeddingConfig",
+    "LongRoPEScaling",
     "MaskedConfig",
     "MaxNormConfig",
     "MixtureOfExpertsConfig",

@@ -108,6 +108,7 @@ from addnorm.nn.positions import TransformerXLConfig as TransformerXLConfig
 from addnorm.nn.positions.scaling import DynamicScaling as DynamicScaling
 from addnorm.nn.positions.scaling import LinearScaling as LinearScaling
 from addnorm.nn.positions.scaling import Llama3Scaling as Llama3Scaling
+from addnorm.nn.positions.scaling import LongRoPEScaling as LongRoPEScaling
 from addnorm.nn.positions.scaling import NTKScaling as NTKScaling
 from addnorm.nn.positions.scaling import YaRNScaling as YaRNScaling
 from addnorm.nn.recurrent import RecurrentConfig as RecurrentConfig

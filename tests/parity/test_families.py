@@ -2,13 +2,29 @@
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.parity.families import (
+    changed,
+    check_logits,
+    check_refused,
+    check_round_trip,
+    made,
+    padded,
+    prompts,
+)
 
 from addnorm.checking.checkpoints import check_settings
 from addnorm.convert.core.settings import Settings
+from addnorm.convert.families import granite as granite_family
+from addnorm.convert.folder import load, read_config
+from addnorm.convert.registry import family_of
+from addnorm.errors import InputError
 
 pytestmark = pytest.mark.parity
 
@@ -131,22 +147,38 @@ def phi(draw: Draw) -> Keys:
 def phi3(draw: Draw) -> Keys:
     tree = gated(draw, partial=True, d_head=False) | rms(draw)
     part = {"partial_rotary_factor": draw.choice((0.5, 1.0)), "rope_theta": 1000.0}
-    tree["rope_parameters"] = {"rope_type": "default"} | part
+    d_head = tree["hidden_size"] // tree["num_attention_heads"]
+    n_pairs = int(d_head * part["partial_rotary_factor"]) // 2
+    long = {
+        "rope_type": "longrope",
+        "short_factor": [1.0 + i for i in range(n_pairs)],
+        "long_factor": [2.0 + i for i in range(n_pairs)],
+        "attention_factor": draw.choice((None, 1.3)),
+    }
+    tree["rope_parameters"] = draw.choice(({"rope_type": "default"}, long)) | part
+    tree["original_max_position_embeddings"] = 32
     return tree | {"sliding_window": draw.choice((None, 3)), "resid_pdrop": 0.1}
 
 
 def mixtral(draw: Draw) -> Keys:
     n = draw.randint(2, 5)
-    experts = {"num_local_experts": n, "num_experts_per_tok": draw.randint(2, n)}
+    experts = {"num_local_experts": n, "num_experts_per_tok": draw.randint(1, n)}
     return gated(draw) | rms(draw) | experts | {"sliding_window": draw.choice((None, 3))}
 
 
 def qwen3_moe(draw: Draw) -> Keys:
     n = draw.randint(2, 5)
-    experts = {"num_experts": n, "num_experts_per_tok": draw.randint(2, n), "norm_topk_prob": True}
+    experts = {"num_experts": n, "num_experts_per_tok": draw.randint(1, n)}
     window = flags(draw, "use_sliding_window") | {"sliding_window": 3}
     width = {"moe_intermediate_size": draw.randint(3, 20), "head_dim": draw.choice((4, 8))}
-    return gated(draw) | rms(draw) | experts | width | window | flags(draw, "attention_bias")
+    return (
+        gated(draw)
+        | rms(draw)
+        | experts
+        | width
+        | window
+        | flags(draw, "attention_bias", "norm_topk_prob")
+    )
 
 
 def starcoder2(draw: Draw) -> Keys:
@@ -286,6 +318,28 @@ def translator(draw: Draw) -> Keys:
     return tree
 
 
+def m2m_100(draw: Draw) -> Keys:
+    return translator(draw) | {"pad_token_id": draw.choice((0, 3))}
+
+
+def t5(draw: Draw) -> Keys:
+    return {
+        "vocab_size": draw.randint(20, 60),
+        "d_model": 12,
+        "d_kv": draw.choice((3, 5)),
+        "d_ff": draw.randint(5, 20),
+        "num_layers": draw.randint(1, 3),
+        "num_decoder_layers": draw.choice((None, 1, 2)),
+        "num_heads": draw.choice((1, 2, 3)),
+        "relative_attention_num_buckets": draw.choice((4, 8)),
+        "relative_attention_max_distance": draw.choice((8, 20)),
+        "feed_forward_proj": draw.choice(("relu", "gated-gelu", "gated-silu")),
+        "decoder_start_token_id": 0,
+        "pad_token_id": 0,
+        "eos_token_id": 1,
+    }
+
+
 FAMILIES: dict[str, tuple[str, Callable[[Draw], Keys]]] = {
     "llama": ("Llama", llama),
     "mistral": ("Mistral", mistral),
@@ -312,12 +366,15 @@ FAMILIES: dict[str, tuple[str, Callable[[Draw], Keys]]] = {
     "bloom": ("Bloom", bloom),
     "mpt": ("Mpt", mpt),
     "falcon": ("Falcon", falcon),
+    "t5": ("T5", t5),
+    "umt5": ("UMT5", t5),
     "mbart": ("MBart", translator),
     "pegasus": ("Pegasus", translator),
+    "m2m_100": ("M2M100", m2m_100),
 }
 """The stem of each family's classes in transformers, and a random configuration."""
 
-TRANSLATORS = ("mbart", "pegasus")
+TRANSLATORS = ("t5", "umt5", "mbart", "pegasus", "m2m_100")
 
 
 def random_settings(name: str, seed: int) -> Settings:
@@ -327,6 +384,82 @@ def random_settings(name: str, seed: int) -> Settings:
     config = getattr(transformers, f"{stem}Config")(**tree)
     ending = "ForConditionalGeneration" if name in TRANSLATORS else "ForCausalLM"
     return Settings(config.to_dict() | {"architectures": [f"{stem}{ending}"]})
+
+
+def phi3_long() -> Any:
+    """A model that was trained on texts of eight tokens."""
+    factors = {"short_factor": [1.0, 1.5], "long_factor": [2.0, 5.0]}
+    rope = {"rope_type": "longrope", "rope_theta": 100.0} | factors
+    tree: Keys = {
+        "vocab_size": 64,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 20,
+        "max_position_embeddings": 64,
+        "rope_parameters": rope,
+        "original_max_position_embeddings": 8,
+        **SPECIAL,
+    }
+    return transformers.Phi3Config(**tree)
+
+
+@pytest.mark.parametrize("length", [8, 9, 12])
+def test_long_texts_have_their_own_frequencies(length: int, tmp_path: Path) -> None:
+    """All of one length: transformers turns the texts of a batch as the longest of them."""
+    theirs, loaded = made("Phi3ForCausalLM", phi3_long(), tmp_path)
+    ids, _ = padded(prompts(64, (length, length)), left=False)
+    check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+    check_round_trip(loaded, tmp_path, "AutoModelForCausalLM", "phi3", theirs, input_ids=ids)
+
+
+def test_the_first_names_of_longrope(tmp_path: Path) -> None:
+    """`su` and `type`, with the base and the original length outside of the table."""
+    _, loaded = made("Phi3ForCausalLM", phi3_long(), tmp_path)
+    factors = {"short_factor": [1.0, 1.5], "long_factor": [2.0, 5.0]}
+    old = {"rope_scaling": {"type": "su", **factors}, "rope_theta": 100.0}
+    changed(tmp_path, old, without=("rope_parameters",))
+    assert load(tmp_path).spec == loaded.spec
+
+
+def test_a_list_of_the_wrong_length_is_named(tmp_path: Path) -> None:
+    made("Phi3ForCausalLM", phi3_long(), tmp_path)
+    rope = {"type": "longrope", "short_factor": [1.0] * 3, "long_factor": [1.0] * 2}
+    check_refused(tmp_path, {"rope_scaling": rope}, "scaling.short has 3 divisors")
+
+
+@given(st.floats(0.01, 1000.0))
+def test_a_divisor_is_written_so_that_it_reads_as_it_was(number: float) -> None:
+    entry = granite_family.Divisor("head.scale", "logits_scaling")
+    factor = entry.decoded(Settings({"logits_scaling": number}))
+    written = entry.encoded(factor)
+    assert entry.decoded(Settings({"logits_scaling": written})) == factor
+
+
+REFUSED: dict[str, tuple[str, Keys, str]] = {
+    "heads of unequal gains": ("cohere", {"use_qk_norm": True}, "use_qk_norm = True"),
+    "gains for each head": ("stablelm", {"qk_layernorm": True}, "qk_layernorm = True"),
+    "layers without experts": ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers"),
+    "every second layer": ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2"),
+    "rounded biases": ("falcon", {"alibi": True}, "alibi = True"),
+    "clipped projections": ("mpt", {"attn_config": {"clip_qkv": 6.0}}, "clip_qkv = 6.0"),
+    "another residual": (
+        "bloom",
+        {"apply_residual_connection_post_layernorm": True},
+        "apply_residual_connection_post_layernorm = True",
+    ),
+    "a part of a head": ("gptj", {"rotary_dim": 4000}, "rotary_dim = 4000"),
+    "cycles": ("gpt_neo", {"attention_types": [[["global"], 99]]}, "attention_types"),
+    "layers": ("smollm3", {"no_rope_layers": [1] * 99}, "no_rope_layers"),
+    "an unknown key": ("granite", {"something_new": 3}, "something_new = 3"),
+}
+
+
+@pytest.mark.parametrize(("name", "changes", "expected"), REFUSED.values(), ids=REFUSED)
+def test_unsupported_settings_are_named(name: str, changes: Keys, expected: str) -> None:
+    settings = Settings(random_settings(name, 0).tree | changes)
+    with pytest.raises(InputError, match=expected):
+        read_config(family_of(settings), settings)
 
 
 @pytest.mark.long
@@ -342,3 +475,86 @@ def test_thirty_configurations_of_a_family_are_equal(name: str) -> None:
     for seed in range(1, 31):
         result = check_settings(random_settings(name, seed))
         assert result.failed is None, (seed, result)
+
+
+PUBLISHED: dict[str, Keys] = {
+    "phi-3.5-mini": {
+        "architectures": ["Phi3ForCausalLM"],
+        "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"},
+        "model_type": "phi3",
+        "vocab_size": 32064,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 131072,
+        "original_max_position_embeddings": 4096,
+        "rope_theta": 10000.0,
+        "rope_scaling": {
+            "type": "longrope",
+            "long_factor": [1.0 + i for i in range(48)],
+            "short_factor": [1.0 + i / 10 for i in range(48)],
+        },
+        "sliding_window": 262144,
+        "attention_bias": False,
+        "bos_token_id": 1,
+        "eos_token_id": 32000,
+        "pad_token_id": 32000,
+        "torch_dtype": "bfloat16",
+    },
+    "mixtral-8x7b": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 1000000.0,
+        "router_aux_loss_coef": 0.02,
+        "sliding_window": None,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    "falcon-40b": {
+        "architectures": ["FalconForCausalLM"],
+        "model_type": "falcon",
+        "vocab_size": 65024,
+        "hidden_size": 8192,
+        "num_hidden_layers": 60,
+        "num_attention_heads": 128,
+        "num_kv_heads": 8,
+        "alibi": False,
+        "apply_residual_connection_post_layernorm": False,
+        "bias": False,
+        "layer_norm_epsilon": 1e-05,
+        "multi_query": True,
+        "new_decoder_architecture": True,
+        "parallel_attn": True,
+        "bos_token_id": 11,
+        "eos_token_id": 11,
+    },
+}
+"""Published configurations, as they stand in their folders."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_is_proven_with_reduced_sizes(name: str) -> None:
+    result = check_settings(Settings(PUBLISHED[name]))
+    assert result.failed is None, result
+
+
+def test_sizes_that_depend_on_each_other_are_not_reduced() -> None:
+    """The positions of NLLB, whose wavelengths depend on the width."""
+    sizes = {"layers": 12, "ffn_dim": 99, "attention_heads": 4}
+    large = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in sizes.items()}
+    tree = random_settings("m2m_100", 0).tree | large | {"d_model": 1020, "pad_token_id": 0}
+    with pytest.raises(InputError, match=r"m2m_100 has the positions .* of smaller sizes"):
+        check_settings(Settings(tree))

@@ -23,6 +23,7 @@ from addnorm.checking.definition.layers import Weights
 from addnorm.checking.definition.norms import Observed
 from addnorm.checking.matrix import Cell
 from addnorm.models import DecoderModel, EncoderConfig, EncoderDecoderModel, Model
+from addnorm.nn.positions.scaling import LengthScaling
 
 VOCABULARY = 11
 
@@ -182,11 +183,11 @@ class Case:
     def may_cache(self) -> bool:
         """Return whether cached states are independent of later tokens.
 
-        They are not with dynamic scaling, past its original length.
+        They are not with scalings by the length of a text, past the original length.
         """
         layers = [layer for stack in self.config.stacks.values() for layer in stack]
         scalings = [getattr(layer.position, "scaling", None) for layer in layers]
-        return not any(getattr(scaling, "kind", None) == "dynamic" for scaling in scalings)
+        return not any(isinstance(scaling, LengthScaling) for scaling in scalings)
 
 
 def build(config: Any) -> Model:

@@ -85,7 +85,7 @@ class Proof:
     @property
     def pad(self) -> int:
         """The token of padding."""
-        return self.theirs.config.pad_token_id or 0
+        return self.theirs.config.to_dict().get("pad_token_id") or 0
 
 
 def check_family(folder: Path) -> CellResult:
@@ -248,9 +248,9 @@ class _Batch:
 def texts(proof: Proof) -> list[list[int]]:
     """Random texts without the tokens of padding, start and end."""
     draw = torch.Generator().manual_seed(1)
-    config = proof.theirs.config
-    ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-    special = {proof.pad, config.bos_token_id, *ends}
+    tree = proof.theirs.config.to_dict()
+    ends = tree.get("eos_token_id")
+    special = {proof.pad, tree.get("bos_token_id"), *(ends if isinstance(ends, list) else [ends])}
     ids = torch.tensor([i for i in range(proof.spec.vocab_size) if i not in special])
     return [ids[torch.randint(len(ids), (n,), generator=draw)].tolist() for n in LENGTHS]
 
@@ -374,7 +374,7 @@ def _round_trip(proof: Proof) -> Iterator[Comparison]:
         model, problems = type(proof.theirs).from_pretrained(
             out, output_loading_info=True, dtype=torch.float64
         )
-    constants = {name for name, weight in model.named_parameters() if not weight.requires_grad}
+    constants = {name for name, w in proof.theirs.named_parameters() if not w.requires_grad}
     problems["missing_keys"] = {*problems["missing_keys"]} - constants
     wrong = {name: keys for name, keys in problems.items() if keys}
     yield Comparison.that(f"transformers opens a saved folder: {wrong or 'in full'}", not wrong)

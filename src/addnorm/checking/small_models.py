@@ -24,18 +24,19 @@ def small_settings(family: Family, spec: ModelSpec, settings: Settings) -> tuple
     `InputError` if the smaller model is not read from them.
     """
     small = replace(spec, model=small_model(spec.model), **_vocabularies(spec))
-    before, after = family.config.write(spec), family.config.write(small)
+    where = f"{settings.where} with reduced sizes"
+    advice = "give a folder with a config.json of smaller sizes"
+    try:
+        before, after = family.config.write(spec), family.config.write(small)
+    except InputError as error:
+        raise InputError(f"{where}: {error}: {advice}") from error
     changed = {key: value for key, value in after.items() if before.get(key) != value}
     present = [key for key in TOKENS if settings.tree.get(key) is not None]
     tree = {**settings.tree, **changed, **{key: i for i, key in enumerate(present)}}
-    where = f"{settings.where} with reduced sizes"
     read = read_config(family, Settings(tree, where))
     if differing := differences(small.model, read.model):
         name, (ours, theirs) = next(iter(differing.items()))
-        raise InputError(
-            f"{where}: {name} = {ours!r} would be read as {theirs!r}: give a folder with a "
-            "config.json of smaller sizes"
-        )
+        raise InputError(f"{where}: {name} = {ours!r} would be read as {theirs!r}: {advice}")
     return tree, read
 
 

@@ -10,6 +10,7 @@ from addnorm.nn.positions import (
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRoPEScaling,
     NTKScaling,
     RotaryConfig,
     YaRNScaling,
@@ -54,6 +55,13 @@ def test_llama3_keeps_short_waves() -> None:
     assert frequencies(Llama3Scaling(factor=8.0, original_max_len=64)) == pytest.approx(
         [1, 0.1 / 8 + 0.1 * 7 / 8 * (6.4 / 2 / math.pi - 1) / 3, OWN[2] / 8, OWN[3] / 8]
     )
+
+
+def test_longrope_divides_by_the_length() -> None:
+    scaling = LongRoPEScaling(short=(1.0, 2.0, 4.0, 8.0), long=(3.0,), original_max_len=10)
+    assert frequencies(scaling, 10) == pytest.approx([OWN[i] / 2**i for i in range(4)])
+    assert frequencies(scaling, 11) == pytest.approx([f / 3 for f in OWN])
+    assert rotary_temperature(LongRoPEScaling(**vars(scaling) | {"attention_factor": 1.1})) == 1.1
 
 
 def test_yarn_keeps_fast_pairs_and_interpolates_slow_ones() -> None:

@@ -145,3 +145,19 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     return load_file(folder / "model.safetensors")
+
+
+def test_lists_of_numbers_are_checked() -> None:
+    settings = Settings({"layers": [1, 0], "factors": [1, 2.5], "bad": [1, "x"], "empty": []})
+    assert settings.integers("layers", 2) == [1, 0]
+    assert settings.integers("absent", 2) is None
+    assert settings.numbers("factors") == (1.0, 2.5)
+    for read, match in (
+        (lambda: settings.integers("layers", 3), "layers = .* must be a list of 3 integers"),
+        (lambda: settings.integers("factors", 2), "factors = 2.5 must be of type int"),
+        (lambda: settings.numbers("bad"), "bad = 'x' must be of type float"),
+        (lambda: settings.numbers("empty"), "empty = .* must be a list of numbers"),
+        (lambda: settings.numbers("absent"), "absent = None must be a list of numbers"),
+    ):
+        with pytest.raises(InputError, match=match):
+            read()

@@ -18,6 +18,7 @@ from addnorm.nn.positions import (
     LearnedConfig,
     LinearScaling,
     Llama3Scaling,
+    LongRoPEScaling,
     NoPosition,
     NoPositionConfig,
     NTKScaling,
@@ -28,6 +29,7 @@ from addnorm.nn.positions import (
     YaRNScaling,
 )
 from addnorm.nn.positions.position import PairBias
+from addnorm.nn.positions.scaling import LengthScaling
 
 SCHEMES = [
     *named(POSITION_RECORDS),
@@ -39,6 +41,7 @@ SCHEMES = [
             DynamicScaling(factor=2.0, original_max_len=4),
             YaRNScaling(factor=2.0, original_max_len=4),
             Llama3Scaling(original_max_len=4),
+            LongRoPEScaling(short=(1.0,), long=(2.0,), original_max_len=4),
         )
     ),
     pytest.param(RotaryConfig(layout="interleaved", fraction=0.5), id="rotary-interleaved-half"),
@@ -95,7 +98,7 @@ def test_pieces_after_a_cache_are_the_rows_of_the_whole(
 ) -> None:
     """Keys are rotated when they come and kept; a piece's scores are its rows of the whole's."""
     model, seq = Model(config), sum(split)
-    grows = isinstance(config, RotaryConfig) and isinstance(config.scaling, DynamicScaling)
+    grows = isinstance(config, RotaryConfig) and isinstance(config.scaling, LengthScaling)
     x = torch.randn(2, seq, 8).double()
     valid = torch.ones(2, seq).bool()
     valid[0, : min(pad, seq - 1)] = False

@@ -14,6 +14,7 @@ from addnorm.nn.positions.scaling import (
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRoPEScaling,
     NTKScaling,
     ScalingConfig,
     YaRNScaling,
@@ -28,8 +29,9 @@ RECORDS = [
     YaRNScaling(factor=4.0, original_max_len=2048),
     YaRNScaling(factor=4.0, original_max_len=2048, truncate=False, attention_factor=0.8),
     Llama3Scaling(),
+    LongRoPEScaling(short=(1.0,), long=(4.0,), original_max_len=64, attention_factor=1.1),
 ]
-FIXED = [record for record in RECORDS if not isinstance(record, DynamicScaling)]
+FIXED = [r for r in RECORDS if not isinstance(r, DynamicScaling | LongRoPEScaling)]
 WIDTHS = [2, 4, 16, 128]
 
 
@@ -129,6 +131,20 @@ def test_dynamic_follows_the_length() -> None:
         assert_close(got[row], ntk.frequencies(16, 10000.0))
 
 
+def test_longrope_has_other_divisors_past_the_original_length() -> None:
+    scaling = LongRoPEScaling(short=(1.0, 2.0), long=(4.0,), original_max_len=8)
+    got = scaling.frequencies(4, 100.0, torch.tensor([[1, 8], [9, 100]]))
+    assert_close(got[0], torch.tensor([1.0, 0.05]).double().expand(2, 2))
+    assert_close(got[1], torch.tensor([0.25, 0.025]).double().expand(2, 2))
+
+
+def test_longrope_needs_a_divisor_for_each_pair() -> None:
+    scaling = LongRoPEScaling(short=(1.0,), long=(1.0, 2.0, 3.0), original_max_len=8)
+    scaling.check_width(6)
+    with pytest.raises(ValueError, match=r"long has 3 divisors, .* 8 features .* in 4 pairs"):
+        scaling.check_width(8)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -151,7 +167,9 @@ def test_impossible_numbers_are_refused(make: Any, message: str) -> None:
 
 @pytest.mark.parity
 @pytest.mark.parametrize(("width", "theta"), [(64, 10000.0), (128, 500000.0), (32, 10000.0)])
-@pytest.mark.parametrize("scaling", [r for r in RECORDS if r.kind != "ntk"], ids=lambda s: s.kind)
+@pytest.mark.parametrize(
+    "scaling", [r for r in RECORDS if r.kind not in ("ntk", "longrope")], ids=lambda s: s.kind
+)
 def test_equals_transformers(
     scaling: FixedScaling | DynamicScaling, width: int, theta: float
 ) -> None:

@@ -10,6 +10,7 @@ from addnorm.nn.positions import (
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRoPEScaling,
     NTKScaling,
     YaRNScaling,
 )
@@ -59,6 +60,12 @@ def llama3(scaling: Any, theta: float, width: int, i: int, length: int) -> float
     own = plain(scaling, theta, width, i, length)
     ramp = llama3_kept(scaling, own)
     return ramp * own + (1 - ramp) * own / scaling.factor
+
+
+def longrope(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
+    """Ding et al. 2024, §3, with one set of divisors for longer texts as in Phi-3."""
+    divisors = scaling.long if length > scaling.original_max_len else scaling.short
+    return plain(scaling, theta, width, i, length) / divisors[i if len(divisors) > 1 else 0]
 
 
 def ntk(theta: float, width: int, i: int, factor: float) -> float:
@@ -111,6 +118,7 @@ SCALINGS = Definitions[ScalingDefinition](
         DynamicScaling: ScalingDefinition(dynamic),
         YaRNScaling: ScalingDefinition(yarn, yarn_temperature),
         Llama3Scaling: ScalingDefinition(llama3),
+        LongRoPEScaling: ScalingDefinition(longrope, lambda s: s.attention_factor),
     },
 )
 

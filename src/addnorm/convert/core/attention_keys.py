@@ -16,6 +16,7 @@ from addnorm.nn.positions import (
     DynamicScaling,
     LinearScaling,
     Llama3Scaling,
+    LongRoPEScaling,
     PositionConfig,
     RotaryConfig,
     ScalingConfig,
@@ -192,12 +193,26 @@ def _llama3(table: Settings, max_len: int) -> Llama3Scaling:
     )
 
 
+def _longrope(table: Settings, max_len: int) -> LongRoPEScaling:
+    original = table.optional_int("original_max_position_embeddings") or max_len
+    factor = table.optional_float("factor") or max_len / original
+    longer = factor > 1 and original > 1
+    default = math.sqrt(1 + math.log(factor) / math.log(original)) if longer else 1.0
+    return LongRoPEScaling(
+        short=table.numbers("short_factor"),
+        long=table.numbers("long_factor"),
+        original_max_len=original,
+        attention_factor=table.optional_float("attention_factor") or default,
+    )
+
+
 _SCALINGS: dict[str, Callable[[Settings, int], ScalingConfig] | None] = {
     "default": None,
     "linear": _linear,
     "dynamic": _dynamic,
     "yarn": _yarn,
     "llama3": _llama3,
+    "longrope": _longrope,
 }
 
 
@@ -234,6 +249,14 @@ def _written(scaling: ScalingConfig | None) -> Json:
                 "low_freq_factor": scaling.low_freq_factor,
                 "high_freq_factor": scaling.high_freq_factor,
                 "original_max_position_embeddings": scaling.original_max_len,
+            }
+        case LongRoPEScaling():
+            return {
+                "rope_type": "longrope",
+                "short_factor": list(scaling.short),
+                "long_factor": list(scaling.long),
+                "original_max_position_embeddings": scaling.original_max_len,
+                "attention_factor": scaling.attention_factor,
             }
         case other:
             raise InputError(f"no family has {other.kind} scaling of rotary positions")

@@ -17,7 +17,9 @@ from addnorm.nn.attention import (
 )
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.positions import LearnedConfig
+from addnorm.nn.routers import SoftmaxRouterConfig
 from addnorm.parts import kind_of
 
 EQUAL_CORES = (SDPACoreConfig, FlexCoreConfig, EagerCoreConfig)
@@ -109,6 +111,16 @@ def _with_width(feedforward: Any, d_model: int) -> Any:
         return replace(feedforward, d_ff=feedforward.d_ff or 4 * d_model)
     if isinstance(feedforward, GatedFeedForwardConfig):
         return replace(feedforward, d_ff=feedforward.d_ff or 8 * d_model // 3)
+    if isinstance(feedforward, MixtureOfExpertsConfig):
+        expert, shared, router = feedforward.expert, feedforward.shared, feedforward.router
+        if isinstance(router, SoftmaxRouterConfig) and router.normalize is None:
+            router = replace(router, normalize=feedforward.top_k > 1)
+        return replace(
+            feedforward,
+            router=router,
+            expert=_with_width(expert, d_model),
+            shared=_with_width(shared, d_model),
+        )
     return feedforward
 
 

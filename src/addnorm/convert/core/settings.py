@@ -130,6 +130,14 @@ class Settings:
             raise InputError(f"{self.where}: {key} = {value!r} must be a list of {n} integers")
         return [self._typed(key, item, int) for item in value]
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """The list of numbers under a key, which is required."""
+        self._read.add(key)
+        value = self.tree.get(key)
+        if not isinstance(value, list) or not value:
+            raise InputError(f"{self.where}: {key} = {value!r} must be a list of numbers")
+        return tuple(self._typed(key, item, float) for item in value)
+
     def choose(self, key: str, values: Mapping[Any, V], default: Any) -> V:
         """Our value for the name under a key. Raises `InputError` for an unknown name."""
         name = self.get(key, default)

@@ -22,7 +22,7 @@ from addnorm.convert.families.llama_relatives import (
     SEED_OSS,
     SMOLLM3,
 )
-from addnorm.convert.families.mbart import MBART, PEGASUS
+from addnorm.convert.families.mbart import M2M_100, MBART, PEGASUS
 from addnorm.convert.families.mixtral import MIXTRAL, QWEN3_MOE
 from addnorm.convert.families.modernbert import MODERNBERT
 from addnorm.convert.families.opt import OPT
@@ -30,7 +30,7 @@ from addnorm.convert.families.phi import PHI, PHI3
 from addnorm.convert.families.rotary_bert import GTE, JINA_V3, NOMIC_BERT
 from addnorm.convert.families.stablelm import STABLELM
 from addnorm.convert.families.starcoder import GPT_BIGCODE, STARCODER2
-from addnorm.convert.families.t5 import MT5, T5
+from addnorm.convert.families.t5 import MT5, T5, UMT5
 from addnorm.convert.families.vit import VIT
 
 FAMILIES: tuple[Family, ...] = (
@@ -78,11 +78,13 @@ FAMILIES: tuple[Family, ...] = (
     BLOOM,
     MPT,
     FALCON,
+    UMT5,
     MBART,
     PEGASUS,
     JINA_V3,
     GTE,
     NOMIC_BERT,
     ELECTRA,
+    M2M_100,
 )
 """All families; if a model can be exported as several, the first is used."""

@@ -1,11 +1,12 @@
-"""mBART and Pegasus: BART's layers with the norms before the sublayers."""
+"""mBART, Pegasus, M2M100 (NLLB): BART's layers with the norms before the sublayers."""
 
 from collections.abc import Iterator
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.equivalents import with_biases, with_split_sinusoids
-from addnorm.convert.core.family import Family, ModelSpec
+from addnorm.convert.core.family import NO_PADDING, Family, ModelSpec, encoder_decoder
 from addnorm.convert.core.maps import TensorMap
+from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families.fairseq import (
     FIRST_ROW,
     NAMES,
@@ -18,6 +19,7 @@ from addnorm.convert.families.fairseq import (
     shared_table,
     with_head_bias,
 )
+from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.heads import TokenHeadConfig
@@ -96,3 +98,59 @@ PEGASUS = Family(
     ties=TIES,
 )
 """Zhang et al. 2020 (1912.08777)."""
+
+
+def _sinusoids(d_model: int, pad: int) -> SinusoidalConfig:
+    """Fairseq's: the slowest of h wavelengths is that of `10000^(h / (h - 1))`, after padding."""
+    half = d_model // 2
+    theta = 10000.0 ** (half / (half - 1)) if half > 1 else 1.0
+    return SinusoidalConfig(theta=theta, layout="halves", first=pad + 1)
+
+
+def _read_positions(settings: Settings) -> keys.Fields:
+    d_model, pad = settings.required_int("d_model"), settings.get("pad_token_id", 1)
+    if d_model % 2:
+        raise settings.refuse("d_model", "half of the features are sines, and half are cosines")
+    if pad < 0:
+        raise settings.refuse("pad_token_id", "positions begin after it")
+    return {"position": _sinusoids(d_model, pad), "pad_id": pad}
+
+
+def _write_positions(spec: ModelSpec) -> Json:
+    model = encoder_decoder(spec)
+    position = model.position
+    first = position.first if isinstance(position, SinusoidalConfig) else 0
+    pad = spec.pad_id if spec.pad_id is not None else first - 1
+    if spec.pad_id == NO_PADDING:
+        raise InputError("positions of m2m_100 begin after padding, and the tokenizer has none")
+    if pad < 0 or {position, model.decoder_parts.position} != {_sinusoids(model.d_model, pad)}:
+        raise InputError(
+            "m2m_100 has the positions "
+            f"{_sinusoids(model.d_model, max(pad, 0))} in both stacks, not {position}"
+        )
+    return {"pad_token_id": pad}
+
+
+def _m2m_100_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
+    yield shared_table(spec)
+
+
+M2M_100 = Family(
+    model_type="m2m_100",
+    config=fairseq_table(
+        "m2m_100",
+        "M2M100ForConditionalGeneration",
+        EncoderDecoderConfig(position=SinusoidalConfig(layout="halves"), residual=PreNormConfig()),
+        *KEYS,
+        keys.Computed(_read_positions, _write_positions),
+        keys.Fixed("normalize_embedding", False),
+        keys.Fixed("static_position_embeddings", True),
+    ),
+    names=PRE_NORM_NAMES,
+    others=_m2m_100_tensors,
+    equivalent=with_biases,
+    prefix="model.",
+    ignored=(r"(model\.)?(encoder|decoder)\.embed_positions\.weights?",),
+    ties=TIES,
+)
+"""Fan et al. 2021 (2010.11125); NLLB Team 2022 (2207.04672)."""

@@ -4,9 +4,7 @@ from dataclasses import replace
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.attention_keys import MAX_LEN, WINDOW_IF_USED, RotaryKeys, one_window
-from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.maps import within
-from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import DecoderHead
 from addnorm.convert.families.llama import (
     ATTENTION_BIAS,
@@ -19,12 +17,14 @@ from addnorm.convert.families.llama import (
     norm_eps,
     relative,
 )
-from addnorm.errors import InputError
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.routers import SoftmaxRouterConfig
 
-EXPERTS = MixtureOfExpertsConfig(expert=GatedFeedForwardConfig(bias=False))
+EXPERTS = MixtureOfExpertsConfig(
+    expert=GatedFeedForwardConfig(bias=False), router=SoftmaxRouterConfig(normalize=True)
+)
 
 KEYS: tuple[keys.Entry, ...] = (
     keys.VOCABULARY,
@@ -55,28 +55,6 @@ def _experts(router: str, experts: str, parts: tuple[str, str, str]) -> dict[str
     )
 
 
-def _check_several(settings: Settings) -> keys.Fields:
-    """One expert of a token has the weight one there, and its probability here."""
-    if settings.get("num_experts_per_tok", 2) == 1:
-        raise settings.refuse("num_experts_per_tok", "only two experts or more for a token")
-    return {}
-
-
-def _check_several_written(spec: ModelSpec) -> Json:
-    experts = spec.model.feedforward
-    if isinstance(experts, MixtureOfExpertsConfig) and experts.top_k == 1:
-        raise InputError("this family weighs the experts of a token to one: top_k = 1")
-    return {}
-
-
-def _check_normalised(settings: Settings) -> keys.Fields:
-    if not settings.get("norm_topk_prob", False):
-        raise settings.refuse("norm_topk_prob", "the weights of a token's experts must sum to one")
-    return {}
-
-
-SEVERAL = keys.Computed(_check_several, _check_several_written)
-
 MIXTRAL = relative(
     "mixtral",
     decoder(
@@ -87,7 +65,6 @@ MIXTRAL = relative(
         head_width(None),
         norm_eps("rms_norm_eps", 1e-5),
         one_window(),
-        SEVERAL,
         keys.Size("feedforward.n_experts", "num_local_experts num_experts", 8),
         keys.Size("feedforward.top_k", "num_experts_per_tok", 2),
         keys.Size("feedforward.expert.d_ff", "intermediate_size"),
@@ -113,11 +90,10 @@ QWEN3_MOE = relative(
         norm_eps("rms_norm_eps", 1e-6),
         ATTENTION_BIAS,
         WINDOW_IF_USED,
-        SEVERAL,
         keys.Size("feedforward.n_experts", "num_experts num_local_experts", 128),
         keys.Size("feedforward.top_k", "num_experts_per_tok", 8),
         keys.Size("feedforward.expert.d_ff", "moe_intermediate_size", 768),
-        keys.Computed(_check_normalised, lambda spec: {"norm_topk_prob": True}),
+        keys.Value("feedforward.router.normalize", "norm_topk_prob", False),
         keys.Fixed("decoder_sparse_step", 1),
         keys.Fixed("mlp_only_layers", None, ([],)),
         keys.Ignored("intermediate_size"),
@@ -125,4 +101,4 @@ QWEN3_MOE = relative(
     ),
     _experts("mlp.gate", "mlp.experts", ("gate_proj", "up_proj", "down_proj")),
 )
-"""Yang et al. 2025; layers without experts, and gates that do not sum to one, are refused."""
+"""Yang et al. 2025; layers without experts are refused."""

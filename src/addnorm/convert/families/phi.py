@@ -1,8 +1,12 @@
-"""Phi 1 to 3 and 3.5: parallel sublayers with biases; then LLaMA's with fused matrices."""
+"""Phi 1 to 4: parallel sublayers with biases; from 3 on those of LLaMA, with fused matrices."""
+
+from dataclasses import dataclass
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.attention_keys import RotaryKeys, one_window
+from addnorm.convert.core.attention_keys import PARTIAL, RotaryKeys, one_window, rope_table
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.fused import concatenated_gate_up, concatenated_qkv, fused
+from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import DecoderHead
 from addnorm.convert.families.llama import (
     BODY,
@@ -21,6 +25,7 @@ from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import RotaryConfig
 from addnorm.nn.residuals import ParallelConfig
 
+ORIGINAL = "original_max_position_embeddings"
 DROPOUT = (keys.Value("dropout", "resid_pdrop", 0.0), keys.Repeated("dropout", "embd_pdrop"))
 
 PHI = relative(
@@ -56,14 +61,39 @@ PHI = relative(
 )
 """Li et al. 2023 (2309.05463)."""
 
+
+@dataclass(frozen=True)
+class LongRotaryKeys(RotaryKeys):
+    """Rotary positions whose original length stands outside of their table.
+
+    Their scaling was called `su` and `yarn` before it was `longrope`.
+    """
+
+    def read(self, settings: Settings) -> keys.Fields:
+        original = settings.get(ORIGINAL, 4096)
+        table = dict(rope_table(settings).tree)
+        name = "rope_type" if table.get("rope_type") else "type"
+        if table.get(name, "default") != "default":
+            table |= {name: "longrope", ORIGINAL: original}
+        inner = Settings(settings.tree | {"rope_scaling": table}, settings.where)
+        settings.ignore("rope_scaling", "rope_parameters", "rope_theta", PARTIAL)
+        return super().read(inner)
+
+    def write(self, spec: ModelSpec) -> Json:
+        tree = super().write(spec)
+        original = tree["rope_parameters"].get(ORIGINAL)
+        return tree if original is None else tree | {ORIGINAL: original}
+
+
 PHI3 = relative(
     "phi3",
     decoder(
         LLAMA_MODEL,
-        *llama_keys("Phi3", position=RotaryKeys(fraction=1.0), norm=norm_eps("rms_norm_eps", 1e-5)),
+        *llama_keys(
+            "Phi3", position=LongRotaryKeys(fraction=1.0), norm=norm_eps("rms_norm_eps", 1e-5)
+        ),
         one_window(),
         *DROPOUT,
-        keys.Ignored("original_max_position_embeddings"),
     ),
     others=fused(
         concatenated_qkv("model.layers.*.self_attn.qkv_proj"),

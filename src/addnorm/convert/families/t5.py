@@ -8,13 +8,16 @@ from addnorm.convert.core.family import Family, ModelSpec, encoder_decoder, toke
 from addnorm.convert.core.maps import Renamed, TensorMap, within
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families.fairseq import TOKEN_IDS
+from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig, DotConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import Activation, FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.norms import RMSNormConfig
-from addnorm.nn.positions import T5BiasConfig
+from addnorm.nn.positions import NoPositionConfig, T5BiasConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.parts import kind_of
 
 PLAIN, GATED = FeedForwardConfig(bias=False), GatedFeedForwardConfig(bias=False)
 
@@ -62,24 +65,36 @@ def _read_no_scale(settings: Settings) -> keys.Fields:
     return {}
 
 
-def _table(stem: str, scale: keys.Entry) -> keys.ConfigTable:
+MODEL = EncoderDecoderConfig(
+    position=T5BiasConfig(),
+    attention=AttentionConfig(n_heads=1, bias=False, score=DotConfig()),
+    feedforward=PLAIN,
+    norm=RMSNormConfig(),
+    residual=PreNormConfig(),
+    embedding=EmbeddingConfig(scale="one"),
+)
+
+POSITIONS: tuple[keys.Entry, ...] = (
+    keys.Value("position.buckets", "relative_attention_num_buckets", 32),
+    keys.Value("position.max_distance", "relative_attention_max_distance", 128),
+)
+
+
+def _table(
+    stem: str,
+    scale: keys.Entry,
+    positions: tuple[keys.Entry, ...] = POSITIONS,
+    base: EncoderDecoderConfig = MODEL,
+) -> keys.ConfigTable:
     return keys.ConfigTable(
-        EncoderDecoderConfig(
-            position=T5BiasConfig(),
-            attention=AttentionConfig(n_heads=1, bias=False, score=DotConfig()),
-            feedforward=PLAIN,
-            norm=RMSNormConfig(),
-            residual=PreNormConfig(),
-            embedding=EmbeddingConfig(scale="one"),
-        ),
+        base,
         (
             keys.VOCABULARY,
             keys.Size("d_model", "d_model hidden_size"),
             keys.Size("n_layers", "num_layers"),
             keys.Size("n_decoder_layers", "num_decoder_layers", None),
             keys.Size("max_len", "n_positions", 1024),
-            keys.Value("position.buckets", "relative_attention_num_buckets", 32),
-            keys.Value("position.max_distance", "relative_attention_max_distance", 128),
+            *positions,
             keys.Size("attention.n_heads", "num_heads"),
             keys.Size("attention.d_head", "d_kv", 64),
             keys.Computed(_read_feedforward, _write_feedforward),
@@ -163,3 +178,46 @@ MT5 = replace(
     T5, model_type="mt5", config=_table("MT5", keys.Computed(_read_no_scale, _write_scale))
 )
 """Xue et al. 2021: like v1.1, without scaling before the head."""
+
+
+def _read_layers(settings: Settings) -> keys.Fields:
+    position = T5BiasConfig(
+        buckets=settings.get("relative_attention_num_buckets", 32),
+        max_distance=settings.get("relative_attention_max_distance", 128),
+    )
+    return {"layer_pattern": (LayerConfig(position=position),)}
+
+
+def _write_layers(spec: ModelSpec) -> Json:
+    position = spec.model.layer(0).position
+    if not isinstance(position, T5BiasConfig):
+        raise InputError(f"this family has T5's biases in every layer, not {kind_of(position)}")
+    return {
+        "relative_attention_num_buckets": position.buckets,
+        "relative_attention_max_distance": position.max_distance,
+    }
+
+
+BIAS = "SelfAttention.relative_attention_bias"
+UMT5 = replace(
+    T5,
+    model_type="umt5",
+    config=_table(
+        "UMT5",
+        keys.Computed(_read_scale, _write_scale),
+        (keys.Computed(_read_layers, _write_layers),),
+        replace(
+            MODEL,
+            position=NoPositionConfig(),
+            layer_pattern=(LayerConfig(position=T5BiasConfig()),),
+        ),
+    ),
+    names={
+        **T5.names,
+        **{
+            f"{side}.blocks.*.attention.position.table": f"{side}.block.*.layer.0.{BIAS}"
+            for side in ("encoder", "decoder")
+        },
+    },
+)
+"""Chung et al. 2023 (2304.09151): a table of biases in each layer."""

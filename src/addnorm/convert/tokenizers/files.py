@@ -45,7 +45,7 @@ from addnorm.errors import IgnoredSettings, InputError
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
 DOUBLED = ("roberta", "longformer", "bart", "xlm-roberta", "camembert")
 """Model types that end the first text of a pair twice, and have no types of sentences."""
-SEQ2SEQ = ("t5", "mt5", "umt5", "marian", "bart", "mbart", "pegasus", "whisper")
+SEQ2SEQ = ("t5", "mt5", "umt5", "marian", "bart", "mbart", "m2m_100", "pegasus", "whisper")
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,8 @@ def _position(context: TransferContext, name: str) -> RuleResult:
     new, start = _position_of(context.new, name), context.start[name]
     if isinstance(old, SinusoidalConfig) and isinstance(new, LearnedConfig):
         n, width = start.shape
-        sines = sinusoidal_encoding(torch.arange(n), width, old.theta, start.dtype, old.layout)
+        places = torch.arange(n) + old.first
+        sines = sinusoidal_encoding(places, width, old.theta, start.dtype, old.layout)
         return sines.to(start.device), Origin("exact", f"the sines of {n} positions")
     x = context.source_weight(name) if type(old) is type(new) else None
     if x is None:

@@ -12,7 +12,13 @@ from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.functional import wide_dtype
 from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_product
-from addnorm.nn.positions.scaling import DynamicScaling, ScalingConfig, scaling_examples
+from addnorm.nn.positions.scaling import (
+    DynamicScaling,
+    LengthScaling,
+    LongRoPEScaling,
+    ScalingConfig,
+    scaling_examples,
+)
 from addnorm.nn.positions.sinusoidal import frequencies, waves
 from addnorm.nn.splits import Splits
 from addnorm.nn.types import Keys, Queries
@@ -76,7 +82,7 @@ class Rotary(Position):
 
 
 class DynamicRotary(Position):
-    """Rotary positions whose frequencies depend on the current text length (`DynamicScaling`).
+    """Rotary positions whose frequencies depend on the text's length (`DynamicScaling`, LongRoPE).
 
     Each text uses its own length, even if others are packed into the same row. Keys enter the cache
     unrotated and are rotated after it, all with the frequencies of the current pass, so that
@@ -88,7 +94,7 @@ class DynamicRotary(Position):
     splits: ClassVar[Splits] = {}
 
     def __init__(
-        self, width: int, *, theta: float, scaling: DynamicScaling, layout: Layout = "half"
+        self, width: int, *, theta: float, scaling: LengthScaling, layout: Layout = "half"
     ) -> None:
         super().__init__()
         self.width = width
@@ -99,8 +105,9 @@ class DynamicRotary(Position):
     def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
         lengths = text_lengths(ctx.kv_positions, ctx.kv_valid, ctx.order)
         current = self.scaling.frequencies(self.width, self.theta, lengths)
-        wide = wide_dtype(q.dtype)
-        return _turned(self.turn, q, k, *waves(ctx.kv_positions, current, wide))
+        cos, sin = waves(ctx.kv_positions, current, wide_dtype(q.dtype))
+        factor = self.scaling.temperature
+        return _turned(self.turn, q, k, cos * factor, sin * factor)
 
 
 def text_lengths(
@@ -169,7 +176,9 @@ class RotaryConfig:
     def conflict(self, around: BuildContext) -> str | None:
         """The rotated width must be even, and the score a dot product."""
         try:
-            self.width(around.d_head)
+            width = self.width(around.d_head)
+            if isinstance(self.scaling, LongRoPEScaling):
+                self.scaling.check_width(width)
         except ValueError as error:
             return str(error)
         return not_a_dot_product("rotary", around)
@@ -193,7 +202,7 @@ class RotaryConfig:
         match self.scaling:
             case None:
                 return Rotary(frequencies(width, self.theta), layout=self.layout)
-            case DynamicScaling() as scaling:
+            case DynamicScaling() | LongRoPEScaling() as scaling:
                 return DynamicRotary(width, theta=self.theta, scaling=scaling, layout=self.layout)
             case scaling:
                 return Rotary(

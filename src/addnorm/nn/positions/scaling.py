@@ -65,6 +65,8 @@ class DynamicScaling:
     original_max_len: PositiveInt
     """L, the length in tokens that the model was trained on."""
 
+    temperature: ClassVar[float] = 1.0
+
     def frequencies(
         self, width: int, theta: float, length: Int[Tensor, "*batch"]
     ) -> Float[Tensor, "*batch half"]:
@@ -154,8 +156,55 @@ class Llama3Scaling:
         return _blend(plain, ((turns - low) / (high - low)).clamp(0, 1), self.factor)
 
 
+@config
+class LongRoPEScaling:
+    """`ω_i / λ_i`, with a λ for each pair, found by search (Ding et al. 2024, §3).
+
+    Texts of up to `original_max_len` tokens have the divisors `short`, longer ones `long`; each has
+    one number for every pair, or one for all. Cosines and sines are multiplied by
+    `attention_factor`, in Phi-3 `√(1 + ln s / ln L)` for texts s times as long as L.
+    """
+
+    kind: Literal["longrope"] = "longrope"
+    short: tuple[PositiveFloat, ...]
+    """The divisor λ of each pair in texts of up to `original_max_len` tokens."""
+    long: tuple[PositiveFloat, ...]
+    """The divisor λ of each pair in longer texts."""
+    original_max_len: PositiveInt
+    """L, the length in tokens that the model was trained on."""
+    attention_factor: PositiveFloat = 1.0
+    """The factor of cosines and sines."""
+
+    @property
+    def temperature(self) -> float:
+        return self.attention_factor
+
+    def check_width(self, width: int) -> None:
+        """Raise `ValueError` unless there is one divisor for each pair, or for all."""
+        for name, divisors in (("short", self.short), ("long", self.long)):
+            if len(divisors) not in (1, width // 2):
+                raise ValueError(
+                    f"scaling.{name} has {len(divisors)} divisors, and {width} features of a head "
+                    f"turn in {width // 2} pairs: give {width // 2} divisors, or one for all"
+                )
+
+    def frequencies(
+        self, width: int, theta: float, length: Int[Tensor, "*batch"]
+    ) -> Float[Tensor, "*batch half"]:
+        """The frequencies for each length."""
+        plain, device = frequencies(width, theta), length.device
+        short, long = (
+            (plain / torch.tensor(divisors, dtype=torch.float64, device="cpu")).to(device)
+            for divisors in (self.short, self.long)
+        )
+        return torch.where(length[..., None] > self.original_max_len, long, short)
+
+
+LengthScaling = DynamicScaling | LongRoPEScaling
+"""The scalings whose frequencies depend on the length of a text."""
+
 ScalingConfig = Annotated[
-    LinearScaling | NTKScaling | DynamicScaling | YaRNScaling | Llama3Scaling,
+    LinearScaling | NTKScaling | DynamicScaling | YaRNScaling | Llama3Scaling | LongRoPEScaling,
     Field(discriminator="kind"),
     WORD,
 ]
@@ -173,6 +222,9 @@ def scaling_examples() -> dict[str, ScalingConfig]:
         "yarn": yarn,
         "yarn_unrounded": replace(yarn, truncate=False, attention_factor=0.8),
         "llama3": Llama3Scaling(low_freq_factor=0.3, high_freq_factor=1.0, original_max_len=short),
+        "longrope": LongRoPEScaling(
+            short=(1.5,), long=(3.0,), original_max_len=short, attention_factor=1.2
+        ),
     }
 
 

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import PositiveFloat
+from pydantic import NonNegativeInt, PositiveFloat
 from torch import Tensor
 
 from addnorm.config import config
@@ -59,16 +59,20 @@ class Sinusoidal(Position):
 
     Vaswani et al. 2017, §3.5. Keeps no table: positions are computed as they come. In the
     layout "halves" all sines come first, then all cosines: the same features in another order.
+    `first` is the position of the first token.
     """
 
-    def __init__(self, *, theta: float = 10000.0, layout: Layout = "interleaved") -> None:
+    def __init__(
+        self, *, theta: float = 10000.0, layout: Layout = "interleaved", first: int = 0
+    ) -> None:
         super().__init__()
         self.theta = theta
         self.layout: Layout = layout
+        self.first = first or None
 
     def embed(self, x: Hidden, ctx: Context) -> Hidden:
-        width = x.shape[-1]
-        return x + sinusoidal_encoding(ctx.positions, width, self.theta, x.dtype, self.layout)
+        places = ctx.positions if self.first is None else ctx.positions + self.first
+        return x + sinusoidal_encoding(places, x.shape[-1], self.theta, x.dtype, self.layout)
 
     def in_layer(self, layer: int) -> Position:
         return NoPosition()
@@ -83,14 +87,16 @@ class SinusoidalConfig:
     """The longest wavelength in tokens, divided by 2π."""
     layout: Layout = "interleaved"
     """Whether sines and cosines alternate, or sines stand in the first half (Marian)."""
+    first: NonNegativeInt = 0
+    """The position of the first token; 2 in M2M100."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Both layouts."""
+        """Both layouts, and a later first position."""
         return {
             "sinusoidal": cls(),
-            "sinusoidal_halves": cls(layout="halves", theta=100.0),
+            "sinusoidal_halves": cls(layout="halves", theta=100.0, first=2),
         }
 
     def build(self, build_context: BuildContext) -> Sinusoidal:
-        return Sinusoidal(theta=self.theta, layout=self.layout)
+        return Sinusoidal(theta=self.theta, layout=self.layout, first=self.first)
