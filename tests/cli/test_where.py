@@ -87,7 +87,7 @@ def test_a_run_with_own_parts_from_beginning_to_end(
             code, out, err = addnorm(*command)
             assert (code, out) == (2, "")
             assert err.count("\n") == 1
-            assert f"addnorm info run {' '.join(given)}" in err
+            assert f"on the command line add `{' '.join(given)}`" in err
     code, out, err = addnorm("info", "run", *given)
     assert (code, err) == (0, "")
     assert "own_norms:ScaledConfig" in out
