@@ -418,10 +418,7 @@ class Processes(World):
         if self.pipeline.size > 1:
             self._have_alike([*model.parameters()])
         for parameter in model.parameters():
-            piece = piece_of(parameter)
-            if parameter.grad is not None and piece is not None and piece.copies > 1:
-                own = local(parameter.grad)
-                own.copy_(piece.sum_of_copies(own))
+            _sum_of_copies(parameter)
         if self.tokens.size == 1:
             return
         alike: dict[torch.dtype, list[nn.Parameter]] = {}
@@ -518,6 +515,18 @@ class Processes(World):
         if self.leads:
             self.wait()
         self.wait()
+
+
+def _sum_of_copies(parameter: nn.Parameter) -> None:
+    """Sum the gradients of a value that several processes of the same rows hold."""
+    piece = piece_of(parameter)
+    if parameter.grad is None or piece is None or piece.copies == 1:
+        return
+    total = piece.sum_of_copies(local(parameter.grad))
+    if is_part(parameter.grad):
+        local(parameter.grad).copy_(total)
+    else:  # the gradient of this process stays known apart
+        parameter.grad = total
 
 
 def _sum_gradients(parameters: Sequence[nn.Parameter], group: Group) -> None:
