@@ -102,3 +102,16 @@ def test_what_several_cannot_do_is_refused(
     assert (code, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["generate", "evaluate"])
+def test_heads_that_do_not_divide_are_refused_before_processes_start(
+    command: str, run_of: RunOf, addnorm: Command
+) -> None:
+    words = ["--prompt", "x"] if command == "generate" else []
+    code, out, err = addnorm(command, run_of("language"), *words, "--processes", 99)
+    assert (code, out) == (2, "")
+    assert err == (
+        "addnorm: n_heads = 2 of layer 0 (model.attention) do not divide among 99 processes: the "
+        "nearest number that does is --processes 2\n"
+    )

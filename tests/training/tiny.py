@@ -22,6 +22,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.tasks.registry import TASKS
 from addnorm.training.checkpoint import load_checkpoint, random_state
 from addnorm.training.optim import optimizer_tensors
+from addnorm.training.parallel.world import World
 from addnorm.training.settings import TrainConfig
 from addnorm.training.trainer import Listener, Trainer, Validation
 
@@ -72,13 +73,22 @@ def trainer(
     seed: int = 0,
     dropout: float = 0.2,
     parts: Mapping[str, Any] | None = None,
+    world: World | None = None,
     **settings: Any,
 ) -> Trainer:
     """A trainer of 12 steps that saves every 5, unless `settings` say otherwise."""
     lasts = {} if "epochs" in settings else {"steps": 12}
     config = TrainConfig(**{**lasts, "save_every": 5, "device": "cpu", "lr": 0.01, **settings})
     net = build(model, dropout=dropout, seed=seed, **(parts or {}))
-    return Trainer(net, batches(model), config, folder, validation=validation, listener=listener)
+    return Trainer(
+        net,
+        batches(model),
+        config,
+        folder,
+        validation=validation,
+        listener=listener,
+        world=world,
+    )
 
 
 class At:

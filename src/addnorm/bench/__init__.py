@@ -24,12 +24,22 @@ NAMES = (
     "start-up",
     "tokenize",
     "shards",
+    "parallel-data",
+    "parallel-shard",
+    "parallel-tensor",
+    "parallel-saving",
 )
 """The names of the benchmarks of `bench.benchmarks`; checking a name imports no library."""
+
+
+def selected(names: Sequence[str]) -> list[str]:
+    """The names of benchmarks that are meant: `parallel` means all whose names begin with it."""
+    families = {name: [n for n in NAMES if n.startswith(f"{name}-")] for name in names}
+    return [n for name in names for n in ([name] if name in NAMES else families[name])]
 
 
 def check_names(names: Sequence[str]) -> None:
     """Raise `InputError` for the first name that no benchmark has, with the nearest."""
     for name in names:
-        if name not in NAMES:
+        if not selected([name]):
             raise InputError(f"no benchmark is called {name!r}.{choices(name, NAMES)}")

@@ -12,8 +12,10 @@ from addnorm.bench import (
     long_context,
     ours,
     over_http,
+    parallel,
     plain_torch,
     prepared,
+    selected,
     serving,
     tokenizing,
     translating,
@@ -280,6 +282,7 @@ BENCHMARKS = (
     start_up(),
     tokenizing.tokenizing(),
     tokenizing.shards(),
+    *parallel.benchmarks(),
 )
 """All benchmarks."""
 
@@ -288,4 +291,4 @@ def named(names: Sequence[str]) -> list[Benchmark]:
     """Return the benchmarks of these names, or all. Raises `InputError` for a wrong name."""
     benchmarks = {benchmark.name: benchmark for benchmark in BENCHMARKS}
     check_names(names)
-    return [benchmarks[name] for name in names] or list(BENCHMARKS)
+    return [benchmarks[name] for name in selected(names)] or list(BENCHMARKS)

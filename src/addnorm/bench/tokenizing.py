@@ -6,7 +6,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -68,16 +68,55 @@ print(time.perf_counter() - begun, sum(map(len, texts)))
 """
 """Encodes the same texts in memory, and writes nothing."""
 
+DATATROVE = """
+import sys
+
+def seconds(folder, texts, workers):
+    import shutil, time
+    from datatrove.executor.local import LocalPipelineExecutor
+    from datatrove.pipeline.readers import JsonlReader
+    from datatrove.pipeline.tokens import DocumentTokenizer
+    shutil.rmtree(f"{folder}/datatrove", ignore_errors=True)
+    begun = time.perf_counter()
+    LocalPipelineExecutor(
+        [
+            JsonlReader(f"{folder}/{texts}", glob_pattern="*.jsonl"),
+            DocumentTokenizer(
+                f"{folder}/datatrove/tokens",
+                tokenizer_name_or_path=f"{folder}/tokenizer.json",
+                eos_token=None,
+                shuffle_documents=False,
+            ),
+        ],
+        tasks=workers, workers=workers, logging_dir=f"{folder}/datatrove/logs",
+    ).run()
+    return time.perf_counter() - begun
+
+if __name__ == "__main__":
+    folder, workers, characters = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    start = seconds(folder, "first", workers)
+    print(seconds(folder, "parts", workers) - start, characters)
+"""
+"""Writes the same texts by datatrove, from a file for each worker; its start is not counted."""
+
 
 def prepare(folder: Path, *, characters: int = CHARACTERS, vocab_size: int = VOCABULARY) -> Run:
     """Write texts of words as frequent as Zipf's law says, and learn their tokenizer."""
     from addnorm.data.tokenizing.tokenizers import BPEConfig
 
     texts = [*zipf_texts(characters)]
-    with (folder / TEXTS).open("w", encoding="utf-8") as out:
-        out.writelines(json.dumps({"text": text}) + "\n" for text in texts)
+    _write_jsonl(folder / TEXTS, texts)
+    for i in range(2):
+        _write_jsonl(folder / "parts" / f"{i}.jsonl", texts[i::2])
+        _write_jsonl(folder / "first" / f"{i}.jsonl", texts[i : i + 1])
     BPEConfig(vocab_size=vocab_size).train(texts[: len(texts) // 4]).save(folder / TOKENIZER)
     return lambda: Round(1.0, 1)
+
+
+def _write_jsonl(file: Path, texts: Sequence[str]) -> None:
+    file.parent.mkdir(exist_ok=True)
+    with file.open("w", encoding="utf-8") as out:
+        out.writelines(json.dumps({"text": text}) + "\n" for text in texts)
 
 
 def zipf_texts(characters: int) -> Iterator[str]:
@@ -109,6 +148,15 @@ def encoded(folder: Path, *, threads: int) -> Run:
     return lambda: _timed([str(script), str(folder)], settings)
 
 
+def tokenized_by_datatrove(folder: Path, *, workers: int) -> Run:
+    """Return rounds that each write the texts by datatrove."""
+    script = folder / "by_datatrove.py"
+    script.write_text(DATATROVE, encoding="utf-8")
+    lines = (folder / TEXTS).read_text("utf-8").splitlines()
+    characters = sum(len(json.loads(line)["text"]) for line in lines)
+    return lambda: _timed([str(script), str(folder), str(workers), str(characters)], {})
+
+
 def _timed(words: list[str], settings: dict[str, str]) -> Round:
     done = subprocess.run(
         [sys.executable, *words],
@@ -117,7 +165,7 @@ def _timed(words: list[str], settings: dict[str, str]) -> Round:
         text=True,
         check=True,
     )
-    seconds, characters = done.stdout.split()
+    seconds, characters = done.stdout.split()[-2:]
     return Round(float(seconds), float(characters) / 1e6)
 
 
@@ -183,7 +231,7 @@ def first_batch(folder: Path, *, place: int) -> Run:
 
 def tokenizing() -> Benchmark:
     """Return the benchmark of tokenizing to shards."""
-    alone, pair = "ours, 1 worker", "ours, 2 workers"
+    alone, pair, peer = "ours, 1 worker", "ours, 2 workers", "datatrove, 2 workers"
     library = "encode_batch, {} thread{}".format
     return Benchmark(
         name="tokenize",
@@ -194,10 +242,12 @@ def tokenizing() -> Benchmark:
             implementation(library(1, ""), encoded, threads=1, warm_up=False),
             implementation(pair, tokenized, workers=2, warm_up=False),
             implementation(library(2, "s"), encoded, threads=2, warm_up=False),
+            implementation(peer, tokenized_by_datatrove, "datatrove", workers=2, warm_up=False),
         ),
         targets=(
             Ratio(ours=(pair,), peers=(alone,), goal=Goal(must=1.8)),
             Ratio(ours=(pair,), peers=(library(2, "s"),), goal=Goal(must=0.9)),
+            Ratio(ours=(pair,), peers=(peer,), goal=Goal(must=1.2)),
         ),
         prepare=prepare,
     )

@@ -56,9 +56,9 @@ def evaluate(
         then has the layers of each example too, after a tab.
     """
     fields = fields_given(overrides)
-    if (status := where.started()) is not None:
-        return status
     import_named(imports)
+    if (status := where.started(run)) is not None:
+        return status
     opened = where.open(run, fields, weights)
     from addnorm.cli.terminal import console
 

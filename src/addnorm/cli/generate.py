@@ -209,9 +209,9 @@ def generate(
     _check_inputs(files, asked)
     output.check(files, asked)
     _check_processes(files, asked, speed)
-    if (status := speed.started()) is not None:
-        return status
     import_named(imports)
+    if (status := speed.started(run)) is not None:
+        return status
     opened = asked.checked(speed.open(run, weights=speed.weights))
     decoding = opened.decoding(**choices)
     if opened.reads_files:

@@ -88,10 +88,11 @@ class TensorParallel(Where):
 
     processes: Annotated[int | None, Parameter(validator=at_least(1))] = None
 
-    def started(self) -> int | None:
+    def started(self, folder: Path) -> int | None:
         """Start this command in its processes and return their exit status; None in each of them.
 
-        Of these the first one speaks.
+        Of these the first one speaks. Raises `InputError` if the heads of the model in `folder` do
+        not divide among so many.
         """
         if self.processes in (None, 1):
             return None
@@ -103,6 +104,11 @@ class TensorParallel(Where):
             if here.rank:
                 sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
             return None
+        check_model_folder(folder)
+        from addnorm.runs.files.folder import read_settings
+        from addnorm.runs.recipes.parallel_plan import check_heads
+
+        check_heads(read_settings(folder).recipe.model, self.processes)
         ended = started(words_given.get(), self.processes)
         return failed(str(ended), ended.status) if ended.number else ended.status
 

@@ -21,6 +21,7 @@ from addnorm.nn.choices import choices
 from addnorm.nn.norms import BatchNorm
 from addnorm.training.activation_checkpointing import checkpointed_activations
 from addnorm.training.average import MovingAverage, mean, swapped
+from addnorm.training.background import Background, Copies, Tensors
 from addnorm.training.checkpoint import (
     Json,
     checkpoints_in,
@@ -156,7 +157,8 @@ class Trainer:
         self.validation = validation
         self.listener = listener
         self.say = self.world.say
-        self.saved_step = 0
+        self.saved_step = self.requested_step = 0
+        self.background, self.copies = Background(), Copies()
         self.optimizers = build_optimizers(config.optimizer, model, config.lr)
         self.constrain = constraint_on(model, config.constraint)
         self.peaks = [[float(g["lr"]) for g in opt.param_groups] for opt in self.optimizers]
@@ -194,7 +196,13 @@ class Trainer:
         """
         blocks = checkpointed_activations(self.model, self.config.activation_checkpointing)
         masks = self.world.masks(self.model, copies=2 if self.config.r_drop else 1)
-        with stop_requests(self.stopping) as stop, self.reporting_saved_step(), blocks, masks:
+        with (
+            stop_requests(self.stopping) as stop,
+            self.reporting_saved_step(),
+            self.background.finishing(),
+            blocks,
+            masks,
+        ):
             while not (self.finished() or self.paused(until)):
                 self.update(self.next_group())
                 self.check_learnt()
@@ -202,7 +210,7 @@ class Trainer:
                 stopping = self.world.any(bool(stop))  # read once: a later signal waits for a step
                 ending = stopping or self.finished() or self.paused(until)
                 if ending or self.due(self.config.save_every):
-                    self.save()
+                    self.save(wait=ending)
                 if stopping and not self.finished():
                     raise Interrupted(self.state.step)
         if self.finished():
@@ -433,8 +441,12 @@ class Trainer:
 
     # Saving and resuming.
 
-    def save(self) -> None:
-        """Write a checkpoint from which `resume` continues bit-exactly."""
+    def save(self, *, wait: bool = True) -> None:
+        """Write a checkpoint from which `resume` continues bit-exactly.
+
+        Without `wait`, and in several processes, it is written during the next steps.
+        """
+        self.world.lead(self.background.finish, None)
         with self.world.whole(self.whole, self.model):
             tensors = {
                 "model": weights_of(self.whole),
@@ -443,10 +455,13 @@ class Trainer:
             }
             if self.average is not None:
                 tensors["average"] = gathered(self.average.weights, self.model, self.world.gathered)
-            self.world.lead(lambda: self.write_checkpoint(tensors), None)
-        self.saved_step = self.state.step
+            wait = wait or self.world.size == 1
+            self.world.lead(lambda: self.write_checkpoint(tensors, wait=wait), None)
+        if not self.world.leads:  # the leading process has written the one before
+            self.saved_step = self.state.step if wait else self.requested_step
+            self.requested_step = self.state.step
 
-    def write_checkpoint(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+    def write_checkpoint(self, tensors: Tensors, *, wait: bool) -> None:
         """Write whole tensors and the state of training, and remove the oldest checkpoint."""
         self.state.journal_bytes = patiently(self.journal.flush, "the journal", self.say)
         facts: Json = {
@@ -459,10 +474,19 @@ class Trainer:
         if self.average is not None:
             facts["average_updates"] = self.average.updates
         folder, step = self.folder / "checkpoints", self.state.step
-        saved = patiently(
-            lambda: save_checkpoint(folder, step, tensors, facts), f"step {step}", self.say
-        )
-        keep_latest(saved, max(self.config.keep, self.config.average))
+        taken = tensors if wait else self.copies.of(tensors)
+
+        def write() -> None:
+            saved = patiently(
+                lambda: save_checkpoint(folder, step, taken, facts), f"step {step}", self.say
+            )
+            keep_latest(saved, max(self.config.keep, self.config.average))
+            self.saved_step = step
+
+        if wait:
+            write()
+        else:
+            self.background.start(write)
 
     def resume(self, before: TrainConfig | None = None) -> list[str]:
         """Resume from the newest intact checkpoint, if any; return a message on each damaged one.
@@ -488,7 +512,7 @@ class Trainer:
             self.average.weights = spread(average, self.model)
             self.average.updates = facts["average_updates"]
         self.state, self._stream = TrainState(**facts["standing"]), None
-        self.saved_step = self.state.step
+        self.saved_step = self.requested_step = self.state.step
         self.cut_journal(self.state.journal_bytes)
         outdated = "schedule_steps" not in facts
         self.report_rates(

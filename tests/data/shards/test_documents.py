@@ -139,7 +139,10 @@ WRONG = {
     "d.jsonl": (b'{"text": "\\ud800"}\n', r"d\.jsonl:1: half a surrogate"),
     "e.jsonl": (b'{"text": "\xff"}\n', r"e\.jsonl:1: byte 0xff is not utf-8"),
     "f.jsonl": (b"[]\n", r"f\.jsonl:1: expected an object"),
-    "g.jsonl": (b'{"n": ' + b"9" * 10_000 + b"}\n", r"g\.jsonl:1: not JSON: .* has 10000 digits$"),
+    "g.jsonl": (
+        b'{"n": ' + b"9" * 10_000 + b"}\n",
+        r"g\.jsonl:1: an integer of more than 4,300 digits is not read$",
+    ),
     "a.jsonl.gz": (gzip.compress(b'{"text": "a"}\n' * 9)[:-9], r"a\.jsonl\.gz:\d+: damaged or cut"),
     "b.jsonl.gz": (b"plain", r"b\.jsonl\.gz:1: damaged or cut"),
     "a.txt.zst": (zstandard.compress(b"a\nb\n" * 99)[:-3], r"a\.txt\.zst:\d+: damaged or cut"),

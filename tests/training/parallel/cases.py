@@ -69,7 +69,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "accumulate": {"accumulate": 3},
     "clip": {"clip": 0.1},
     "ema": {"ema": 0.9},
-    "muon": {"optimizer": MuonConfig(), "double": True},
+    "muon": {"parts": {"feedforward": MOE}, "optimizer": MuonConfig(), "double": True},
     "adadelta": {"optimizer": AdadeltaConfig(), "lr": 1.0},
     "max_norm": {"constraint": MaxNormConfig(bound=0.5, parameters="*q_proj.weight")},
     "max_norm_of_columns": {"constraint": MaxNormConfig(bound=0.5, parameters="*out_proj.weight")},

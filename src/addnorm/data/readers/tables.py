@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -331,9 +332,12 @@ def json_object(line: str, where: str) -> Record:
     """Parse a line of JSON as a record. Raises `InputError` for anything but an object."""
     try:
         record = json.loads(line, object_pairs_hook=_without_doubles)
-    except (ValueError, RecursionError) as error:
-        why = str(error).partition("; use sys.")[0]  # for a number of thousands of digits
-        raise InputError(f"{where}: not JSON: {why}") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"{where}: not JSON: {error}") from error
+    except ValueError as error:
+        raise InputError(
+            f"{where}: an integer of more than {sys.get_int_max_str_digits():,} digits is not read"
+        ) from error
     if not isinstance(record, dict):
         raise InputError(f"{where}: expected an object with a key for each column")
     return cast(Record, record)

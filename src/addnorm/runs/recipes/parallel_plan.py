@@ -132,19 +132,31 @@ def _named_layers(model: ModelConfig) -> Iterator[tuple[str, LayerParts]]:
 
 def _of_heads(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
     """Where heads cannot be split: the field, and the problem with the nearest valid number."""
+    for heads, nearest in _undivided(model, plan.tensor):
+        yield (
+            heads.field,
+            f"{heads} do not divide among {plan.tensor} processes: the nearest that does is "
+            f"parallel.tensor = {nearest}",
+        )
+
+
+def check_heads(model: ModelConfig, processes: int) -> None:
+    """Raise `InputError` if the heads of a model do not divide among so many processes."""
+    for heads, nearest in _undivided(model, processes):
+        raise InputError(
+            f"{heads} ({heads.field}) do not divide among {processes} processes: the nearest "
+            f"number that does is `processes = {nearest}`"
+        )
+
+
+def _undivided(model: ModelConfig, n: int) -> Iterator[tuple["Heads", int]]:
+    """Yield the heads that do not divide among n processes, and the nearest number that divides."""
     heads = [*_heads_of(model)]
-
-    def fit(n: int) -> bool:
-        return all(of_layer.divide(n) for of_layer in heads)
-
-    nearest = min(filter(fit, range(1, plan.tensor + 1)), key=lambda n: abs(n - plan.tensor))
+    fits = (m for m in range(n, 0, -1) if all(of_layer.divide(m) for of_layer in heads))
+    nearest = next(fits)
     for of_layer in heads:
-        if not of_layer.divide(plan.tensor):
-            yield (
-                of_layer.field,
-                f"{of_layer} do not divide among {plan.tensor} processes: the nearest that does is "
-                f"parallel.tensor = {nearest}",
-            )
+        if not of_layer.divide(n):
+            yield of_layer, nearest
 
 
 @dataclass(frozen=True)
