@@ -48,6 +48,7 @@ SURFACE = {
     "classify": {
         "--run", "--pairs", "--threshold", "--json", "--encoding", "--errors", "--device",
         "--dtype", "--import",
+        "--labels", "--hypothesis",
     },
     "predict": {"--run", "--encoding", "--errors", "--device", "--dtype", "--import"},
     "fill": {
@@ -56,6 +57,7 @@ SURFACE = {
     },
     "embed": {
         "--run", "--out", "--pooling", "--encoding", "--errors", "--device", "--dtype", "--import",
+        "--prompt-name",
     },
     "calibrate": set(),
     "info": {"--what", "--machine", "--verify", "--import"},

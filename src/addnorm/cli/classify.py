@@ -48,7 +48,8 @@ def classify(
     answer may be missing, and writes the class or the number of each series before its name.
 
     A cross-encoder, or a model of what follows from what, reads two texts together: `--pairs`
-    takes them from each line, a tab between them, such as a question and an answer.
+    takes them from each line, a tab between them, such as a question and an answer. A model of what
+    follows from what also chooses between `--labels` that it has not learnt.
     Example: `addnorm classify runs/my reviews.txt --json`.
 
     Parameters
@@ -72,8 +73,8 @@ def classify(
         group = [pair_of(line, n) for n, line in enumerate(lines, first + 1)] if pairs else lines
         return opened.classify_lines(group, first=first, **labels)
 
-    if pairs and (opened.reads_files or opened.reads_tables):
-        raise InputError(f"{run}: it reads one file at a time: leave out --pairs")
+    if opened.reads_files or opened.reads_tables:
+        _check_files(run, labels, pairs=pairs)
     if opened.reads_files:
         answers = _of_files(opened, files, reading)
     elif opened.reads_tables:
@@ -83,6 +84,13 @@ def classify(
         answers = ((row.plain, row.fields) for _, row in lines)
     for plain, figures in answers:
         print(json.dumps(figures, ensure_ascii=False) if json_lines else plain, flush=True)
+
+
+def _check_files(run: Path, labels: LabelOptions, *, pairs: bool) -> None:
+    """Raise `InputError` for options of text if the model reads files."""
+    given = [f"--{name}" for name in ("labels", "hypothesis") if labels.get(name)]
+    if wrong := [*(["--pairs"] if pairs else []), *given]:
+        raise InputError(f"{run}: it reads one file at a time: leave out {', '.join(wrong)}")
 
 
 def _of_files(opened: "Run", files: tuple[Path, ...], reading: Reading) -> Iterator[Answer]:

@@ -10,7 +10,8 @@ from cyclopts import Parameter
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files
 from addnorm.cli.plot import check_ending
 from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
-from addnorm.runs.options import PoolingOptions
+from addnorm.errors import InputError
+from addnorm.runs.options import PoolingOptions, PromptNameOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 FORMS = (".npy", ".safetensors", ".jsonl")
 AS_LEARNT: PoolingOptions = {}
+ANY_PROMPT: PromptNameOptions = {}
 
 
 def embed(
@@ -26,6 +28,7 @@ def embed(
     *files: Files,
     out: Annotated[Path | None, Parameter(show_default=False)] = None,
     how: Annotated[PoolingOptions, GROUP] = AS_LEARNT,
+    prompt: Annotated[PromptNameOptions, GROUP] = ANY_PROMPT,
     reading: Reading = STRICT,
     where: Where = ANYWHERE,
     imports: Imports = (),
@@ -54,12 +57,14 @@ def embed(
         check_ending(out, "--out", FORMS)
     import_named(imports)
     opened = where.open(run)
+    if opened.reads_files and prompt:
+        raise InputError(f"{run}: it reads image or sound files: leave out --prompt-name")
     import torch
 
     vectors: list[torch.Tensor] = []
 
     def answer(first: int, group: list[str]) -> list[torch.Tensor]:
-        return [*opened.embed(group, first=first, **how).cpu()]
+        return [*opened.embed(group, first=first, **how, **prompt).cpu()]
 
     answers = (
         _of_files(opened, files, how, reading)
@@ -72,7 +77,7 @@ def embed(
         else:
             vectors.append(vector)
     if out is not None:
-        _write(out, torch.stack(vectors) if vectors else opened.embed([], **how).cpu())
+        _write(out, torch.stack(vectors) if vectors else opened.embed([], **how, **prompt).cpu())
 
 
 def _of_files(

@@ -226,7 +226,8 @@ def tie_head(head: nn.Module, table: nn.Embedding) -> None:
 class ClassificationHead(nn.Module):
     """`W drop(transform(pool(x))) + b` for the whole sequence (Devlin et al. 2019, §4.1).
 
-    Padding takes no part in the pool.
+    Padding takes no part in the pool. With `pooled = "transformed"` it is
+    `W drop(pool(transform(x))) + b` (Boizard et al. 2025, EuroBERT's code).
     """
 
     def __init__(
@@ -236,16 +237,21 @@ class ClassificationHead(nn.Module):
         *,
         pooling: Literal["mean", "max", "first"] | Callable[[Hidden, RealTokens], Pooled] = "mean",
         transform: nn.Module | None = None,
+        pooled: Literal["hidden", "transformed"] = "hidden",
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.pool = POOLINGS[pooling] if isinstance(pooling, str) else pooling
         self.transform = transform or nn.Identity()
+        self.pooled = pooled
         self.dropout = Dropout(dropout)
         self.proj = Linear(width, n_outputs)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch classes"]:
-        return self.proj(self.dropout(self.transform(self.pool(x, real_tokens(x, ctx)))))
+        real = real_tokens(x, ctx)
+        if self.pooled == "hidden":
+            return self.proj(self.dropout(self.transform(self.pool(x, real))))
+        return self.proj(self.dropout(self.pool(self.transform(x), real)))
 
 
 @config
@@ -265,6 +271,8 @@ class ClassificationHeadConfig:
     """
     transform: TransformConfig | None = None
     """A layer before the logits, as in BERT; by default none."""
+    pooled: Literal["hidden", "transformed"] = "hidden"
+    """Whether tokens are pooled before that layer, or after it, as in EuroBERT."""
     dropout: Probability = 0.0
     """The dropout rate before the logits."""
 
@@ -282,6 +290,7 @@ class ClassificationHeadConfig:
             "classification_first": cls(
                 pooling="first", transform=TransformConfig(activation="tanh", bias=False)
             ),
+            "classification_transformed": cls(pooled="transformed", transform=TransformConfig()),
             "classification_seqpool": cls(pooling="seqpool"),
             "classification_convolution": cls(
                 pooling=ConvolutionPoolingConfig(kernel_size=(2, 3), channels=5)
@@ -289,12 +298,17 @@ class ClassificationHeadConfig:
         }
 
     def build(self, d_model: int, n_outputs: int) -> ClassificationHead:
-        pooling, width = build_pooling(self.pooling, d_model)
+        transformed = width_after(self.transform, d_model)
+        pooling, width = build_pooling(
+            self.pooling, transformed if self.pooled == "transformed" else d_model
+        )
+        inner = d_model if self.pooled == "transformed" else width
         return ClassificationHead(
-            width_after(self.transform, width),
+            width if self.pooled == "transformed" else width_after(self.transform, width),
             n_outputs,
             pooling=pooling,
-            transform=None if self.transform is None else self.transform.build(width),
+            transform=None if self.transform is None else self.transform.build(inner),
+            pooled=self.pooled,
             dropout=self.dropout,
         )
 

@@ -127,6 +127,13 @@ class LabelOptions(TypedDict, total=False):
 
     threshold: float
     """The probability above which a line has a label, where it may have several; by default 0.5."""
+    labels: Annotated[Sequence[str], SEVERAL]
+    """Classes of your own to choose from, by a model of entailment, which has learnt what follows
+    from what: `--labels politics sports`.
+    """
+    hypothesis: str | None
+    """The sentence that a label is put in, at the {}; by default `This example is {}.`.
+    """
 
 
 class ClassifyOptions(LabelOptions, BatchOptions, total=False):
@@ -140,8 +147,17 @@ class PoolingOptions(TypedDict, total=False):
     """How hidden states become a vector, whatever the folder says."""
 
 
-class EmbedOptions(PoolingOptions, BatchOptions, total=False):
-    """How hidden states become a vector, and how many texts are computed at a time."""
+class PromptNameOptions(TypedDict, total=False):
+    """The prompt before each text."""
+
+    prompt_name: str | None
+    """The name of a prompt of sentence-transformers to put before each text, such as `query`; by
+    default the folder's own, if it names one.
+    """
+
+
+class EmbedOptions(PoolingOptions, PromptNameOptions, BatchOptions, total=False):
+    """How a text becomes a vector, and how many texts are computed at a time."""
 
 
 class FillOptions(TypedDict, total=False):

@@ -155,6 +155,33 @@ def test_lower_case_and_a_prompt(minilm: Path, tmp_path: Path) -> None:
     assert_close(addnorm.load(folder).embed(TEXTS), theirs(folder), rtol=1e-5, atol=2e-6)
 
 
+def test_a_prompt_by_its_name(minilm: Path, tmp_path: Path) -> None:
+    folder = with_modules(minilm, tmp_path, {"pooling_mode": "mean", "embedding_dimension": WIDTH})
+    prompts = {"prompts": {"query": "ask: ", "document": ""}, "default_prompt_name": "document"}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    run = addnorm.load(folder)
+    asked = run.embed([f"ask: {text}" for text in TEXTS])
+    assert torch.equal(run.embed(TEXTS, prompt_name="query"), asked)
+    assert torch.equal(run.embed(TEXTS, prompt_name="document"), run.embed(TEXTS))
+    assert not torch.equal(asked, run.embed(TEXTS))
+    for options, message in (
+        ({"prompt_name": "qurey"}, "Did you mean 'query'"),
+        ({"prompt_name": "query", "pooling": "mean"}, "leave one out"),
+    ):
+        with pytest.raises(InputError, match=message):
+            run.embed(TEXTS, **options)  # type: ignore[arg-type]
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps({"pooling_mode": "mean", "include_prompt": False})
+    )
+    prompts["default_prompt_name"] = None  # type: ignore[assignment]
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(prompts))
+    with pytest.raises(InputError, match="include_prompt = false"):
+        addnorm.load(folder).embed(TEXTS, prompt_name="query")
+    (folder / "modules.json").unlink()
+    with pytest.raises(InputError, match="only a folder of sentence-transformers has prompts"):
+        addnorm.load(folder).embed(TEXTS, prompt_name="query")
+
+
 @pytest.mark.parametrize(
     ("modules", "message"),
     [

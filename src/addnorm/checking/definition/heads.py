@@ -70,6 +70,9 @@ def crf(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
 
 def classification(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Devlin et al. 2019, §4.1; `seqpool` is Hassani et al. 2021, §3.3."""
+    if config.pooled == "transformed":  # Boizard et al. 2025, code
+        x = transformed(config.transform, under(weights, "transform"), x)
+        return linear(weights, "proj", _pooled(config.pooling, weights, x, texts))
     pooled = _pooled(config.pooling, weights, x, texts)
     return linear(
         weights, "proj", transformed(config.transform, under(weights, "transform"), pooled)

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from addnorm.checking.definition.definitions import Definitions
 from addnorm.checking.definition.frequencies import rotary_frequencies, rotary_temperature
-from addnorm.checking.definition.layers import Tokens, Weights
+from addnorm.checking.definition.layers import Tokens, Weights, under
 from addnorm.checking.definition.texts import Texts
 from addnorm.nn.positions import (
     ALiBiConfig,
     KERPLEConfig,
     LearnedConfig,
+    LearnedT5Config,
     NoPositionConfig,
     RotaryConfig,
     SinusoidalConfig,
@@ -78,6 +79,11 @@ def sinusoidal(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens
 def learned(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
     """Gehring et al. 2017, §3.1."""
     return x + torch.stack([weights["table.weight"][p] for p in texts.place])
+
+
+def learned_of_both(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """Song et al. 2020, §2.3: the learned table; each layer has T5's biases."""
+    return learned(config, under(weights, "learned"), x, texts)
 
 
 def rotary(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
@@ -182,6 +188,7 @@ POSITIONS = Definitions[PositionDefinition](
         ALiBiConfig: PositionDefinition(alibi),
         KERPLEConfig: PositionDefinition(kerple),
         T5BiasConfig: PositionDefinition(t5),
+        LearnedT5Config: PositionDefinition(t5, embed=learned_of_both),
         TransformerXLConfig: PositionDefinition(
             transformer_xl_bias, queries=transformer_xl_queries
         ),

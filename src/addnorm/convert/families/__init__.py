@@ -5,6 +5,7 @@ from addnorm.convert.families.bert import BERT, CAMEMBERT, DISTILBERT, ROBERTA, 
 from addnorm.convert.families.bloom import BLOOM, MPT
 from addnorm.convert.families.cohere import COHERE, COHERE2
 from addnorm.convert.families.electra import ELECTRA
+from addnorm.convert.families.eurobert import EUROBERT
 from addnorm.convert.families.fairseq import BART, MARIAN, WHISPER
 from addnorm.convert.families.falcon import FALCON
 from addnorm.convert.families.gemma import GEMMA, GEMMA2, GEMMA3
@@ -25,6 +26,7 @@ from addnorm.convert.families.llama_relatives import (
 from addnorm.convert.families.mbart import M2M_100, MBART, PEGASUS
 from addnorm.convert.families.mixtral import MIXTRAL, QWEN3_MOE
 from addnorm.convert.families.modernbert import MODERNBERT
+from addnorm.convert.families.mpnet import MPNET
 from addnorm.convert.families.opt import OPT
 from addnorm.convert.families.phi import PHI, PHI3
 from addnorm.convert.families.rotary_bert import GTE, JINA_V3, NOMIC_BERT
@@ -86,5 +88,7 @@ FAMILIES: tuple[Family, ...] = (
     NOMIC_BERT,
     ELECTRA,
     M2M_100,
+    MPNET,
+    EUROBERT,
 )
 """All families; if a model can be exported as several, the first is used."""

@@ -5,6 +5,7 @@ from typing import Annotated
 from addnorm.nn.positions.alibi import ALiBi, ALiBiConfig
 from addnorm.nn.positions.kerple import KERPLE, KERPLEConfig
 from addnorm.nn.positions.learned import Learned, LearnedConfig
+from addnorm.nn.positions.learned_t5 import LearnedT5, LearnedT5Config
 from addnorm.nn.positions.position import (
     Bias,
     BuildContext,
@@ -36,6 +37,7 @@ PositionConfig = Annotated[
     | T5BiasConfig
     | TransformerXLConfig
     | KERPLEConfig
+    | LearnedT5Config
     | NoPositionConfig
     | PositionPart,
     Family("position", PositionPart),
@@ -53,6 +55,8 @@ __all__ = [
     "KERPLEConfig",
     "Learned",
     "LearnedConfig",
+    "LearnedT5",
+    "LearnedT5Config",
     "LinearScaling",
     "Llama3Scaling",
     "LongRoPEScaling",

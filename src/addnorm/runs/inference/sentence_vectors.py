@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +109,10 @@ class SentenceVectors:
     """Whether a longer text is cut at its start, and keeps its end."""
     lowercase: bool = False
     prompt: str = ""
+    prompts: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The prompts by their names."""
+    pools_prompt: bool = True
+    """Whether the tokens of a prompt are pooled too."""
     truncate_dim: int | None = None
     """The number of features to which a vector is truncated; all by default."""
 
@@ -134,6 +138,7 @@ class SentenceVectors:
         settings = _settings(places)
         prompt = _prompt(settings)
         pooling.expect("include_prompt", True, *(() if prompt else (False,)))
+        prompts: Any = settings.tree.get("prompts") or {}
         width = pooling.optional_int("embedding_dimension", "word_embedding_dimension")
         poolings = _poolings(pooling)
         pooling.check_all_read()
@@ -149,8 +154,25 @@ class SentenceVectors:
             keep_end=limits.get("truncation_side") == "left",
             lowercase=text.get("do_lower_case", False),
             prompt=prompt,
+            prompts=prompts if isinstance(prompts, dict) else {},
+            pools_prompt=pooling.get("include_prompt", True),
             truncate_dim=settings.optional_int("truncate_dim"),
         )
+
+    def with_prompt(self, name: str) -> "SentenceVectors":
+        """These vectors with the prompt of that name before each text.
+
+        Raises `InputError` for an unknown name, and where the pooling leaves prompts out.
+        """
+        if name not in self.prompts:
+            valid = choices(name, self.prompts) if self.prompts else " It has none."
+            raise InputError(f"`prompt_name = {name!r}`: not in the prompts of {PROMPTS}.{valid}")
+        if self.prompts[name] and not self.pools_prompt:
+            raise InputError(
+                f"`prompt_name = {name!r}`: include_prompt = false, by which tokens of a prompt "
+                "are not pooled, is not supported"
+            )
+        return replace(self, prompt=self.prompts[name])
 
     def texts(self, texts: Sequence[str]) -> list[str]:
         """Preprocess the texts: prepend the prompt, lower-case."""

@@ -54,6 +54,12 @@ from addnorm.runs.inference.results import (
 )
 from addnorm.runs.inference.sentence_vectors import SentenceVectors, pooled
 from addnorm.runs.inference.shortening import as_shortened, check_lengths, ids_as_shortened
+from addnorm.runs.inference.zero_shot import (
+    HYPOTHESIS,
+    classified_by,
+    entailment_of,
+    premises_and_hypotheses,
+)
 from addnorm.runs.options import GenerateOptions, Pooling
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.classification import Classification
@@ -260,16 +266,26 @@ def classify(
     first: int = 0,
     *,
     threshold: float = 0.5,
+    labels: Sequence[str] = (),
+    hypothesis: str | None = None,
 ) -> list[Classified]:
     """Return the class of each text or pair, or all labels above `threshold`.
 
-    `first` is the number of texts before. Raises `InputError` as `tag` does, and for a threshold
-    outside [0, 1].
+    With `labels`, the class is one of these, by a model of entailment (see `zero_shot`). `first` is
+    the number of texts before. Raises `InputError` as `tag` does, and for a threshold outside [0,
+    1].
     """
     several = isinstance(run.task_value, MultiLabel)
     if not several:
         check_use(run, Classification, "does not classify texts")
     check_threshold(threshold)
+    if labels:
+        entailment = entailment_of(run.name, run.labels)
+        pairs = premises_and_hypotheses(texts, labels, hypothesis or HYPOTHESIS)
+        logits = [y[:, entailment] for y in _of_texts(run, pairs, batch_size, first)]
+        return classified_by(torch.cat(logits), labels) if logits else []
+    if hypothesis is not None:
+        raise InputError("`hypothesis` is the sentence that a label is put in: give `labels` too")
     batches = _of_texts(run, texts, batch_size, first)
     rows = [row for y in batches for row in (y.sigmoid() if several else y.softmax(-1)).tolist()]
     return [Classified.of(run.labels, row, threshold if several else None) for row in rows]
@@ -347,6 +363,8 @@ def classify_lines(
     first: int = 0,
     *,
     threshold: float = 0.5,
+    labels: Sequence[str] = (),
+    hypothesis: str | None = None,
 ) -> list[LineAnswer]:
     """Return the class, the labels, the numbers or the tags of each text or pair.
 
@@ -354,6 +372,9 @@ def classify_lines(
     do, and for a pair of texts to tag.
     """
     check_threshold(threshold)
+    if labels or hypothesis is not None:
+        results = classify(run, texts, first=first, labels=labels, hypothesis=hypothesis)
+        return [LineAnswer(result.label, asdict(result)) for result in results]
     if isinstance(run.task_value, Tagging):
         sentences = [words_between_spaces(text) for text in texts if isinstance(text, str)]
         if len(sentences) < len(texts):
@@ -390,6 +411,7 @@ def embed(
     pooling: Pooling | None = None,
     batch_size: int = 64,
     first: int = 0,
+    prompt_name: str | None = None,
 ) -> Float[Tensor, "texts width"]:
     """Embed each text (see `Run.embed`); `first` is the number of texts before, for messages.
 
@@ -397,11 +419,15 @@ def embed(
     Where the model reads images or sound, the texts are the names of files.
     """
     check_choice("pooling", pooling or "mean", get_args(Pooling))
+    if prompt_name is not None:
+        check_prompts(run, pooling)
     if run.reads_files:
         names = [text for text in texts if isinstance(text, str)]
         return embedded_files(run, names, pooling, batch_size)
     learnt = isinstance(run.model.head, SimilarityHead)
     folder = None if learnt or pooling is not None else SentenceVectors.of(*run.places)
+    if folder is not None and prompt_name is not None:
+        folder = folder.with_prompt(prompt_name)
     if not texts:
         return embed(run, ["a"], pooling)[:0]
     vectors: list[Tensor] = []
@@ -413,6 +439,18 @@ def embed(
             assert ctx.valid is not None
             vectors.append(folder.vectors(at_least_float32(x), ctx.valid))
     return torch.cat(vectors)
+
+
+def check_prompts(run: TrainedModel, pooling: Pooling | None) -> None:
+    """Raise `InputError` for a prompt of a model that has none, or whose folder is left aside."""
+    if pooling is not None:
+        raise InputError("a chosen pooling leaves the folder's prompts aside: leave one out")
+    learnt = run.reads_files or isinstance(run.model.head, SimilarityHead)
+    if learnt or SentenceVectors.of(*run.places) is None:
+        raise InputError(
+            f"{run.name}: only a folder of sentence-transformers has prompts: leave `prompt_name` "
+            "out"
+        )
 
 
 @torch.inference_mode()
