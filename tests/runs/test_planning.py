@@ -102,7 +102,7 @@ def test_a_missing_size_is_named(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "char.toml").write_text(text)
     with pytest.raises(InputError, match=r"tokenizer 'char' is not known: .*--model\.vocab_size"):
         plan_recipe(read_recipe(tmp_path / "char.toml"), CPUS)
-    with pytest.raises(InputError, match="101 cards: no plan gives each a row of a step"):
+    with pytest.raises(InputError, match="101 cards: rows of a step, layers, heads and positions"):
         plan_recipe(recipe, replace(CPUS, cards=101))
 
 

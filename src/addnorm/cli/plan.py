@@ -137,11 +137,7 @@ def show(planned: "Planned", recipe: Path, top: int) -> None:
     console.print(_table(planned, top))
     others = [each for each in estimates if not each.fits]
     if others:
-        least = min(each.memory.total for each in others)
-        console.print(
-            f"{len(others)} of {len(estimates)} plans do not fit: the least needs "
-            f"{_gigabytes(least)} of {_gigabytes(planned.cluster.card.memory)}."
-        )
+        console.print(f"{len(others)} of {len(estimates)} plans do not fit.")
     for text in _problems(planned, top):
         console.print(text)
     if refused := planned.plans.refused:
@@ -156,7 +152,7 @@ def show(planned: "Planned", recipe: Path, top: int) -> None:
         ("The first plan", best.plan),
         ("The first that train can split", splittable(planned)),
     ):
-        if plan is not None:
+        if plan is not None and best.fits:
             console.print(f"{name}: {command_of(planned, plan, recipe)}", soft_wrap=True)
 
 

@@ -49,7 +49,7 @@ class Planned:
 
     def why(self, estimate: Estimate) -> str:
         """Why a plan is not the best."""
-        return "" if estimate is self.best else why_not(estimate, self.best, self.cluster)
+        return "" if estimate is self.best and estimate.fits else why_not(estimate, self.best, self.cluster)
 
     def links(self, estimate: Estimate) -> list[str]:
         """The link of each exchange of a plan."""
@@ -105,9 +105,9 @@ def plan_recipe(recipe: Recipe, cluster: Cluster) -> Planned:
     every = plans(Outline.of(recipe).sizes, training, cluster)
     if not every.estimates:
         raise InputError(
-            f"{cluster.cards} cards: no plan gives each a row of a step, a layer or a part of a "
-            f"text: a step has {training.rows} rows of {training.seq_len} tokens, which is "
-            "train.batching times train.accumulate"
+            f"{cluster.cards} cards: rows of a step, layers, heads and positions do not divide "
+            f"among so many: a step has {training.rows} rows of {training.seq_len} tokens, which "
+            "is train.batching times train.accumulate"
         )
     return Planned(recipe=recipe, training=training, cluster=cluster, plans=every)
 

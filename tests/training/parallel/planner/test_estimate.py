@@ -8,7 +8,10 @@ from tests.training.parallel.planner.published import sizes
 from addnorm.errors import InputError
 from addnorm.training.parallel.planner.cluster import CARDS, LINKS, Cluster
 from addnorm.training.parallel.planner.estimate import Plans, estimate, plans, why_not
+from addnorm.training.parallel.planner.memory import memory
 from addnorm.training.parallel.planner.model import ModelSizes
+from addnorm.training.parallel.planner.speed import step_time
+from addnorm.training.parallel.planner.traffic import exchanges
 from addnorm.training.parallel.planner.training import OURS, Training
 
 CLUSTER = Cluster(8, CARDS["h100"], LINKS["nvlink4"], LINKS["ib400"], 8)
@@ -63,3 +66,24 @@ def test_utilisation_is_of_the_peak_of_all_cards(found: Plans) -> None:
     assert best.hfu >= best.mfu
     assert best.days == pytest.approx(TRAINING.tokens * 1000 / best.tokens_per_second / 8 / 86_400)
     assert OURS.weights == 4
+
+
+@pytest.mark.parametrize("pipeline", [2, 3, 5, 12, 24])
+def test_the_process_that_needs_most_is_among_those_computed(found: Plans, pipeline: int) -> None:
+    """Also where 32 layers do not divide, and a later process has more of them than the first."""
+    model = of_8b(1)
+    for schedule in ("1f1b", "gpipe"):
+        plan = replace(
+            found.estimates[0].plan,
+            data=1, tensor=1, context=1, pipeline=pipeline, schedule=schedule, stages=1, rows=1,
+        )  # fmt: skip
+        of_all = [memory(model, TRAINING, OURS, plan, p).total for p in range(pipeline)]
+        result = estimate(model, TRAINING, plan, CLUSTER)
+        assert result.memory.total == max(of_all)
+        times = [
+            step_time(
+                model, TRAINING, OURS, plan, CLUSTER, exchanges(model, TRAINING, OURS, plan, p), p
+            ).total
+            for p in range(pipeline)
+        ]
+        assert result.time.total == max(times)

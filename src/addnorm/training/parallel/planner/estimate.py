@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 from addnorm.errors import InputError
 from addnorm.training.parallel.planner.cluster import Cluster
-from addnorm.training.parallel.planner.memory import CACHED, Memory, memory
+from addnorm.training.parallel.planner.memory import CACHED, Memory, layers_of, memory
 from addnorm.training.parallel.planner.model import ModelSizes
 from addnorm.training.parallel.planner.plan import Plan, divisors, meshes
 from addnorm.training.parallel.planner.speed import StepTime, step_time
@@ -45,15 +46,14 @@ def flops(sizes: ModelSizes, seq_len: int) -> float:
 def estimate(
     sizes: ModelSizes, training: Training, plan: Plan, cluster: Cluster, system: System = OURS
 ) -> Estimate:
-    """Estimate a plan, for a model as one process of its `tensor` has it.
-
-    Of a pipeline the first, a middle and the last process are computed, which differ most.
-    """
-    ends = sorted({0, plan.pipeline // 2, plan.pipeline - 1})
-    sent = {end: exchanges(sizes, training, system, plan, end) for end in ends}
-    times = {end: step_time(sizes, training, system, plan, cluster, sent[end], end) for end in ends}
-    slowest = max(ends, key=lambda end: times[end].total)
-    used = max((memory(sizes, training, system, plan, end) for end in ends), key=lambda m: m.total)
+    """Estimate a plan, for a model as one process of its `tensor` has it."""
+    processes = _different(sizes, plan)
+    sent = {p: exchanges(sizes, training, system, plan, p) for p in processes}
+    times = {p: step_time(sizes, training, system, plan, cluster, sent[p], p) for p in processes}
+    slowest = max(processes, key=lambda p: times[p].total)
+    used = max(
+        (memory(sizes, training, system, plan, p) for p in processes), key=lambda m: m.total
+    )
     seconds, peak = times[slowest].total, cluster.card.peak(training.precision) * plan.cards
     needed = 3 * training.tokens * plan.tensor * flops(sizes, training.seq_len)
     again = 1 / 3 if plan.checkpointing == "block" else system.recomputed / 3
@@ -69,6 +69,18 @@ def estimate(
         days=None if training.steps is None else training.steps * seconds / DAY,
         fits=used.total <= cluster.card.memory,
     )
+
+
+def _different(sizes: ModelSizes, plan: Plan) -> list[int]:
+    """The processes of a pipeline among which the most memory and the longest time are.
+
+    The first and the last have the embedding and the head. Of those between, the first with the
+    same layers as others holds most micro-batches at a time.
+    """
+    first = dict[frozenset[Any], int]()
+    for process in range(1, plan.pipeline - 1):
+        first.setdefault(frozenset(layers_of(sizes, plan.held, process)), process)
+    return sorted({0, *first.values(), plan.pipeline - 1})
 
 
 SizesOf = Callable[[int], ModelSizes]

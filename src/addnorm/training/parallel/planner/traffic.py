@@ -167,7 +167,7 @@ def _of_pipeline(
     yield Exchange(
         axis="pipeline",
         collective="all_reduce",
-        of="gradients of tied weights",
+        of="gradients of tied weights" if tied else "which gradients there are",
         processes=plan.pipeline,
         bytes=system.gradients * (tied * (first or last) + present),
         calls=1,
