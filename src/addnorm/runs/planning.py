@@ -49,7 +49,11 @@ class Planned:
 
     def why(self, estimate: Estimate) -> str:
         """Why a plan is not the best."""
-        return "" if estimate is self.best and estimate.fits else why_not(estimate, self.best, self.cluster)
+        return (
+            ""
+            if estimate is self.best and estimate.fits
+            else why_not(estimate, self.best, self.cluster)
+        )
 
     def links(self, estimate: Estimate) -> list[str]:
         """The link of each exchange of a plan."""

@@ -51,9 +51,7 @@ def estimate(
     sent = {p: exchanges(sizes, training, system, plan, p) for p in processes}
     times = {p: step_time(sizes, training, system, plan, cluster, sent[p], p) for p in processes}
     slowest = max(processes, key=lambda p: times[p].total)
-    used = max(
-        (memory(sizes, training, system, plan, p) for p in processes), key=lambda m: m.total
-    )
+    used = max((memory(sizes, training, system, plan, p) for p in processes), key=lambda m: m.total)
     seconds, peak = times[slowest].total, cluster.card.peak(training.precision) * plan.cards
     needed = 3 * training.tokens * plan.tensor * flops(sizes, training.seq_len)
     again = 1 / 3 if plan.checkpointing == "block" else system.recomputed / 3
