@@ -141,7 +141,7 @@ def test_another_type(dtype: str, run: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "match"),
     [
-        ("gpt3", "Did you mean 'gpt2'"),
+        ("gpt2x", "Did you mean 'gpt2'"),
         ("llama", "llama"),
         ("bert", "no model of kind 'decoder'"),
     ],

@@ -25,7 +25,7 @@ def tokens_embedding(
     if order == "first":  # Lan et al. 2020, §3.1
         x = linear(weights, "proj", x)
     factors: dict[Any, float] = {"one": 1.0, "sqrt": math.sqrt(x.shape[1])}
-    factor: float = factors.get(config.scale, config.scale)
+    factor: Any = factors.get(config.scale, config.scale)
     x = position(x * factor)
     if config.n_types:  # Devlin et al. 2019, §3
         x = x + weights["types.weight"][0]

@@ -41,7 +41,7 @@ def token(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Press & Wolf 2017; scaled as in Raffel et al. 2020, capped as in Gemma Team 2024, §2."""
     factors: dict[Any, float] = {"one": 1.0, "sqrt": 1 / math.sqrt(x.shape[1])}
     x = transformed(config.transform, under(weights, "transform"), x)
-    factor: float = factors.get(config.scale, config.scale)
+    factor: Any = factors.get(config.scale, config.scale)
     x = x * factor
     logits = x @ weights["weight"].T + weights.get("bias", 0.0)
     cap = config.softcap
