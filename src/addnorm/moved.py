@@ -42,7 +42,6 @@ MOVED: Mapping[str, str] = {
     "addnorm.convert.exporters.gguf_blocks": "addnorm.convert.exporters.gguf",
     "addnorm.convert.families.bart": "addnorm.convert.families.fairseq",
     "addnorm.convert.families.distilbert": "addnorm.convert.families.bert",
-    "addnorm.convert.families.llama_relatives": "addnorm.convert.families.llama",
     "addnorm.convert.families.marian": "addnorm.convert.families.fairseq",
     "addnorm.convert.families.mistral": "addnorm.convert.families.llama",
     "addnorm.convert.families.qwen": "addnorm.convert.families.llama",
