@@ -306,3 +306,29 @@ def test_no_similar_activation_is_suggested(tmp_path: Path) -> None:
     assert "activation_function = 'leaky_relu' is not supported. Valid: relu" in said
     assert "Did you mean" not in said
     assert "mean 'gelu'" in described(tmp_path, {**GPT2, "activation_function": "gleu"})
+
+
+LLAMA = {
+    "hidden_size": 16,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 2,
+    "vocab_size": 30,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "value"),
+    [
+        ("granite", "logits_scaling", 0),
+        ("granite", "logits_scaling", -2.0),
+        ("smollm3", "no_rope_layer_interval", 0),
+        ("smollm3", "no_rope_layer_interval", -3),
+    ],
+)
+def test_a_number_that_must_be_positive_is_refused_by_its_key(
+    kind: str, key: str, value: float
+) -> None:
+    tree = {"model_type": kind, "intermediate_size": 32, **LLAMA, key: value}
+    with pytest.raises(InputError, match=rf"config\.json: {key} = {value}"):
+        read_config(family_of(Settings(tree)), Settings(tree))

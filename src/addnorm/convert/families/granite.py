@@ -23,7 +23,10 @@ class Divisor(keys.Key):
     """A number by which logits are divided; ours is the factor."""
 
     def decoded(self, settings: Settings) -> float:
-        return 1 / settings.get(self.names, 1.0)
+        divisor = settings.get(self.names, 1.0)
+        if divisor <= 0:
+            raise settings.refuse(self.names, "logits are divided by a number above 0")
+        return 1 / divisor
 
     def encoded(self, value: float | str) -> float:
         """The number whose inverse, rounded, is ours: of two that are next to each other, one."""

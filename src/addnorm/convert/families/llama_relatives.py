@@ -106,7 +106,7 @@ HELIUM = relative(
 def _read_layers(settings: Settings) -> keys.Fields:
     """Layers without positions, by default every fourth, and windows where they are asked for."""
     n_layers = settings.required_int("num_hidden_layers")
-    every = settings.get("no_rope_layer_interval", 4)
+    every = settings.optional_int("no_rope_layer_interval") or 4
     rotated = settings.integers("no_rope_layers", n_layers) or [
         int((i + 1) % every != 0) for i in range(n_layers)
     ]
