@@ -138,7 +138,7 @@ def test_a_file_of_the_body_alone(tmp_path: Path) -> None:
             {"rope_scaling": YARN | {"partial_rotary_factor": 0.5}},
             "rope_scaling: partial_rotary_factor = 0.5 is not supported",
         ),
-        ({"rope_scaling": {"rope_type": "longrope"}}, "rope_type = 'longrope'"),
+        ({"rope_scaling": {"rope_type": "mrope"}}, "rope_type = 'mrope'"),
         ({"rope_scaling": {"rope_type": "linear"}}, "factor is missing"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 0.5}}, "must be at least 1"),
         ({"rope_scaling": YARN | {"attention_factor": -1.0}}, "greater than 0"),
