@@ -94,6 +94,7 @@ NAMES = [
     "LayerConfig",
     "LayerNormConfig",
     "LearnedConfig",
+    "LearnedT5Config",
     "LinearConfig",
     "LinearScaling",
     "Llama3Scaling",

@@ -100,6 +100,7 @@ from addnorm.nn.pooling import ConvolutionPoolingConfig as ConvolutionPoolingCon
 from addnorm.nn.positions import ALiBiConfig as ALiBiConfig
 from addnorm.nn.positions import KERPLEConfig as KERPLEConfig
 from addnorm.nn.positions import LearnedConfig as LearnedConfig
+from addnorm.nn.positions import LearnedT5Config as LearnedT5Config
 from addnorm.nn.positions import NoPositionConfig as NoPositionConfig
 from addnorm.nn.positions import RotaryConfig as RotaryConfig
 from addnorm.nn.positions import SinusoidalConfig as SinusoidalConfig

@@ -208,7 +208,8 @@ def texts_in(tree: ast.AST) -> Iterator[str]:
 
 
 ARGUMENTS_OF_PROCESSES = {
-    *("lab/speedrun.py", "lab/markup.py", "demo/__init__.py", "bench/run.py", "runs/options.py")
+    *("lab/speedrun.py", "lab/markup.py", "demo/__init__.py", "bench/run.py", "runs/options.py"),
+    "bench/over_http.py",
 }
 """Files that declare options, start or print commands, or have style sheets."""
 

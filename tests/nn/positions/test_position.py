@@ -16,6 +16,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.positions import (
     DynamicScaling,
     LearnedConfig,
+    LearnedT5Config,
     LinearScaling,
     Llama3Scaling,
     LongRoPEScaling,
@@ -181,7 +182,7 @@ def test_positions_follow_the_type_of_the_model(config: PositionConfig) -> None:
 def test_any_length_or_a_clear_error(config: PositionConfig) -> None:
     """science.md §1: all but learned run at any length; learned past `max_len` is refused."""
     model, x = Model(config), torch.randn(1, 2, 8).double()
-    if isinstance(config, LearnedConfig):
+    if isinstance(config, LearnedConfig | LearnedT5Config):
         assert model.position.max_len == 16
         with pytest.raises(ValueError, match="position 16 is past the learned table"):
             model(torch.zeros(1, 17, 8).double(), context(1, 17))

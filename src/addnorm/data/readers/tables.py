@@ -328,16 +328,23 @@ def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return record
 
 
+def _integer(digits: str) -> int:
+    """The integer of these digits. Raises `ValueError` for more than Python reads."""
+    try:
+        return int(digits)
+    except ValueError as error:
+        limit = sys.get_int_max_str_digits()
+        raise ValueError(f"an integer of more than {limit:,} digits is not read") from error
+
+
 def json_object(line: str, where: str) -> Record:
     """Parse a line of JSON as a record. Raises `InputError` for anything but an object."""
     try:
-        record = json.loads(line, object_pairs_hook=_without_doubles)
+        record = json.loads(line, object_pairs_hook=_without_doubles, parse_int=_integer)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
     except ValueError as error:
-        raise InputError(
-            f"{where}: an integer of more than {sys.get_int_max_str_digits():,} digits is not read"
-        ) from error
+        raise InputError(f"{where}: {error}") from error
     if not isinstance(record, dict):
         raise InputError(f"{where}: expected an object with a key for each column")
     return cast(Record, record)
