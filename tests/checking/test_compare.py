@@ -20,11 +20,11 @@ from addnorm.nn.attention import core, differential, kernels, outputs, tiles
 from addnorm.nn.cache import KVCache, SegmentMemory, SelfCache
 from addnorm.nn.feedforward import FeedForward
 from addnorm.nn.masks import Blocks, Causal, Padding, Prefix, Segments, Window
-from addnorm.nn.moe import MixtureOfExperts
 from addnorm.nn.norms import LayerNorm
 from addnorm.nn.positions import YaRNScaling, alibi, kerple, rotary
 from addnorm.nn.recurrent import Recurrent
 from addnorm.nn.residuals import PreNorm
+from addnorm.nn.routers import Router
 
 Patch = pytest.MonkeyPatch
 
@@ -119,10 +119,7 @@ def _no_residual(patch: Patch) -> None:
 
 
 def _gates_not_shared_out(patch: Patch) -> None:
-    from addnorm.nn import moe
-
-    patch.setattr(moe, "route", lambda logits, k: logits.softmax(-1).topk(k))
-    assert MixtureOfExperts
+    patch.setattr(Router, "route", lambda self, logits: self.scores(logits).topk(self.top_k))
 
 
 def _state_crosses_texts(patch: Patch) -> None:

@@ -38,7 +38,7 @@ class OwnPart:
 def check(
     *,
     every: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
-    sample: Count = 300,
+    sample: Count = 320,
     seed: int = 0,
     only: str = "",
     compile: Annotated[int, Parameter(validator=at_least(0), negative="")] = 0,
