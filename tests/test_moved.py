@@ -55,7 +55,7 @@ from addnorm import train, check
 assert inspect.signature(train) == inspect.signature(function) and train.__doc__ == function.__doc__
 assert callable(train) and callable(check) and train is an.train
 import addnorm.check.run
-report = an.check("decoder/rotary/*", sample=1, compile=False)
+report = an.check("decoder/rotary/*", sample=1)
 assert not report.failed and "combinations" in report.text()
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
