@@ -56,7 +56,7 @@ def memory(process: int) -> int:
 @pytest.mark.parametrize(
     "seconds",
     [
-        pytest.param(10, marks=pytest.mark.long),
+        pytest.param(10, marks=pytest.mark.slow),
         pytest.param(120, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     ],
 )

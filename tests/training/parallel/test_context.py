@@ -83,8 +83,8 @@ def test_masks_are_those_of_the_tokens_computed() -> None:
     assert not mask.any()  # nobody counts what stands in for a position
 
 
-@pytest.mark.long
-@pytest.mark.xdist_group("cells of two processes")
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_part_computes_as_in_one_process(cells_of_two: Outcomes) -> None:
     check(cells_of_two["context"])
 

@@ -25,8 +25,8 @@ def check(found: dict[str, Any], refusals: int) -> None:
     assert all(" processes: " in reason for reason in refused.values())
 
 
-@pytest.mark.long
-@pytest.mark.xdist_group("cells of two processes")
+@pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_every_part_computes_as_in_one_process(cells_of_two: Outcomes) -> None:
     found = cells_of_two["tensor"]
     assert len(found) > 140
