@@ -114,7 +114,7 @@ DEEP: Mapping[str, Any] = {"parts": {"n_layers": 5, "dropout": 0.1}, "accumulate
 """The case of the other schedules; of three batches, the interleaved one takes two, then one."""
 LEFT_OUT = {
     *("few_rows", "moe", "adadelta", "max_norm", "max_norm_of_columns", "averaged"),
-    *("ema", "layer_drop", "checkpointed", "validated"),
+    *("layer_drop", "checkpointed", "validated"),
 }
 """The cases that two processes try by `data` and leave by other plans to four, which are slow."""
 
