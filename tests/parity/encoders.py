@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import transformers
 from tests.parity.families import check_hidden_states, made, padded, prompts
-from tests.parity.wide import Wide
 from torch import Tensor
 from torch.testing import assert_close
 
+from addnorm.checking.wide import Wide
 from addnorm.convert.folder import LoadedModel, load, save
 
 NEAR = {torch.float64: 1e-10, torch.float32: 1e-5}

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from tests.parity.wide import Wide
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from addnorm.checking.wide import Wide
 from addnorm.convert.folder import LoadedModel, load, save
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, generate, translate

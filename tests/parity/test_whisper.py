@@ -18,9 +18,9 @@ from tests.parity.families import (
     padded,
     prompts,
 )
-from tests.parity.wide import Wide
 from torch import Tensor
 
+from addnorm.checking.wide import Wide
 from addnorm.convert.folder import LoadedModel, load
 from addnorm.generate import BeamConfig, GreedyConfig
 from addnorm.generate.decode import decode
