@@ -10,6 +10,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import torch
+from attention_pictures import sinks
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -60,6 +61,7 @@ from addnorm.nn.residuals import (
     ResidualConfig,
     SandwichNormConfig,
 )
+from addnorm.parts import kind_of
 from addnorm.training.optim import MuonConfig
 
 LENGTH = 48
@@ -72,14 +74,15 @@ def draw_all(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
     drawn = (positions, biases, rotary, masks, norms, gradients, window, speed, curves)
-    for draw in (*drawn, augmentation, masked, string, inside, patches, forecast, pages, plans):
+    others = (augmentation, masked, string, inside, patches, forecast, pages, plans, sinks)
+    for draw in (*drawn, *others):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)
     confusion(folder / "confusion.png")
 
 
-def positions() -> plt.Figure:
+def positions() -> Figure:
     """The sinusoidal encoding, and how alike any two positions are."""
     waves = sinusoidal_encoding(torch.arange(100), 64)
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
@@ -92,7 +95,7 @@ def positions() -> plt.Figure:
     return figure
 
 
-def biases() -> plt.Figure:
+def biases() -> Figure:
     """What ALiBi adds to the scores of three heads, and how T5 sorts distances into buckets."""
     ctx = _context(LENGTH)
     q = torch.zeros(1, HEADS, LENGTH, WIDTH // 4)
@@ -116,7 +119,7 @@ def biases() -> plt.Figure:
     return figure
 
 
-def rotary() -> plt.Figure:
+def rotary() -> Figure:
     """The score of one query and one key as the key moves away, for two bases."""
     figure, axis = plt.subplots(figsize=(6, 3))
     length, width = 400, 64
@@ -144,7 +147,7 @@ MASKS: dict[str, Mask] = {
 }
 
 
-def masks() -> plt.Figure:
+def masks() -> Figure:
     """Which keys (across) each query (down) may look at."""
     figure, axes = plt.subplots(2, 4, figsize=(12, 6.4))
     slots = torch.arange(24)
@@ -155,12 +158,12 @@ def masks() -> plt.Figure:
     return figure
 
 
-def norms() -> plt.Figure:
+def norms() -> Figure:
     """What each norm averages over: tokens down, features across, two texts and some padding."""
     figure, axes = plt.subplots(1, 3, figsize=(9, 3.2))
     padding = torch.zeros(12, 10, dtype=torch.bool)
     padding[10:] = True  # the second text is two tokens shorter
-    regions: dict[str, Callable[[Tensor], None]] = {
+    regions: dict[str, Callable[[Tensor], object]] = {
         "LayerNorm, RMSNorm: a token": lambda cells: cells[3].fill_(1),
         "BatchNorm: a feature": lambda cells: cells[:10, 4].fill_(1),
         "QK-norm: a head of a token": lambda cells: cells[3, :5].fill_(1),
@@ -176,7 +179,7 @@ def norms() -> plt.Figure:
     return figure
 
 
-def gradients() -> plt.Figure:
+def gradients() -> Figure:
     """The gradient that reaches each of 24 layers at the start, per placement."""
     figure, axis = plt.subplots(figsize=(7, 3.4))
     placements: list[ResidualConfig] = [
@@ -329,8 +332,10 @@ def _plot_gradients(axis: Axes, residual: ResidualConfig) -> None:
     torch.nn.functional.cross_entropy(
         logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
     ).backward()
-    sizes = [float(block.feedforward.down_proj.weight.grad.norm()) for block in model.stack.blocks]
-    axis.plot(range(1, 25), sizes, marker=".", label=residual.kind)
+    named = dict(model.named_parameters())
+    gradients = [named[f"stack.blocks.{i}.feedforward.down_proj.weight"].grad for i in range(24)]
+    sizes = [float(gradient.norm()) for gradient in gradients if gradient is not None]
+    axis.plot(range(1, 25), sizes, marker=".", label=kind_of(residual))
 
 
 def _build_context() -> BuildContext:

@@ -21,6 +21,7 @@ from addnorm.nn.attention import (
     HeadShape,
     PatternConfig,
     ScoreConfig,
+    SinkCoreConfig,
 )
 from addnorm.nn.context import Context
 from addnorm.nn.heads import HeadConfig, TokenHeadConfig
@@ -47,8 +48,10 @@ PATTERN_RECORDS = records(PatternConfig)
 FEEDFORWARD_RECORDS = records(AnyFeedForwardConfig)
 POSITION_RECORDS = records(PositionConfig)
 CORE_RECORDS = records(CoreConfig)
-SOFTMAX_CORES = [core for core in CORE_RECORDS if not isinstance(core, DifferentialCoreConfig)]
-"""Those that compute one softmax for each head, and so agree with each other."""
+SOFTMAX_CORES = [
+    core for core in CORE_RECORDS if not isinstance(core, DifferentialCoreConfig | SinkCoreConfig)
+]
+"""Those that compute one softmax over the keys for each head, and so agree with each other."""
 HEAD_RECORDS = [
     replace(head, tied=False) if isinstance(head, TokenHeadConfig) and head.tied else head
     for head in records(HeadConfig)
@@ -83,7 +86,7 @@ def combined(*axes: Collection[Any]) -> list[Any]:
     return [
         pytest.param(
             *(value for one in chosen for value in one.values),
-            id="-".join(one.id for one in chosen),
+            id="-".join(str(one.id) for one in chosen),
             marks=() if places in fast else pytest.mark.slow,
         )
         for places in product(*(range(len(axis)) for axis in axes))
@@ -170,7 +173,7 @@ def check_gradients(
         }
         return torch.func.functional_call(_Call(module, f), parameters, inputs)
 
-    tight = {"atol": 1e-6, "rtol": 1e-4}
+    tight: dict[str, Any] = {"atol": 1e-6, "rtol": 1e-4}
     everything = (weights.requires_grad_(weights.numel() > 0), *inputs)
     assert torch.autograd.gradcheck(run, everything, fast_mode=True, **tight)
     if twice:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from addnorm.nn.attention.paged_attention import paged_attention
 from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.attention.sinks import SinkCore
 from addnorm.nn.cache import Attention, AttentionCache, NewKeys
 from addnorm.nn.context import Context
 from addnorm.nn.types import Heads, Keys, KeysValues, Length, Queries
@@ -51,7 +52,10 @@ class PagedCache(AttentionCache):
             return super().attend(attention, q, k, v, ctx)
         self._write(k, v)
         slots, bias = self._last(ctx.within), attention.position.score_bias(q, ctx)
-        return paged_attention(q, self._keys, self._values, slots, ctx.mask, bias, self._score)
+        sinks = attention.core.sinks if isinstance(attention.core, SinkCore) else None
+        return paged_attention(
+            q, self._keys, self._values, slots, ctx.mask, bias, self._score, sinks
+        )
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Raise `NotImplementedError`: rows join and leave between steps."""

@@ -1,12 +1,13 @@
 """Cores: softmax over unmasked keys, and the difference of two maps."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from addnorm.checking.definition.cores import Heads, mixed, softmax
-from addnorm.nn.attention import DifferentialCoreConfig, EagerCoreConfig
+from addnorm.nn.attention import DifferentialCoreConfig, EagerCoreConfig, SinkCoreConfig
 
 
 def heads(n: int, shared: int, layer: int = 0) -> Heads:
@@ -53,3 +54,13 @@ def test_differential_takes_one_map_from_the_other() -> None:
     torch.testing.assert_close(torch.cat([found[2][0], found[3][0]]), expected)
     deeper = mixed(DifferentialCoreConfig(), weights, heads(4, 2, layer=3))
     assert not torch.allclose(found[0], deeper[0])
+
+
+def test_a_sink_takes_its_share_of_every_row() -> None:
+    """The first query sees one key of score ln 3: with a sink of ln 5 its weight is 3 / (3 + 5)."""
+    given = heads(2, 1)
+    log_3 = replace(given, score=lambda _h, _s: torch.full((3, 3), math.log(3)).double())
+    sinks = {"sinks": torch.tensor([5.0, 1.0]).double().log()}
+    first, second = mixed(SinkCoreConfig(), sinks, log_3)
+    torch.testing.assert_close(first[0], given.v[0][0] * 3 / 8)
+    torch.testing.assert_close(second[2], given.v[0].sum(0) * 3 / 10)

@@ -15,8 +15,10 @@ from addnorm.nn.attention import (
     EagerCoreConfig,
     FlexCoreConfig,
     ScaledDotConfig,
+    SinkCoreConfig,
 )
 from addnorm.nn.attention.core import EagerCore
+from addnorm.nn.attention.kernels import EVERYTHING, allowed_of, shared
 from addnorm.nn.attention.multihead import SelfAttention
 from addnorm.nn.attention.paged_attention import SOURCE, paged_attention, paged_score
 from addnorm.nn.attention.scores import AdditiveConfig, DotProduct
@@ -43,12 +45,20 @@ def definition(
     mask: Evaluated,
     bias: Bias | None,
     score: DotProduct,
+    sinks: Tensor | None,
 ) -> Tensor:
-    """Keys and values gathered, in float64, by the eager core."""
+    """Keys and values gathered, in float64, by the eager core, times the factor of the sinks."""
     k, v = (buffer.double()[slots].transpose(1, 2) for buffer in (keys, values))
     weight = None if score.weight is None else score.weight.detach().double()
     wide = DotProduct(score.scale, weight, softcap=score.softcap)
-    return EagerCore(wide)(q.double(), k, v, mask, bias)
+    plain = EagerCore(wide)(q.double(), k, v, mask, bias)
+    if sinks is None:
+        return plain
+    scores = wide(q.double(), shared(k, q.shape[1]))
+    scores = scores if bias is None else scores + bias(EVERYTHING, EVERYTHING)
+    allowed = allowed_of(mask, q, k)
+    scores = scores if allowed is None else scores.masked_fill(~allowed, -torch.inf)
+    return plain * torch.sigmoid(scores.logsumexp(-1, keepdim=True) - sinks[:, None, None])
 
 
 @st.composite
@@ -91,6 +101,7 @@ def cases(draw: st.DrawFn) -> tuple[Tensor, Tensor, Tensor, Tensor, Evaluated, B
     softcap=st.sampled_from([None, 0.5, 30.0]),
     scale=st.floats(0.05, 1.0),
     bilinear=st.booleans(),
+    sink=st.sampled_from([None, -3.0, 5.0]),
 )
 @settings(max_examples=60, deadline=None)
 def test_it_computes_the_definition(
@@ -98,14 +109,16 @@ def test_it_computes_the_definition(
     softcap: float | None,
     scale: float,
     bilinear: bool,
+    sink: float | None,
 ) -> None:
     q, keys, values, slots, mask, bias = case
     heads, width = q.shape[1], q.shape[3]
     weight = torch.randn(heads, width, width) / width if bilinear and q.dtype.itemsize > 2 else None
     score = DotProduct(scale, weight, softcap=softcap)
     clean = [buffer.nan_to_num(0.0) for buffer in (keys, values)]
-    expected = definition(q, clean[0], clean[1], slots, mask, bias, score)
-    got = paged_attention(q, keys, values, slots, mask, bias, score)
+    sinks = None if sink is None else sink + torch.arange(heads) / heads
+    expected = definition(q, clean[0], clean[1], slots, mask, bias, score, sinks)
+    got = paged_attention(q, keys, values, slots, mask, bias, score, sinks)
     assert got.dtype is q.dtype
     size = TOLERANCE[q.dtype] * (1 + expected.abs().max().item())
     assert (got.double() - expected).abs().max() <= size * (1 if scale < 0.5 else 2)
@@ -156,6 +169,7 @@ def test_no_row_and_no_column() -> None:
         (AttentionConfig(n_heads=2), None),
         (AttentionConfig(n_heads=2, core=EagerCoreConfig()), None),
         (AttentionConfig(n_heads=2, core=FlexCoreConfig()), None),
+        (AttentionConfig(n_heads=2, core=SinkCoreConfig()), None),
         (AttentionConfig(n_heads=2, score=BilinearConfig()), None),
         (AttentionConfig(n_heads=2, score=ScaledDotConfig(softcap=3.0)), 3.0),
     ],

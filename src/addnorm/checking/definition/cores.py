@@ -17,6 +17,7 @@ from addnorm.nn.attention import (
     EagerCoreConfig,
     FlexCoreConfig,
     SDPACoreConfig,
+    SinkCoreConfig,
 )
 
 AttentionMask = Bool[Tensor, "q_seq kv_seq"]
@@ -79,6 +80,18 @@ def differential(config: Any, weights: Weights, heads: Heads) -> list[Tensor]:
     return outputs
 
 
+def with_sinks(config: Any, weights: Weights, heads: Heads) -> list[Tensor]:
+    """OpenAI 2025, §2.2: one more term in the denominator, `exp(s)` of each head."""
+    outputs: list[Tensor] = []
+    for h, sink in enumerate(weights["sinks"]):
+        scores = heads.score(h, heads.shared(h)).masked_fill(~heads.seen, -math.inf)
+        largest = torch.maximum(scores.max(1, keepdim=True).values, sink)
+        shares = torch.exp(scores - largest)
+        total = shares.sum(1, keepdim=True) + torch.exp(sink - largest)
+        outputs.append(shares / total @ heads.v[heads.shared(h)])
+    return outputs
+
+
 CORES = Definitions[Callable[[Any, Weights, Heads], list[Tensor]]](
     "core",
     "cores.py",
@@ -87,6 +100,7 @@ CORES = Definitions[Callable[[Any, Weights, Heads], list[Tensor]]](
         FlexCoreConfig: attention,
         EagerCoreConfig: attention,
         DifferentialCoreConfig: differential,
+        SinkCoreConfig: with_sinks,
     },
 )
 

@@ -26,6 +26,7 @@ from addnorm.nn.attention.scores import (
     ScoreConfig,
     ScorePart,
 )
+from addnorm.nn.attention.sinks import SinkCore, SinkCoreConfig
 from addnorm.nn.types import HeadShape
 
 __all__ = [
@@ -57,5 +58,7 @@ __all__ = [
     "ScoreConfig",
     "ScorePart",
     "SelfAttention",
+    "SinkCore",
+    "SinkCoreConfig",
     "WindowPatternConfig",
 ]

@@ -32,6 +32,9 @@ _softmax_gradient: Any = torch.ops.aten._softmax_backward_data.out
 
 Floor = Float[Tensor, "#batch 1 q_seq kv_seq"]
 
+Sinks = Float[Tensor, " heads"]
+"""A logit for each head, in the denominator of its softmax alone (see `SinkCore`)."""
+
 AT_ONCE = 2**20
 """Number of scores in one block: 4 MB in float32."""
 
@@ -45,19 +48,26 @@ def dot_product_attention(
     *,
     scale: float | None = None,
     dropout: float = 0.0,
+    sinks: Sinks | None = None,
 ) -> Mixed:
     """`dropout(softmax(scale · q kᵀ + bias)) v` by the fastest available kernel.
 
-    `scale` is by default 1/√d_head. Vaswani et al. 2017, eq. 1; Dao et al. 2022, alg. 1.
+    `scale` is by default 1/√d_head. Vaswani et al. 2017, eq. 1; Dao et al. 2022, alg. 1. With
+    `sinks` the softmax has one more score, whose value is zero (see `SinkCore`).
     """
     if prefers_products(q, k):
         # A single query is read only once, so a wider dtype costs nothing and rounds less.
         single = torch.compiler.is_exporting() and q.shape[2] == 1
         wide = torch.float32 if single else q.dtype
         mixed = plain_products(
-            q.to(wide), k.to(wide), v.to(wide), mask, bias, scale=scale, dropout=dropout
+            *(q.to(wide), k.to(wide), v.to(wide), mask, bias),
+            scale=scale,
+            dropout=dropout,
+            sinks=sinks,
         )
         return mixed.to(q.dtype)
+    if sinks is not None:
+        return _with_sink_slot(q, k, v, mask, bias, scale=scale, dropout=dropout, sinks=sinks)
     causal = isinstance(mask, Causal) and bias is None
     allowed = None if causal else allowed_of(mask, q, k)
     bias = None if bias is None else bias.to(q.dtype)
@@ -75,6 +85,38 @@ def dot_product_attention(
     )
 
 
+def _with_sink_slot(
+    q: Queries,
+    k: Keys,
+    v: Values,
+    mask: Evaluated,
+    bias: BiasTensor | None,
+    *,
+    scale: float | None,
+    dropout: float,
+    sinks: Sinks,
+) -> Mixed:
+    """Attention with sinks by fused kernels: with a slot in front whose score is the sink.
+
+    Queries get a feature `s / scale`, which is one in the key of the slot and zero in all others;
+    the slot's value is zero. Its own query, which keeps a causal mask causal, is dropped.
+    """
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+    feature = (sinks / factor).to(q.dtype)[:, None, None].expand(*q.shape[:3], 1)
+    q = F.pad(torch.cat([q, feature], dim=-1), (0, 0, 1, 0))
+    k = torch.cat([_slot_key(k), F.pad(k, (0, 1))], dim=2)
+    if not isinstance(mask, Full | Causal) and (allowed := allowed_of(mask, q, k)) is not None:
+        mask = Dense(F.pad(allowed, (1, 0, 1, 0), value=True))
+    bias = None if bias is None else F.pad(bias, (1, 0, 1, 0))
+    v = F.pad(v, (0, 0, 1, 0))
+    return dot_product_attention(q, k, v, mask, bias, scale=factor, dropout=dropout)[:, :, 1:]
+
+
+def _slot_key(k: Keys) -> Float[Tensor, "batch kv_heads 1 wider"]:
+    """The key of the slot: zero but for the last feature, which is one."""
+    return F.pad(k.new_ones(*k.shape[:2], 1, 1), (k.shape[3], 0))
+
+
 def plain_products(
     q: Queries,
     k: Keys,
@@ -84,12 +126,13 @@ def plain_products(
     *,
     scale: float | None = None,
     dropout: float = 0.0,
+    sinks: Sinks | None = None,
 ) -> Mixed:
     """Compute `dot_product_attention` by plain matrix products, the softmax in at least float32."""
     q = q * (q.shape[-1] ** -0.5 if scale is None else scale)
     allowed = allowed_of(mask, q, k)
     # Adding a floor is faster than `masked_fill` on the scores of all heads.
-    if bias is None and use_blocked_attention(q, k):
+    if bias is None and sinks is None and use_blocked_attention(q, k):
         floor = None if allowed is None else _floor(allowed, q.dtype)
         k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
         mixed = blocked_attention(q, k, v, floor, dropout)
@@ -99,11 +142,21 @@ def plain_products(
         scores = scores if allowed is None else scores + _floor(allowed, q.dtype)
         # In float32, because a weight near one would round to one and have no gradient.
         wide = wide_dtype(q.dtype)
-        weights = scores.softmax(-1, dtype=wide).to(q.dtype)
+        weights = softmax_with_sinks(scores, sinks, wide).to(q.dtype)
         mixed = _grouped_product(F.dropout(weights, dropout), v)
     if isinstance(mask, Dense | Tiled) and allowed is not None:  # some queries may be fully masked
         mixed = mixed.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     return mixed
+
+
+def softmax_with_sinks(
+    scores: Float[Tensor, "batch heads q_seq kv_seq"], sinks: Sinks | None, dtype: torch.dtype
+) -> Float[Tensor, "batch heads q_seq kv_seq"]:
+    """`exp(scores) / (e^s + Σ exp(scores))` with the sink `s` of each head; without one if None."""
+    if sinks is None:
+        return scores.softmax(-1, dtype=dtype)
+    column = sinks.to(dtype)[:, None, None].expand(*scores.shape[:3], 1)
+    return torch.cat([scores.to(dtype), column], dim=-1).softmax(-1)[..., :-1]
 
 
 def _grouped_product(

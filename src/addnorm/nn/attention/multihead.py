@@ -14,6 +14,7 @@ from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.outputs import OutputConfig, PlainOutput, build_output
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig, build_score, is_fused
+from addnorm.nn.attention.sinks import SinkCoreConfig
 from addnorm.nn.built import built_module
 from addnorm.nn.cache import AttentionCache, CrossCache, SelfCache
 from addnorm.nn.context import Context, Memory
@@ -195,7 +196,12 @@ class CorePart(Protocol):
 
 
 CoreConfig = Annotated[
-    SDPACoreConfig | FlexCoreConfig | EagerCoreConfig | DifferentialCoreConfig | CorePart,
+    SDPACoreConfig
+    | FlexCoreConfig
+    | EagerCoreConfig
+    | DifferentialCoreConfig
+    | SinkCoreConfig
+    | CorePart,
     Family("core", CorePart),
 ]
 """Any attention core, built-in or custom."""
@@ -211,7 +217,7 @@ def build_core(
     return built_module(core, made, "core(q, k, v, mask, bias)", (q, k, k, Full(), None), q.shape)
 
 
-FUSED_CORES = (SDPACoreConfig, FlexCoreConfig, DifferentialCoreConfig)
+FUSED_CORES = (SDPACoreConfig, FlexCoreConfig, DifferentialCoreConfig, SinkCoreConfig)
 
 
 @config

@@ -1,7 +1,8 @@
 // Attention of one query in each row over keys and values that stay where they are: in slots.
 //
 // softmax(c tanh(scale q·k / c) + bias) v over the columns that a row may attend to (Kwon et al.
-// 2023, arXiv 2309.06180, section 4.3). The heads of a token lie side by side and are read one
+// 2023, arXiv 2309.06180, section 4.3). With sinks, each head has one more score, whose value is
+// zero. The heads of a token lie side by side and are read one
 // after another, so that memory is read in order; a head that serves several queries is read once
 // for all. The result of a row depends neither on other rows nor on the number of threads.
 
@@ -117,6 +118,7 @@ struct Arguments {
   const int64_t* slots;
   const bool* allowed;  // or null
   const float* bias;    // or null
+  const float* sinks;   // or null
   Number* mixed;
   int64_t rows, heads, kv_heads, columns, key_width, value_width;
   int64_t allowed_row, bias_row, bias_head;
@@ -175,7 +177,7 @@ class Part {
     }
   }
 
-  // scores[head] = softmax(c tanh(scores[head] / c) + bias)
+  // scores[head] = softmax(c tanh(scores[head] / c) + bias), with the sink in its denominator
   void softmax(int64_t head) {
     float* x = &scores[head * stride];
     if (of.softcap > 0)
@@ -186,14 +188,15 @@ class Part {
       for (int64_t i = 0; i < n; ++i) x[i] += bias[columns[i]];
     }
     std::fill(x + n, x + stride, -INFINITY);
-    float largest = *std::max_element(x, x + n);
+    const float sink = of.sinks ? of.sinks[first * group + head] : -INFINITY;
+    float largest = std::max(sink, *std::max_element(x, x + n));
     Vector total = {};
     for (int64_t i = 0; i < stride; i += WIDTH) {
       Vector e = exponential(load(x + i) - largest);
       keep(x + i, e);
       total += e;
     }
-    float scale = 1 / sum(total);
+    float scale = 1 / (of.sinks ? sum(total) + std::exp(sink - largest) : sum(total));
     for (int64_t i = 0; i < stride; i += WIDTH) keep(x + i, load(x + i) * scale);
     std::fill(x + n, x + stride, 0.f);
   }
@@ -253,7 +256,7 @@ const Number* pointer(const Tensor& of) {
 template <typename Number>
 Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots,
               const std::optional<Tensor>& allowed, const std::optional<Tensor>& bias,
-              double scale, std::optional<double> softcap) {
+              const std::optional<Tensor>& sinks, double scale, std::optional<double> softcap) {
   const int64_t shape[] = {q.size(0), q.size(1), values.size(2)};
   Tensor mixed = torch::stable::new_empty(q, shape);
   Arguments<Number> of = {
@@ -263,6 +266,7 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, const T
       .slots = pointer<int64_t>(slots),
       .allowed = allowed ? pointer<bool>(*allowed) : nullptr,
       .bias = bias ? pointer<float>(*bias) : nullptr,
+      .sinks = sinks ? pointer<float>(*sinks) : nullptr,
       .mixed = static_cast<Number*>(mixed.data_ptr()),
       .rows = q.size(0),
       .heads = q.size(1),
@@ -281,10 +285,10 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, const T
 }
 
 Tensor paged_attention(Tensor q, Tensor keys, Tensor values, Tensor slots,
-                       std::optional<Tensor> allowed, std::optional<Tensor> bias, double scale,
-                       std::optional<double> softcap) {
+                       std::optional<Tensor> allowed, std::optional<Tensor> bias,
+                       std::optional<Tensor> sinks, double scale, std::optional<double> softcap) {
   auto with = q.scalar_type() == ScalarType::BFloat16 ? attend<BFloat16> : attend<float>;
-  return with(q, keys, values, slots, allowed, bias, scale, softcap);
+  return with(q, keys, values, slots, allowed, bias, sinks, scale, softcap);
 }
 
 }  // namespace

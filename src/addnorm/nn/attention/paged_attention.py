@@ -11,8 +11,9 @@ from torch import Tensor
 from addnorm.nn import functional
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.flex import FlexCore
-from addnorm.nn.attention.kernels import EVERYTHING
+from addnorm.nn.attention.kernels import EVERYTHING, Sinks
 from addnorm.nn.attention.scores import DotProduct
+from addnorm.nn.attention.sinks import SinkCore
 from addnorm.nn.cache import Attention
 from addnorm.nn.masks import Causal, Dense, Full, Mask, Tiled
 from addnorm.nn.positions.position import Bias, Position
@@ -22,7 +23,7 @@ from addnorm.parts import is_ours
 SOURCE = "nn/attention/paged_attention.cpp"
 """The operator's code, a path within the package."""
 
-CORES = (SDPACore, FlexCore, EagerCore)
+CORES = (SDPACore, FlexCore, EagerCore, SinkCore)
 """The attention cores that compute what the operator does."""
 
 DTYPES = (torch.float32, torch.bfloat16)
@@ -31,7 +32,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 torch.library.define(
     "addnorm::paged_attention",
     "(Tensor q, Tensor keys, Tensor values, Tensor slots, Tensor? allowed, Tensor? bias, "
-    "float scale, float? softcap) -> Tensor",
+    "Tensor? sinks, float scale, float? softcap) -> Tensor",
 )
 
 
@@ -50,11 +51,12 @@ def paged_attention(
     mask: Mask,
     bias: Bias | None,
     score: DotProduct,
+    sinks: Sinks | None = None,
 ) -> Mixed:
     """`softmax(score(q, k) + bias) v` over the keys and values in these slots of each row.
 
-    Kwon et al. 2023 (arXiv 2309.06180), §4.3. Computed in float32. A row that may attend to nothing
-    gives zeros. For keys and values of one of the `DTYPES` on a CPU.
+    Kwon et al. 2023 (arXiv 2309.06180), §4.3; `sinks` as in `SinkCore`. Computed in float32.
+    A row that may attend to nothing gives zeros. Keys and values have one of the `DTYPES` on a CPU.
     """
     tile = None if bias is None else bias(EVERYTHING, EVERYTHING)[:, :, 0]
     mixed = torch.ops.addnorm.paged_attention(
@@ -64,6 +66,7 @@ def paged_attention(
         slots.contiguous(),
         _allowed(mask),
         None if tile is None else tile.float().contiguous(),
+        None if sinks is None else sinks.float().contiguous(),
         score.scale,
         score.softcap,
     )
@@ -86,13 +89,13 @@ def _allowed(mask: Mask) -> Bool[Tensor, "#rows kv_seq"] | None:
 def paged_score(attention: Attention, d_head: int) -> DotProduct | None:
     """The score of attention that the operator can compute; None for any other attention.
 
-    The operator knows dot products with a softcap, masks and biases. It does not know positions
-    that turn all keys again at every step.
+    The operator knows dot products with a softcap, masks, biases and sinks. It does not know
+    positions that turn all keys again at every step.
     """
     core = attention.core
     if type(attention.position).rotate_all is not Position.rotate_all:
         return None
-    if not isinstance(core, SDPACore | EagerCore) or type(core) not in CORES:
+    if not isinstance(core, SDPACore | EagerCore | SinkCore) or type(core) not in CORES:
         return None
     score = core.score
     if score is None or score is functional.scaled_dot_scores:

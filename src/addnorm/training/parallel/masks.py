@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.differential import DifferentialCore
+from addnorm.nn.attention.sinks import SinkCore
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.moe import MixtureOfExperts
 
@@ -106,7 +107,7 @@ def outermost(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> Iterator
 
 def draws_numbers(module: nn.Module) -> bool:
     """Whether a part draws numbers by itself while it trains, as far as can be known."""
-    if isinstance(module, SDPACore | DifferentialCore):
+    if isinstance(module, SDPACore | DifferentialCore | SinkCore):
         return module.dropout > 0
     if isinstance(module, MixtureOfExperts):
         return any(isinstance(m, Dropout) and m.p > 0 for m in module.modules())
