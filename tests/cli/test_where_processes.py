@@ -36,7 +36,11 @@ def in_two(*words: object) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "words"),
-    [("language", ["--seed", 3, "--max-new-tokens", 20]), ("translation", ["--beams", 3])],
+    [
+        ("language", ["--seed", 3, "--max-new-tokens", 20]),
+        ("translation", ["--beams", 3]),
+        ("translation", ["--beams", 3, "--parallel", "pipeline"]),
+    ],
 )
 def test_two_processes_write_what_one_does(
     task: str, words: list[object], run_of: RunOf, tmp_path: Path, addnorm: Command
@@ -45,12 +49,16 @@ def test_two_processes_write_what_one_does(
     command = ("generate", run_of(task), tmp_path / "in.txt", *words)
     done = in_two(*command)
     assert (done.returncode, done.stdout) == addnorm(*command)[:2], done.stderr
+    assert done.stderr == ""
 
 
 @pytest.mark.long
-def test_two_processes_score_as_one_does(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
+@pytest.mark.parametrize("plan", ["tensor", "pipeline"])
+def test_two_processes_score_as_one_does(
+    plan: str, run_of: RunOf, tmp_path: Path, addnorm: Command
+) -> None:
     command = ("evaluate", run_of("translation"), "--split", "valid", "--predictions")
-    done = in_two(*command, tmp_path / "two.txt")
+    done = in_two(*command, tmp_path / "two.txt", "--parallel", plan)
     assert done.returncode == 0, done.stderr
     figures, expected = json.loads(done.stdout), json.loads(addnorm(*command, tmp_path / "one")[1])
     assert figures.keys() == expected.keys()
@@ -81,8 +89,9 @@ def test_a_process_has_half_of_a_model(run_of: RunOf) -> None:
     for name, weight in whole.items():
         pieces = [weights_of(part.model)[name] for part in parts]
         piece = layouts.get(name)
-        split = piece is not None and piece.units > 1
-        joined = torch.cat(pieces, piece.axis) if split else pieces[0]
+        joined = pieces[0]
+        if piece is not None and piece.units > 1:
+            joined = torch.cat(pieces, piece.axis)
         assert torch.equal(joined, weight), name
 
 
@@ -93,6 +102,11 @@ def test_a_process_has_half_of_a_model(run_of: RunOf) -> None:
         (["-"], "several processes cannot read standard input"),
         (["--prompt", "x", "--compile"], "leave --compile or --processes out"),
         (["--batch", "x.jsonl"], "leave out --processes"),
+        (["--prompt", "x", "--parallel", "pipeline"], "the nearest number is --processes 1"),
+        (
+            ["--prompt", "x", "--parallel", "pipeline", "--exit", "confidence:0.9"],
+            "leave --exit out, or give --parallel tensor",
+        ),
     ],
 )
 def test_what_several_cannot_do_is_refused(

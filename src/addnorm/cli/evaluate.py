@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from addnorm.cli.fields import fields_given
 from addnorm.cli.lines import one_line
 from addnorm.cli.plot import check_folder, check_picture
-from addnorm.cli.where import ALONE, Imports, TensorParallel, import_named
+from addnorm.cli.where import ALONE, Imports, InProcesses, import_named
 from addnorm.errors import InputError
 from addnorm.runs.options import Split, Weights
 
@@ -27,7 +27,7 @@ def evaluate(
     confusion: Path | None = None,
     weights: Weights | None = None,
     early_exit: Annotated[str | None, Parameter(name="--exit")] = None,
-    where: TensorParallel = ALONE,
+    where: InProcesses = ALONE,
     imports: Imports = (),
 ) -> int | None:
     """Score a trained model and print the figures as JSON, with what they were measured with.
@@ -56,6 +56,7 @@ def evaluate(
         then has the layers of each example too, after a tab.
     """
     fields = fields_given(overrides)
+    where.check_exit(early_exit)
     import_named(imports)
     if (status := where.started(run)) is not None:
         return status

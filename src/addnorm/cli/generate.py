@@ -21,7 +21,7 @@ from addnorm.cli.lines import (
     one_line,
 )
 from addnorm.cli.subtitles import SubtitleForm, subtitles, timed_line
-from addnorm.cli.where import GROUP, Imports, TensorParallel, import_named
+from addnorm.cli.where import GROUP, Imports, InProcesses, import_named
 from addnorm.errors import InputError
 from addnorm.runs.options import DecodingOptions, SpeechOptions, StopOptions, Weights
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class Speed(TensorParallel):
+class Speed(InProcesses):
     """How fast a model writes, where, and at what cost.
 
     Parameters
@@ -259,6 +259,7 @@ def _check_processes(files: Sequence[Path], asked: PromptOptions, speed: Speed) 
     """Raise `InputError` for what several processes cannot do."""
     if speed.processes in (None, 1):
         return
+    speed.check_exit(speed.exit)
     if speed.compile:
         raise InputError("a compiled graph runs in one process: leave --compile or --processes out")
     if asked.prompt is None and (not files or STANDARD_INPUT in files):

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -17,7 +17,10 @@ from addnorm.files import check_model_folder
 from addnorm.runs.options import Weights
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from addnorm.runs.run import Run
+    from addnorm.training.parallel.pieces import AnyPiece
 
 GROUP = Parameter(name="*", negative="")
 """Marks an argument that is a dictionary of options, each an option of the command."""
@@ -76,23 +79,35 @@ ANYWHERE = Where()
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class TensorParallel(Where):
+class InProcesses(Where):
     """Where a model runs, and in how many processes.
 
     Parameters
     ----------
     processes
-        Split each layer among so many processes of this machine: heads, features and vocabulary.
-        Each holds a part of the weights, and the result is that of one process.
+        Split the model among so many processes of this machine. Each holds a part of the weights,
+        and the result is that of one process.
+    parallel
+        How it is split: `tensor` gives each process a part of every layer, some heads, features and
+        tokens of the vocabulary; `pipeline` gives each some layers, which compute in turn.
     """
 
     processes: Annotated[int | None, Parameter(validator=at_least(1))] = None
+    parallel: Literal["tensor", "pipeline"] = "tensor"
+
+    def check_exit(self, rule: str | None) -> None:
+        """Raise `InputError` for early exits from layers of other processes."""
+        if rule is not None and self.processes not in (None, 1) and self.parallel == "pipeline":
+            raise InputError(
+                "early exits leave from layers that other processes have: leave --exit out, or "
+                "give --parallel tensor"
+            )
 
     def started(self, folder: Path) -> int | None:
         """Start this command in its processes and return their exit status; None in each of them.
 
-        Of these the first one speaks. Raises `InputError` if the heads of the model in `folder` do
-        not divide among so many.
+        Of these the first one speaks. Raises `InputError` if the heads of the model in `folder`, or
+        its layers, cannot be divided among so many.
         """
         if self.processes in (None, 1):
             return None
@@ -106,9 +121,10 @@ class TensorParallel(Where):
             return None
         check_model_folder(folder)
         from addnorm.runs.files.folder import read_settings
-        from addnorm.runs.recipes.parallel_plan import check_heads
+        from addnorm.runs.recipes.parallel_plan import check_heads, check_layers
 
-        check_heads(read_settings(folder).recipe.model, self.processes)
+        check = check_heads if self.parallel == "tensor" else check_layers
+        check(read_settings(folder).recipe.model, self.processes)
         ended = started(words_given.get(), self.processes)
         return failed(str(ended), ended.status) if ended.number else ended.status
 
@@ -125,6 +141,7 @@ class TensorParallel(Where):
         from addnorm.runs.opening import open_model
         from addnorm.runs.run import Run
         from addnorm.runs.trained_model import device_named, dtype_named
+        from addnorm.training.parallel.inference_stages import split_layers
         from addnorm.training.parallel.plan import ParallelTrainingConfig
         from addnorm.training.parallel.processes import connected
         from addnorm.training.parallel.tensor import split_model
@@ -136,16 +153,17 @@ class TensorParallel(Where):
                 "stored: give --device cpu, and leave --weights out, or --processes"
             )
         processes = ExitStack()
-        plan = ParallelTrainingConfig(tensor=self.processes)
+        plan = replace(ParallelTrainingConfig(), **{self.parallel: self.processes})
         world = processes.enter_context(connected(print, plan))
         atexit.register(processes.close)
-        opened = open_model(
-            folder,
-            overrides,
-            dtype=None if self.dtype is None else dtype_named(self.dtype),
-            split=lambda model: split_model(model, world.tensor).parameters,
-        )
-        return Run.of(opened)
+
+        def split(model: "nn.Module") -> "Mapping[str, AnyPiece]":
+            if self.parallel == "pipeline":
+                return split_layers(model, world.pipeline)
+            return split_model(model, world.tensor).parameters
+
+        dtype = None if self.dtype is None else dtype_named(self.dtype)
+        return Run.of(open_model(folder, overrides, dtype=dtype, split=split))
 
     @property
     def leads(self) -> bool:
@@ -155,5 +173,5 @@ class TensorParallel(Where):
         return self.processes in (None, 1) or launched().rank == 0
 
 
-ALONE = TensorParallel()
+ALONE = InProcesses()
 """One process, on any device."""

@@ -104,7 +104,10 @@ class TranslationState:
         memory = model.encode(source, valid)
         if not cached:
             return cls(memory=memory, source_valid=valid)
-        return cls.after(model.cross_keys_values(memory), valid, model.new_cache())
+        cache = model.new_cache()
+        cache.remember(model.cross_keys_values(memory))
+        shape_only = memory.new_zeros(*memory.shape[:2], 0)
+        return cls(memory=shape_only, source_valid=valid, cache=cache)
 
     @classmethod
     def after(

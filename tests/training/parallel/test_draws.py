@@ -35,7 +35,7 @@ def test_the_generator_is_where_the_model_leaves_it(
 ) -> None:
     config = DecoderConfig(n_layers=3, layer_drop=layer_drop, **PARTS)
     model = config.build(13).train()
-    draws = Draws(model, Stages((3,), 3))
+    draws = Draws(model, Stages.equal((3,), 3))
     inputs = {"tokens": tokens(rows, length)}
     torch.manual_seed(seed)
     begins = list[torch.Tensor]()
@@ -54,7 +54,7 @@ def test_the_generator_is_where_the_model_leaves_it(
 
 def test_those_of_an_encoder_decoder_follow_its_order() -> None:
     model = EncoderDecoderConfig(n_layers=2, n_decoder_layers=1, **PARTS).build(13).train()
-    draws = Draws(model, Stages((2, 1), 3))
+    draws = Draws(model, Stages.equal((2, 1), 3))
     inputs = {"source": tokens(2, 4), "target": tokens(2, 3)}
     begins = list[torch.Tensor]()
     for module in (model.source_embed, model.encoder.blocks[1], model.target_embed):
@@ -95,5 +95,5 @@ def test_a_part_that_needs_values_is_refused() -> None:
 
     model.stack.blocks[0].feedforward = Own(8, 8)
     with pytest.raises(InputError, match="a part of the model needs values") as error:
-        Draws(model, Stages((2,), 2)).states({"tokens": tokens(2, 3)})
+        Draws(model, Stages.equal((2,), 2)).states({"tokens": tokens(2, 3)})
     assert "\n" not in str(error.value)

@@ -48,7 +48,7 @@ class Alone(Group):
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=2), st.data())
 def test_each_layer_is_in_one_stage(layers: list[int], data: st.DataObject) -> None:
-    stages = Stages(tuple(layers), data.draw(st.integers(1, sum(layers))))
+    stages = Stages.equal(tuple(layers), data.draw(st.integers(1, sum(layers))))
     order = [(i, layer) for i, n in enumerate(layers) for layer in range(n)]
     of_stages = [
         [(i, layer) for i, of_stack in enumerate(stages.of(stage)) for layer in of_stack]

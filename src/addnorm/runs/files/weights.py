@@ -21,13 +21,13 @@ from addnorm.runs.files.quantization_file import Quantization, laid_out_as
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.training.checkpoint import load_weights, save_weights
-from addnorm.training.parallel.pieces import Piece
+from addnorm.training.parallel.pieces import AnyPiece
 
-Splitting = Callable[[nn.Module], Mapping[str, Piece]]
+Splitting = Callable[[nn.Module], Mapping[str, AnyPiece]]
 """Leaves one process's pieces in a model, and returns the piece of each parameter by name."""
 
 
-def unsplit(model: nn.Module) -> Mapping[str, Piece]:
+def unsplit(model: nn.Module) -> Mapping[str, AnyPiece]:
     """Leave the model whole."""
     return {}
 

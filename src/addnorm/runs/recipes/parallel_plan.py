@@ -149,6 +149,16 @@ def check_heads(model: ModelConfig, processes: int) -> None:
         )
 
 
+def check_layers(model: ModelConfig, processes: int) -> None:
+    """Raise `InputError` if a model has fewer layers than there are processes."""
+    n = sum(map(len, model.stacks.values()))
+    if n < processes:
+        raise InputError(
+            f"each of {processes} processes needs a layer, and the model has {n}: the nearest "
+            f"number is `processes = {max(1, n)}`"
+        )
+
+
 def _undivided(model: ModelConfig, n: int) -> Iterator[tuple["Heads", int]]:
     """Yield the heads that do not divide among n processes, and the nearest number that divides."""
     heads = [*_heads_of(model)]

@@ -27,19 +27,30 @@ from addnorm.training.parallel.pieces import Group
 
 @dataclass(frozen=True)
 class Stages:
-    """The layers of each stage: of n layers in all, stage s of S has those from `n s / S` on."""
+    """The layers of each stage."""
 
     layers: tuple[int, ...]
     """The number of layers of each stack, in the order in which they compute."""
-    total: int
+    ends: tuple[int, ...]
+    """The number of layers up to the end of each stage."""
+
+    @classmethod
+    def equal(cls, layers: tuple[int, ...], total: int) -> "Stages":
+        """Stages of as many layers: of n in all, stage s of S has those from `n s / S` on."""
+        n = sum(layers)
+        return cls(layers, tuple(n * (stage + 1) // total for stage in range(total)))
+
+    @property
+    def total(self) -> int:
+        """The number of stages."""
+        return len(self.ends)
 
     def of(self, stage: int) -> list[range]:
         """The layers of each stack that a stage computes.
 
         They begin and end at 0 before the stack, and at its number of layers after it.
         """
-        n = sum(self.layers)
-        first, last = n * stage // self.total, n * (stage + 1) // self.total
+        first, last = (0, *self.ends)[stage], self.ends[stage]
         begins = [0, *accumulate(self.layers)]
         return [
             range(*(min(max(place - begin, 0), count) for place in (first, last)))
@@ -59,7 +70,8 @@ class Section:
         """The width of the embedded tokens; 0 for other inputs, whose shape depends on more."""
         if not isinstance(self.embed, TokenEmbedding):
             return 0
-        tokens = torch.zeros(1, 1, dtype=torch.long)
+        device = self.embed.tokens.weight.device
+        tokens = torch.zeros(1, 1, dtype=torch.long, device=device)
         training = self.embed.training
         with torch.no_grad():
             x = self.embed.eval()(tokens, Context.over(tokens, Full()))
@@ -87,14 +99,19 @@ def sections_of(model: nn.Module) -> list[Section]:
 
 
 def stages_of(model: nn.Module, total: int) -> Stages:
-    """The layers of each of so many stages. Raises `InputError` if there are fewer layers."""
-    stages = Stages(tuple(len(section.stack.blocks) for section in sections_of(model)), total)
-    if sum(stages.layers) < total:
+    """As many layers for each stage. Raises `InputError` if there are fewer layers than stages."""
+    return Stages.equal(layers_of(model, total), total)
+
+
+def layers_of(model: nn.Module, total: int) -> tuple[int, ...]:
+    """The number of layers of each stack. Raises `InputError` if there are fewer than stages."""
+    layers = tuple(len(section.stack.blocks) for section in sections_of(model))
+    if sum(layers) < total:
         raise InputError(
             f"parallel.pipeline: {total} stages need as many layers, and the model has "
-            f"{sum(stages.layers)}: give fewer"
+            f"{sum(layers)}: give fewer"
         )
-    return stages
+    return layers
 
 
 def holders(model: nn.Module, total: int, processes: int) -> dict[str, tuple[int, ...]]:
@@ -121,20 +138,22 @@ def _modules_of(model: nn.Module, stages: Stages, stage: int) -> Iterator[nn.Mod
     sections = sections_of(model)
     for section, layers in zip(sections, stages.of(stage), strict=True):
         inside |= {section.embed, section.stack}
-        if _begins(layers) or not isinstance(section.embed, TokenEmbedding):
+        if starts_stack(layers) or not isinstance(section.embed, TokenEmbedding):
             yield section.embed
         yield from (block for i, block in enumerate(section.stack.blocks) if i in layers)
-        if _ends(layers, len(section.stack.blocks)):
+        if ends_stack(layers, len(section.stack.blocks)):
             yield section.stack.norm
     if stage == stages.total - 1:
         yield from (child for child in model.children() if child not in inside)
 
 
-def _begins(layers: range) -> bool:
+def starts_stack(layers: range) -> bool:
+    """Whether these layers of a stack are its first."""
     return layers.start == 0 < layers.stop
 
 
-def _ends(layers: range, n: int) -> bool:
+def ends_stack(layers: range, n: int) -> bool:
+    """Whether these layers of a stack of n are its last."""
     return layers.start < n == layers.stop
 
 
@@ -229,7 +248,7 @@ class StagedModel:
     def _embedding(self, i: int) -> Callable[..., Any]:
         def embed(inputs: Tensor, *rest: Any) -> Any:
             layers = self.stages.of(self._stage)[i]
-            if _begins(layers):
+            if starts_stack(layers):
                 return self._forwards[i](inputs, *rest)
             if self.widths[i]:
                 return self._taken(layers, (*inputs.shape, self.widths[i]))
@@ -249,6 +268,6 @@ class StagedModel:
     def _norm(self, i: int, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def norm(x: Tensor, *rest: Any) -> Tensor:
             layers = self.stages.of(self._stage)[i]
-            return forward(x, *rest) if _ends(layers, self.stages.layers[i]) else x
+            return forward(x, *rest) if ends_stack(layers, self.stages.layers[i]) else x
 
         return norm
