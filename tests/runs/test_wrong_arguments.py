@@ -12,8 +12,15 @@ import pytest
 CALLS = Path(__file__).with_name("wrong_arguments.py")
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kinds", ["language translation", "classification tagging masked span"])
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        pytest.param("language translation", marks=pytest.mark.long),
+        pytest.param("classification tagging masked span", marks=pytest.mark.long),
+        pytest.param("images sound pictures", marks=pytest.mark.slow),
+        pytest.param("series forecasting similarity chat", marks=pytest.mark.slow),
+    ],
+)
 def test_every_wrong_argument_is_one_message(kinds: str, tmp_path: Path) -> None:
     """Of every public method of a run: no other exception, and no wrong value is accepted."""
     command = [sys.executable, str(CALLS), *kinds.split()]

@@ -17,6 +17,9 @@ from addnorm.quantize import Int8Config
 from addnorm.runs import rewriting
 from addnorm.tasks import QuestionAnswer
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from tests.runs.every_kind import write_kind
+
 
 class Thing:
     """An object of an unknown class."""
@@ -31,8 +34,14 @@ WRONG: list[Any] = [
 NEVER: list[Any] = [1.5, math.nan, 2**63, b"a", WRONG[18], {"a"}, [b"a"]]
 """Values that no argument may have, but for the numbers that are named."""
 
-NUMBERS = {"temperature", "length_penalty", "lr", "threshold", "top_p", "min_p"}
+NUMBERS = {
+    *("temperature", "length_penalty", "lr", "threshold", "top_p", "min_p", "clip", "r_drop"),
+    "logit_adjustment",
+}
 """Arguments for which 1.5 may be right."""
+
+OFTEN_GIVEN = {"data", "tokenizer", "folder", "evaluation", "steps", "lr", "seed", "start"}
+"""Arguments of `train` that are given every wrong value; the others, what none may have."""
 
 SILENT: dict[str, Any] = {"progress": False, "tokenizer": "char", "steps": 1}
 ATTENTION = an.AttentionConfig(n_heads=2)
@@ -131,8 +140,15 @@ LONG = {"generate", "write", "stream", "translate", "chat"}
 NOT_CALLED = {"open", "of", "to", "written_to", "compiled"}
 
 
+def run_of(kind: str) -> an.Run:
+    """A run of a kind: trained here, or written untrained with the data that it names."""
+    if kind in RUNS:
+        return RUNS[kind]()
+    return write_kind(Path(tempfile.mkdtemp(dir=".")).resolve(), kind)
+
+
 def methods(kind: str) -> None:
-    run = RUNS[kind]()
+    run = run_of(kind)
     for name in dir(an.Run):
         member = inspect.getattr_static(an.Run, name)
         if name.startswith("_") or name in NOT_CALLED or not inspect.isfunction(member):
@@ -150,14 +166,24 @@ def functions() -> None:
         report(function, None)
     for rewrite in (rewriting.swap_run, rewriting.prune_run, rewriting.quantize_run):
         report(rewrite, run, run=run)
+    settings()
+
+
+def settings() -> None:
+    """`train` and `check`, whose right values take a while."""
     config = {"config": an.EncoderConfig(**SIZES, head=an.ClassificationHeadConfig())}
-    for name in ("data", "tokenizer", "folder", "evaluation", "steps", "lr", "seed", "start"):
-        for wrong in WRONG:
+    for name in arguments_of(an.train)[0]:
+        for wrong in WRONG if name in OFTEN_GIVEN else NEVER:
             values = {**SILENT, **config, "data": LABELLED, name: wrong}
             result = tried(an.train, values)
-            fits = name == "lr" or (name == "seed" and isinstance(wrong, int))
-            if result and not (result == "accepted" and (fits or wrong not in (True, b"a"))):
+            fits = name in NUMBERS or (name == "seed" and isinstance(wrong, int))
+            if result and not (result == "accepted" and (fits or wrong not in (*NEVER, True))):
                 print(f"train({name}={wrong!r}): {result}")
+    for name in ("only", "sample", "seed", "jobs"):
+        for wrong in NEVER:
+            result = tried(an.check, {"only": "norm rms", "sample": 1, name: wrong})
+            if result and not (name == "seed" and isinstance(wrong, int)):
+                print(f"check({name}={wrong!r}): {result}")
 
 
 if __name__ == "__main__":
