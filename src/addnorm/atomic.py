@@ -60,7 +60,7 @@ def atomic_file(file: Path, *, concurrent: bool = False) -> Generator[Path]:
             yield partial
             publish(partial, file)
         return
-    partial = _partial(file)
+    partial = partial_of(file)
     try:
         yield partial
         publish(partial, file)
@@ -92,27 +92,41 @@ def atomic_directory(
     that a crash at any moment leaves one of them.
     """
     merge = folder.is_dir() and not whole
-    partial = folder / ".partial" if merge else _partial(folder)
-    shutil.rmtree(partial, ignore_errors=True)  # left by a crash
-    partial.mkdir(parents=True)
+    partial = folder / ".partial" if merge else partial_of(folder)
+    begin_folder(partial)
     try:
-        with _named_as(folder, partial):
+        with named_as(folder, partial):
             yield partial
-        for file in sorted(partial.rglob("*")):
-            _sync(file)
         if merge:
+            _sync_files(partial)
             _merge(partial, folder, replaces, index)
         else:
-            _sync(partial)
-            _rename_folder(partial, folder)
-            _sync(folder.parent)
-            shutil.rmtree(_old(folder), ignore_errors=True)
+            publish_folder(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def begin_folder(partial: Path) -> None:
+    """Make an empty temporary folder, for `publish_folder`."""
+    shutil.rmtree(partial, ignore_errors=True)  # left by a crash
+    partial.mkdir(parents=True)
+
+
+def publish_folder(partial: Path, folder: Path) -> None:
+    """Move a complete folder to its place, on the disk as well; nothing is done if it is there.
+
+    An existing one is kept as `folder.old` until the new one has its name.
+    """
+    if partial.exists() or not folder.exists():
+        _sync_files(partial)
+        _sync(partial)
+        _rename_folder(partial, folder)
+    _sync(folder.parent)
+    shutil.rmtree(_old(folder), ignore_errors=True)
+
+
 @contextmanager
-def _named_as(folder: Path, partial: Path) -> Generator[None]:
+def named_as(folder: Path, partial: Path) -> Generator[None]:
     """Name the requested folder in error messages, instead of the temporary one."""
     try:
         yield
@@ -141,7 +155,8 @@ def remove_partial(folder: Path, pattern: str) -> None:
         shutil.rmtree(leftover)
 
 
-def _partial(path: Path) -> Path:
+def partial_of(path: Path) -> Path:
+    """The temporary path of a file or folder that is being written."""
     return path.with_name(f".{path.name}.partial")
 
 
@@ -185,6 +200,11 @@ def _merge(partial: Path, folder: Path, replaces: Sequence[str], index: str | No
         for earlier in folder.glob(pattern):
             if earlier.name not in new:
                 earlier.unlink()
+
+
+def _sync_files(folder: Path) -> None:
+    for file in sorted(folder.rglob("*")):
+        _sync(file)
 
 
 def _sync(path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from tests.training import tiny
 
-from addnorm.models.weights import weights_of
-from addnorm.training import interruptions, trainer
+from addnorm.training import checkpoint, interruptions, trainer
 from addnorm.training.background import Background, Copies
 from addnorm.training.checkpoint import load_checkpoint
 from addnorm.training.interruptions import ExhaustedError
 from addnorm.training.parallel.world import OneProcess
+from addnorm.training.stored import SavedTensor
 
 
 class Several(OneProcess):
@@ -75,7 +75,7 @@ def test_a_disk_that_stays_full_ends_training(
         raise OSError(ENOSPC, "No space left on device")
 
     monkeypatch.setattr(interruptions, "WAIT", 0.0)
-    monkeypatch.setattr(trainer, "save_checkpoint", full)
+    monkeypatch.setattr(checkpoint, "write_saved", full)
     made = tiny.trainer(tmp_path, steps=9, save_every=2, world=Several())
     with pytest.raises(ExhaustedError, match="step 2 cannot be written: No space left") as error:
         made.fit()
@@ -119,12 +119,19 @@ def test_work_is_awaited_at_the_end_also_after_an_error(error: Exception | None)
 
 def test_copies_take_the_memory_of_the_last() -> None:
     copies, model = Copies(), torch.nn.Linear(3, 2)
-    first = copies.of({"model": weights_of(model)})["model"]["weight"]
-    before = first.clone()
+
+    def copied() -> SavedTensor:
+        return copies.of({"model": {"weight": SavedTensor(model.weight, (4, 0))}})["model"][
+            "weight"
+        ]
+
+    first = copied()
+    assert first.start == (4, 0)
+    before = first.tensor.clone()
     model.weight.data += 1
-    assert torch.equal(first, before)
-    second = copies.of({"model": weights_of(model)})["model"]["weight"]
-    assert torch.equal(second, model.weight)
-    assert second.data_ptr() == first.data_ptr()
-    wider = copies.of({"model": {"weight": torch.ones(4, 4)}})["model"]["weight"]
-    assert torch.equal(wider, torch.ones(4, 4))
+    assert torch.equal(first.tensor, before)
+    second = copied()
+    assert torch.equal(second.tensor, model.weight)
+    assert second.tensor.data_ptr() == first.tensor.data_ptr()
+    model.weight = torch.nn.Parameter(torch.ones(4, 4))
+    assert torch.equal(copied().tensor, torch.ones(4, 4))

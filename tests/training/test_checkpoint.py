@@ -14,6 +14,7 @@ from torch import Tensor
 
 from addnorm import atomic
 from addnorm.errors import InputError
+from addnorm.training import interruptions
 from addnorm.training.checkpoint import (
     check_checkpoint,
     checkpoints_in,
@@ -21,9 +22,9 @@ from addnorm.training.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     load_weights,
-    save_checkpoint,
     save_weights,
 )
+from addnorm.training.interruptions import ExhaustedError
 
 
 def tensors(step: int) -> dict[str, dict[str, Tensor]]:
@@ -35,7 +36,7 @@ def tensors(step: int) -> dict[str, dict[str, Tensor]]:
 
 
 def save(folder: Path, *steps: int) -> list[Path]:
-    return [save_checkpoint(folder, step, tensors(step), {"at": step}) for step in steps]
+    return [tiny.save_whole(folder, step, tensors(step), {"at": step}) for step in steps]
 
 
 def flip(file: Path, place: int, bit: int) -> None:
@@ -49,7 +50,7 @@ def test_a_checkpoint_round_trips(tmp_path: Path) -> None:
     groups["model"]["turned"] = torch.randn(4, 6).T  # not contiguous
     groups["model"]["half"] = torch.randn(3).bfloat16()
     facts = {"standing": {"best": 0.1 + 0.2, "step": 3}, "text": "naïve ☂", "none": None}
-    path = save_checkpoint(tmp_path / "new", 3, groups, facts)
+    path = tiny.save_whole(tmp_path / "new", 3, groups, facts)
     assert path.name == "step-00000003"
     loaded, found_facts = load_checkpoint(path)
     assert found_facts == facts
@@ -67,7 +68,7 @@ def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     save(tmp_path, 4)
-    save_checkpoint(tmp_path, 4, tensors(9), {})
+    tiny.save_whole(tmp_path, 4, tensors(9), {})
     assert load_checkpoint(tmp_path / "step-00000004")[0]["model"]["b"] == 9
 
 
@@ -223,7 +224,8 @@ def test_a_full_or_failing_disk_raises_and_harms_nothing(
     fault = Fails(getattr(home, where), at, FAULTS[where])
     with monkeypatch.context() as patch:
         patch.setattr(home, where, fault)
-        with pytest.raises(OSError, match=r"No space left on device|Input/output error"):
+        patch.setattr(interruptions, "WAIT", 0.0)
+        with pytest.raises(ExhaustedError, match=r"No space left on device|Input/output error"):
             save(tmp_path, 2)
     newest, problems = latest_checkpoint(tmp_path)
     assert newest is not None

@@ -23,7 +23,6 @@ from addnorm.training.optim import (
     MuonConfig,
     OptimizerConfig,
     check_installed,
-    optimizer_tensors,
     restore_optimizers,
     roles_of,
 )
@@ -165,17 +164,17 @@ def check_round_trip(model: nn.Module, config: Any) -> dict[str, torch.Tensor]:
     """A restored state equals the saved one, and so do its next steps; return its tensors."""
     first = config.build(model, lr=0.01)
     move(model, first)
-    tensors = {name: t.clone() for name, t in optimizer_tensors(first).items()}
+    tensors = {name: t.clone() for name, t in tiny.states(first).items()}
     twin = copy.deepcopy(model)
     second = config.build(twin, lr=0.01)
-    assert optimizer_tensors(second) == {}
+    assert tiny.states(second) == {}
     restore_optimizers(second, tensors)
-    tiny.same(tensors, optimizer_tensors(second))
+    tiny.same(tensors, tiny.states(second))
     for m, optimizers in ((model, first), (twin, second)):
         torch.manual_seed(1)
         move(m, optimizers)
     tiny.same(model.state_dict(), twin.state_dict())
-    tiny.same(optimizer_tensors(first), optimizer_tensors(second))
+    tiny.same(tiny.states(first), tiny.states(second))
     return tensors
 
 
@@ -190,7 +189,7 @@ def test_restored_settings_are_those_of_the_config() -> None:
     old = AdamWConfig(weight_decay=0.1).build(model, lr=0.01)
     move(model, old)
     new = AdamWConfig(weight_decay=0.3).build(model, lr=0.02)
-    restore_optimizers(new, optimizer_tensors(old))
+    restore_optimizers(new, tiny.states(old))
     assert new[0].param_groups[0]["lr"] == 0.02
     assert new[0].param_groups[0]["weight_decay"] == 0.3
 
@@ -236,7 +235,7 @@ def test_a_state_of_another_type_is_rejected(wide: nn.Module) -> None:
     for parameter in wide.parameters():
         other.state[parameter]["exp_avg"] = other._new_buffer(parameter, True)
     with pytest.raises(InputError, match="AdamW4bit keeps exp_avg as OptimState4bit"):
-        optimizer_tensors([other])
+        tiny.states([other])
 
 
 @pytest.mark.long

@@ -26,7 +26,7 @@ from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.nn.routers import SigmoidRouterConfig
-from addnorm.training.checkpoint import checkpoints_in, load_checkpoint, save_checkpoint
+from addnorm.training.checkpoint import checkpoints_in, load_checkpoint
 from addnorm.training.optim import AdamW8bitConfig, MuonConfig
 from addnorm.training.schedule import (
     ConstantConfig,
@@ -323,7 +323,7 @@ def test_an_earlier_checkpoint_takes_the_schedule_of_its_settings(
     tensors, facts = load_checkpoint(newest)
     del facts["schedule_steps"]
     shutil.rmtree(newest)
-    save_checkpoint(newest.parent, 8, tensors, facts)
+    tiny.save_whole(newest.parent, 8, tensors, facts)
     tiny.trainer(tmp_path, schedule=CosineConfig(), steps=16).resume(first.config)
     message = capsys.readouterr().err
     assert f"{0.01 * CosineConfig().factor(8, 8):.3g} at step 8" in message

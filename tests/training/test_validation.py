@@ -19,7 +19,6 @@ from addnorm.training.checkpoint import (
     checkpoints_in,
     load_checkpoint,
     load_weights,
-    save_checkpoint,
 )
 from addnorm.training.trainer import Interrupted, Validation
 
@@ -276,7 +275,7 @@ def test_an_earlier_checkpoint_takes_the_measure_of_its_recipe(
     tensors, facts = load_checkpoint(newest)
     del facts["best_by"], facts["schedule_steps"]
     shutil.rmtree(newest)
-    save_checkpoint(newest.parent, 8, tensors, facts)
+    tiny.save_whole(newest.parent, 8, tensors, facts)
     validation = of_weights("f1", True, "f1", before)
     again = tiny.trainer(tmp_path, validation=validation, **options)
     again.resume()

@@ -20,10 +20,11 @@ from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention import AttentionConfig
 from addnorm.tasks.registry import TASKS
-from addnorm.training.checkpoint import load_checkpoint, random_state
+from addnorm.training.checkpoint import Json, load_checkpoint, random_state, save_checkpoint
 from addnorm.training.optim import optimizer_tensors
 from addnorm.training.parallel.world import World
 from addnorm.training.settings import TrainConfig
+from addnorm.training.stored import SavedTensor
 from addnorm.training.trainer import Listener, Trainer, Validation
 
 ROOT = Path(__file__).parents[2]
@@ -142,7 +143,7 @@ def everything(trainer: Trainer) -> dict[str, Tensor]:
     state = [v or 0 for v in vars(trainer.state).values()]
     return {
         **{f"model.{k}": v.clone() for k, v in weights_of(trainer.model).items()},
-        **{f"optimizer.{k}": v.clone() for k, v in optimizer_tensors(trainer.optimizers).items()},
+        **{f"optimizer.{k}": v.clone() for k, v in states(trainer.optimizers).items()},
         **{f"average.{k}": v.clone() for k, v in average.items()},
         **random_state(trainer.device),
         "standing": torch.tensor(state, dtype=torch.float64),
@@ -177,6 +178,22 @@ def steps_of(folder: Path) -> Sequence[int]:
         load_checkpoint(path)[1]["standing"]["step"]
         for path in sorted((folder / "checkpoints").glob("step-*"))
     ]
+
+
+def save_whole(
+    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Json
+) -> Path:
+    """Save a checkpoint of one process."""
+    groups = {
+        name: {key: SavedTensor(tensor) for key, tensor in group.items()}
+        for name, group in tensors.items()
+    }
+    return save_checkpoint(folder, step, groups, facts)
+
+
+def states(optimizers: list[torch.optim.Optimizer]) -> dict[str, Tensor]:
+    """The tensors of the states of some optimisers."""
+    return optimizer_tensors(optimizers, lambda tensor, _: tensor)
 
 
 def in_a_process(program: str, *words: object) -> "subprocess.CompletedProcess[str]":

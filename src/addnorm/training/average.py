@@ -1,10 +1,10 @@
 """Averages of weights over time: an exponential moving average, and the mean of checkpoints."""
 
-from collections.abc import Generator, Iterable
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from addnorm.models.weights import Weights, copy_into, weights_of
 
@@ -32,7 +32,7 @@ class MovingAverage:
 
 
 @torch.no_grad()
-def mean(checkpoints: Iterable[Weights]) -> Weights:
+def mean(checkpoints: Iterable[Mapping[str, Tensor]]) -> Weights:
     """The mean of several sets of weights, summed in float64 (Vaswani et al. 2017, §6.1)."""
     total: Weights = {}
     count = 0

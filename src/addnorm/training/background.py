@@ -1,14 +1,13 @@
 """Work in a thread during training: one piece at a time, such as writing a checkpoint."""
 
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 
 import torch
-from torch import Tensor
 
-Tensors = Mapping[str, Mapping[str, Tensor]]
-"""Groups of tensors by name."""
+from addnorm.training.stored import SavedTensor, Tensors
 
 
 class Background:
@@ -58,7 +57,7 @@ class Copies:
     """Copies of tensors that training changes; the next ones take the memory of the last."""
 
     def __init__(self) -> None:
-        self._last: dict[str, dict[str, Tensor]] = {}
+        self._last: dict[str, dict[str, SavedTensor]] = {}
 
     @torch.no_grad()
     def of(self, groups: Tensors) -> Tensors:
@@ -70,6 +69,8 @@ class Copies:
         return self._last
 
 
-def _copy(tensor: Tensor, memory: Tensor | None) -> Tensor:
+def _copy(saved: SavedTensor, last: SavedTensor | None) -> SavedTensor:
+    tensor, memory = saved.tensor, None if last is None else last.tensor
     fits = memory is not None and (memory.shape, memory.dtype) == (tensor.shape, tensor.dtype)
-    return memory.copy_(tensor) if memory is not None and fits else tensor.detach().cpu().clone()
+    copy = memory.copy_(tensor) if memory is not None and fits else tensor.detach().cpu().clone()
+    return replace(saved, tensor=copy)

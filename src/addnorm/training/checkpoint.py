@@ -1,13 +1,15 @@
 """Crash-safe checkpoints: written to a temporary folder, hashed, synced, then renamed.
 
 Each checkpoint is a folder: `*.safetensors` for tensors, `*.json` for everything else, and
-`manifest.json`, written last, with the SHA-256 of every other file. No pickle.
+`manifest.json`, written last, with the SHA-256 of every other file. No pickle. Processes that split
+the weights write their own pieces, to `model-00001-of-00002.safetensors` and so on.
 """
 
 import hashlib
 import json
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,51 +20,140 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from addnorm.atomic import atomic_directory, atomic_file, remove_partial, write_tensors
+from addnorm.atomic import (
+    atomic_file,
+    begin_folder,
+    named_as,
+    partial_of,
+    publish_folder,
+    remove_partial,
+    write_tensors,
+)
 from addnorm.errors import InputError
 from addnorm.files import read_json
+from addnorm.training.interruptions import ExhaustedError, patiently
+from addnorm.training.parallel.world import OneProcess, World
+from addnorm.training.stored import StoredTensors, Tensors, write_saved
 
 MANIFEST = "manifest.json"
 
 Json = dict[str, Any]
+Hashes = dict[str, str]
+"""The SHA-256 of files by name."""
 
 
 @dataclass(frozen=True)
 class Manifest:
     """The SHA-256 of every other file of a checkpoint."""
 
-    sha256: dict[str, str]
+    sha256: Hashes
 
 
 def save_checkpoint(
-    folder: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], facts: Json
+    folder: Path, step: int, tensors: Tensors, facts: Json, world: World | None = None
 ) -> Path:
-    """Write `folder/step-…` with one safetensors file for each entry of `tensors`, atomically.
+    """Write `folder/step-…` with a safetensors file for each entry of `tensors`, atomically.
 
-    A crash at any moment leaves earlier checkpoints intact, and at most a hidden temporary folder
-    that the next save removes.
+    Every process of the world calls this, each with its own tensors, and returns when all is
+    written. A disk that is full or unwritable is waited for (see `patiently`). A crash at any
+    moment leaves earlier checkpoints intact, and at most a hidden temporary folder that the next
+    save removes. Raises `ExhaustedError` in every process if one of them cannot write.
     """
-    final = folder / f"step-{step:08d}"
-    folder.mkdir(parents=True, exist_ok=True)
-    remove_partial(folder, "step-*")
-    with atomic_directory(final, whole=True) as partial:
-        for name, group in tensors.items():
-            write_tensors(partial / f"{name}.safetensors", group)
-        (partial / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
-        hashes = {file.name: _sha256(file) for file in sorted(partial.iterdir())}
-        manifest = json.dumps({"sha256": hashes}, indent=1)
-        (partial / MANIFEST).write_text(manifest, encoding="utf-8")
-    return final
+    world = world or OneProcess()
+    writer = _Writer(folder / f"step-{step:08d}", tensors, facts, world)
+
+    def in_all(do: Callable[[], Hashes]) -> Hashes:
+        return _in_all(world, lambda: patiently(do, f"step {step}", world.say))
+
+    try:
+        in_all(writer.begin)
+        hashes = in_all(writer.write)
+        in_all(lambda: writer.publish(hashes))
+    finally:
+        if world.leads:
+            shutil.rmtree(writer.partial, ignore_errors=True)
+    return writer.final
 
 
-def load_checkpoint(folder: Path) -> tuple[dict[str, dict[str, Tensor]], Json]:
-    """Load the tensors and metadata of a checkpoint folder.
+@dataclass(frozen=True)
+class _Writer:
+    """What a process writes of a checkpoint; what has failed can be done again."""
+
+    final: Path
+    tensors: Tensors
+    facts: Json
+    world: World
+
+    @property
+    def partial(self) -> Path:
+        return partial_of(self.final)
+
+    def begin(self) -> Hashes:
+        """Make the temporary folder."""
+        if self.world.leads:
+            self.final.parent.mkdir(parents=True, exist_ok=True)
+            remove_partial(self.final.parent, "step-*")
+            with named_as(self.final, self.partial):
+                begin_folder(self.partial)
+        return {}
+
+    def write(self) -> Hashes:
+        """Write the tensors of this process; return the digests of its files."""
+        world, hashes = self.world, Hashes()
+        part = f"-{world.rank + 1:05d}-of-{world.size:05d}" if world.holds_pieces else ""
+        with named_as(self.final, self.partial):
+            for name, group in self.tensors.items() if world.leads or part else ():
+                file = self.partial / f"{name}{part}.safetensors"
+                write_saved(file, group)
+                hashes[file.name] = _sha256(file)
+        return hashes
+
+    def publish(self, hashes: Hashes) -> Hashes:
+        """Write everything else, and give the folder its name."""
+        if self.world.leads:
+            with named_as(self.final, self.partial):
+                if self.partial.exists() or not self.final.exists():  # else only a sync had failed
+                    self._write_facts(hashes)
+                publish_folder(self.partial, self.final)
+        return {}
+
+    def _write_facts(self, hashes: Hashes) -> None:
+        facts = self.partial / "facts.json"
+        facts.write_text(json.dumps(self.facts), encoding="utf-8")
+        manifest = {"sha256": hashes | {facts.name: _sha256(facts)}}
+        (self.partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _in_all(world: World, do: Callable[[], Hashes]) -> Hashes:
+    """What `do` returns in all processes, when all have done it.
+
+    Raises `ExhaustedError` if one of them cannot write.
+    """
+    problem = None
+    try:
+        text = json.dumps(do())
+    except (OSError, InputError) as error:
+        problem, text = error, str(error)
+    texts = world.exchange(text)
+    if problem is not None:
+        raise problem
+    for rank, text in enumerate(texts):
+        if not text.startswith("{"):
+            raise ExhaustedError(f"rank {rank}: {text}")
+    return {name: digest for text in texts for name, digest in json.loads(text).items()}
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Mapping[str, Tensor]], Json]:
+    """Return the tensors of a checkpoint, each read when it is asked for, and its metadata.
 
     Raises `InputError` naming the first file that is missing, truncated or altered.
     """
-    files = check_checkpoint(folder)
-    tensors = {file.stem: load_file(file) for file in files if file.suffix == ".safetensors"}
-    return tensors, read_json(folder / "facts.json")
+    files: dict[str, list[Path]] = {}
+    for file in sorted(check_checkpoint(folder)):
+        if match := re.fullmatch(r"(.+?)(-\d{5}-of-\d{5})?\.safetensors", file.name):
+            files.setdefault(match[1], []).append(file)
+    groups = {name: StoredTensors(of_group) for name, of_group in files.items()}
+    return {**groups}, read_json(folder / "facts.json")
 
 
 def check_checkpoint(folder: Path) -> list[Path]:
@@ -135,7 +226,7 @@ def random_state(device: torch.device) -> dict[str, Tensor]:
     return state | {"cuda": torch.cuda.get_rng_state()} if device.type == "cuda" else state
 
 
-def restore_random_state(state: dict[str, Tensor], device: torch.device) -> None:
+def restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
     """Restore a state from `random_state`."""
     torch.set_rng_state(state["cpu"])
     if device.type == "cuda":

@@ -1,9 +1,9 @@
 """Optimisers: AdamW (also with 8-bit states), Adadelta, or Muon for matrices."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -15,9 +15,10 @@ from addnorm.nn.blocks import Stack
 from addnorm.parts import Family, kind_of
 from addnorm.quantize.torchao_import import torchao_for
 from addnorm.training.muon import Muon
-from addnorm.training.parallel.tensors import is_part, like, whole, whole_shape
+from addnorm.training.parallel.tensors import is_part, like, whole_shape
 
 Betas = tuple[Probability, Probability]
+T = TypeVar("T")
 
 
 @config
@@ -252,37 +253,40 @@ STATE_8BIT = ("codes", "scale", "signed:bool")
 
 
 def optimizer_tensors(
-    optimizers: list[torch.optim.Optimizer], gathered: Callable[[Tensor, Tensor], Tensor] = whole
-) -> dict[str, Tensor]:
+    optimizers: list[torch.optim.Optimizer], to_save: Callable[[Tensor, Tensor | None], T | None]
+) -> dict[str, T]:
     """The state of every optimiser as tensors named `optimiser.parameter.entry`.
 
     Numbers become tensors whose names end in their type, and an 8-bit state becomes its codes, its
-    scales and its sign. `gathered` makes one tensor of the parts of several processes, which are as
-    those of a parameter. Raises `InputError` for an entry of any other type.
+    scales and its sign. `to_save` returns the part of a tensor to save, which may be split as a
+    parameter is, or None for no part. Raises `InputError` for an entry of any other type.
     """
-    tensors: dict[str, Tensor] = {}
+    tensors: dict[str, T | None] = {}
     for i, optimizer in enumerate(optimizers):
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         for parameter, state in optimizer.state_dict()["state"].items():
             for entry, value in state.items():
                 name, kind = f"{i}.{parameter}.{entry}", type(value).__name__
                 if type(value) in (Tensor, nn.Parameter) or is_part(value):
-                    tensors[name] = gathered(value, parameters[parameter])
+                    tensors[name] = to_save(value, parameters[parameter])
                 elif kind == "OptimState8bit":
                     parts = (value.codes, value.scale, torch.tensor(value.signed))
                     pairs = zip(STATE_8BIT, parts, strict=True)
-                    tensors |= {f"{name}.{part}": tensor for part, tensor in pairs}
+                    tensors |= {f"{name}.{part}": to_save(tensor, None) for part, tensor in pairs}
                 elif kind in NUMBERS:
-                    tensors[f"{name}:{kind}"] = torch.tensor(value, dtype=NUMBERS[kind][1])
+                    number = torch.tensor(value, dtype=NUMBERS[kind][1])
+                    tensors[f"{name}:{kind}"] = to_save(number, None)
                 elif value is not None:
                     raise InputError(
                         f"train.optimizer: {type(optimizer).__name__} keeps {entry} as {kind}: "
                         "only tensors, numbers and torchao's 8-bit states can be saved"
                     )
-    return tensors
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[str, Tensor]) -> None:
+def restore_optimizers(
+    optimizers: list[torch.optim.Optimizer], tensors: Mapping[str, Tensor]
+) -> None:
     """Restore a state from `optimizer_tensors`; hyperparameters keep their current values."""
     states: list[dict[int, dict[str, Any]]] = [{} for _ in optimizers]
     parameters = [[p for g in o.param_groups for p in g["params"]] for o in optimizers]
@@ -299,7 +303,7 @@ def restore_optimizers(optimizers: list[torch.optim.Optimizer], tensors: dict[st
         optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-def _with_8bit_states(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _with_8bit_states(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The tensors, with the parts of each 8-bit state combined."""
     sign = f".{STATE_8BIT[-1]}"
     names = {name.removesuffix(sign) for name in tensors if name.endswith(sign)}

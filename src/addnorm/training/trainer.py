@@ -16,12 +16,12 @@ from addnorm import compiler
 from addnorm.data.batches.buckets import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError, RankLostError
 from addnorm.memory import keep_freed_pages
-from addnorm.models.weights import copy_into, weights_of
+from addnorm.models.weights import Weights, copy_into, weights_of
 from addnorm.nn.choices import choices
 from addnorm.nn.norms import BatchNorm
 from addnorm.training.activation_checkpointing import checkpointed_activations
 from addnorm.training.average import MovingAverage, mean, swapped
-from addnorm.training.background import Background, Copies, Tensors
+from addnorm.training.background import Background, Copies
 from addnorm.training.checkpoint import (
     Json,
     checkpoints_in,
@@ -51,11 +51,12 @@ from addnorm.training.journal import Journal
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.objective import Objective
 from addnorm.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
-from addnorm.training.parallel.tensors import gathered, spread, whole
+from addnorm.training.parallel.tensors import spread, whole
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, loss_scaler, resolve_device
 from addnorm.training.schedule import checked_factor
 from addnorm.training.settings import TrainConfig
+from addnorm.training.stored import SavedTensor, Tensors
 
 
 @runtime_checkable
@@ -157,7 +158,7 @@ class Trainer:
         self.validation = validation
         self.listener = listener
         self.say = self.world.say
-        self.saved_step = self.requested_step = 0
+        self.saved_step = 0
         self.background, self.copies = Background(), Copies()
         self.optimizers = build_optimizers(config.optimizer, model, config.lr)
         self.constrain = constraint_on(model, config.constraint)
@@ -446,24 +447,48 @@ class Trainer:
 
         Without `wait`, and in several processes, it is written during the next steps.
         """
-        self.world.lead(self.background.finish, None)
-        with self.world.whole(self.whole, self.model):
-            tensors = {
-                "model": weights_of(self.whole),
-                "optimizer": optimizer_tensors(self.optimizers, self.world.gathered),
-                "random": random_state(self.device),
-            }
-            if self.average is not None:
-                tensors["average"] = gathered(self.average.weights, self.model, self.world.gathered)
+        with self.world.awaited():
+            self.background.finish()
             wait = wait or self.world.size == 1
-            self.world.lead(lambda: self.write_checkpoint(tensors, wait=wait), None)
-        if not self.world.leads:  # the leading process has written the one before
-            self.saved_step = self.state.step if wait else self.requested_step
-            self.requested_step = self.state.step
+            tensors = self.tensors_to_save() if wait else self.copies.of(self.tensors_to_save())
+            facts = self.facts_to_save()
+            folder, step = self.folder / "checkpoints", self.state.step
 
-    def write_checkpoint(self, tensors: Tensors, *, wait: bool) -> None:
-        """Write whole tensors and the state of training, and remove the oldest checkpoint."""
-        self.state.journal_bytes = patiently(self.journal.flush, "the journal", self.say)
+            def write() -> None:
+                saved = save_checkpoint(folder, step, tensors, facts, self.world)
+                if self.world.leads:
+                    keep_latest(saved, max(self.config.keep, self.config.average))
+                self.saved_step = step
+
+            if wait:
+                write()
+            else:
+                self.background.start(write)
+
+    def tensors_to_save(self) -> Tensors:
+        """Weights, states and random numbers, as far as this process saves them."""
+        to_save, parameters = self.world.to_save, dict(self.model.named_parameters())
+
+        def of_weights(weights: Weights) -> dict[str, SavedTensor]:
+            saved = {name: to_save(w, parameters.get(name)) for name, w in weights.items()}
+            return {name: tensor for name, tensor in saved.items() if tensor is not None}
+
+        tensors = {
+            "model": of_weights(weights_of(self.model)),
+            "optimizer": optimizer_tensors(self.optimizers, to_save),
+        }
+        if self.average is not None:
+            tensors["average"] = of_weights(self.average.weights)
+        if self.world.leads:
+            state = random_state(self.device)
+            tensors["random"] = {name: SavedTensor(tensor) for name, tensor in state.items()}
+        return tensors
+
+    def facts_to_save(self) -> Json:
+        """The state of training besides tensors."""
+        if self.world.leads:
+            flushed = patiently(self.journal.flush, "the journal", self.say)
+            self.state.journal_bytes = flushed
         facts: Json = {
             "standing": asdict(self.state),
             "scaler": self.scaler.state_dict(),
@@ -473,20 +498,7 @@ class Trainer:
             facts["best_by"] = self.validation.measure
         if self.average is not None:
             facts["average_updates"] = self.average.updates
-        folder, step = self.folder / "checkpoints", self.state.step
-        taken = tensors if wait else self.copies.of(tensors)
-
-        def write() -> None:
-            saved = patiently(
-                lambda: save_checkpoint(folder, step, taken, facts), f"step {step}", self.say
-            )
-            keep_latest(saved, max(self.config.keep, self.config.average))
-            self.saved_step = step
-
-        if wait:
-            write()
-        else:
-            self.background.start(write)
+        return facts
 
     def resume(self, before: TrainConfig | None = None) -> list[str]:
         """Resume from the newest intact checkpoint, if any; return a message on each damaged one.
@@ -508,11 +520,11 @@ class Trainer:
         restore_random_state(tensors["random"], self.device)
         self.scaler.load_state_dict(facts["scaler"])
         if self.average is not None:
-            average = {k: v.to(self.device) for k, v in tensors["average"].items()}
-            self.average.weights = spread(average, self.model)
+            average = spread(tensors["average"], self.model)
+            self.average.weights = {name: w.to(self.device) for name, w in average.items()}
             self.average.updates = facts["average_updates"]
         self.state, self._stream = TrainState(**facts["standing"]), None
-        self.saved_step = self.requested_step = self.state.step
+        self.saved_step = self.state.step
         self.cut_journal(self.state.journal_bytes)
         outdated = "schedule_steps" not in facts
         self.report_rates(
@@ -570,7 +582,7 @@ class Trainer:
         self.world.wait()  # for the files that the leading process has written
         if config.average:
             newest = checkpoints_in(self.folder / "checkpoints")[-config.average :]
-            final = mean(load_checkpoint(path)[0]["model"] for path in newest)
+            final = mean(spread(load_checkpoint(path)[0]["model"], self.model) for path in newest)
         elif config.select == "best":
             final = load_weights(self.folder / "best.safetensors")
         elif self.average is not None:

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from tests.runs.tiny import quiet, said, train_tiny
+from tests.training.tiny import save_whole
 
 from addnorm.errors import InputError
 from addnorm.runs.files.resuming import resume_command, resumed_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import train_run
-from addnorm.training.checkpoint import checkpoints_in, load_checkpoint, save_checkpoint
+from addnorm.training.checkpoint import checkpoints_in, load_checkpoint
 from addnorm.training.trainer import Trainer
 
 
@@ -93,7 +94,7 @@ def test_a_run_of_before_is_assumed_to_be_measured_by_its_recipe(
         tensors, facts = load_checkpoint(checkpoint)
         del facts["best_by"]
         shutil.rmtree(checkpoint)
-        save_checkpoint(checkpoint.parent, facts["standing"]["step"], tensors, facts)
+        save_whole(checkpoint.parent, facts["standing"]["step"], tensors, facts)
     for changes, again in (MEASURES["nothing"], MEASURES["metric"]):
         console = quiet()
         train_run(resumed_recipe(folder, changes), folder, resume=True, console=console)
@@ -109,7 +110,7 @@ def test_a_run_of_before_that_ends_before_its_next_save_keeps_what_it_was_measur
         tensors, facts = load_checkpoint(checkpoint)
         del facts["best_by"], facts["schedule_steps"]
         shutil.rmtree(checkpoint)
-        save_checkpoint(checkpoint.parent, facts["standing"]["step"], tensors, facts)
+        save_whole(checkpoint.parent, facts["standing"]["step"], tensors, facts)
 
     def killed(*_: object) -> None:
         raise SystemExit

@@ -81,9 +81,9 @@ def test_a_thread_that_sleeps_takes_no_processor_and_its_line_is_named() -> None
 
 SLEEPY = """
 import os, time
-from addnorm.training import trainer
+from addnorm.training import checkpoint, trainer
 
-rank, update, save = os.environ.get("RANK"), trainer.Trainer.update, trainer.save_checkpoint
+rank, update, write = os.environ.get("RANK"), trainer.Trainer.update, checkpoint.write_saved
 
 def sleeps(self, group):
     update(self, group)
@@ -96,9 +96,9 @@ def computes_for_long(self, group):
     while rank == "1" and self.state.step == 25 and time.monotonic() < end:
         pass
 
-def saves_for_long(*args):
-    time.sleep(5)
-    return save(*args)
+def writes_for_long(*args):
+    time.sleep(2)
+    write(*args)
 """
 PATIENCE = ["--patience", 2]
 
@@ -160,7 +160,7 @@ def test_a_process_that_is_stopped_is_named_and_all_end(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "plant",
-    ["trainer.Trainer.update = computes_for_long", "trainer.save_checkpoint = saves_for_long"],
+    ["trainer.Trainer.update = computes_for_long", "checkpoint.write_saved = writes_for_long"],
 )
 def test_a_slow_process_is_left_alone(tmp_path: Path, recipe: Path, plant: str) -> None:
     run = tmp_path / "run"

@@ -5,12 +5,11 @@ from math import inf
 from pathlib import Path
 
 import pytest
-import torch
 from tests.training import tiny
 from tests.training.parallel import cases
 from tests.training.parallel.conftest import started
 
-from addnorm.training.checkpoint import load_weights
+from addnorm.training.checkpoint import load_checkpoint, load_weights
 from addnorm.training.parallel.world import OneProcess
 
 pytestmark = [
@@ -133,14 +132,29 @@ def test_a_run_resumes_by_another_plan(two: Path, tmp_path: Path) -> None:
 
 
 def test_checkpoints_have_no_trace_of_the_plan(two: Path, one: Path) -> None:
+    """Read, a checkpoint in pieces is that of one process: the same names, shapes and numbers."""
     step = "checkpoints/step-00000020"
-    names = {p.name for p in (alone(one, "ema") / step).iterdir()}
-    for plan in cases.PLANS:
-        assert {p.name for p in (two / plan / "ema" / step).iterdir()} == names
-        ours = load_weights(two / plan / "ema" / step / "optimizer.safetensors")
-        theirs = load_weights(alone(one, "ema") / step / "optimizer.safetensors")
-        assert {k: v.shape for k, v in ours.items()} == {k: v.shape for k, v in theirs.items()}
-        random = load_weights(two / plan / "ema" / step / "random.safetensors")
-        assert torch.equal(
-            random["cpu"], load_weights(alone(one, "ema") / step / "random.safetensors")["cpu"]
-        )
+    theirs, _ = load_checkpoint(alone(one, "ema") / step)
+    for plan, fields in cases.PLANS.items():
+        file = two / plan / "ema" / step / "model-00002-of-00002.safetensors"
+        assert file.exists() == (fields.keys() <= {"shard", "tensor", "pipeline"} and fields != {})
+        ours, _ = load_checkpoint(file.parent)
+        assert ours.keys() == theirs.keys()
+        for name, group in theirs.items():
+            shapes = {key: tensor.shape for key, tensor in group.items()}
+            assert {key: tensor.shape for key, tensor in ours[name].items()} == shapes
+            largest = max((ours[name][key] - group[key]).abs().max().item() for key in group)
+            assert largest < 1e-5, (plan, name)
+
+
+@pytest.mark.parametrize("plan", ["shard", "tensor", "pipeline"])
+def test_each_process_saves_its_part_and_each_value_once(two: Path, plan: str) -> None:
+    def sizes(plan: str, part: str) -> list[int]:
+        folder = two / plan / "decoder/checkpoints/step-00000020"
+        files = sorted(folder.glob(f"[mo]*{part}.safetensors"))
+        return [sum(tensor.nbytes for tensor in load_weights(file).values()) for file in files]
+
+    whole = sum(sizes("data", ""))
+    parts = [sum(sizes(plan, f"-{rank}-of-00002")) for rank in ("00001", "00002")]
+    assert sum(parts) == whole
+    assert max(parts) <= 0.6 * whole

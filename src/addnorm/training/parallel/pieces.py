@@ -38,6 +38,14 @@ class Group(ABC):
         """The tensor of the process `source`; each gives one of its shape and type."""
         return self.all(tensor)[source]
 
+    def texts(self, text: str) -> list[str]:
+        """The texts of all processes, by their numbers."""
+        encoded = torch.tensor([*text.encode()], dtype=torch.uint8)
+        longest = int(self.largest(torch.tensor(len(encoded))))
+        padded = torch.zeros(longest + 1, dtype=torch.uint8)
+        padded[: len(encoded)] = encoded
+        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in self.all(padded)]
+
 
 class ConnectedGroup(Group):
     """Processes that `torch.distributed` connects."""
@@ -111,6 +119,12 @@ class Piece:
         """The first index of this process, and the one after its last."""
         return self.bounds_of(self.group.rank)
 
+    @property
+    def leads(self) -> bool:
+        """Whether this process is the first of those that hold the same."""
+        bounds = map(self.bounds_of, range(self.group.rank))
+        return self.bounds not in bounds
+
     def bounds_of(self, rank: int) -> tuple[int, int]:
         """The first index of a process, and the one after its last."""
         first = self.units * rank // self.group.size
@@ -178,6 +192,11 @@ class StagePiece:
     def held(self) -> bool:
         """Whether this process holds it."""
         return self.pipeline.rank in self.holders
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process is in the first stage that holds it."""
+        return self.pipeline.rank == self.holders[0]
 
     @property
     def copies(self) -> int:

@@ -43,9 +43,11 @@ from addnorm.training.parallel.tensors import (
     name_pieces,
     piece_of,
     piece_within_stage,
+    start_of,
     whole,
 )
 from addnorm.training.parallel.world import OneProcess, World
+from addnorm.training.stored import SavedTensor
 
 LONGEST = timedelta(days=7)
 """How long a process waits for the others, as while one validates; a lost one ends it at once."""
@@ -103,7 +105,7 @@ class Processes(World):
     ) -> None:
         super().__init__(say)
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
-        self.plan = plan
+        self.plan, self.holds_pieces = plan, plan.splits_weights
         sizes, names = (plan.pipeline, plan.data, plan.context, plan.tensor), ("data", "context")
         mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("pipeline", *names, "tensor"))
         self.data, self.context = (ConnectedGroup(mesh.get_group(name)) for name in names)
@@ -113,6 +115,8 @@ class Processes(World):
             ConnectedGroup(self.mesh.get_group(name)) for name in (*names, "tensor")
         )
         """The processes with other layers, with other tokens, and with other parts of the same."""
+        self.everyone, self.saving = _all("all"), _all("saving")
+        """All processes: in the main thread, and in one that saves at the same time."""
         self.rows = Rows(0, 1, 1)
         self.positions = SplitTexts(self.context)
         self.stands_in = False
@@ -148,10 +152,11 @@ class Processes(World):
 
     def lead(self, do: Callable[[], T], otherwise: T) -> T:
         """The result of `do` in the process that leads, for which the others may wait long."""
-        with self._leading():
+        with self.awaited():
             return super().lead(do, otherwise)
 
-    def _leading(self) -> AbstractContextManager[None]:
+    def awaited(self) -> AbstractContextManager[None]:
+        """In this context, the other processes wait for this one, which may take any time."""
         return nullcontext() if self.clock is None else self.clock.leading()
 
     # The model.
@@ -458,19 +463,33 @@ class Processes(World):
 
     def texts(self, text: str) -> Sequence[str]:
         """The texts of all processes, by rank."""
-        encoded = text.encode()
-        longest = torch.tensor(len(encoded))
-        distributed.all_reduce(longest, distributed.ReduceOp.MAX)
-        padded = torch.zeros(int(longest) + 1, dtype=torch.uint8)
-        padded[: len(encoded)] = torch.tensor([*encoded], dtype=torch.uint8)
-        gathered = [torch.empty_like(padded) for _ in range(self.size)]
-        distributed.all_gather(gathered, padded)
-        return [bytes(row.tolist()).rstrip(b"\0").decode() for row in gathered]
+        return self.everyone.texts(text)
 
-    def gathered(self, tensor: Tensor, parameter: Tensor) -> Tensor:
-        """The whole of a tensor that is split as a parameter is, in the leading process alone."""
-        full = whole(tensor, parameter)
-        return full if self.leads else full.new_empty(0)
+    # Saving.
+
+    def to_save(self, tensor: Tensor, parameter: Tensor | None) -> SavedTensor | None:
+        """What this process saves of a tensor that is split as a parameter is; None for nothing.
+
+        Of several processes that hold the same, the first saves it.
+        """
+        piece = None
+        if parameter is not None and tensor.shape == parameter.shape:
+            piece = piece_of(parameter)
+        within = None if piece is None else piece.within
+        saves = (
+            (is_part(tensor) or self.tokens.rank == 0)
+            and (self.tensor.rank == 0 if within is None else within.leads)
+            and (piece.leads if isinstance(piece, StagePiece) else self.pipeline.rank == 0)
+        )
+        if not saves:
+            return None
+        return SavedTensor(
+            local(tensor), start_of(tensor, parameter) if self.holds_pieces else None
+        )
+
+    def exchange(self, text: str) -> Sequence[str]:
+        """The texts of all processes, by rank; each calls it in the thread that saves."""
+        return self.saving.texts(text)
 
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
         """The problem of the first process with a loss that is not finite, or else not sound.
@@ -510,11 +529,18 @@ class Processes(World):
         """The leading process goes first, then the others; all wait for the last."""
         if not self.leads:
             self.wait()
-        with self._leading():
+        with self.awaited():
             yield
         if self.leads:
             self.wait()
         self.wait()
+
+
+def _all(name: str) -> ConnectedGroup:
+    """A new group of all processes, which can be used while another one is."""
+    group = distributed.new_group(timeout=LONGEST, group_desc=name)
+    assert isinstance(group, distributed.ProcessGroup)
+    return ConnectedGroup(group)
 
 
 def _sum_of_copies(parameter: nn.Parameter) -> None:

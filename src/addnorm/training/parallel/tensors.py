@@ -73,7 +73,7 @@ def like(tensor: Tensor, current: Tensor, parameter: Tensor | None = None) -> Te
     return distribute_tensor(on_device, mesh, placements, src_data_rank=None)
 
 
-def spread(weights: Weights, model: nn.Module) -> Weights:
+def spread(weights: Mapping[str, Tensor], model: nn.Module) -> Weights:
     """This process's parts of whole weights, as it holds those of the model."""
     parameters = dict(model.named_parameters())
     return {
@@ -82,15 +82,21 @@ def spread(weights: Weights, model: nn.Module) -> Weights:
     }
 
 
-def gathered(
-    weights: Weights, model: nn.Module, gather: Callable[[Tensor, Tensor], Tensor] = whole
-) -> Weights:
-    """The whole weights, of the parts that this process holds as it holds those of the model."""
-    parameters = dict(model.named_parameters())
-    return {
-        name: gather(part, parameters[name]) if name in parameters else part
-        for name, part in weights.items()
-    }
+def start_of(tensor: Tensor, parameter: Tensor | None) -> tuple[int, ...]:
+    """The first index in its whole, on each axis, of this process's part of a tensor.
+
+    It is split as a parameter is, if it is of the parameter's shape.
+    """
+    start = [0] * tensor.ndim
+    if parameter is not None and tensor.shape == parameter.shape:
+        piece = piece_within_stage(parameter)
+        if piece is not None and piece.units > 1:
+            start[piece.axis] = piece.bounds[0]
+    if is_part(tensor):  # by rows, as `torch.chunk` splits them
+        mesh = tensor.device_mesh
+        rows = -(-len(tensor) // mesh.size())
+        start[0] += min(len(tensor), mesh.get_local_rank() * rows)
+    return tuple(start)
 
 
 def local(tensor: Tensor) -> Tensor:

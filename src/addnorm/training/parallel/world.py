@@ -14,6 +14,7 @@ from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
 from addnorm.training.loss import head_cross_entropy_sum
 from addnorm.training.objective import LossFunction
+from addnorm.training.stored import SavedTensor
 
 T = TypeVar("T")
 
@@ -27,6 +28,8 @@ class World(ABC):
 
     rank: int = 0
     size: int = 1
+    holds_pieces: bool = False
+    """Whether each process holds pieces of weights, which it saves itself."""
 
     def __init__(self, say: Callable[[str], None] = to_standard_error) -> None:
         self.say = say
@@ -144,8 +147,19 @@ class World(ABC):
         """What the leading process measures, in every process."""
 
     @abstractmethod
-    def gathered(self, tensor: Tensor, parameter: Tensor) -> Tensor:
-        """The whole of a tensor that is split as a parameter is, in the leading process alone."""
+    def to_save(self, tensor: Tensor, parameter: Tensor | None) -> SavedTensor | None:
+        """What this process saves of a tensor that is split as a parameter is; None for nothing.
+
+        Of several processes that hold the same, one saves it.
+        """
+
+    @abstractmethod
+    def exchange(self, text: str) -> Sequence[str]:
+        """The texts of all processes, by rank; each calls it in the thread that saves."""
+
+    @abstractmethod
+    def awaited(self) -> AbstractContextManager[None]:
+        """In this context, the other processes wait for this one, which may take any time."""
 
     @abstractmethod
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
@@ -245,9 +259,17 @@ class OneProcess(World):
         """What this process measures."""
         return measure()
 
-    def gathered(self, tensor: Tensor, parameter: Tensor) -> Tensor:
+    def to_save(self, tensor: Tensor, parameter: Tensor | None) -> SavedTensor:
         """The tensor itself."""
-        return tensor
+        return SavedTensor(tensor)
+
+    def exchange(self, text: str) -> Sequence[str]:
+        """The text itself."""
+        return [text]
+
+    def awaited(self) -> AbstractContextManager[None]:
+        """No other process waits."""
+        return nullcontext()
 
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
         """The problem itself."""
