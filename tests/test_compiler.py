@@ -4,6 +4,9 @@ import ast
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from errno import ENOSPC
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +14,17 @@ import torch
 
 import addnorm
 from addnorm import compiler, processor
-from addnorm.compiler import CACHES, load_operators, separate_caches
+from addnorm.compiler import (
+    CACHES,
+    CompilerError,
+    compiler_errors,
+    load_operators,
+    separate_caches,
+)
 from addnorm.errors import InputError
 
 PACKAGE = Path(addnorm.__file__).parent
+SLOW = pytest.mark.slow
 
 COMPILES = """
 import sys
@@ -201,3 +211,95 @@ def test_code_for_other_instructions_is_not_found_again(
         done = compiled_under(limit, tmp_path)
         assert done.returncode == 0, done.stderr
         assert float(done.stdout) < 1e-4
+
+
+def compiler_error(command: list[str], output: str) -> Exception:
+    from torch._inductor.exc import CppCompileError  # which takes seconds to import
+
+    return CppCompileError(command, output)
+
+
+def missing() -> Exception:
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    return InvalidCxxCompiler()
+
+
+def wrapped(error: Exception) -> Exception:
+    from torch._inductor.exc import InductorError
+
+    return InductorError(error, None)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (partial(compiler_error, ["g++"], "note\nx.cpp:1: fatal error: omp.h"), "g++: x.cpp:1: f"),
+        (partial(compiler_error, ["/bin/false"], ""), "compiler fails: /bin/false: no output"),
+        (missing, "the C++ compiler mine does not start"),
+        (partial(subprocess.CalledProcessError, 1, ["gcc"], b"error: no\n"), "fails: gcc: error"),
+        (partial(OSError, ENOSPC, "No space left", "/tmp/x"), "written: /tmp/x: No space left"),
+    ],
+)
+def test_what_fails_is_one_message(
+    error: Callable[[], Exception], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", "mine")
+    for raised in (error(), wrapped(error())):
+        with pytest.raises(CompilerError) as caught, compiler_errors(": do this"):
+            raise raised
+        text = str(caught.value)
+        assert message in text
+        assert text.endswith(": do this")
+        assert "\n" not in text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("error", [ValueError("x"), RuntimeError("x"), InputError("x")])
+def test_other_errors_stay_as_they_are(error: Exception) -> None:
+    for raised in (error, wrapped(error)):
+        with pytest.raises(type(raised)) as caught, compiler_errors():
+            raise raised
+        assert caught.value is raised
+
+
+def broken(folder: Path) -> dict[str, str]:
+    """An environment with a compiler that has no headers, and without compiled code on disk."""
+    compiler = folder / "g++"
+    compiler.write_text(
+        '#!/bin/sh\ncase "$*" in *.cpp*) echo "fatal error: omp.h: not there" >&2; exit 1;; esac\n'
+        'exec g++ "$@"\n'
+    )
+    compiler.chmod(0o755)
+    caches = {name: str(folder / name) for name in ("ADDNORM_CACHE", CACHES[0])}
+    return os.environ | caches | {"CXX": str(compiler), "PYTHONPATH": ":".join(sys.path)}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param("generate RUN --prompt a --compile", marks=pytest.mark.long),
+        pytest.param("train RUN/../language.toml --out OUT --train.compile true", marks=SLOW),
+        pytest.param("check --only decoder/rotary/* --sample 1 --compile 1", marks=SLOW),
+        pytest.param("serve RUN --compile", marks=SLOW),
+    ],
+)
+def test_commands_name_the_error_of_a_compiler(
+    words: str, run_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    places = {"RUN": str(run_of("language")), "OUT": str(tmp_path / "run")}
+    for name, place in places.items():
+        words = words.replace(name, place)
+    done = subprocess.run(
+        [sys.executable, "-m", "addnorm", *words.split()],
+        capture_output=True,
+        text=True,
+        env=broken(tmp_path),
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    *_, last = done.stderr.splitlines()
+    assert last.startswith("addnorm: the C++ compiler fails: ")
+    assert last.endswith("fatal error: omp.h: not there: mend that, or run without compiling")
+    assert "Traceback" not in done.stderr

@@ -35,6 +35,7 @@ UNMIRRORED = {
     "web/keys.py": "web/test_access.py",
     "data/conversation.py": "data/readers/test_chat.py",
     "data/source.py": "data/test_readers.py",
+    "data/tokenizing/grammars.py": "serve/engine/test_grammars.py",
     "data/tokenizing/prompts.py": "data/ids/test_framing.py",
     "generate/generated.py": "generate/test_decode.py",
     "lazy.py": "test_front_door.py",

@@ -31,6 +31,16 @@ if TYPE_CHECKING:
 
 NO_COMPILER = "compiling needs a C++ compiler: install g++, or run without compiling"
 
+ADVICE = ": mend that, or run without compiling"
+
+TORCHS_ERRORS = {
+    "CppCompileError",
+    "CUDACompileError",
+    "TritonMissing",
+    "GPUTooOldForTriton",
+}
+"""torch's errors about a compiler; their classes are imported with torch's compiler only."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -41,22 +51,66 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """The variables of the environment that choose folders; Triton's is inside the other by default."""
 
 
+class CompilerError(InputError):
+    """There is no compiler, it fails, or compiled code cannot be stored."""
+
+
 def compile(function: Callable[P, R], **settings: Any) -> Callable[P, R]:
-    """Return `torch.compile(function, **settings)`, with the caches of this processor."""
+    """Return `torch.compile(function, **settings)`, with the caches of this processor.
+
+    A call raises `CompilerError` if the compiler fails.
+    """
     import torch
 
     separate_caches()
-    return torch.compile(function, **settings)
+    compiled = torch.compile(function, **settings)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if torch.compiler.is_compiling():  # inside another compiled function
+            return compiled(*args, **kwargs)
+        with compiler_errors(ADVICE):
+            return compiled(*args, **kwargs)
+
+    return call
 
 
 def compile_ahead(program: "torch.export.ExportedProgram", settings: dict[str, Any]) -> bytes:
-    """Compile an exported program ahead of time, and return the package."""
+    """Compile an exported program ahead of time, and return the package.
+
+    Raises `CompilerError` if there is no C++ compiler, or none that works.
+    """
+    check_compiler()
     separate_caches()
     from torch._inductor import aoti_compile_and_package
 
     archive = BytesIO()  # on a full disk torch's own writer ends the process
-    aoti_compile_and_package(program, package_path=archive, inductor_configs=settings)
+    with compiler_errors(ADVICE):
+        aoti_compile_and_package(program, package_path=archive, inductor_configs=settings)
     return archive.getvalue()
+
+
+@contextmanager
+def compiler_errors(advice: str = "") -> Generator[None]:
+    """Raise `CompilerError` for errors of a compiler, and of the files that it writes."""
+    try:
+        yield
+    except Exception as error:
+        if (reason := _failure(error)) is None:
+            raise
+        raise CompilerError(reason + advice) from error
+
+
+def _failure(error: Exception) -> str | None:
+    """What failed, if a compiler did, or could not write its files; None for other errors."""
+    cause = vars(error).get("inner_exception", error)  # torch wraps the errors of its backend
+    if isinstance(cause, OSError):
+        place = f"{cause.filename}: " if cause.filename else ""
+        return f"compiled code cannot be written: {place}{cause.strerror or cause}"
+    if type(cause).__name__ == "InvalidCxxCompiler":
+        return f"the C++ compiler {os.environ.get('CXX') or 'g++'} does not start"
+    if isinstance(cause, SubprocessError) or type(cause).__name__ in TORCHS_ERRORS:
+        return f"the C++ compiler fails: {_first_error(cause)}"
+    return None
 
 
 @cache
@@ -64,7 +118,7 @@ def load_operators(source: str) -> None:
     """Load the operators of a C++ file of this package into torch, compiled for this processor.
 
     Compilation takes some seconds, once: the library is kept in the folder of caches. Raises
-    `InputError` if there is no C++ compiler, or none that works.
+    `CompilerError` if there is no C++ compiler, or none that works.
     """
     import torch
 
@@ -79,7 +133,7 @@ def load_operators(source: str) -> None:
 def keep_compiled(file: Path, compiled: Callable[[], bytes]) -> None:
     """Store what `compiled` returns, which is called once the folder of the file exists.
 
-    Raises `InputError` if the folder or the file cannot be written.
+    Raises `CompilerError` if the folder or the file cannot be written.
     """
     with _writing_to(file.parent):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -90,11 +144,11 @@ def keep_compiled(file: Path, compiled: Callable[[], bytes]) -> None:
 
 @contextmanager
 def _writing_to(folder: Path) -> Generator[None]:
-    """Raise `InputError` if compiled code cannot be written to the folder."""
+    """Raise `CompilerError` if compiled code cannot be written to the folder."""
     try:
         yield
     except OSError as error:
-        raise InputError(
+        raise CompilerError(
             f"{folder}: compiled graphs cannot be stored there ({error.strerror}): "
             "set ADDNORM_CACHE to another folder"
         ) from error
@@ -102,36 +156,42 @@ def _writing_to(folder: Path) -> Generator[None]:
 
 def _library(code: bytes) -> bytes:
     """Compile C++ code of torch's stable interface to a shared library."""
-    if not has_compiler():
-        raise InputError(NO_COMPILER)
+    check_compiler()
     separate_caches()
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
 
-    with TemporaryDirectory() as folder:
+    with compiler_errors(), TemporaryDirectory() as folder:
         source = Path(folder) / "operators.cpp"
         source.write_bytes(code)
-        try:
-            options = CppTorchOptions(
-                include_pytorch=True, aot_mode=True, extra_flags=["-ffp-contract=fast"]
-            )
-            builder = CppBuilder("operators", str(source), options, folder)
-            builder.build()
-        except (RuntimeError, OSError, SubprocessError) as error:
-            raise InputError(f"the C++ compiler fails: {_first_error(error)}") from error
+        options = CppTorchOptions(
+            include_pytorch=True, aot_mode=True, extra_flags=["-ffp-contract=fast"]
+        )
+        builder = CppBuilder("operators", str(source), options, folder)
+        builder.build()
         return Path(builder.get_target_file_path()).read_bytes()
 
 
 def _first_error(error: Exception) -> str:
-    """The first line of a compiler's output that names an error, or else the last one."""
-    output = vars(error).get("output") or str(error)
+    """The compiler's name, and the first line of its output that names an error, or the last."""
+    facts = vars(error)
+    command = facts.get("cmd") or ()
+    output = facts.get("output") or ("no output" if command else str(error))
     text = output.decode(errors="replace") if isinstance(output, bytes) else str(output)
     lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
-    return next((line for line in lines if "error" in line.lower()), lines[-1])
+    line = next((line for line in lines if "error" in line.lower()), lines[-1])
+    return f"{command[0]}: {line}" if command else line
+
+
+def check_compiler() -> None:
+    """Raise `CompilerError` if there is no C++ compiler."""
+    if not has_compiler():
+        raise CompilerError(NO_COMPILER)
 
 
 def has_compiler() -> bool:
-    """Whether there is a C++ compiler."""
-    return any(shutil.which(name) for name in ("g++", "clang++", "c++"))
+    """Whether there is a C++ compiler: the one that `CXX` names, or else a usual one."""
+    chosen = os.environ.get("CXX")
+    return any(shutil.which(name) for name in ([chosen] if chosen else ("g++", "clang++", "c++")))
 
 
 def separate_caches() -> None:

@@ -323,6 +323,7 @@ def test_a_bad_file_is_named_or_left_out(
         (["--prompt", "a"], "leave out --prompt"),
         (["a.wav", "--stop", "a"], "leave out --stop"),
         (["a.wav", "--compile"], "leave out --compile"),
+        (["a.wav", "--regex", "a"], "leave out --regex"),
     ],
 )
 def test_options_for_text_are_rejected_for_sound(

@@ -39,7 +39,7 @@ SURFACE = {
         "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
         "--weights", "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
         "--batch", "--out", "--exact", "--processes", "--language", "--task", "--timestamps",
-        "--subtitles",
+        "--subtitles", "--json-schema", "--regex",
     },
     "forecast": {
         "--run", "--history", "--horizon", "--until", "--truth", "--out", "--plot", "--device",

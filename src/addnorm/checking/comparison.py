@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from addnorm.compiler import CompilerError
+
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 5e-4, torch.bfloat16: 0.2}
 """The largest allowed error, relative to the largest expected value or to one.
 
@@ -58,7 +60,8 @@ class CellResult:
 def run_comparisons(cell: str, compared: Iterable[Comparison]) -> CellResult:
     """Run the comparisons of a cell until one fails or raises an exception.
 
-    Generators are closed, which leaves their contexts, such as `no_grad`.
+    Generators are closed, which leaves their contexts, such as `no_grad`. Raises `CompilerError`
+    if a compiler fails, which says nothing of the cell.
     """
     n, needs_values = 0, list[str]()
     try:
@@ -70,6 +73,8 @@ def run_comparisons(cell: str, compared: Iterable[Comparison]) -> CellResult:
             if not comparison.holds:
                 name, error = comparison.name, comparison.error
                 return CellResult(cell=cell, compared=n, failed=name, error=error)
+    except CompilerError:
+        raise
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
         return CellResult(cell=cell, compared=n, failed=failure, error=float("inf"))

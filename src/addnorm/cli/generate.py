@@ -20,6 +20,7 @@ from addnorm.cli.lines import (
     media_files,
     one_line,
 )
+from addnorm.cli.structured import grammar_asked
 from addnorm.cli.subtitles import SubtitleForm, subtitles, timed_line
 from addnorm.cli.where import GROUP, Imports, InProcesses, import_named
 from addnorm.errors import InputError
@@ -139,10 +140,29 @@ class Output:
         conversation all messages, of a sound its language and the segments with their times.
     subtitles
         Write the segments of one sound file as subtitles, in SubRip (`srt`) or WebVTT (`vtt`).
+    json_schema
+        A file with a JSON schema that every text of a language model follows, from its first token
+        to its last, as structured output of `addnorm serve` does. A text that reaches
+        `--max-new-tokens` before is cut. Needs the extra `structured`.
+    regex
+        A regular expression that every text matches as a whole. Needs the extra `structured`.
     """
 
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False
     subtitles: SubtitleForm | None = None
+    json_schema: Annotated[Path | None, Parameter(show_default=False)] = None
+    regex: str | None = None
+
+    @property
+    def given(self) -> dict[str, object]:
+        """The options that are given, by their names."""
+        options = {
+            "--json": self.json_lines,
+            "--subtitles": self.subtitles,
+            "--json-schema": self.json_schema,
+            "--regex": self.regex,
+        }
+        return {name: value for name, value in options.items() if value not in (None, False)}
 
     def check(self, files: Sequence[Path], asked: PromptOptions) -> None:
         """Raise `InputError` for subtitles of anything but one file."""
@@ -197,8 +217,7 @@ def generate(
     if (batch := asked.requests) is not None:
         named = {
             "files": files,
-            "--json": output.json_lines,
-            "--subtitles": output.subtitles,
+            **output.given,
             **asked.speech,
             **choices,
             **end,
@@ -208,6 +227,7 @@ def generate(
         return None
     _check_inputs(files, asked)
     output.check(files, asked)
+    grammar = grammar_asked(output.json_schema, output.regex)
     _check_processes(files, asked, speed)
     import_named(imports)
     if (status := speed.started(run)) is not None:
@@ -215,24 +235,27 @@ def generate(
     opened = asked.checked(speed.open(run, weights=speed.weights))
     decoding = opened.decoding(**choices)
     if opened.reads_files:
-        _check_plain(run, asked, end, speed)
+        _check_plain(run, asked, end, speed, grammar)
         most = end.get("max_new_tokens")
         for lines in _of_files(opened, files, decoding, most, asked.speech, reading, output):
             print(*lines, sep="\n", end="\n" if lines else "", flush=True)
         return None
     _check_text(run, asked, output)
+    follows = None if grammar is None else opened.grammar(*grammar)
     early = speed.early_exit(opened)
     graph = early or speed.compiled(opened, decoding, several=asked.prompt is None)
     streams = asked.prompt is not None and not output.json_lines and opened.can_stream(decoding)
     if asked.prompt is not None and streams:
         text = asked.of(asked.prompt)
-        _print_pieces(opened.stream(text, decoding=decoding, compiled=graph, **end))
+        _print_pieces(
+            opened.stream(text, decoding=decoding, compiled=graph, grammar=follows, **end)
+        )
         _report(early)
         return None
 
     def answer(first: int, group: list[Any]) -> list[tuple[Any, list["Generated"]]]:
         texts = [asked.of(text) for text in group]
-        written = opened.write(texts, decoding, first=first, compiled=graph, **end)
+        written = opened.write(texts, decoding, first=first, compiled=graph, grammar=follows, **end)
         return [*zip(texts, written, strict=True)]
 
     lines = Lines(files, reading, _conversations(opened, asked, reading))
@@ -283,7 +306,13 @@ def _check_alone(asked: PromptOptions, speed: Speed, others: Sequence[str]) -> N
         raise InputError(f"each line of --batch has its own options: leave out {', '.join(wrong)}")
 
 
-def _check_plain(run: Path, asked: PromptOptions, end: StopOptions, speed: Speed) -> None:
+def _check_plain(
+    run: Path,
+    asked: PromptOptions,
+    end: StopOptions,
+    speed: Speed,
+    grammar: tuple[str, str] | None,
+) -> None:
     """Raise `InputError` for options of text if the model reads files."""
     given = {
         "--prompt": asked.prompt is not None,
@@ -291,6 +320,7 @@ def _check_plain(run: Path, asked: PromptOptions, end: StopOptions, speed: Speed
         "--stop": bool(end.get("stop")),
         "--compile": speed.compile,
         "--exit": speed.exit is not None,
+        "" if grammar is None else grammar[1]: grammar is not None,
     }
     if wrong := [option for option, there in given.items() if there]:
         raise InputError(f"{run}: it reads image or sound files: leave out {', '.join(wrong)}")

@@ -26,7 +26,7 @@ from addnorm.generate.next_token import (
     floats,
     ints,
 )
-from addnorm.generate.rules import NO_TOKEN_ALLOWED, Rules
+from addnorm.generate.rules import NO_TOKEN_ALLOWED, Rules, within_grammars
 from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
@@ -162,8 +162,8 @@ def decode(
     Prompts of similar length are batched together, longest first. Results are in the order of the
     prompts and do not depend on the other prompts of a batch.
     """
-    if isinstance(decoding, BeamConfig) and text_decoder is not None and text_decoder.stop:
-        raise InputError('stop strings need kind = "greedy" or "sample": beams end at eos alone.')
+    if isinstance(decoding, BeamConfig) and text_decoder is not None:
+        _check_beams(text_decoder)
     if batch_size < 1:
         raise InputError(f"batch_size must be at least 1, got {batch_size}.")
     limits = [
@@ -188,6 +188,16 @@ def decode(
             texts = collected(pieces, len(rows))
         results.update(zip(rows, _with_depths(next_token, texts), strict=True))
     return [results[i] for i in range(len(prompts))]
+
+
+def _check_beams(text_decoder: TextDecoder) -> None:
+    """Raise `InputError` for ends of texts that beam search does not have."""
+    if text_decoder.stop:
+        raise InputError('stop strings need kind = "greedy" or "sample": beams end at eos alone.')
+    if text_decoder.grammar is not None:
+        raise InputError(
+            "beam search follows no grammar: choose `beams = 1`, or sample with a `temperature`"
+        )
 
 
 def _with_depths(next_token: NextToken, texts: list[list[Generated]]) -> list[list[Generated]]:
@@ -247,8 +257,8 @@ def write(
     texts = [None if text_decoder is None else text_decoder.open(prompt) for prompt in prompts]
     history = torch.empty(len(prompts), 0, dtype=torch.long, device=logits.device)
     for step in range(1, max(limits) + 1):
-        allowed = logits if rules is None else _checked(rules.apply(logits, history))
-        tokens = choose(allowed, rows)
+        scores = logits if rules is None else rules.apply(logits, history)
+        tokens = choose(_allowed(scores, [texts[row] for row in rows], ends), rows)
         written = zip(rows, ints(tokens), floats(_log_p(logits, tokens)), strict=True)
         pieces = [
             _piece(row, token, log_p, texts[row], token in ends, step == limits[row])
@@ -269,10 +279,16 @@ def write(
         logits = next_token.step(tokens)
 
 
-def _checked(scores: Tensor) -> Tensor:
-    """Return the scores. Raises `InputError` if a row has no allowed token."""
-    if bool((scores == -inf).all(-1).any()):
-        raise InputError(NO_TOKEN_ALLOWED)
+def _allowed(scores: Tensor, texts: Sequence[TextStream | None], ends: Ids) -> Tensor:
+    """The scores, -inf for tokens that the grammars of the texts do not allow.
+
+    Raises `InputError` if a text has no allowed token.
+    """
+    grammars = [None if text is None else text.grammar for text in texts]
+    scores = within_grammars(scores, grammars, ends)
+    for i in ints((scores == -inf).all(-1).nonzero()[:, 0]):
+        grammar = grammars[i]
+        raise InputError(NO_TOKEN_ALLOWED if grammar is None else grammar.why_none)
     return scores
 
 
@@ -300,6 +316,7 @@ def _piece(
     written = ""
     if text is not None:
         written = "" if ended else text.push(token)
+        finished = "stop" if text.is_complete and not ended else finished
         written += text.finish() if finished else ""
         finished = "stop" if text.stopped and not ended else finished
     return Piece(row=row, token=token, log_p=log_p, text=written, finished=finished)

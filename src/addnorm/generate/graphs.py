@@ -17,8 +17,7 @@ from torch import Tensor, fx, nn
 from torch._C import _aoti  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils._pytree import tree_leaves
 
-from addnorm.compiler import NO_COMPILER, compile_ahead, has_compiler, keep_compiled, target
-from addnorm.errors import InputError
+from addnorm.compiler import CompilerError, compile_ahead, keep_compiled, target
 from addnorm.files import cache_folder
 from addnorm.memory import keep_freed_pages
 from addnorm.nn.choices import choices
@@ -49,18 +48,18 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     """Compile `module(*inputs)` to machine code, or load the graph from the disk cache.
 
     `lengths` names the dynamic axes of the inputs, as for `torch.export`. Linear layers on a single
-    row become one loop over the weights (see `product`). Raises `InputError` if there is no C++
-    compiler.
+    row become one loop over the weights (see `product`). Raises `CompilerError` if there is no C++
+    compiler, if it fails, or if the graph cannot be stored.
     """
     name = fingerprint(module, example, lengths)
     if has_other_parts(module):  # custom code: identify it by the traced graph
         name = _name_of(name, module, example, lengths)
     file = cache_folder() / f"{name}.pt2"
-    graph = _loaded(file)
-    if graph is None:
-        keep_compiled(file, lambda: _compile(module, example, lengths))
+    try:
         graph = _loaded(file)
-    assert graph is not None, file
+    except RuntimeError:  # no such file, or a damaged one
+        keep_compiled(file, lambda: _compile(module, example, lengths))
+        graph = _stored(file)
     packed = graph.get_metadata().get(PACKED, "").split()
     weights = {name: _tensor(module, name) for name in graph.get_constant_fqns()}
     weights |= {name: packed_weight(weights[name]) for name in packed}
@@ -100,20 +99,24 @@ def product(
 
 
 def _loaded(file: Path) -> Any:
-    """Load the graph in a file; None if the file is missing or damaged.
+    """Load the graph in a file, through a folder of temporary files.
 
     Uses the low-level loader, because the wrapper in `torch._inductor` takes seconds to import.
     """
+    return _aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1)
+
+
+def _stored(file: Path) -> Any:
+    """Load the graph that was just stored. Raises `CompilerError` if that fails."""
     try:
-        return _aoti.AOTIModelPackageLoader(str(file), "model", False, 1, -1)
-    except RuntimeError:
-        return None
+        return _loaded(file)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise CompilerError(f"{file}: the compiled graph cannot be loaded: {reason}") from error
 
 
 def _compile(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ...]) -> bytes:
     """Compile the module; return the archive in which torch packages a graph."""
-    if not has_compiler():
-        raise InputError(NO_COMPILER)
     with warnings.catch_warnings(action="ignore"), _all_registered(module):
         program = _traced(module, example, lengths)
         settings = SETTINGS | {"aot_inductor.metadata": {PACKED: " ".join(_factors(program))}}

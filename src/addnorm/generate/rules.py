@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.config import config
+from addnorm.data.tokenizing.grammars import Allowed, Grammar
 from addnorm.errors import InputError, TextError
 from addnorm.generate.timestamps import NOTHING, TimestampRules
 
@@ -241,3 +242,35 @@ def _without(scores: Scores, tokens: Sequence[int], rows: Bool[Tensor, " rows"])
         return scores
     without = scores.index_fill(1, scores.new_tensor(tokens, dtype=torch.long), -inf)
     return torch.where(rows[:, None], without, scores)
+
+
+def within_grammars(
+    scores: Scores, grammars: Sequence[Grammar | None], ends: Sequence[int]
+) -> Scores:
+    """The scores, -inf where the grammar of a text does not allow a token.
+
+    An end token is allowed where the text may end.
+    """
+    if not any(grammars):
+        return scores
+    vocab = scores.shape[1]
+    rows = [
+        torch.ones(vocab, dtype=torch.bool)
+        if grammar is None
+        else _allowed(grammar.allowed(), vocab, ends)
+        for grammar in grammars
+    ]
+    return scores.masked_fill(~torch.stack(rows).to(scores.device), -inf)
+
+
+def _allowed(allowed: Allowed, vocab: int, ends: Sequence[int]) -> Bool[Tensor, " vocab"]:
+    """A mask of the allowed tokens."""
+    packed = bytearray(allowed.tokens.to_bytes(allowed.n_tokens // 8 + 1, "little"))
+    bits = torch.frombuffer(packed, dtype=torch.uint8)
+    mask = (bits[:, None] >> torch.arange(8, dtype=torch.uint8)).bitwise_and(1).bool().flatten()
+    n = min(vocab, allowed.n_tokens)
+    row = torch.zeros(vocab, dtype=torch.bool)
+    row[:n] = mask[:n]
+    if ends:
+        row[list(ends)] = allowed.end
+    return row

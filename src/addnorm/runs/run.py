@@ -14,6 +14,7 @@ from addnorm.arguments import known_keywords
 from addnorm.data import Corpus, DataConfig
 from addnorm.data.conversation import Message
 from addnorm.data.example import Example
+from addnorm.data.tokenizing.grammars import Grammar, GrammarCompiler
 from addnorm.errors import InputError, listed, one_text, path_of, refuse
 from addnorm.generate import DecodingConfig, Generated
 from addnorm.generate.early_exit import EarlyExit, exit_rule
@@ -41,6 +42,7 @@ from addnorm.runs.inference.series import SeriesAnswer, answer_series
 from addnorm.runs.inference.text import (
     Compiled,
     answer,
+    check_follows,
     check_use,
     classify,
     classify_lines,
@@ -170,19 +172,19 @@ class Run(TrainedModel):
         *,
         first: int = 0,
         compiled: Compiled | None = None,
+        grammar: Grammar | None = None,
         **options: Unpack[GenerateOptions],
     ) -> list[list[Generated]]:
         """As `generate`, with the score of each text, why it ended, and all of the `n_best`.
 
         Conversations are answered. `first` is the number of texts before these, for messages and
         seeds; `compiled` takes the place of the model: `run.compiled()` or `run.early_exit(rule)`.
-        Raises `InputError` as `generate` does.
+        Each text follows the `grammar`. Raises `InputError` as `generate` does.
         """
         most, stop = ends_of(options)
         chosen = chosen_decoding(self, decoding, options)
-        return write(
-            self, texts, chosen, max_new_tokens=most, stop=stop, first=first, compiled=compiled
-        )
+        given: dict[str, Any] = {"first": first, "compiled": compiled, "grammar": grammar}
+        return write(self, texts, chosen, max_new_tokens=most, stop=stop, **given)
 
     @known_keywords
     def stream(
@@ -191,6 +193,7 @@ class Run(TrainedModel):
         *,
         decoding: DecodingConfig | None = None,
         compiled: Compiled | None = None,
+        grammar: Grammar | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Iterator[str]:
         """Continue one text, or answer one conversation, in pieces as soon as each is final.
@@ -203,9 +206,18 @@ class Run(TrainedModel):
         text = text if not isinstance(text, str) and is_conversation(text) else one_text(text)
         if chosen.kind == "beam":
             raise InputError("beam search ends with all of a text at once: stream without beams")
-        return write_as_it_comes(
-            self, text, chosen, max_new_tokens=most, stop=stop, compiled=compiled
-        )
+        given: dict[str, Any] = {"compiled": compiled, "grammar": grammar}
+        return write_as_it_comes(self, text, chosen, max_new_tokens=most, stop=stop, **given)
+
+    @known_keywords
+    def grammar(self, grammar: str, field: str = "grammar") -> Grammar:
+        """The beginning of a text of a grammar in the form of llguidance, for `write` and `stream`.
+
+        `data.tokenizing.grammar_forms` makes one of a JSON schema or an expression. Raises
+        `InputError`, which begins with `field`, for one that no token of the model begins.
+        """
+        check_follows(self)
+        return GrammarCompiler(self.tokenizers.target).start(grammar, field)
 
     @known_keywords
     def transcribe(

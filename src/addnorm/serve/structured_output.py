@@ -1,17 +1,21 @@
 """Structured output in requests: a JSON schema, an expression or a grammar that an answer follows.
 
-`response_format` is OpenAI's, `structured_outputs` vLLM's. The library llguidance checks them here,
-where a wrong one is refused at once, and follows them in the engine.
+`response_format` is OpenAI's, `structured_outputs` vLLM's. A wrong one is refused at once; the
+engine follows the others.
 """
 
-import json
-from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from addnorm.errors import InputError, optional
-from addnorm.serve.engine.grammar_limits import error_of, matcher_of
+from addnorm.data.tokenizing.grammar_forms import (
+    check_grammar,
+    grammar_of_choices,
+    grammar_of_lark,
+    grammar_of_regex,
+    grammar_of_schema,
+)
+from addnorm.errors import InputError
 from addnorm.web.errors import WebError
 from addnorm.web.limits import check_json
 
@@ -32,13 +36,6 @@ def _schema_of(value: Any) -> Any:
 
 
 JsonSchema = Annotated[Schema, BeforeValidator(_schema_of, json_schema_input_type=str | Schema)]
-
-MOST_CHARACTERS = 2**17
-"""The longest grammar, which the engine reads while other answers wait."""
-
-
-WHITE_SPACE = r"[\x20\x0A\x0D\x09]{1,20}"
-"""What may stand between the parts of JSON: bounded, or a weak model might write nothing else."""
 
 
 class NamedSchema(BaseModel):
@@ -94,7 +91,7 @@ class StructuredOutputs(BaseModel):
     json_: Annotated[JsonSchema | None, Field(alias="json")] = None
     regex: str | None = None
     choice: Annotated[list[str] | None, Field(min_length=1, max_length=1024)] = None
-    grammar: str | None = None
+    grammar_: Annotated[str | None, Field(alias="grammar")] = None
 
     @model_validator(mode="after")
     def _check_one(self) -> "StructuredOutputs":
@@ -102,17 +99,16 @@ class StructuredOutputs(BaseModel):
             raise ValueError("give one of json, regex, choice and grammar")
         return self
 
-    def compiled(self, matcher: Any) -> str:
+    def grammar(self, field: str) -> str:
         """The grammar, in the form of llguidance."""
         if self.json_ is not None:
-            white_space = {"whitespace_pattern": WHITE_SPACE}
-            return matcher.grammar_from_json_schema(json.dumps(self.json_), defaults=white_space)
+            return grammar_of_schema(self.json_, field)
         if self.regex is not None:
-            return matcher.grammar_from_regex(self.regex)
+            return grammar_of_regex(self.regex, field)
         if self.choice is not None:
-            texts = (json.dumps(text, ensure_ascii=False) for text in self.choice)
-            return matcher.grammar_from_lark(f"start: {' | '.join(texts)}")
-        return matcher.grammar_from_lark(self.grammar)
+            return grammar_of_choices(self.choice, field)
+        assert self.grammar_ is not None
+        return grammar_of_lark(self.grammar_, field)
 
 
 def grammar_of(
@@ -125,49 +121,14 @@ def grammar_of(
     Raises `InputError` for a wrong one, and without the extra `structured`.
     """
     schema = None if wanted is None else wanted.wanted
-    if schema is not None and other is not None:
-        raise InputError(f"structured_outputs: {field} is given too: leave one out")
-    if schema is not None:
-        other = StructuredOutputs.model_validate({"json": schema})
-    elif other is not None:
+    if other is not None:
+        if schema is not None:
+            raise InputError(f"structured_outputs: {field} is given too: leave one out")
         field = "structured_outputs"
+        grammar = other.grammar(field)
+    elif schema is not None:
+        grammar = grammar_of_schema(schema, field)
     else:
         return None
-    grammar = other.compiled(optional("llguidance", "structured", field).LLMatcher)
-    if len(grammar) > MOST_CHARACTERS:
-        raise InputError(f"{field}: {len(grammar):,} characters: at most {MOST_CHARACTERS:,}")
-    if reason := _why_not(grammar, field):
-        raise InputError(f"{field}: {reason}")
+    check_grammar(grammar, field)
     return grammar
-
-
-def _why_not(grammar: str, field: str) -> str:
-    """Why a grammar is refused; empty if it can be followed for a byte at least."""
-    matcher = matcher_of(grammar, _bytes(), field)
-    if not matcher.is_error():
-        allowed = int.from_bytes(matcher.compute_bitmask(), "little") & (1 << N_BYTES) - 1
-        if allowed:
-            matcher.consume_token((allowed & -allowed).bit_length() - 1)
-    return error_of(matcher) if matcher.is_error() else ""
-
-
-@cache
-def _bytes() -> Any:
-    """All bytes, as the tokens of llguidance: here a grammar is checked without a model."""
-    library = optional("llguidance", "structured", "structured output")
-    return library.LLTokenizer(library.TokenizerWrapper(_Bytes()))
-
-
-N_BYTES = 256
-
-
-class _Bytes:
-    """A vocabulary of bytes, as llguidance reads it."""
-
-    tokens = (*(bytes([i]) for i in range(N_BYTES)), b"<end>")
-    eos_token_id, bos_token_id = N_BYTES, None
-    special_token_ids = (N_BYTES,)
-
-    def __call__(self, text: bytes) -> list[int]:
-        """Return the ids of a text."""
-        return list(text)

@@ -261,15 +261,17 @@ class Trainer:
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
         self.learnt |= n_tokens > 0
-        losses = self.backward(group, n_tokens)
+        with compiler.compiler_errors(compiler.ADVICE):  # of a backward that is compiled late
+            losses = self.backward(group, n_tokens)
         self.world.sum_gradients(self.model)
         own = torch.stack(losses)
         loss = sum(self.world.total(own).tolist())  # waits for the device only once
         norm = self.clip(loss, own)
         self.set_rates(self.state.step + 1)
-        for optimizer in self.optimizers:
-            self.scaler.step(optimizer)
-            optimizer.zero_grad(set_to_none=True)
+        with compiler.compiler_errors(": mend that, or choose another optimizer"):
+            for optimizer in self.optimizers:
+                self.scaler.step(optimizer)
+                optimizer.zero_grad(set_to_none=True)
         self.scaler.update()
         self.constrain()
         self.load.move_corrections()

@@ -14,16 +14,18 @@ from hypothesis import strategies as st
 from tests.serve.engine.tiny import TINY, Answered, answered
 from torch import nn
 
+from addnorm.data.tokenizing.grammars import GrammarCompiler
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig, Tokenizer
 from addnorm.errors import InputError
+from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
 from addnorm.models import DecoderModel
 from addnorm.nn.positions import NoPositionConfig
 from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.runs.inference.text import write
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.engine import Engine
-from addnorm.serve.engine.grammars import GrammarCompiler
 from addnorm.serve.engine.ngrams import PromptLookup
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.schedule import Limits
@@ -210,3 +212,38 @@ def test_a_grammar_that_grows_too_large_midway_ends_the_answer_before_a_wrong_to
     assert re.fullmatch(r'\{\s*("a"\s*)?(:\s*)?"?', text_of(ENGINES["char"], answer))
     error = answer.events[-1].error or ""
     assert error.startswith("structured_outputs: the grammar is too large (")
+
+
+@settings(max_examples=4, deadline=None)
+@given(schemas, st.integers(0, 9), st.sampled_from(["bpe", "recurrent"]), st.booleans())
+def test_generate_writes_the_same_of_ragged_prompts(
+    schema: dict[str, Any], seed: int, name: str, sampled: bool
+) -> None:
+    engine = ENGINES[name]
+    grammar = schema_grammar(schema)
+    tokenizer = engine.run.tokenizers.target
+    start = GrammarCompiler(tokenizer).start(grammar)
+    texts = ["a: ", "", "ab a: tags"]
+    decoding = SampleConfig(seed=seed) if sampled else GreedyConfig()
+    together = write(engine.run, texts, decoding, max_new_tokens=30, grammar=start)
+    for i, text in enumerate(texts):
+        [[alone]] = write(engine.run, [text], decoding, max_new_tokens=30, grammar=start)
+        if not sampled or i == 0:  # each prompt has random numbers of its own
+            assert together[i][0].text == alone.text
+        prompt = tuple(tokenizer.encode(text)) or (tokenizer.bos_id,)
+        options = Options(grammar=grammar, decoding=decoding.kind, seed=seed)
+        request = Request(name="a", prompt=prompt, limit=30, n=1, options=options)
+        served = answered(engine, [request])["a", 0]
+        assert (text_of(engine, served), served.finished) == (alone.text, alone.finished)
+        if alone.finished != "length":
+            assert jsonschema_rs.is_valid(schema, json.loads(alone.text))
+
+
+def test_a_grammar_that_no_token_continues_ends_generate_with_the_reason() -> None:
+    run = RUNS["char"]
+    start = GrammarCompiler(CHAR).start(lark("aQ"), "--regex")
+    with pytest.raises(InputError, match=r"^--regex: no token of the model continues"):
+        write(run, ["a"], GreedyConfig(), grammar=start)
+    compiler = GrammarCompiler(BPE)
+    with pytest.raises(InputError, match="beam search follows no grammar"):
+        write(RUNS["bpe"], ["a"], BeamConfig(), grammar=compiler.start(lark("a")))

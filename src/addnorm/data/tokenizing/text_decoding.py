@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from addnorm.data.tokenizing.grammars import Grammar
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 
 
 @dataclass(frozen=True)
 class TextDecoder:
-    """Converts tokens to text, given the tokenizer and the stop strings.
+    """Converts tokens to text, given the tokenizer, the stop strings and the grammar of the text.
 
     If the tokenizer puts texts in lower case, so are the stop strings, since the model generates
     only such texts. With `continues`, a text continues its prompt and may begin with a space;
-    otherwise it is independent of its prompt, as answers and translations are.
+    otherwise it is independent of its prompt, as answers and translations are. The `grammar` of
+    texts that follow one is at its beginning; what a token adds to them does not depend on others.
 
     Raises `InputError` for an empty stop string, which would end every text at once.
     """
@@ -21,6 +23,7 @@ class TextDecoder:
     tokenizer: Tokenizer
     stop: Sequence[str] = ()
     continues: bool = False
+    grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str) or "" in self.stop:
@@ -28,7 +31,7 @@ class TextDecoder:
 
     def open(self, prompt: Sequence[int] = ()) -> "TextStream":
         """Open a stream for one row, with its prompt."""
-        return TextStream(self, prompt if self.continues else ())
+        return TextStream(self, prompt if self.continues or self.grammar is not None else ())
 
     def write(self, ids: Sequence[int], prompt: Sequence[int] = ()) -> str:
         """The text of all of `ids`, up to the first stop string."""
@@ -41,17 +44,26 @@ class TextStream:
 
     Joined, the pieces are the decoded text, cut before the stop string that is completed first,
     even if it spans several tokens. A piece never ends within a character, and text that might be
-    the beginning of a stop string is held back until that is decided.
+    the beginning of a stop string is held back until that is decided. `grammar` is how far the text
+    has come in its grammar, if it follows one.
     """
 
     def __init__(self, text_decoder: TextDecoder, after: Sequence[int] = ()) -> None:
         self.stopped = False
         self._stop = tuple(map(text_decoder.tokenizer.prepared, text_decoder.stop))
         self._stream = text_decoder.tokenizer.stream(after)
+        self.grammar = None if text_decoder.grammar is None else text_decoder.grammar.copy()
         self._held = ""
 
     def push(self, token: int) -> str:
-        """Return the text that becomes final with `token`; empty after a stop string."""
+        """Return the text that becomes final with `token`; empty after a stop string.
+
+        Raises `InputError` for a grammar that becomes too large.
+        """
+        if self.grammar is not None:
+            self.grammar.accept(token)
+            if self.grammar.is_broken:
+                raise InputError(self.grammar.why_none)
         return self._settle(self._stream.push(token))
 
     def finish(self) -> str:
@@ -59,6 +71,11 @@ class TextStream:
         settled = self._settle(self._stream.finish())
         rest, self._held = self._held, ""
         return settled + rest
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the text is whole by its grammar, and no token may follow."""
+        return self.grammar is not None and self.grammar.is_complete
 
     def _settle(self, text: str) -> str:
         if self.stopped:

@@ -18,6 +18,7 @@ from addnorm.data.ids.framing import (
     unframed,
 )
 from addnorm.data.readers.tables import reads_pairs
+from addnorm.data.tokenizing.grammars import Grammar
 from addnorm.data.tokenizing.prompts import encode_prompts, loses_space, start_of_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
@@ -64,6 +65,7 @@ from addnorm.runs.options import GenerateOptions, Pooling
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.classification import Classification
 from addnorm.tasks.hidden import Denoising
+from addnorm.tasks.language import Language
 from addnorm.tasks.multi_label import MultiLabel
 from addnorm.tasks.of_model import wrong_task
 from addnorm.tasks.regression import Regression, numbers_line
@@ -86,15 +88,19 @@ def write(
     stop: Sequence[str] = (),
     first: int = 0,
     compiled: Compiled | None = None,
+    grammar: Grammar | None = None,
 ) -> list[list[Generated]]:
     """Continue or translate each text; return the results for each, best first.
 
     The translation of a blank text is empty; a language model starts a new text; a denoiser fills
     the gaps of a text. `first` is the number of texts before these, an offset for messages and
     random seeds. `compiled` replaces the model, and may be early exits of a decoder. For a model
-    that reads images or sound, texts are names of files. Raises `InputError` if the model writes no
-    text, and for early exits of a translator.
+    that reads images or sound, texts are names of files. Each text of a language model follows the
+    `grammar`, from its beginning. Raises `InputError` if the model writes no text, for early exits
+    of a translator, and for a grammar of another model or of beams.
     """
+    if grammar is not None:
+        check_follows(run)
     strings = [text for text in texts if isinstance(text, str)]
     plain = not (stop or compiled)
     if len(strings) < len(texts) and not isinstance(run.model, DecoderModel):
@@ -116,7 +122,7 @@ def write(
                 max_new_tokens=max_new_tokens,
                 eos_id=target.eos_ids,
                 start_id=target.bos_id,
-                text_decoder=TextDecoder(target, stop, continues=continues(run, texts)),
+                text_decoder=TextDecoder(target, stop, continues(run, texts), grammar),
             )
             results = [
                 [replace(g, text=g.text.removeprefix(" " * drop)) for g in best]
@@ -152,10 +158,12 @@ def write_as_it_comes(
     max_new_tokens: int | None = None,
     stop: Sequence[str] = (),
     compiled: Compiled | None = None,
+    grammar: Grammar | None = None,
 ) -> Iterator[str]:
     """Yield the continuation of one text, in pieces as soon as they are final.
 
-    Raises `InputError` if the model is not a language model, or cannot process the text.
+    It follows the `grammar`, if there is one, from its beginning. Raises `InputError` if the model
+    is not a language model, or cannot process the text.
     """
     if not isinstance(run.model, DecoderModel):
         raise InputError(f"{run.name}: only a language model streams: this one is for {run.task}")
@@ -166,7 +174,7 @@ def write_as_it_comes(
         prompt,
         decoding,
         max_new_tokens=max_new_tokens,
-        text_decoder=TextDecoder(target, stop, continues=continues(run, [text])),
+        text_decoder=TextDecoder(target, stop, continues(run, [text]), grammar),
         eos_id=target.eos_ids,
     )
     return _without_space(pieces) if drops_space(run, text, prompt) else pieces
@@ -396,6 +404,14 @@ def check_threshold(threshold: float) -> None:
     """Raise `InputError` for a threshold outside of 0 to 1."""
     if not 0.0 <= threshold <= 1.0:
         raise InputError(f"`threshold = {threshold}`: must be at least 0 and at most 1")
+
+
+def check_follows(run: TrainedModel) -> None:
+    """Raise `InputError` unless the run's texts can follow a grammar."""
+    if not isinstance(run.task_value, Language):
+        raise InputError(
+            f"{run.name}: only a language model follows a grammar, and this one is for {run.task}"
+        )
 
 
 def check_use(run: TrainedModel, task: type[Task], cannot: str) -> None:

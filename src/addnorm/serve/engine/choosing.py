@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from addnorm.data.tokenizing.grammars import Grammar
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, SampleConfig
 from addnorm.generate.next_token import NOT_A_NUMBER, floats, ints
@@ -20,12 +21,12 @@ from addnorm.generate.rules import (
     Progress,
     check_rules,
     constrained,
+    within_grammars,
 )
 from addnorm.generate.sampling import draw, generator_of, uniforms
 from addnorm.runs.inference.decoding import SAMPLING, decoding_for, search_of, usual_decoding
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.events import Best
-from addnorm.serve.engine.grammars import Grammar
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.sequence import Ended
 
@@ -257,7 +258,7 @@ def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
     for choice, rows in groups.items():
         members = [answers[i] for i in rows]
         scores = choice.scores(logits if len(groups) == 1 else logits[rows], members)
-        scores = _within_grammars(scores, members)
+        scores = within_grammars(scores, [answer.grammar for answer in members], choice.ends)
         forbidden = (scores == -inf).all(-1)
         if bool(forbidden.any()):
             failed |= {rows[i]: members[i].why_none for i in ints(forbidden.nonzero()[:, 0])}
@@ -270,19 +271,6 @@ def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
             if i not in failed and (error := answers[i].accept(token)) is not None:
                 failed[i] = error
     return Chosen(tokens, failed, near_ties)
-
-
-def _within_grammars(scores: Logits, answers: Sequence[Answer]) -> Logits:
-    """The scores, -inf where the grammar of an answer does not allow a token."""
-    grammars = [answer.grammar for answer in answers]
-    if not any(grammars):
-        return scores
-    ends, vocab = answers[0].chooser.choice.ends, scores.shape[1]
-    allowed = [
-        torch.ones(vocab, dtype=torch.bool) if each is None else each.allowed(vocab, ends)
-        for each in grammars
-    ]
-    return scores.masked_fill(~torch.stack(allowed).to(scores.device), -inf)
 
 
 def _is_near(scores: Logits, chosen: Int[Tensor, " rows"]) -> Bool[Tensor, " rows"]:

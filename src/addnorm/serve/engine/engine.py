@@ -7,6 +7,7 @@ from time import monotonic
 import torch
 from torch import Tensor
 
+from addnorm.data.tokenizing.grammars import Grammar, GrammarCompiler
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, Continuation, Translation
 from addnorm.generate.decode import NEW_TOKENS
@@ -20,7 +21,6 @@ from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
 from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
 from addnorm.serve.engine.exact import Tiles
-from addnorm.serve.engine.grammars import Grammar, GrammarCompiler
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why_not_paged
 from addnorm.serve.engine.rows import why_alone

@@ -1,16 +1,13 @@
 """Structured output: which tokens a grammar allows next, by the library llguidance."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import torch
-from jaxtyping import Bool
-from torch import Tensor
-
+from addnorm.data.tokenizing.grammar_forms import error_of, matcher_of
 from addnorm.data.tokenizing.token_bytes import token_bytes
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, optional
-from addnorm.serve.engine.grammar_limits import error_of, matcher_of
 
 
 class GrammarCompiler:
@@ -26,7 +23,8 @@ class GrammarCompiler:
         content = token_bytes(tokenizer)
         vocabulary = library.TokenizerWrapper(_Vocabulary(tokenizer, content))
         self._tokens = library.LLTokenizer(vocabulary)
-        self._is_text = torch.tensor([bool(each) for each in content])
+        self._n_tokens = len(content)
+        self._text = int("".join("01"[bool(each)] for each in reversed(content)), 2)
 
     def start(self, grammar: str, field: str = "structured output") -> "Grammar":
         """Return the beginning of a text of the grammar, in the form of llguidance.
@@ -34,9 +32,9 @@ class GrammarCompiler:
         Raises `InputError`, which names the `field` of the request, for a grammar that is wrong or
         too large, or that no token of the model begins.
         """
-        start = Grammar(matcher_of(grammar, self._tokens, field), self._is_text, field)
-        begins = start.is_complete or bool(start.allowed(len(self._is_text), ()).any())
-        if start.is_broken or not begins:
+        matcher = matcher_of(grammar, self._tokens, field)
+        start = Grammar(matcher, self._text, self._n_tokens, field)
+        if start.is_broken or not (start.is_complete or start.allowed().tokens):
             raise InputError(start.why_none)
         return start
 
@@ -59,21 +57,33 @@ class _Vocabulary:
         return self._encode(text.decode(errors="replace"))
 
 
-class Grammar:
-    """How far an answer has come in its grammar."""
+@dataclass(frozen=True)
+class Allowed:
+    """What may come next in a text."""
 
-    def __init__(self, matcher: Any, is_text: Bool[Tensor, " tokens"], field: str) -> None:
+    tokens: int
+    """A bit for each of the tokens, the lowest for token 0."""
+    n_tokens: int
+    end: bool
+    """Whether the text may end."""
+
+
+class Grammar:
+    """How far a text has come in its grammar."""
+
+    def __init__(self, matcher: Any, text: int, n_tokens: int, field: str) -> None:
         self._matcher = matcher
-        self._is_text = is_text
+        self._text = text
+        self._n_tokens = n_tokens
         self._field = field
 
     def copy(self) -> "Grammar":
-        """Return the same place, for another answer."""
-        return Grammar(self._matcher.deep_copy(), self._is_text, self._field)
+        """Return the same place, for another text."""
+        return Grammar(self._matcher.deep_copy(), self._text, self._n_tokens, self._field)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the answer is whole, and no token may follow."""
+        """Whether the text is whole, and no token may follow."""
         return self._matcher.is_stopped() and not self.is_broken
 
     @property
@@ -89,18 +99,10 @@ class Grammar:
             reason = "no token of the model continues the text"
         return f"{self._field}: {reason}"
 
-    def allowed(self, vocab: int, ends: Sequence[int]) -> Bool[Tensor, " vocab"]:
-        """Return the tokens that may come next; the `ends` where the answer may end."""
-        if self.is_broken:
-            return torch.zeros(vocab, dtype=torch.bool)
-        bits = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.uint8)
-        mask = (bits[:, None] >> torch.arange(8, dtype=torch.uint8)).bitwise_and(1).bool().flatten()
-        allowed = torch.zeros(vocab, dtype=torch.bool)
-        n = min(vocab, len(self._is_text))
-        allowed[:n] = mask[:n] & self._is_text[:n]
-        if ends:
-            allowed[list(ends)] = mask[len(self._is_text)]
-        return allowed
+    def allowed(self) -> Allowed:
+        """Return the tokens that may come next, and whether the text may end."""
+        bits = 0 if self.is_broken else int.from_bytes(self._matcher.compute_bitmask(), "little")
+        return Allowed(bits & self._text, self._n_tokens, bool(bits >> self._n_tokens & 1))
 
     def accept(self, token: int) -> None:
         """Advance by a token that was allowed, and is not an end."""
