@@ -159,7 +159,6 @@ LAYERS = {
         "parallel.schedule",
     ),
     "batchnorm": ({"model.norm": "batchnorm"}, 2, "or parallel.pipeline = 1"),
-    "parts of texts": ({"parallel.context": "2"}, 2, "stages hand on whole texts so far"),
     "early exits": ({"model.exits": "[1]", "model.n_layers": "2"}, 2, "leave exits out"),
     "states in 8 bits": ({"train.optimizer": "adamw_8bit"}, 2, "use adamw, muon, adadelta"),
     "compiled": ({"train.compile": "true"}, 2, "leave compile out"),
@@ -186,6 +185,12 @@ def test_weights_are_split_among_processes_of_positions_too(tmp_path: Path) -> N
     fields = {"train.device": "cpu", "parallel.context": "2", "parallel.shard": "true"}
     recipe = write_recipe(tmp_path, "language")
     assert read_recipe(recipe, fields).parallel.processes == 2
+
+
+def test_layers_are_split_beside_positions(tmp_path: Path) -> None:
+    fields = {"train.device": "cpu", "parallel.context": "2", "parallel.pipeline": "2"}
+    recipe = write_recipe(tmp_path, "language")
+    assert read_recipe(recipe, {**fields, "model.n_layers": "2"}).parallel.processes == 4
 
 
 def test_an_encoder_decoder_has_the_layers_of_both(tmp_path: Path) -> None:

@@ -107,7 +107,26 @@ PLANS: Mapping[str, Mapping[str, Any]] = {
     "pipeline": {"pipeline": 2},
 }
 """What each plan splits besides rows; of four processes, two have other rows by each."""
-
+PAIRS: Mapping[str, Mapping[str, Any]] = {
+    "shard_tensor": {"shard": True, "tensor": 2},
+    "shard_context": {"shard": True, "context": 2},
+    "shard_pipeline": {"shard": True, "pipeline": 2},
+    "context_tensor": {"context": 2, "tensor": 2},
+    "context_pipeline": {"context": 2, "pipeline": 2},
+    "tensor_pipeline": {"tensor": 2, "pipeline": 2},
+}
+"""What four processes split in two ways."""
+TRIPLES: Mapping[str, Mapping[str, Any]] = {
+    "data_tensor_pipeline": {"tensor": 2, "pipeline": 2},
+    "shard_tensor_context": {"shard": True, "tensor": 2, "context": 2},
+    "context_tensor_pipeline": {"context": 2, "tensor": 2, "pipeline": 2},
+}
+"""What eight processes split in three ways."""
+OF_EIGHT = (
+    *("decoder", "encoder", "encoder_decoder", "few_rows", "moe", "accumulate", "clip", "muon"),
+    *("smoothing", "dropout", "feature_dropout", "one_key_head", "checkpointed"),
+)
+"""The cases that eight processes try."""
 
 SCHEDULES = ("gpipe", "interleaved")
 DEEP: Mapping[str, Any] = {"parts": {"n_layers": 5, "dropout": 0.1}, "accumulate": 3}
@@ -121,6 +140,8 @@ LEFT_OUT = {
 
 def cases_of(plan: str, size: int) -> list[str]:
     """The cases that a plan is tried on in so many processes: a stage has no early exits."""
+    if size == 8:
+        return [*OF_EIGHT]
     left_out = {"exits"} if "pipeline" in plan else set[str]()
     if size == 2 and plan != "data":
         left_out |= LEFT_OUT - {"moe"} if plan == "context" else LEFT_OUT
@@ -398,17 +419,14 @@ FAULTS: Mapping[str, tuple[Callable[[], AbstractContextManager[object]], str, st
 def every_case(out: Path) -> None:
     """Train every case by every plan, and every fault."""
     n = launched().processes
+    plans = TRIPLES if n == 8 else {**PLANS, **PAIRS} if n == 4 else PLANS
     with joined(ParallelTrainingConfig(data=n)) as rows:
-        worlds: dict[str, World] = {name: world_of(n, **plan) for name, plan in PLANS.items()}
-        if n > 2:
-            worlds["shard_tensor"] = world_of(n, shard=True, tensor=2)
-            worlds["shard_context"] = world_of(n, shard=True, context=2)
-            worlds["context_tensor"] = world_of(n, context=2, tensor=2)
-            worlds["tensor_pipeline"] = world_of(n, tensor=2, pipeline=2)
-            worlds["shard_pipeline"] = world_of(n, shard=True, pipeline=2)
+        worlds: dict[str, World] = {name: world_of(n, **plan) for name, plan in plans.items()}
         for plan, world in worlds.items():
             for name in cases_of(plan, n):
                 run(out / plan / name, world, **CASES[name])
+        if n == 8:
+            return
         for schedule in SCHEDULES:
             world = world_of(n, pipeline=2, schedule=schedule)
             run(out / "schedules" / schedule, world, **DEEP)

@@ -105,19 +105,17 @@ def test_only_the_leading_process_writes(two: Path) -> None:
 
 
 @pytest.mark.slow
-def test_four_processes_train_as_one(tmp_path: Path, one: Path) -> None:
-    done = started("cases", tmp_path, 4)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("n", "plans"), [(4, [*cases.PLANS, *cases.PAIRS]), (8, [*cases.TRIPLES])])
+def test_more_processes_train_as_one(tmp_path: Path, one: Path, n: int, plans: list[str]) -> None:
+    done = started("cases", tmp_path, n)
     assert done.returncode == 0, done.stderr
-    for plan in (
-        *cases.PLANS,
-        "shard_tensor",
-        "shard_context",
-        "context_tensor",
-        "tensor_pipeline",
-        "shard_pipeline",
-    ):
-        for case in cases.cases_of(plan, 4):
-            assert largest_difference(alone(one, case), tmp_path / plan / case) < 1e-5, (plan, case)
+    differences = {
+        (plan, case): largest_difference(alone(one, case), tmp_path / plan / case)
+        for plan in plans
+        for case in cases.cases_of(plan, n)
+    }
+    assert not {cell: by for cell, by in differences.items() if not by < 1e-5}
 
 
 def test_a_run_resumes_by_another_plan(two: Path, tmp_path: Path) -> None:

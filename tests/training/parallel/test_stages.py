@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.training import tiny
 from tests.training.parallel.cells import chosen, differentiated
+from tests.training.parallel.threads import together
 from torch import Tensor, nn
 
 from addnorm.checking.case import Case
@@ -23,7 +24,9 @@ from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.nn.positions import T5BiasConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.training.parallel.context import SplitTexts, split_texts
 from addnorm.training.parallel.pieces import Group
+from addnorm.training.parallel.positions import Positions
 from addnorm.training.parallel.stages import StagedModel, Stages, holders, sections_of
 
 PARTS: dict[str, Any] = {
@@ -120,6 +123,49 @@ def test_stages_in_turn_compute_as_the_model(kind: str, processes: int) -> None:
             hidden.hidden(**inputs)
             received = staged.handed_on(length, torch.float32)
             assert received.shape == (length,)
+
+
+@pytest.mark.usefixtures("types_unchecked")
+@pytest.mark.parametrize("kind", ["decoder", "images", "speech", "translator"])
+def test_stages_of_parts_of_texts_compute_as_the_model(kind: str) -> None:
+    """Outputs and gradients; two threads have other positions of each text."""
+    model, inputs = model_of(kind)
+    model.double()
+    inputs = {name: x.double() if x.is_floating_point() else x for name, x in inputs.items()}
+    outputs = model(**inputs)
+    weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(0)).double()
+    (outputs * weights).sum().backward()
+
+    def compute(group: Group) -> list[Tensor]:
+        parts, splits = list[Any](), list[SplitTexts]()
+        received = torch.zeros(1, dtype=torch.float64)
+        for stage in range(3):
+            parts.append(copy.deepcopy(model))
+            parts[-1].zero_grad()
+            splits.append(split_texts(parts[-1], group, by_token=True))
+            alone = Alone(stage, 3)
+            staged = StagedModel(parts[-1], 3, alone, splits[-1].own_length)
+            with staged.at(stage, received):
+                if not staged.is_last:
+                    parts[-1].hidden(**inputs)
+                    received = staged.handed_on(staged.length(inputs), torch.float64)
+                    continue
+                own = parts[-1](**inputs)
+        if splits[-1].by_token:
+            total = (own * Positions(group, weights.shape[1]).of(weights)).sum()
+        else:
+            total = (own * weights).sum() * (group.rank == 0)
+        total.backward()
+        own_gradients = [
+            sum(x.grad for x in of_stages if x.grad is not None)
+            for of_stages in zip(*(part.parameters() for part in parts), strict=True)
+        ]
+        return [group.sum(total.detach()), *(group.sum(torch.as_tensor(g)) for g in own_gradients)]
+
+    expected = [(outputs * weights).sum(), *(p.grad for p in model.parameters())]
+    for ours in together(2, compute):
+        for a, b in zip(ours, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.slow

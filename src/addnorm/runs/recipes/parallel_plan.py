@@ -210,12 +210,6 @@ def _heads_of(model: ModelConfig) -> Iterator[Heads]:
 
 def _of_layers(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
     """Where layers cannot be split: the field, and the problem with its remedy."""
-    if plan.context > 1:
-        yield (
-            "parallel.pipeline",
-            "stages hand on whole texts so far, of which each process of context has a part: use "
-            "parallel.pipeline = 1, or context = 1",
-        )
     n = sum(map(len, model.stacks.values()))
     if plan.stages > n:
         each = plan.stages // plan.pipeline

@@ -61,9 +61,9 @@ class SplitStack:
         self.group = group
         self.whole = whole
         self.positions = Positions(group, 1)
-        self.embeds_own = _is_of_tokens(embed)
-        self.modules = {*stack.modules(), *(embed.modules() if self.embeds_own else ())}
-        if self.embeds_own:
+        embeds_own = _is_of_tokens(embed)
+        self.modules = {*stack.modules(), *(embed.modules() if embeds_own else ())}
+        if embeds_own:
             embed.register_forward_pre_hook(self._enter_embedding)
         vars(stack)["layer_outputs"] = self._own_outputs(stack.layer_outputs)
         for mixer in stack.mixers:
@@ -95,7 +95,7 @@ class SplitStack:
     def _own_outputs(self, layer_outputs: Callable[..., Iterator[Tensor]]) -> Callable[..., Any]:
         def outputs(x: Tensor, ctx: Context, cache: None = None) -> Iterator[Tensor]:
             positions = self._of(ctx)
-            own = x if self.embeds_own else positions.of(x)
+            own = positions.of(x) if x.shape[1] == positions.total else x
             return layer_outputs(own, positions.context(ctx))
 
         return outputs
@@ -177,6 +177,20 @@ class SplitTexts:
         width = q.shape[-1] if isinstance(core.score, Additive) else 1
         n = self.inside[core].positions.total
         return rows * q.shape[1] * n * k.shape[2] * width > masks.DENSE_LIMIT
+
+    def own_length(self, total: int) -> int:
+        """The number of positions that this process computes, of texts of `total`."""
+        return total if self.group.size == 1 else len(Positions(self.group, total).own)
+
+    def remembered(self) -> Callable[[], None]:
+        """Return what gives the stacks the positions of the present batch again."""
+        present = [(stack, stack.positions) for stack in self.stacks.values()]
+
+        def restore() -> None:
+            for stack, positions in present:
+                stack.positions = positions
+
+        return restore
 
     def targets(self, targets: Tensor) -> Tensor:
         """The targets of the outputs that this process computes."""

@@ -182,7 +182,8 @@ class Processes(World):
         staged, draws = None, None
         if self.pipeline.size > 1:
             held = holders(model, self.plan.stages, self.pipeline.size)
-            staged = StagedModel(twin, self.plan.stages, self.pipeline)
+            length = self.positions.own_length
+            staged = StagedModel(twin, self.plan.stages, self.pipeline, length)
             draws = Draws(model, staged.stages) if Draws.needed(model) else None
             pieces = self._hold(model, twin, held, layout.parameters)
         if self.plan.shard:
@@ -307,11 +308,12 @@ class Processes(World):
         return step.losses
 
     def _remembered(self) -> Callable[[Tensor], None]:
-        """What tells the parts that draw by row of which rows the present micro-batch is."""
-        rows = self.rows
+        """What tells the parts of which rows and positions the present micro-batch is."""
+        rows, restore_positions = self.rows, self.positions.remembered()
 
         def restore(_: Tensor) -> None:
             self.rows = rows
+            restore_positions()
 
         return restore
 

@@ -173,8 +173,16 @@ class StagedModel:
     the blocks of the stage, and what they return is collected to be handed on.
     """
 
-    def __init__(self, model: nn.Module, total: int, group: Group) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        total: int,
+        group: Group,
+        own_length: Callable[[int], int] = int,
+    ) -> None:
         self.model = model
+        self.own_length = own_length
+        """The number of positions that this process computes, of so many."""
         self.stages = stages_of(model, total)
         self.own = range(group.rank, total, group.size)
         """The stages that this process computes."""
@@ -189,7 +197,6 @@ class StagedModel:
             vars(section.embed)["forward"] = self._embedding(i)
             vars(section.stack.norm)["forward"] = self._norm(i, section.stack.norm.forward)
             section.stack.blocks = StageBlocks(section.stack.blocks)
-            section.stack.register_forward_hook(self._collect)
         self._show([self.stages.of(stage) for stage in self.own])
 
     @property
@@ -205,12 +212,17 @@ class StagedModel:
         )
 
     def _shape(self, i: int, inputs: Tensor) -> Sequence[int]:
-        """The shape of embedded inputs."""
+        """The shape of embedded inputs in the layers of this process."""
         if self.widths[i]:
-            return (*inputs.shape, self.widths[i])
+            return self._own_shape((*inputs.shape, self.widths[i]))
         if inputs.shape not in self._shapes:
             self._shapes[inputs.shape] = self._in_context(i, inputs)[0].shape
-        return self._shapes[inputs.shape]
+        return self._own_shape(self._shapes[inputs.shape])
+
+    def _own_shape(self, shape: Sequence[int]) -> Sequence[int]:
+        """The shape of what this process has of hidden states."""
+        rows, positions, width = shape
+        return rows, self.own_length(positions), width
 
     def _in_context(self, i: int, *inputs: Any) -> tuple[Tensor, Context]:
         """Inputs other than tokens, embedded without a gradient, and their context."""
@@ -242,23 +254,25 @@ class StagedModel:
             assert isinstance(blocks, StageBlocks)
             blocks.present = [layer for layers in chosen for layer in layers[i]]
 
-    def _collect(self, _: nn.Module, __: Any, output: Tensor) -> None:
-        self._outputs.append(output)
-
     def _embedding(self, i: int) -> Callable[..., Any]:
         def embed(inputs: Tensor, *rest: Any) -> Any:
             layers = self.stages.of(self._stage)[i]
             if starts_stack(layers):
                 return self._forwards[i](inputs, *rest)
             if self.widths[i]:
-                return self._taken(layers, (*inputs.shape, self.widths[i]))
+                ctx: Context = rest[0]
+                return self._taken(layers, (len(inputs), ctx.within, self.widths[i]))
             x, ctx = self._in_context(i, inputs, *rest)
             return self._taken(layers, x.shape), ctx
 
         return embed
 
     def _taken(self, layers: range, shape: Sequence[int]) -> Tensor:
-        """The hidden states that were received before these layers; zeros if none have begun."""
+        """The hidden states that were received before these layers; zeros if none have begun.
+
+        The shape is that of all positions.
+        """
+        shape = self._own_shape(shape)
         if not layers.stop:
             return self._received.new_zeros(shape)
         n = prod(shape)
@@ -268,6 +282,8 @@ class StagedModel:
     def _norm(self, i: int, forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def norm(x: Tensor, *rest: Any) -> Tensor:
             layers = self.stages.of(self._stage)[i]
-            return forward(x, *rest) if ends_stack(layers, self.stages.layers[i]) else x
+            x = forward(x, *rest) if ends_stack(layers, self.stages.layers[i]) else x
+            self._outputs.append(x)
+            return x
 
         return norm
