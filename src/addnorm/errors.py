@@ -41,7 +41,14 @@ class NonFiniteError(ArithmeticError):
 
 
 class RankLostError(Exception):
-    """One of the processes that train together has ended; the message says which, and when."""
+    """One of the processes that train together has ended; the message says which, and when.
+
+    If it was `seen` by the launcher that started all, that says so, and how it ended.
+    """
+
+    def __init__(self, message: str, *, seen: bool = False) -> None:
+        super().__init__(message)
+        self.seen = seen
 
 
 class Interrupted(Exception):

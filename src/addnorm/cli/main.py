@@ -175,7 +175,7 @@ def main() -> None:
 words_given: ContextVar[Sequence[str]] = ContextVar("words_given", default=())
 """The words of the command that runs."""
 
-ENDS: dict[type[Exception], int] = {RankLostError: 1, NonFiniteError: 3, Interrupted: 130}
+ENDS: dict[type[Exception], int] = {NonFiniteError: 3, Interrupted: 130}
 """The exit statuses of training that ended early."""
 
 
@@ -203,10 +203,22 @@ def status(words: Sequence[str]) -> int:
         return failed("; ".join([text, *getattr(error, "__notes__", ())]), 2)
     except OSError as error:
         return failed(f"{_place(error)}{error.strerror or error}", 2)
-    except (RankLostError, NonFiniteError, Interrupted) as error:
+    except (NonFiniteError, Interrupted) as error:
         return failed(error, ENDS[type(error)])
+    except RankLostError as error:
+        return _lost(error)
     except KeyboardInterrupt:
         return 130
+
+
+def _lost(error: RankLostError) -> int:
+    """Say that another process has ended, unless the launcher does; return the exit status."""
+    from addnorm.training.parallel.plan import EXPLAINED, launched
+
+    here = launched()
+    if error.seen and here.by_us and here.rank == 0:
+        return 1
+    return failed(error, EXPLAINED if here.by_us else 1)
 
 
 def with_options(message: str, command: str) -> str:

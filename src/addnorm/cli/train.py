@@ -141,19 +141,31 @@ def trained(
 def in_processes(processes: int, words: list[str], folder: Path, recipe: "Recipe") -> int:
     """Train in so many processes of this machine; return the exit status."""
     from addnorm.cli.main import failed
-    from addnorm.runs.files.resuming import resume_command
-    from addnorm.training.journal import read_journal
     from addnorm.training.parallel.launch import started
 
     ended = started(["train", *words], processes)
     if ended.number:
-        lines = read_journal(folder / "metrics.jsonl").lines
-        last = int(lines[-1]["step"]) if lines else 0
-        resume = f"resume with `{resume_command(folder, recipe)}`"
-        return failed(f"{ended} after step {last}; {resume}", ended.status)
+        return failed(f"{ended} {progress(folder, recipe)}", ended.status)
     if ended.status and ended.rank:
-        return failed(f"{ended}: see {folder}/ranks/{ended.rank}.log", ended.status)
+        begun = f" {progress(folder, recipe)}" if ended.status == 1 else ""
+        return failed(f"{ended}{begun}: see {folder}/ranks/{ended.rank}.log", ended.status)
     return ended.status
+
+
+def progress(folder: Path, recipe: "Recipe") -> str:
+    """How far a training that has ended early came, and how it is resumed."""
+    from addnorm.runs.files.resuming import resume_command
+    from addnorm.training.checkpoint import latest_checkpoint
+    from addnorm.training.journal import read_journal
+
+    lines = read_journal(folder / "metrics.jsonl").lines
+    last = int(lines[-1]["step"]) if lines else 0
+    newest, _ = latest_checkpoint(folder / "checkpoints")
+    saved = 0 if newest is None else int(newest.name.removeprefix("step-"))
+    return (
+        f"after step {last}; saved is everything up to step {saved}; resume with "
+        f"`{resume_command(folder, recipe)}`"
+    )
 
 
 def show_expectations(recipe: "Recipe", console: "Console") -> None:

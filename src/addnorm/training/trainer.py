@@ -244,7 +244,8 @@ class Trainer:
             if isinstance(error, RuntimeError) and (lost := self.world.lost(error)) is not None:
                 raise RankLostError(
                     f"{lost} during step {self.state.step + 1}; saved is everything up to "
-                    f"step {self.saved_step}"
+                    f"step {self.saved_step}",
+                    seen=lost.seen,
                 ) from error
             exhausted = error if isinstance(error, ExhaustedError) else None
             if what := out_of_memory(error):

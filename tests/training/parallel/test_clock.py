@@ -132,6 +132,7 @@ def test_a_process_that_sleeps_is_named_and_all_end(tmp_path: Path, recipe: Path
     assert re.search(rf"{exchanges} during step 26; ", message), message
     assert "saved is everything up to step 20; resume with `addnorm train --resume" in message
     assert "Traceback" not in done.stderr
+    assert done.stderr.count("addnorm: ") == 1
 
 
 @pytest.mark.slow
@@ -154,6 +155,7 @@ def test_a_process_that_is_stopped_is_named_and_all_end(
     assert process.returncode == 1
     assert f"addnorm: rank {rank} (process {ranks[rank]} on " in err
     assert "did nothing for 2 s" in err
+    assert err.count("addnorm: ") == 1
     assert "resume with `addnorm train --resume" in err
 
 

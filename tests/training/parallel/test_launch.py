@@ -76,6 +76,7 @@ def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
     assert "saved is everything up to step " in err
     assert f"addnorm train --resume {run} --processes 2" in err
     assert "was ended by SIGKILL after step " in err
+    assert err.count("addnorm: ") == 1
     assert "Traceback" not in err
     saved = max(int(path.name[5:]) for path in (run / "checkpoints").iterdir())
     assert saved >= 20
@@ -104,6 +105,7 @@ def test_the_leading_process_is_named_too_and_one_process_resumes(
     )
     assert seconds < 30
     assert code == 1
+    assert err.count("addnorm: ") == 1
     assert "rank 0 (process " in err
     assert "was ended by SIGKILL after step " in err
     resumed = command("train", "--resume", run, f"--parallel.{plan}", 1, "--train.steps", 60)
@@ -165,6 +167,7 @@ def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path: Path, recip
         assert time.monotonic() - begin < 30
         assert process.returncode == bool(pids), err
         assert "Traceback" not in err
+        assert err.count("addnorm: ") == bool(pids)
         assert not pids or "was ended by SIGKILL after step " in err
         kills += bool(pids)
     assert kills > 2

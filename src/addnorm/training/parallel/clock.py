@@ -19,6 +19,7 @@ from torch import distributed
 from torch._C import _distributed_c10d  # pyright: ignore[reportPrivateUsage]
 
 from addnorm.training.parallel.members import Member
+from addnorm.training.parallel.plan import EXPLAINED, launched
 
 LONGEST_INTERVAL = 1.0
 """The most seconds between two signs of a process."""
@@ -228,7 +229,7 @@ class Clock:
         print(line, file=sys.stderr, flush=True)
         if aloud and sys.stderr is not sys.__stderr__:  # it is a file, and the leader is silent
             print(line, file=sys.__stderr__, flush=True)
-        os._exit(1)
+        os._exit(EXPLAINED if launched().by_us else 1)
 
 
 def processor_time_of(thread: int) -> float:

@@ -3,10 +3,13 @@
 import logging
 import os
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from addnorm.training.parallel.plan import EXPLAINED, OUR_RUN
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """The signals that the launcher handles, and leaves handled."""
@@ -26,7 +29,7 @@ class Ended:
 
     def __str__(self) -> str:
         how = f"was ended by {signal.Signals(self.number).name}" if self.number else "failed"
-        return f"rank {self.rank} (process {self.pid}) {how}"
+        return f"rank {self.rank} (process {self.pid} on {socket.gethostname()}) {how}"
 
 
 def started(words: Sequence[str], processes: int) -> Ended:
@@ -48,7 +51,7 @@ def started(words: Sequence[str], processes: int) -> Ended:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
-        run_id=uuid.uuid4().hex,
+        run_id=f"{OUR_RUN}{uuid.uuid4().hex}",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=0,
@@ -58,6 +61,8 @@ def started(words: Sequence[str], processes: int) -> Ended:
         elastic_launch(config, sys.executable)("-m", "addnorm", *words)
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
+        if failure.exitcode == EXPLAINED:
+            return Ended(1)
         number = max(0, -failure.exitcode)
         return Ended(1 if number else failure.exitcode, rank, failure.pid, number)
     except SignalException:

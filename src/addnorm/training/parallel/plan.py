@@ -75,19 +75,31 @@ class ParallelTrainingConfig:
         return ", ".join([f"parallel.data = {self.data}", *given])
 
 
+OUR_RUN = "addnorm-"
+"""How torchrun's name of a run begins where `--processes` started it, and not its own command."""
+
+
+EXPLAINED = 5
+"""The status of a process that `--processes` started, and whose end another has explained."""
+
+
 @dataclass(frozen=True)
 class Launched:
     """This process among those that `torchrun` has started: its number, and how many there are."""
 
     rank: int = 0
     processes: int = 1
+    by_us: bool = False
+    """Whether `--processes` started them."""
 
 
 def launched() -> Launched:
     """This process as `torchrun` has started it; the only one if it was started otherwise."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    if run is None:
         return Launched()
-    return Launched(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return Launched(rank, processes, by_us=run.startswith(OUR_RUN))
 
 
 def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:

@@ -83,7 +83,7 @@ def connected(
             yield world
     except RuntimeError as error:
         if world is not None and (lost := world.lost(error)) is not None:
-            raise RankLostError(lost) from error
+            raise lost from error
         raise
     finally:
         distributed.destroy_process_group()
@@ -512,15 +512,18 @@ class Processes(World):
                     return f"on {self.members[rank]} {text.removeprefix(reason)}"
         return problem
 
-    def lost(self, error: RuntimeError) -> str | None:
-        """What happened to another process, if that caused the error; else None."""
+    def lost(self, error: RuntimeError) -> RankLostError | None:
+        """What happened to another process, if that caused the error; else None.
+
+        One that has ended is gone only when the launcher, whose child it is, has seen it.
+        """
         if not _cut(error):
             return None
         verdict = None if self.clock is None else self.clock.judged()
         if verdict is not None:
-            return verdict.text
+            return RankLostError(verdict.text)
         member = ended([m for m in self.members if m.rank != self.rank])
-        return f"{member or 'another process'} ended"
+        return RankLostError(f"{member or 'another process'} ended", seen=member is not None)
 
     def wait(self) -> None:
         """Wait until every process is here, so that all see what one has written before."""

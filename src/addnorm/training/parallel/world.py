@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from addnorm.data.batches.batch import Batch
+from addnorm.errors import RankLostError
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
@@ -170,7 +171,7 @@ class World(ABC):
         """Note the last step, and the last that is saved."""
 
     @abstractmethod
-    def lost(self, error: RuntimeError) -> str | None:
+    def lost(self, error: RuntimeError) -> RankLostError | None:
         """What happened to another process, if that caused the error; else None."""
 
     @abstractmethod
@@ -278,7 +279,7 @@ class OneProcess(World):
     def stepped(self, step: int, saved: int) -> None:
         """Nothing is to be done."""
 
-    def lost(self, error: RuntimeError) -> str | None:
+    def lost(self, error: RuntimeError) -> RankLostError | None:
         """None, since there is no other process."""
         return None
 
