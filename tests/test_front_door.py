@@ -164,6 +164,7 @@ NAMES = [
     "load",
     "masks",
     "pairs",
+    "plan_training",
     "presets",
     "table",
     "tagged",

@@ -122,6 +122,7 @@ from addnorm.nn.residuals import SandwichNormConfig as SandwichNormConfig
 from addnorm.nn.routers import SigmoidRouterConfig as SigmoidRouterConfig
 from addnorm.nn.routers import SoftmaxRouterConfig as SoftmaxRouterConfig
 from addnorm.nn.similarity import SimilarityHeadConfig as SimilarityHeadConfig
+from addnorm.runs.planning import plan_training as plan_training
 from addnorm.runs.recipes.recipe import Recipe as Recipe
 from addnorm.runs.run import Run as Run
 from addnorm.runs.run import load as load

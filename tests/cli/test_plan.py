@@ -9,9 +9,7 @@ import pytest
 from tests.runs.test_planning import TEXT
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.plan import card_of, cluster_of
 from addnorm.data.batches.windows import WindowsConfig
-from addnorm.errors import InputError
 from addnorm.runs.recipes.recipe import read_recipe
 
 Command = Callable[..., tuple[int, str, str]]
@@ -76,14 +74,3 @@ def test_wrong_words_are_named(addnorm: Command, my: Path, words: list[str], mes
     status, _, err = addnorm("plan", str(my), "--cards", "2", *words)
     assert status == 2
     assert message in err
-
-
-def test_a_card_may_have_other_figures() -> None:
-    card = card_of('{ card = "h100", memory = 96e9, flops = 800e12 }')
-    assert card.memory == 96e9
-    assert card.peak("bfloat16") == 800e12
-    cluster = cluster_of(4, "h100", "300e9,25e9", 4)
-    assert (cluster.inner.bandwidth, cluster.outer.bandwidth) == (300e9, 25e9)
-    assert cluster.per_node == 4
-    with pytest.raises(InputError, match="positive number of bytes"):
-        cluster_of(4, "h100", "0", None)

@@ -14,7 +14,14 @@ from addnorm.nn.init import without_values
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.nn.positions import T5BiasConfig
 from addnorm.nn.residuals import PreNormConfig
-from addnorm.runs.planning import Outline, batches, plan_recipe, refusal, training_of
+from addnorm.runs.planning import (
+    Outline,
+    batches,
+    plan_recipe,
+    plan_training,
+    refusal,
+    training_of,
+)
 from addnorm.runs.recipes.recipe import Recipe, read_recipe
 from addnorm.training.parallel.planner.cluster import CARDS, LINKS, Cluster
 from addnorm.training.parallel.planner.plan import Plan
@@ -117,6 +124,23 @@ def test_a_setting_that_is_not_counted_is_refused(tmp_path: Path, table: str, li
     (tmp_path / "my.toml").write_text(TEXT.replace(table, f"{table}\n{line}"))
     with pytest.raises(InputError, match=f"{line.split()[0]}: plan does not count what it costs"):
         plan_recipe(read_recipe(tmp_path / "my.toml"), CPUS)
+
+
+def test_rows_that_do_not_divide_are_planned_as_they_are_trained(tmp_path: Path) -> None:
+    """Of 18 rows, four processes take 4, 5, 4 and 5 at a time, or half of that in two passes."""
+    (tmp_path / "my.toml").write_text(TEXT.replace("batch_size = 8", "batch_size = 9"))
+    fields = {"model.vocab_size": "300"}
+    planned = plan_training(tmp_path / "my.toml", fields, cards=4, card="cpu")
+    rows = {each.plan.rows for each in planned.plans.estimates if each.plan.data == 4}
+    assert rows <= {3, 5}
+    assert rows
+    for each in planned.plans.estimates:
+        chosen = batches(planned.recipe, each.plan, planned.training)
+        assert chosen["batching"].batch_size * chosen["accumulate"] == 18
+        assert planned.refusal(each.plan) is None
+    assert planned.rows()[0]["why"] == ""
+    with pytest.raises(InputError, match="`overrides` are for a recipe in a file"):
+        plan_training(planned.recipe, fields, cards=4, card="cpu")
 
 
 def test_plans_that_train_cannot_run_say_why(recipe: Recipe) -> None:

@@ -1,25 +1,16 @@
 """`addnorm plan`: split a training over many cards, by arithmetic alone."""
 
 import json
-import tomllib
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
 from addnorm.cli.main import at_least
 from addnorm.cli.where import Imports, import_named
-from addnorm.errors import InputError, choices
 from addnorm.files import check_recipe_file
-from addnorm.training.parallel.planner.cluster import (
-    Card,
-    Cluster,
-    Link,
-    card_named,
-    link_named,
-)
+from addnorm.training.parallel.planner.cluster import cluster_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,50 +73,6 @@ def plan(
             print(json.dumps(row, ensure_ascii=False))
         return
     show(planned, recipe, top)
-
-
-def cluster_of(cards: int, card: str, link: str | None, per_node: int | None) -> Cluster:
-    """The cluster of these options. Raises `InputError` for a name that does not exist."""
-    of = card_of(card)
-    names = [*of.links] if link is None else [name.strip() for name in link.split(",")]
-    if len(names) > 2:
-        raise InputError(f"--link {link}: give one within a node and one between nodes")
-    inner, outer = (link_of(name, of) for name in (names[0], names[-1]))
-    return Cluster(cards, of, inner, outer, per_node or of.per_node)
-
-
-def card_of(text: str) -> Card:
-    """The card of that name, or of a table of figures. Raises `InputError` for another field."""
-    if not text.lstrip().startswith("{"):
-        return card_named(text)
-    try:
-        table: dict[str, Any] = tomllib.loads(f"card = {text}")["card"]
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"--card {text}: not a table of TOML: {error}") from error
-    base = table.pop("card", None)
-    if not isinstance(base, str):
-        raise InputError(f'--card {text}: give the card that it is like, such as card = "h100"')
-    like = card_named(base)
-    valid = ("memory", "bandwidth", "flops", "measured", "attention")
-    for name, value in table.items():
-        if name not in valid:
-            raise InputError(f"--card: {name} is not a field.{choices(name, ('card', *valid))}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise InputError(f"--card: {name} = {value} is not a positive number")
-    if "flops" in table:
-        table["flops"] = dict.fromkeys(like.flops, table["flops"])
-    return replace(like, **table)
-
-
-def link_of(name: str, card: Card) -> Link:
-    """The link of that name, or of so many bytes a second."""
-    try:
-        bandwidth = float(name)
-    except ValueError:
-        return link_named(name, card)
-    if not bandwidth > 0:
-        raise InputError(f"--link {name}: a link has a positive number of bytes a second")
-    return Link(name, bandwidth)
 
 
 def show(planned: "Planned", recipe: Path, top: int) -> None:

@@ -1,22 +1,24 @@
 """Planning the training of a recipe on a cluster: its sizes, its step, and what `train` can run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from addnorm.arguments import known_keywords
 from addnorm.data.batches.buckets import TokensConfig
-from addnorm.errors import InputError
+from addnorm.errors import InputError, path_of
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.models.layers import LayerParts
 from addnorm.nn.init import without_values
 from addnorm.parts import kind_of
 from addnorm.runs.files.weights import sized_model
+from addnorm.runs.inference.results import FileName
 from addnorm.runs.recipes.parallel_plan import check_parallel
-from addnorm.runs.recipes.recipe import Recipe
+from addnorm.runs.recipes.recipe import Recipe, read_recipe
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.optim import AdadeltaConfig, AdamW8bitConfig, AdamWConfig, MuonConfig
 from addnorm.training.parallel.plan import ParallelTrainingConfig
-from addnorm.training.parallel.planner.cluster import Cluster
+from addnorm.training.parallel.planner.cluster import Cluster, cluster_of
 from addnorm.training.parallel.planner.estimate import Estimate, Plans, plans, why_not
 from addnorm.training.parallel.planner.model import ModelSizes
 from addnorm.training.parallel.planner.plan import Plan
@@ -99,6 +101,34 @@ class Planned:
         return values | {"memory": memory, "time": time} | more
 
 
+@known_keywords
+def plan_training(
+    recipe: Recipe | FileName,
+    overrides: Mapping[str, str] | None = None,
+    *,
+    cards: int,
+    card: str,
+    link: str | None = None,
+    per_node: int | None = None,
+) -> Planned:
+    """Plan a training on many cards by arithmetic alone, as `addnorm plan` does.
+
+    `recipe` is one, or the file of one, with `overrides` as `{"train.accumulate": "8"}`. `card` is
+    the name of a card, such as `"h100"`, or a table of TOML with figures of its own; `link` are its
+    links within a node and between nodes, as `"nvlink,ib400"`, and `per_node` the cards of a node.
+    In what is returned, `best` is the first plan, `plans.estimates` are all, and `rows()` has them
+    as plain numbers and texts.
+
+    Raises `InputError` for a name that does not exist, with the nearest; if the recipe does not say
+    the sizes of its model and of a step; or if it cannot be split among so many cards.
+    """
+    if not isinstance(recipe, Recipe):
+        recipe = read_recipe(path_of(recipe), overrides or {}, import_parts=True)
+    elif overrides:
+        raise InputError("`overrides` are for a recipe in a file: give `recipe` with its fields")
+    return plan_recipe(recipe, cluster_of(cards, card, link, per_node))
+
+
 def plan_recipe(recipe: Recipe, cluster: Cluster) -> Planned:
     """All plans for a recipe on a cluster.
 
@@ -109,9 +139,9 @@ def plan_recipe(recipe: Recipe, cluster: Cluster) -> Planned:
     every = plans(Outline.of(recipe).sizes, training, cluster)
     if not every.estimates:
         raise InputError(
-            f"{cluster.cards} cards: rows of a step, layers, heads and positions do not divide "
-            f"among so many: a step has {training.rows} rows of {training.seq_len} tokens, which "
-            "is train.batching times train.accumulate"
+            f"{cluster.cards} cards: rows of a step, layers, heads and positions are too few, or "
+            f"do not divide among so many: a step has {training.rows} rows of {training.seq_len} "
+            "tokens, which is train.batching times train.accumulate"
         )
     return Planned(recipe=recipe, training=training, cluster=cluster, plans=every)
 
@@ -275,13 +305,14 @@ def _parallel(plan: Plan) -> dict[str, Any]:
 def batches(recipe: Recipe, plan: Plan, training: Training) -> dict[str, Any]:
     """The fields of `[train]` that make the batches of a plan: each step has the same rows."""
     batching: Any = recipe.train.batching
-    rows = plan.data * plan.rows
+    passes = plan.micro_batches(training.rows)
+    rows = training.rows // passes
     if isinstance(batching, TokensConfig):
         changed = replace(batching, tokens=rows * training.seq_len)
     else:
         changed = replace(batching, batch_size=rows)
     return {
         "batching": changed,
-        "accumulate": plan.micro_batches(training.rows),
+        "accumulate": passes,
         "activation_checkpointing": plan.checkpointing,
     }

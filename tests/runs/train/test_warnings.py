@@ -142,6 +142,11 @@ def test_no_warning_without_a_cause(task: str, tmp_path: Path) -> None:
             {"model__attention": "recurrent", "model__position": "rotary"},
             "model.position = rotary has no effect: it acts in attention",
         ),
+        (
+            "language",
+            {"parallel__pipeline": "2", "model__n_layers": "2", "train__device": "cpu"},
+            "train.accumulate = 1: each of 2 processes of a pipeline waits for 50% of a step",
+        ),
     ],
 )
 def test_a_probable_mistake_gives_one_warning(
@@ -158,6 +163,15 @@ def test_a_probable_mistake_gives_one_warning(
         ("language", {"train__batching__seq_len": "175"}),  # four windows of 175: all of it, just
         ("classification", {"train__batching__tokens": "80"}),  # asked for, as large as the data
         ("classification", {"train__accumulate": "2"}),
+        (
+            "classification",
+            {
+                "parallel__pipeline": "2",
+                "model__n_layers": "2",
+                "train__device": "cpu",
+                "train__accumulate": "2",
+            },
+        ),
         ("tagging", {"tokenizer__vocab_size": "8000", "train__batching__tokens": "61"}),  # usual
         ("classification", {"model__attention": "recurrent", "model__position": "none"}),
         ("classification", {"model__attention": "recurrent"}),  # sinusoidal: acts on the embeddings

@@ -4,6 +4,7 @@ import pytest
 
 from addnorm.errors import InputError
 from addnorm.training.parallel.plan import (
+    OUR_RUN,
     Launched,
     ParallelTrainingConfig,
     check_processes,
@@ -17,6 +18,8 @@ def test_torchrun_says_which_process_this_is(monkeypatch: pytest.MonkeyPatch) ->
     assert launched() == Launched()  # other launchers set these too
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     assert launched() == Launched(3, 4)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", f"{OUR_RUN}x")
+    assert launched() == Launched(3, 4, by_us=True)
 
 
 def test_a_plan_for_another_number_of_processes_is_refused() -> None:
@@ -53,3 +56,9 @@ def test_interleaved_stages_are_two_in_each_process() -> None:
     assert ParallelTrainingConfig(pipeline=3).stages == 3
     assert ParallelTrainingConfig(pipeline=3, schedule="interleaved").stages == 6
     assert ParallelTrainingConfig(schedule="interleaved").stages == 1
+
+
+def test_stages_wait_while_the_first_batches_enter_and_the_last_leave() -> None:
+    assert ParallelTrainingConfig(data=3).idle(1) == 0
+    assert ParallelTrainingConfig(pipeline=4).idle(3) == 1 / 2
+    assert ParallelTrainingConfig(pipeline=4, schedule="interleaved").idle(6) == 1 / 5

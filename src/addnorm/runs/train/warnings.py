@@ -47,6 +47,7 @@ def warnings_for(
         *_vocabulary(recipe, learnt),
         *_positions(recipe),
         *_batches(recipe, train),
+        *_stages(recipe),
         *settings_without_effect(recipe.train, len(train), validates=len(data.encoded.valid) > 0),
         *_of_task(recipe, data),
         *_never_learnt(data.corpus),
@@ -140,6 +141,23 @@ def _batches(recipe: Recipe, train: Loader[Any]) -> Iterator[str]:
         yield (
             f"train.accumulate = {recipe.train.accumulate}: an epoch has {len(train)} batches, so "
             "each step sees all of the data: lower it, or make batches smaller"
+        )
+
+
+MOST_IDLE = 1 / 3
+"""The share of a step in which stages may wait without a warning."""
+
+
+def _stages(recipe: Recipe) -> Iterator[str]:
+    """Warn of a pipeline with few batches in a step, as many processes wait while they pass."""
+    plan, n = recipe.parallel, recipe.train.accumulate
+    idle = plan.idle(n)
+    if idle > MOST_IDLE:
+        enough = 4 * plan.pipeline
+        yield (
+            f"train.accumulate = {n}: each of {plan.pipeline} processes of a pipeline waits for "
+            f"{idle:.0%} of a step, while its first batches enter and its last leave: give "
+            f"accumulate = {enough}, with smaller batches, to wait for {plan.idle(enough):.0%}"
         )
 
 

@@ -60,6 +60,14 @@ class ParallelTrainingConfig:
         """The number of groups of layers."""
         return self.pipeline * (2 if self.schedule == "interleaved" and self.pipeline > 1 else 1)
 
+    def idle(self, n: int) -> float:
+        """The share of a step of n batches in which a process waits: `(p - 1) / (v n + p - 1)`.
+
+        With p processes and v groups of layers in each (Narayanan et al. 2021, §2.2).
+        """
+        waiting = self.pipeline - 1
+        return waiting / (self.stages // self.pipeline * n + waiting)
+
     @property
     def splits_weights(self) -> bool:
         """Whether each process holds a part of the weights and of the optimiser's state."""

@@ -10,6 +10,8 @@ from addnorm.training.parallel.planner.cluster import (
     Card,
     Cluster,
     card_named,
+    card_of,
+    cluster_of,
     link_named,
 )
 
@@ -52,3 +54,16 @@ def test_a_group_has_the_link_that_limits_it(
     of, carried = CLUSTER.link(size, stride)
     assert of.name == link
     assert carried == pytest.approx(CARRIED * bandwidth)
+
+
+def test_a_card_may_have_other_figures() -> None:
+    card = card_of('{ card = "h100", memory = 96e9, flops = 800e12 }')
+    assert card.memory == 96e9
+    assert card.peak("bfloat16") == 800e12
+    cluster = cluster_of(4, "h100", "300e9,25e9", 4)
+    assert (cluster.inner.bandwidth, cluster.outer.bandwidth) == (300e9, 25e9)
+    assert cluster.per_node == 4
+    with pytest.raises(InputError, match="positive number of bytes"):
+        cluster_of(4, "h100", "0", None)
+    with pytest.raises(InputError, match="`cards = 0`: must be at least 1"):
+        cluster_of(0, "h100", None, None)

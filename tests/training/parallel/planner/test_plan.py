@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from addnorm.training.parallel.planner.estimate import rows_at_once
 from addnorm.training.parallel.planner.plan import Held, Plan, divisors, meshes
 
 
@@ -13,9 +14,21 @@ def test_numbers_of_a_mesh_multiply_to_the_cards(cards: int, rows: int) -> None:
     assert len({*every}) == len(every)
     for plan in every:
         assert plan.cards == cards
-        assert rows % plan.data == 0
+        assert rows >= plan.data
         assert plan.pipeline <= 6
         assert plan.replicas > 1 or not plan.shard
+
+
+@given(st.integers(1, 96), st.integers(1, 9))
+def test_batches_have_as_many_rows_and_processes_at_most_those_of_a_plan(
+    rows: int, data: int
+) -> None:
+    for each in rows_at_once(rows, data) if rows >= data else ():
+        batch, rest = divmod(rows, Plan(data=data, rows=each).micro_batches(rows))
+        assert rest == 0
+        assert batch >= data
+        assert -(-batch // data) == each
+        assert batch % data == 0 or rows % data
 
 
 def test_every_mesh_of_four_cards_is_there() -> None:

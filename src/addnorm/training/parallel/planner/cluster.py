@@ -1,7 +1,9 @@
 """Cards and links by name, and clusters made of them: peak rates, memory and bandwidth."""
 
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from addnorm.errors import InputError, choices
 
@@ -208,3 +210,50 @@ def link_named(name: str, card: Card) -> Link:
     if name not in LINKS:
         raise InputError(f"link {name!r} does not exist.{choices(name, ['nvlink', *LINKS])}")
     return LINKS[name]
+
+
+def cluster_of(cards: int, card: str, link: str | None, per_node: int | None) -> Cluster:
+    """The cluster of these words. Raises `InputError` for a name that does not exist."""
+    for name, n in (("cards", cards), ("per_node", per_node)):
+        if n is not None and n < 1:
+            raise InputError(f"`{name} = {n}`: must be at least 1")
+    of = card_of(card)
+    names = [*of.links] if link is None else [name.strip() for name in link.split(",")]
+    if len(names) > 2:
+        raise InputError(f"`link = {link}`: give one within a node and one between nodes")
+    inner, outer = (link_of(name, of) for name in (names[0], names[-1]))
+    return Cluster(cards, of, inner, outer, per_node or of.per_node)
+
+
+def card_of(text: str) -> Card:
+    """The card of that name, or of a table of figures. Raises `InputError` for another field."""
+    if not text.lstrip().startswith("{"):
+        return card_named(text)
+    try:
+        table: dict[str, Any] = tomllib.loads(f"card = {text}")["card"]
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"`card = {text}`: not a table of TOML: {error}") from error
+    base = table.pop("card", None)
+    if not isinstance(base, str):
+        raise InputError(f'`card = {text}`: give the card that it is like, such as card = "h100"')
+    like = card_named(base)
+    valid = ("memory", "bandwidth", "flops", "measured", "attention")
+    for name, value in table.items():
+        if name not in valid:
+            raise InputError(f"`card`: {name} is not a field.{choices(name, ('card', *valid))}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+            raise InputError(f"`card`: {name} = {value} is not a positive number")
+    if "flops" in table:
+        table["flops"] = dict.fromkeys(like.flops, table["flops"])
+    return replace(like, **table)
+
+
+def link_of(name: str, card: Card) -> Link:
+    """The link of that name, or of so many bytes a second."""
+    try:
+        bandwidth = float(name)
+    except ValueError:
+        return link_named(name, card)
+    if not bandwidth > 0:
+        raise InputError(f"`link = {name}`: a link has a positive number of bytes a second")
+    return Link(name, bandwidth)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 from typing import Any
 
 from addnorm.errors import InputError
@@ -135,7 +136,7 @@ def best_of(
 ) -> Estimate:
     """The best rows, schedule and checkpointing for a way to split the cards."""
     best = list[Estimate]()
-    for rows in _rows(training.rows // mesh.data):
+    for rows in rows_at_once(training.rows, mesh.data):
         variants = variants_of(replace(mesh, rows=rows), training.rows, len(sizes.layers))
         tried = [estimate(sizes, training, plan, cluster, system) for plan in variants]
         best = [min([*best, *tried], key=_rank)]
@@ -144,14 +145,16 @@ def best_of(
     return best[0]
 
 
-def _rows(each: int) -> Iterator[int]:
-    """Yield how many rows a process may take at a time: powers of two, and all."""
-    at_once = 1
-    while at_once < each:
-        if each % at_once == 0:
-            yield at_once
-        at_once *= 2
-    yield each
+def rows_at_once(total: int, data: int) -> Iterator[int]:
+    """Yield how many rows a process takes at a time at most: powers of two, and all.
+
+    The batches of a step have as many rows, at least one for each process, and of those that
+    divide among the processes if any do.
+    """
+    even = total % data == 0
+    batches = [n for n in divisors(total) if n >= data and (n % data == 0 or not even)]
+    each = {ceil(n / data) for n in batches}
+    yield from sorted(rows for rows in each if rows.bit_count() == 1 or rows == max(each))
 
 
 def variants_of(plan: Plan, rows: int, n_layers: int) -> Iterator[Plan]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import ceil
 from typing import Literal
 
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
@@ -31,8 +32,8 @@ class Held:
 class Plan:
     """A plan; its numbers of cards multiply to all cards.
 
-    Each process of `data` takes `rows` rows at a time. With `interleaved`, a process of `pipeline`
-    has several `stages` of consecutive layers; otherwise one.
+    Each process of `data` takes at most `rows` rows at a time. With `interleaved`, a process of
+    `pipeline` has several `stages` of consecutive layers; otherwise one.
     """
 
     data: int = 1
@@ -56,8 +57,9 @@ class Plan:
         return self.data * self.context
 
     def micro_batches(self, rows: int) -> int:
-        """How often each process computes, for a step of so many rows."""
-        return rows // (self.data * self.rows)
+        """How often each process computes, for a step of so many rows: in batches of as many."""
+        fewest = ceil(rows / (self.data * self.rows))
+        return next(n for n in range(fewest, rows + 1) if rows % n == 0)
 
     @property
     def held(self) -> "Held":
@@ -111,7 +113,7 @@ def meshes(cards: int, *, rows: int, n_layers: int, seq_len: int) -> Iterator[Pl
         for pipeline in divisors(cards // tensor):
             for context in divisors(cards // tensor // pipeline):
                 data = cards // tensor // pipeline // context
-                if rows % data or pipeline > n_layers or seq_len % (2 * context) * (context > 1):
+                if rows < data or pipeline > n_layers or seq_len % (2 * context) * (context > 1):
                     continue
                 for shard in (False, True)[: 1 + (data * context > 1)]:
                     yield Plan(
