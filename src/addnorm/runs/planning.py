@@ -116,8 +116,8 @@ def plan_training(
     `recipe` is one, or the file of one, with `overrides` as `{"train.accumulate": "8"}`. `card` is
     the name of a card, such as `"h100"`, or a table of TOML with figures of its own; `link` are its
     links within a node and between nodes, as `"nvlink,ib400"`, and `per_node` the cards of a node.
-    In what is returned, `best` is the first plan, `plans.estimates` are all, and `rows()` has them
-    as plain numbers and texts.
+    Of the result, `best` is the first plan, `plans.estimates` are all, and `rows()` has them as
+    plain numbers and texts.
 
     Raises `InputError` for a name that does not exist, with the nearest; if the recipe does not say
     the sizes of its model and of a step; or if it cannot be split among so many cards.

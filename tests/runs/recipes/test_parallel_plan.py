@@ -187,7 +187,7 @@ def test_weights_are_split_among_processes_of_positions_too(tmp_path: Path) -> N
     assert read_recipe(recipe, fields).parallel.processes == 2
 
 
-def test_layers_are_split_beside_positions(tmp_path: Path) -> None:
+def test_layers_are_split_with_positions(tmp_path: Path) -> None:
     fields = {"train.device": "cpu", "parallel.context": "2", "parallel.pipeline": "2"}
     recipe = write_recipe(tmp_path, "language")
     assert read_recipe(recipe, {**fields, "model.n_layers": "2"}).parallel.processes == 4

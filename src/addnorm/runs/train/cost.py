@@ -330,7 +330,7 @@ def estimate(setup: TrainingSetup, n_timed: int = 8) -> Estimate:
         tokens_per_step=tokens / timed,
         state_bytes=2 * n_bytes(weights.values())
         + n_bytes(average.values())
-        + n_bytes(optimizer_tensors(trainer.optimizers).values()),
+        + n_bytes(optimizer_tensors(trainer.optimizers, lambda tensor, _: tensor).values()),
         peak_bytes=peak_memory(trainer.device),
         seconds_per_step=seconds / timed,
         device=trainer.device,
