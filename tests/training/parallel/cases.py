@@ -445,9 +445,18 @@ def resume_at_another_plan(out: Path, worlds: Mapping[str, World]) -> None:
     for first, then in RESUMED_BY:
         folder = out / "resumed" / f"{first}_{then}"
         trainer(folder, worlds[first], **RESUMED).fit(until=10)
+        save_again(folder, worlds[then])
         run(folder, worlds[then], **RESUMED)
     for first in ("shard", "tensor", "context", "pipeline"):
         trainer(out / "resumed" / f"{first}_one", worlds[first], **RESUMED).fit(until=10)
+
+
+def save_again(folder: Path, world: World) -> None:
+    """Save the checkpoint that a run resumes from, as these processes hold it, in `again`."""
+    made = trainer(folder, world, **RESUMED)
+    made.resume()
+    made.folder = folder / "again"
+    made.save()
 
 
 def not_finite(folder: Path, world: World) -> None:
