@@ -63,6 +63,7 @@ NAMES = [
     "DeepNormConfig",
     "DenoisingConfig",
     "DifferentialCoreConfig",
+    "DisentangledConfig",
     "DotConfig",
     "DynamicScaling",
     "DynamicTanhConfig",

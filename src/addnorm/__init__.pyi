@@ -99,6 +99,7 @@ from addnorm.nn.patches import PatchEmbeddingConfig as PatchEmbeddingConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig as SeriesEmbeddingConfig
 from addnorm.nn.pooling import ConvolutionPoolingConfig as ConvolutionPoolingConfig
 from addnorm.nn.positions import ALiBiConfig as ALiBiConfig
+from addnorm.nn.positions import DisentangledConfig as DisentangledConfig
 from addnorm.nn.positions import KERPLEConfig as KERPLEConfig
 from addnorm.nn.positions import LearnedConfig as LearnedConfig
 from addnorm.nn.positions import LearnedT5Config as LearnedT5Config

@@ -1,6 +1,7 @@
 """Blocks and stacks: the equations, gradients to all parts, and the reach of windows."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -27,10 +28,20 @@ from tests.nn.slots import FEW, PADDING, SLOTS, TOKEN, TWO_ROWS, passing
 from torch import nn
 from torch.testing import assert_close
 
-from addnorm.models import DecoderConfig
+from addnorm.errors import InputError
+from addnorm.models import DecoderConfig, EncoderConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
-from addnorm.nn.blocks import Block, CrossBlock, MixerConfig, Stack
+from addnorm.nn.blocks import (
+    Block,
+    CrossBlock,
+    MixerConfig,
+    Stack,
+    check_unshared,
+    first_layer,
+    shared_layer,
+)
 from addnorm.nn.context import Context
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.feedforward import FeedForwardConfig
@@ -39,7 +50,13 @@ from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import NoNorm, RMSNormConfig
 from addnorm.nn.positions import NoPosition, NoPositionConfig, PositionConfig
 from addnorm.nn.recurrent import RecurrentConfig
-from addnorm.nn.residuals import Depth, PreNormConfig, ResidualConfig
+from addnorm.nn.residuals import (
+    DeepNormConfig,
+    Depth,
+    PostNormConfig,
+    PreNormConfig,
+    ResidualConfig,
+)
 from addnorm.nn.routers import SoftmaxRouterConfig
 from addnorm.parts import kind_of, members
 
@@ -353,3 +370,51 @@ def test_no_tokens_at_all(config: RecurrentConfig | ConvolutionConfig) -> None:
     ]
     assert_close(torch.cat(parts, 1), mixer(x, context(2, 3)), rtol=0, atol=1e-12)
     assert mixer(x[:0], context(0, 3)).shape == (0, 3, 4)
+
+
+@pytest.mark.parametrize(("n", "groups"), [(1, 1), (5, 1), (5, 2), (6, 3), (7, 7), (14, 6)])
+def test_consecutive_layers_are_in_groups(n: int, groups: int) -> None:
+    first = [shared_layer(i, n, groups) for i in range(n)]
+    assert first == sorted(first)
+    assert [*dict.fromkeys(first)] == [first_layer(group, n, groups) for group in range(groups)]
+    assert all(first[i] == i for i in first)
+
+
+@pytest.mark.parametrize("residual", [PostNormConfig(), DeepNormConfig()])
+def test_layers_that_share_weights_count_and_start_once(residual: Any) -> None:
+    def model(n_layers: int, n_distinct: int | None) -> Any:
+        torch.manual_seed(0)
+        return EncoderConfig(
+            d_model=8,
+            n_layers=n_layers,
+            n_distinct_layers=n_distinct,
+            attention=AttentionConfig(n_heads=2),
+            residual=residual,
+        ).build(11)
+
+    shared, plain = model(5, 2), model(2, None)
+    assert [p.shape for p in shared.parameters()] == [p.shape for p in plain.parameters()]
+    [weight] = {block.feedforward.up_proj.weight for block in shared.stack.blocks[3:]}
+    assert weight is not shared.stack.blocks[2].feedforward.up_proj.weight
+    spread = float(shared.stack.blocks[0].attention.out_proj.weight.detach().std())
+    deep = model(5, None).stack.blocks[0].attention.out_proj.weight.detach()
+    assert spread == pytest.approx(float(deep.std()), rel=0.3)
+    with pytest.raises(InputError, match=r"train\.adapter changes single layers"):
+        check_unshared(shared, "train.adapter")
+    check_unshared(plain, "train.adapter")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"n_distinct_layers": 4}, "n_distinct_layers = 4 is more than the 3 layers"),
+        ({"residual": PreNormConfig(first=False)}, "the first lacks a norm"),
+        (
+            {"layer_pattern": (LayerConfig(), LayerConfig(norm=RMSNormConfig()))},
+            "layer 1 of the stack shares the weights of layer 0",
+        ),
+    ],
+)
+def test_layers_of_different_parts_cannot_share(changes: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        EncoderConfig(**{"d_model": 8, "n_layers": 3, "n_distinct_layers": 1, **changes})

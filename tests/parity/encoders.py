@@ -81,4 +81,7 @@ def check_both_ways(
 def output(theirs: Any, batch: dict[str, Tensor], pick: str) -> Tensor:
     wide = next(theirs.parameters()).dtype == torch.float64
     with torch.no_grad(), Wide() if wide else nullcontext():
-        return theirs(**batch)[pick]
+        outputs = theirs(**batch)
+    if pick == "spans":
+        return torch.stack([outputs.start_logits, outputs.end_logits], dim=-1)
+    return outputs[pick]

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tests.parity.encoders import check_encoder, check_same, output
+from tests.parity.encoders import check_same, output
 from tests.parity.families import check_refused, made, padded, prompts
 from torch.testing import assert_close
 
@@ -27,18 +27,6 @@ SMALL = {
     "intermediate_size": 24,
     "max_position_embeddings": 20,
 }
-CONFIGS = {
-    "plain": {},
-    "odd": {"vocab_size": 101, "hidden_size": 21, "num_attention_heads": 3, "type_vocab_size": 3},
-    "gelu_new": {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "num_hidden_layers": 3},
-    "untied": {"tie_word_embeddings": False, "hidden_act": "relu"},
-}
-HEADS = {
-    "BertModel": "pooler_output",
-    "BertForMaskedLM": "logits",
-    "BertForSequenceClassification": "logits",
-    "BertForTokenClassification": "logits",
-}
 
 
 def config(**changes: object) -> transformers.BertConfig:
@@ -54,13 +42,6 @@ def batch() -> dict[str, torch.Tensor]:
 def rewritten(folder: Path, change: Any) -> None:
     """The weights of a folder, changed."""
     save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors")
-
-
-@pytest.mark.parametrize("kind", HEADS)
-@pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
-def test_same_numbers(kind: str, changes: dict[str, object], tmp_path: Path) -> None:
-    made_of = config(**changes)
-    check_encoder(kind, made_of, tmp_path, pick=HEADS[kind], types=made_of.type_vocab_size)
 
 
 def test_labels(tmp_path: Path) -> None:
@@ -135,7 +116,7 @@ def test_keys_of_the_first_converted_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"architectures": ["BertForQuestionAnswering"]}, "Valid: BertModel, BertForMaskedLM"),
+        ({"architectures": ["BertForMultipleChoice"]}, "Valid: BertModel, BertForMaskedLM"),
         ({"is_decoder": True}, "is_decoder = True is not supported, only false"),
         ({"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ({"hidden_act": "gelu_nwe"}, "Did you mean 'gelu_new'"),

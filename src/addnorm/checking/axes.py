@@ -260,6 +260,10 @@ VARIANTS: Mapping[str, Variant] = {
             ),
         }
     ),
+    "shared_layers": Variant({"n_layers": 3, "n_distinct_layers": 2}),
+    "one_layer_three_times": Variant(
+        {"n_layers": 3, "n_distinct_layers": 1, "position": TransformerXLConfig()}
+    ),
     "hybrid_decoder": Variant(
         {
             "n_decoder_layers": 3,

@@ -21,6 +21,8 @@ from addnorm.nn.blocks import (
     ParallelCrossBlock,
     Stack,
     build_mixer,
+    share_weights,
+    shared_layer,
 )
 from addnorm.nn.dropout import LayerDrop
 from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig, TokenEmbedding, build_embedding
@@ -112,6 +114,10 @@ class TransformerConfig:
     """The parts in which layers differ from the model, in turn: the first layer takes the first
     entry, and after the last entry comes the first again.
     """
+    n_distinct_layers: LayerCount | None = None
+    """How many layers have weights of their own: consecutive layers share those of the first of
+    them, as in ALBERT, where all share one; by default every layer has its own.
+    """
     vocab_size: PositiveInt | None = None
     """Rows of the embedding table; by default as many as the tokenizer has tokens."""
 
@@ -125,6 +131,8 @@ class TransformerConfig:
                 if not self.layer_pattern:
                     raise
                 raise ValueError(f"layer {i}: {error}") from error
+        if self.n_distinct_layers is not None:
+            self._check_shared_layers(self.n_distinct_layers)
         if self._position_attention is not None:
             sizes = self.build_context(causal=True, max_len=self.max_len)
             check_conflicts([self.position], sizes)
@@ -135,6 +143,26 @@ class TransformerConfig:
         if isinstance(layer.attention, AttentionConfig):
             sizes = self.build_context(causal=True, max_len=self.max_len, attention=layer.attention)
             check_conflicts([layer.position], sizes)
+
+    def _check_shared_layers(self, n_distinct: int) -> None:
+        """Raise `ValueError` if layers cannot share weights since their parts differ."""
+        if isinstance(self.residual, PreNormConfig) and not self.residual.first:
+            raise ValueError(
+                "layers cannot share weights if the first lacks a norm: n_distinct_layers"
+            )
+        for name, layers in self.stacks.items():
+            if n_distinct > len(layers):
+                raise ValueError(
+                    f"n_distinct_layers = {n_distinct} is more than the {len(layers)} layers of "
+                    f"the {name}"
+                )
+            for i, layer in enumerate(layers):
+                first = shared_layer(i, len(layers), n_distinct)
+                if layer != layers[first]:
+                    raise ValueError(
+                        f"layer {i} of the {name} shares the weights of layer {first}, but "
+                        "layer_pattern gives them different parts: n_distinct_layers must not"
+                    )
 
     # The parts of each layer, the source of everything that concerns a layer.
 
@@ -166,7 +194,15 @@ class TransformerConfig:
         return parts
 
     def fields_of_layers(self, chosen: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """The fields of a configuration that has these layers of this one, in this order."""
+        """The fields of a configuration that has these layers of this one, in this order.
+
+        Raises `InputError` where layers share their weights.
+        """
+        if self.n_distinct_layers is not None:
+            raise InputError(
+                f"layers share their weights (n_distinct_layers = {self.n_distinct_layers}): none "
+                "can be chosen alone"
+            )
         [numbers] = chosen.values()
         return {
             "n_layers": len(numbers),
@@ -255,6 +291,8 @@ class TransformerConfig:
         blocks = [
             self._layer(shared, replace(depth, layer=i), cross=cross) for i in range(n_layers)
         ]
+        if self.n_distinct_layers is not None:
+            share_weights(blocks, self.n_distinct_layers)
         layer_drop = LayerDrop(self.layer_drop) if self.layer_drop else None
         return Stack(blocks, build_final_norm(self.residual, self.d_model, self.norm), layer_drop)
 

@@ -1,11 +1,13 @@
 """The Transformer block, with or without cross-attention, its mixer, and the stack of blocks."""
 
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Annotated, Protocol, cast, runtime_checkable
 
 import torch
 from torch import nn
 
+from addnorm.errors import InputError
 from addnorm.nn.attention.multihead import AttentionConfig, SelfAttention
 from addnorm.nn.built import built, built_module
 from addnorm.nn.cache import Cache, KVCache, LayerCache, SegmentMemory
@@ -162,6 +164,39 @@ class ParallelCrossBlock(Sublayers):
 
 
 AnyBlock = Block | CrossBlock | ParallelBlock | ParallelCrossBlock
+
+
+def first_layer(group: int, n_layers: int, n_distinct: int) -> int:
+    """The first layer of a group, counted from 0: layer `i` of `n` is in group `⌊i g / n⌋`."""
+    return -(-group * n_layers // n_distinct)
+
+
+def shared_layer(layer: int, n_layers: int, n_distinct: int) -> int:
+    """The layer whose weights a layer has: the first of its group."""
+    return first_layer(layer * n_distinct // n_layers, n_layers, n_distinct)
+
+
+def share_weights(blocks: Sequence[AnyBlock], n_distinct: int) -> None:
+    """Tie the parameters of consecutive blocks, in `n_distinct` groups (Lan et al. 2020, §3.1).
+
+    Every block remains a module of its own, and so do its buffers, such as running statistics.
+    """
+    for i, block in enumerate(blocks):
+        first = blocks[shared_layer(i, len(blocks), n_distinct)]
+        for name, module in block.named_modules():
+            same = first.get_submodule(name)
+            for part, parameter in same.named_parameters(recurse=False):
+                module.register_parameter(part, parameter)
+
+
+def check_unshared(model: nn.Module, what: str) -> None:
+    """Raise `InputError` if layers share their weights, of which `what` changes single ones."""
+    for stack in [module for module in model.modules() if isinstance(module, Stack)]:
+        weights = [{id(p) for p in block.parameters()} for block in stack.blocks]
+        if any(first and first == second for first, second in pairwise(weights)):
+            raise InputError(
+                f"{what} changes single layers, and layers of this model share weights"
+            )
 
 
 class Stack(nn.Module):

@@ -25,6 +25,7 @@ from addnorm.nn.dropout import Dropout
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, NoNorm, NormConfig, build_norm
+from addnorm.nn.positions.disentangled import DisentangledConfig
 from addnorm.nn.positions.position import Position
 from addnorm.nn.positions.transformer_xl import TransformerXLConfig
 from addnorm.nn.splits import Split, Splits
@@ -125,10 +126,13 @@ class EmbeddingConfig:
         }
 
     def conflict(self, around: Any) -> str | None:
-        """Positions of Transformer-XL have one width in the embedding and in attention."""
-        if self.map == "first" or not isinstance(around.position, TransformerXLConfig):
+        """Positions that attention projects have one width there and in the embedding."""
+        position = around.position
+        if self.map == "first" or not isinstance(
+            position, TransformerXLConfig | DisentangledConfig
+        ):
             return None
-        return "positions of kind 'transformer_xl' need embedding.map = 'first'"
+        return f"positions of kind {position.kind!r} need embedding.map = 'first'"
 
     def build(self, vocab_size: int, d_model: int, position: Position, dropout: float) -> Embedding:
         tokens, width = nn.Embedding(vocab_size, self.width(d_model)), self.inner_width(d_model)

@@ -99,9 +99,10 @@ def initialise(model: nn.Module, scheme: InitName) -> None:
             fill(module.weight.data, n_sublayers)
             if module.bias is not None:  # pyright: ignore[reportUnnecessaryComparison]
                 nn.init.zeros_(module.bias.data)
+    scaled: set[int] = set()
     for stack in stacks.values():
         for block in stack.blocks:
-            _scale(block)
+            _scale(block, scaled)
     _reset(model)
 
 
@@ -137,16 +138,20 @@ def _declared(model: nn.Module, attribute: str) -> set[int]:
     }
 
 
-def _scale(block: nn.Module) -> None:
+def _scale(block: nn.Module, scaled: set[int]) -> None:
     """Multiply a DeepNorm block's value, output and feed-forward weights by its gain β.
 
-    Modules list these weights in `deepnorm_weights` (Wang et al. 2022, fig. 2).
+    Modules list these weights in `deepnorm_weights` (Wang et al. 2022, fig. 2). Those in `scaled`,
+    which an earlier block shares, are scaled already.
     """
     gain = next((r.gain for r in block.children() if isinstance(r, DeepNorm)), 1.0)
-    scaled = _declared(block, "deepnorm_weights")
+    listed = _declared(block, "deepnorm_weights")
     for module in block.modules():
-        if gain != 1.0 and isinstance(module, nn.Linear) and id(module) in scaled:
+        if gain == 1.0 or not isinstance(module, nn.Linear) or id(module) not in listed:
+            continue
+        if id(module.weight) not in scaled:
             module.weight.data.mul_(gain)
+            scaled.add(id(module.weight))
 
 
 DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_)

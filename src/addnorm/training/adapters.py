@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from addnorm.config import WORD, Probability, config
 from addnorm.errors import InputError, choices
 from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.blocks import check_unshared
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.linear import Linear, LowRank, divisors, linear, row_norms
@@ -155,6 +156,7 @@ def adapt(model: nn.Module, config: AdapterConfig, new: Collection[str] = ()) ->
     weights are no longer parameters, so that optimisers, checkpoints and averages contain only
     learned weights. Raises `InputError` for a target that the model does not have.
     """
+    check_unshared(model, "train.adapter")
     chosen = [layer for layer in _chosen(model, config) if f"{layer[0]}.weight" not in new]
     if not chosen:
         raise InputError("train.adapter: all layers that it would change are new: leave it out")

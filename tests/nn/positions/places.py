@@ -10,6 +10,19 @@ from addnorm.nn.positions import Position
 EVERYTHING = slice(None)
 
 
+class Projections:
+    """Those of two heads of four features: the input itself, and the input in reverse."""
+
+    def queries(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (2, 4)).transpose(1, 2)
+
+    def keys(self, y: Tensor) -> Tensor:
+        return self.queries(y).flip(-1)
+
+
+PROJECTIONS = Projections()
+
+
 def at(*rows: list[int], new: int | None = None) -> Context:
     """The context of tokens at these positions, one list for each row; the last `new` are new."""
     slots = torch.arange(len(rows[0]))
@@ -30,5 +43,5 @@ def scores(
     q, k = position.rotate_all(q, k, ctx)
     shared = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     plain = q @ shared.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
-    bias = position.score_bias(q, ctx)
+    bias = position.content_bias(q, k, ctx, PROJECTIONS)
     return plain if bias is None else plain + bias(EVERYTHING, EVERYTHING)

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts import POSITION_RECORDS, build_context, check_records, context, named, started
-from tests.nn.positions.places import EVERYTHING, at, scores
+from tests.nn.positions.places import EVERYTHING, PROJECTIONS, at, scores
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -115,7 +115,7 @@ def test_pieces_after_a_cache_are_the_rows_of_the_whole(
         if grows and end < seq:  # shorter than the whole, so at other frequencies
             continue
         q, k = model.layer.rotate_all(q, kept, ctx)
-        bias, got = model.layer.score_bias(q, ctx), q @ k.mT / 2
+        bias, got = model.layer.content_bias(q, k, ctx, PROJECTIONS), q @ k.mT / 2
         got = got if bias is None else got + bias(EVERYTHING, EVERYTHING)
         assert_close(got, whole[:, :, rows, :end], rtol=0, atol=1e-10)
 
@@ -150,7 +150,7 @@ def test_tiles_are_parts_of_the_whole(config: PositionConfig) -> None:
         2, 5, valid=torch.tensor([[0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 0, 0]]).bool(), past=2
     )
     q = torch.randn(2, 2, 5, 4).double()
-    bias = model.layer.score_bias(q, ctx)
+    bias = model.layer.content_bias(q, torch.randn(2, 2, 7, 4).double(), ctx, PROJECTIONS)
     if bias is None:
         return
     whole = bias(EVERYTHING, EVERYTHING)
@@ -174,7 +174,7 @@ def test_positions_follow_the_type_of_the_model(config: PositionConfig) -> None:
     assert model.position.embed(x, ctx).dtype == torch.bfloat16
     assert [y.dtype for y in model.layer.rotate(q, q, ctx)] == [torch.bfloat16] * 2
     assert [y.dtype for y in model.layer.rotate_all(q, q, ctx)] == [torch.bfloat16] * 2
-    bias = model.layer.score_bias(q, ctx)
+    bias = model.layer.content_bias(q, q, ctx, PROJECTIONS)
     assert bias is None or bias(EVERYTHING, EVERYTHING).dtype in (torch.bfloat16, torch.float32)
 
 

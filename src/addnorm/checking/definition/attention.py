@@ -33,6 +33,9 @@ def self_attention(config: Any, weights: Weights, x: Tokens, context: MixerConte
             texts=texts,
             causal=context.causal,
             scale=scale(config.score, q[h].shape[1]),
+            keys=k[shared],
+            kv_number=shared,
+            attention=weights,
         )
         queries = met(position, position_weights, q[h], head)
         scores = scored(config.score, score_weights, h, queries, k[shared])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -12,10 +12,12 @@ from torch import Tensor
 
 from addnorm.checking.definition.definitions import Definitions
 from addnorm.checking.definition.frequencies import rotary_frequencies, rotary_temperature
-from addnorm.checking.definition.layers import Tokens, Weights, under
+from addnorm.checking.definition.layers import Tokens, Weights, linear, under
+from addnorm.checking.definition.norms import normalised
 from addnorm.checking.definition.texts import Texts
 from addnorm.nn.positions import (
     ALiBiConfig,
+    DisentangledConfig,
     KERPLEConfig,
     LearnedConfig,
     LearnedT5Config,
@@ -33,7 +35,8 @@ Pairs = Float[Tensor, "seq seq"]
 class Head:
     """A head of self-attention: its index, the number of heads, and the texts.
 
-    `scale` is the factor that multiplies its products of queries and keys.
+    `scale` is the factor that multiplies its products of queries and keys; `keys` are its keys,
+    those of key/value head `kv_number`, and `attention` the weights of the layer's attention.
     """
 
     number: int
@@ -41,6 +44,9 @@ class Head:
     texts: Texts
     causal: bool
     scale: float
+    keys: Tokens = field(default_factory=lambda: torch.zeros(0, 0))
+    kv_number: int = 0
+    attention: Weights = field(default_factory=dict[str, Tensor])
 
 
 @dataclass(frozen=True)
@@ -171,6 +177,45 @@ def transformer_xl_bias(config: Any, weights: Weights, q: Tokens, head: Head) ->
     return head.scale * torch.einsum("ic,cd,ijd->ij", q + weights["v"][head.number], to_head, r)
 
 
+def disentangled_queries(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
+    """The queries over the root of the number of products (He et al. 2021, §3.1)."""
+    return q / math.sqrt(3 if config.terms == "both" else 2)
+
+
+def disentangled(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """He et al. 2021, §3.1, eq. 4, pair by pair; both terms at δ(i, j), as in their code."""
+    table = normalised(
+        config.norm, under(weights, "relative.norm"), weights["relative.table.weight"]
+    )
+    projections = weights if config.projections == "own" else head.attention
+    d_head = q.shape[1]
+
+    @cache
+    def projected(name: str, number: int) -> Tokens:
+        return linear(projections, name, table).split(d_head, dim=1)[number]
+
+    scores = torch.zeros(len(q), len(q), dtype=torch.float64)
+    span = config.buckets or config.max_distance
+    for i, offsets in enumerate((-distances(head.texts)).tolist()):
+        for j, offset in enumerate(offsets):
+            near = offset if config.buckets is None else disentangled_bucket(config, offset)
+            row = min(max(near + span, 0), 2 * span - 1)
+            if config.terms != "position_to_content":
+                scores[i, j] += q[i] @ projected("k_proj", head.kv_number)[row]
+            if config.terms != "content_to_position":
+                scores[i, j] += head.keys[j] @ projected("q_proj", head.number)[row]
+    return scores * head.scale / math.sqrt(3 if config.terms == "both" else 2)
+
+
+def disentangled_bucket(config: Any, offset: int) -> int:
+    """The logarithmic bucket of an offset `i - j` (He et al. 2023, and their code)."""
+    middle = config.buckets // 2
+    if abs(offset) <= middle:
+        return offset
+    share = math.log(abs(offset) / middle) / math.log((config.max_distance - 1) / middle)
+    return int(math.copysign(middle + math.ceil(share * (middle - 1)), offset))
+
+
 def distances(texts: Texts) -> Tensor:
     """The offsets between all pairs of tokens: `j - i`."""
     place = torch.tensor(texts.place)
@@ -189,6 +234,7 @@ POSITIONS = Definitions[PositionDefinition](
         KERPLEConfig: PositionDefinition(kerple),
         T5BiasConfig: PositionDefinition(t5),
         LearnedT5Config: PositionDefinition(t5, embed=learned_of_both),
+        DisentangledConfig: PositionDefinition(disentangled, queries=disentangled_queries),
         TransformerXLConfig: PositionDefinition(
             transformer_xl_bias, queries=transformer_xl_queries
         ),

@@ -16,18 +16,20 @@ from addnorm.nn.heads import (
     HiddenHeadConfig,
     PoolerHeadConfig,
     Problem,
+    SpanHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
 )
 from addnorm.parts import kind_of
 
-Task = Literal["body", "tokens", "sequence", "tags"]
+Task = Literal["body", "tokens", "sequence", "tags", "spans"]
 
 ENDINGS: dict[str, Task] = {
     "Model": "body",
     "ForMaskedLM": "tokens",
     "ForSequenceClassification": "sequence",
     "ForTokenClassification": "tags",
+    "ForQuestionAnswering": "spans",
 }
 """The tasks of text encoders by class name ending."""
 
@@ -89,7 +91,10 @@ class EncoderHeads:
     endings: Mapping[str, Task] = field(default_factory=lambda: ENDINGS)
 
     def read(self, settings: Settings) -> Fields:
-        task = task_of(settings, self.stem, self.endings)
+        endings: dict[str, Task] = {
+            ending: task for ending, task in self.endings.items() if task in self.heads
+        }
+        task = task_of(settings, self.stem, endings)
         values: dict[str, Any] = {"head": self.heads[task]}
         if task in ("sequence", "tags"):
             values["labels"] = labels_of(settings)
@@ -186,6 +191,8 @@ def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDI
             task = "sequence"
         case TaggingHeadConfig():
             task = "tags"
+        case SpanHeadConfig():
+            task = "spans"
         case PoolerHeadConfig() | HiddenHeadConfig():
             task = "body"
         case _:

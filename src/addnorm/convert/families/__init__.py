@@ -1,9 +1,11 @@
 """All supported model families, by their Hugging Face `model_type`."""
 
 from addnorm.convert.core.family import Family
+from addnorm.convert.families.albert import ALBERT
 from addnorm.convert.families.bert import BERT, CAMEMBERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from addnorm.convert.families.bloom import BLOOM, MPT
 from addnorm.convert.families.cohere import COHERE, COHERE2
+from addnorm.convert.families.deberta import DEBERTA_V2
 from addnorm.convert.families.electra import ELECTRA
 from addnorm.convert.families.eurobert import EUROBERT
 from addnorm.convert.families.fairseq import BART, MARIAN, WHISPER
@@ -90,5 +92,7 @@ FAMILIES: tuple[Family, ...] = (
     M2M_100,
     MPNET,
     EUROBERT,
+    DEBERTA_V2,
+    ALBERT,
 )
 """All families; if a model can be exported as several, the first is used."""

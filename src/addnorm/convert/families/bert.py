@@ -1,7 +1,8 @@
 """BERT and its relatives RoBERTa and DistilBERT: learned positions, post-norm."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.family import NO_PADDING, Family, ModelSpec
@@ -23,6 +24,7 @@ from addnorm.nn.heads import (
     HeadConfig,
     HiddenHeadConfig,
     PoolerHeadConfig,
+    SpanHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
     TransformConfig,
@@ -51,6 +53,7 @@ HEADS: dict[Task, HeadConfig] = {
         pooling="first", transform=TransformConfig(activation="tanh")
     ),
     "tags": TaggingHeadConfig(),
+    "spans": SpanHeadConfig(),
     "body": PoolerHeadConfig(),
 }
 
@@ -71,8 +74,18 @@ BERT_KEYS: tuple[keys.Entry, ...] = (
 """The keys shared by BERT and RoBERTa."""
 
 
-def body_names(theirs: str) -> dict[str, str]:
-    """The names of embeddings and layers."""
+ATTENTION = {
+    "q_proj": "self.query",
+    "k_proj": "self.key",
+    "v_proj": "self.value",
+    "out_proj": "output.dense",
+}
+
+
+def body_names(
+    theirs: str, attention: Mapping[str, str] = ATTENTION, norm: str = "output.LayerNorm"
+) -> dict[str, str]:
+    """The names of embeddings and layers; those of `attention` and its `norm` are below it."""
     return {
         "embed.tokens": f"{theirs}.embeddings.word_embeddings",
         "embed.position.table": f"{theirs}.embeddings.position_embeddings",
@@ -82,11 +95,8 @@ def body_names(theirs: str) -> dict[str, str]:
             "stack.blocks.*",
             f"{theirs}.encoder.layer.*",
             {
-                "attention.q_proj": "attention.self.query",
-                "attention.k_proj": "attention.self.key",
-                "attention.v_proj": "attention.self.value",
-                "attention.out_proj": "attention.output.dense",
-                "attention_residual.norm": "attention.output.LayerNorm",
+                **within("attention", "attention", attention),
+                "attention_residual.norm": f"attention.{norm}",
                 "feedforward.up_proj": "intermediate.dense",
                 "feedforward.down_proj": "output.dense",
                 "feedforward_residual.norm": "output.LayerNorm",
@@ -104,6 +114,12 @@ def untied_scores(spec: ModelSpec, theirs: str) -> Iterator[TensorMap]:
 
 RENAMES = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 """Tensor names in the first files."""
+
+OTHER_HEADS: dict[type, dict[str, str]] = {
+    TaggingHeadConfig: {"proj": "classifier"},
+    SpanHeadConfig: {"proj": "qa_outputs"},
+}
+"""The names of heads that are alike in every family."""
 
 BERT = Family(
     model_type="bert",
@@ -123,8 +139,8 @@ BERT = Family(
             "transform.norm": "cls.predictions.transform.LayerNorm",
         },
         ClassificationHeadConfig: {"transform.proj": "bert.pooler.dense", "proj": "classifier"},
-        TaggingHeadConfig: {"proj": "classifier"},
         PoolerHeadConfig: {"proj": "bert.pooler.dense"},
+        **OTHER_HEADS,
     },
     others=lambda spec: untied_scores(spec, "cls.predictions"),
     prefix="bert.",
@@ -177,13 +193,14 @@ def _roberta_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
     yield from untied_scores(spec, "lm_head")
 
 
-def _roberta(model_type: str, stem: str) -> Family:
-    """RoBERTa under one of its names; the activation before the scores of tokens is always GELU."""
-    positions = keys.Computed(_read_positions, _write_positions)
+def like_roberta(theirs: str, **own: Any) -> Family:
+    """A family with the heads of RoBERTa, whose body is called `theirs`.
+
+    `own` are the fields of a `Family` that it has for itself; its `names` are those of the body.
+    """
+    names = {**own.pop("names"), "head": "lm_head"}
     return Family(
-        model_type=model_type,
-        config=keys.ConfigTable(BERT_MODEL, (EncoderHeads(stem, HEADS), positions, *BERT_KEYS)),
-        names={**body_names("roberta"), "head": "lm_head"},
+        names=names,
         heads={
             TokenHeadConfig: {
                 "transform.proj": "lm_head.dense",
@@ -193,18 +210,30 @@ def _roberta(model_type: str, stem: str) -> Family:
                 "transform.proj": "classifier.dense",
                 "proj": "classifier.out_proj",
             },
-            TaggingHeadConfig: {"proj": "classifier"},
-            PoolerHeadConfig: {"proj": "roberta.pooler.dense"},
+            PoolerHeadConfig: {"proj": f"{theirs}.pooler.dense"},
+            **OTHER_HEADS,
         },
-        others=_roberta_tensors,
-        prefix="roberta.",
+        prefix=f"{theirs}.",
         renames=RENAMES,
-        ignored=(r"(roberta\.)?embeddings\.position_ids", r"(roberta\.)?pooler\..*"),
+        ignored=(rf"({theirs}\.)?embeddings\.position_ids", rf"({theirs}\.)?pooler\..*"),
         ties=(
-            ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
+            ("lm_head.decoder.weight", f"{theirs}.embeddings.word_embeddings.weight"),
             ("lm_head.decoder.bias", "lm_head.bias"),
         ),
         refine_by_names=without_pooler,
+        **own,
+    )
+
+
+def _roberta(model_type: str, stem: str) -> Family:
+    """RoBERTa under one of its names; the activation before the scores of tokens is always GELU."""
+    positions = keys.Computed(_read_positions, _write_positions)
+    return like_roberta(
+        "roberta",
+        model_type=model_type,
+        config=keys.ConfigTable(BERT_MODEL, (EncoderHeads(stem, HEADS), positions, *BERT_KEYS)),
+        names=body_names("roberta"),
+        others=_roberta_tensors,
     )
 
 
@@ -233,6 +262,7 @@ DISTILBERT_HEADS = EncoderHeads(
             pooling="first", transform=TransformConfig(activation="relu")
         ),
         "tags": TaggingHeadConfig(),
+        "spans": SpanHeadConfig(),
         "body": HiddenHeadConfig(),
     },
 )
@@ -301,7 +331,7 @@ DISTILBERT = Family(
             "transform.norm": "vocab_layer_norm",
         },
         ClassificationHeadConfig: {"transform.proj": "pre_classifier", "proj": "classifier"},
-        TaggingHeadConfig: {"proj": "classifier"},
+        **OTHER_HEADS,
     },
     prefix="distilbert.",
     ignored=(r"(distilbert\.)?embeddings\.position_ids",),

@@ -4,11 +4,17 @@ from addnorm.convert.core import keys
 from addnorm.convert.core.family import Family, ModelSpec, embedding_of
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import ENDINGS, EncoderHeads
-from addnorm.convert.families.bert import BERT_KEYS, BERT_MODEL, HEADS, RENAMES, body_names
+from addnorm.convert.families.bert import (
+    BERT_KEYS,
+    BERT_MODEL,
+    HEADS,
+    OTHER_HEADS,
+    RENAMES,
+    body_names,
+)
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HiddenHeadConfig,
-    TaggingHeadConfig,
     TokenHeadConfig,
     TransformConfig,
 )
@@ -23,12 +29,14 @@ def _read_width(settings: Settings) -> keys.Fields:
     return {
         "embedding.d_embed": width,
         "embedding.map": "last",
-        "head.transform.d_out": width if _scores_tokens(settings) else None,
+        "head.transform.d_out": width if scores_tokens(settings) else None,
     }
 
 
-def _scores_tokens(settings: Settings) -> bool:
-    return (settings.string_list("architectures") or [""])[0].endswith("ForMaskedLM")
+def scores_tokens(settings: Settings, *endings: str) -> bool:
+    """Whether the first class has scores of tokens: its name ends so, or in one of `endings`."""
+    name = (settings.string_list("architectures") or [""])[0]
+    return name.endswith(("ForMaskedLM", *endings))
 
 
 def _write_width(spec: ModelSpec) -> Json:
@@ -75,7 +83,7 @@ ELECTRA = Family(
             "transform.proj": "classifier.dense",
             "proj": "classifier.out_proj",
         },
-        TaggingHeadConfig: {"proj": "classifier"},
+        **OTHER_HEADS,
     },
     prefix="electra.",
     renames=RENAMES,

@@ -4,16 +4,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec
-from addnorm.convert.core.maps import SkipRows, TensorMap, within
+from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.maps import SkipRows, TensorMap
 from addnorm.convert.core.settings import Settings
-from addnorm.convert.core.tasks import EncoderHeads, without_pooler
-from addnorm.convert.families.bert import BERT_MODEL, HEADS, PAD, RENAMES, untied_scores
-from addnorm.nn.heads import (
-    ClassificationHeadConfig,
-    PoolerHeadConfig,
-    TaggingHeadConfig,
-    TokenHeadConfig,
+from addnorm.convert.core.tasks import EncoderHeads
+from addnorm.convert.families.bert import (
+    BERT_MODEL,
+    HEADS,
+    PAD,
+    body_names,
+    like_roberta,
+    untied_scores,
 )
 from addnorm.nn.positions import LearnedT5Config
 
@@ -31,7 +32,10 @@ def _mpnet_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
     yield from untied_scores(spec, "lm_head")
 
 
-MPNET = Family(
+ATTENTION = {f"{part}_proj": f"attn.{part[0]}" for part in ("q", "k", "v", "out")}
+
+MPNET = like_roberta(
+    "mpnet",
     model_type="mpnet",
     config=keys.ConfigTable(
         replace(BERT_MODEL, position=LearnedT5Config()),
@@ -56,46 +60,9 @@ MPNET = Family(
         ),
     ),
     names={
-        "embed.tokens": "mpnet.embeddings.word_embeddings",
-        "embed.norm": "mpnet.embeddings.LayerNorm",
+        **body_names("mpnet", ATTENTION, "LayerNorm"),
         "embed.position.bias.table": "mpnet.encoder.relative_attention_bias",
-        "head": "lm_head",
-        **within(
-            "stack.blocks.*",
-            "mpnet.encoder.layer.*",
-            {
-                **within(
-                    "attention",
-                    "attention.attn",
-                    {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"},
-                ),
-                "attention_residual.norm": "attention.LayerNorm",
-                "feedforward.up_proj": "intermediate.dense",
-                "feedforward.down_proj": "output.dense",
-                "feedforward_residual.norm": "output.LayerNorm",
-            },
-        ),
-    },
-    heads={
-        TokenHeadConfig: {
-            "transform.proj": "lm_head.dense",
-            "transform.norm": "lm_head.layer_norm",
-        },
-        ClassificationHeadConfig: {
-            "transform.proj": "classifier.dense",
-            "proj": "classifier.out_proj",
-        },
-        TaggingHeadConfig: {"proj": "classifier"},
-        PoolerHeadConfig: {"proj": "mpnet.pooler.dense"},
     },
     others=_mpnet_tensors,
-    prefix="mpnet.",
-    renames=RENAMES,
-    ignored=(r"(mpnet\.)?embeddings\.position_ids", r"(mpnet\.)?pooler\..*"),
-    ties=(
-        ("lm_head.decoder.weight", "mpnet.embeddings.word_embeddings.weight"),
-        ("lm_head.decoder.bias", "lm_head.bias"),
-    ),
-    refine_by_names=without_pooler,
 )
 """Song et al. 2020, the body of all-mpnet-base-v2."""

@@ -15,8 +15,8 @@ from addnorm.convert.core.family import Family, ModelSpec
 from addnorm.convert.core.fused import concatenated_qkv, fused
 from addnorm.convert.core.maps import Concatenated, TensorMap, within
 from addnorm.convert.core.settings import Settings
-from addnorm.convert.core.tasks import EncoderHeads, Task, like_feedforward, without_pooler
-from addnorm.convert.families.bert import HEADS, RELICS, untied_scores
+from addnorm.convert.core.tasks import EncoderHeads, Task, like_feedforward
+from addnorm.convert.families.bert import HEADS, RELICS, like_roberta, untied_scores
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
@@ -34,7 +34,10 @@ from addnorm.nn.positions import RotaryConfig
 
 LENGTH = "max_position_embeddings"
 
-WITHOUT_POOLER: dict[Task, HeadConfig] = {**HEADS, "body": HiddenHeadConfig()}
+WITHOUT_POOLER: dict[Task, HeadConfig] = {
+    **{task: head for task, head in HEADS.items() if task != "spans"},
+    "body": HiddenHeadConfig(),
+}
 
 
 def _rotary(theta: float, *names: str) -> keys.Entry:
@@ -130,7 +133,8 @@ def _untied(theirs: str) -> Callable[[ModelSpec], Iterator[TensorMap]]:
     return lambda spec: untied_scores(spec, theirs)
 
 
-JINA_V3 = Family(
+JINA_V3 = like_roberta(
+    "roberta",
     model_type="jina_embeddings_v3",
     config=_table(
         EncoderHeads("JinaEmbeddingsV3", HEADS),
@@ -154,23 +158,8 @@ JINA_V3 = Family(
                 "feedforward_residual.norm": "norm2",
             },
         ),
-        "head": "lm_head",
-    },
-    heads={
-        **_heads("roberta", "lm_head", "lm_head.layer_norm"),
-        ClassificationHeadConfig: {
-            "transform.proj": "classifier.dense",
-            "proj": "classifier.out_proj",
-        },
     },
     others=fused(concatenated_qkv("roberta.encoder.layers.*.mixer.Wqkv"), _untied("lm_head")),
-    prefix="roberta.",
-    ignored=(r"(roberta\.)?pooler\..*",),
-    ties=(
-        ("lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
-        ("lm_head.decoder.bias", "lm_head.bias"),
-    ),
-    refine_by_names=without_pooler,
 )
 """Sturua et al. 2024, without the adapters of its tasks: XLM-RoBERTa with rotary positions."""
 

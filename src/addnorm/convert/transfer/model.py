@@ -29,6 +29,7 @@ from addnorm.convert.transfer.verified import unequal
 from addnorm.convert.weights.mapped import name_of
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
+from addnorm.nn.blocks import check_unshared
 from addnorm.nn.heads import TokenHeadConfig, predicts_tokens
 from addnorm.nn.init import without_values
 from addnorm.nn.moe import MixtureOfExpertsConfig
@@ -92,6 +93,8 @@ def transfer_weights(
     rounding.
     Raises `InputError` if `old` does not match `old_config`.
     """
+    for model in (old, new):
+        check_unshared(model, "a swap of parts")
     state = {name: _wide(weight) for name, weight in _state(old, old_config).items()}
     counts = layer_counts(old_config), layer_counts(new_config)
     chosen = {name: evenly_spaced_layers(counts[0][name], n) for name, n in counts[1].items()}

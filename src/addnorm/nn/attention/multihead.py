@@ -85,9 +85,13 @@ class MultiHead(nn.Module):
         """The queries of every head, `norm(x W_q)`."""
         return self.q_norm(self.split(self.q_proj(x)))
 
+    def keys(self, y: Float[Tensor, "batch kv_seq d_model"]) -> Heads:
+        """The keys of every key/value head, `norm(y W_k)`."""
+        return self.k_norm(self.split(self.k_proj(y)))
+
     def keys_values(self, y: Float[Tensor, "batch kv_seq d_model"]) -> KeysValues:
         """The keys and values of every key/value head, `norm(y W_k)` and `y W_v`."""
-        return self.k_norm(self.split(self.k_proj(y))), self.split(self.v_proj(y))
+        return self.keys(y), self.split(self.v_proj(y))
 
     def split(self, x: Float[Tensor, "batch seq width"]) -> Heads:
         """Split the last axis into heads."""
@@ -129,7 +133,7 @@ class SelfAttention(MultiHead):
     def attend(self, q: Queries, k: Keys, v: Keys, ctx: Context) -> Heads:
         """Attend from the new tokens to all keys and values within reach."""
         q, k = self.position.rotate_all(q, k, ctx)
-        return self.core(q, k, v, ctx.mask, self.position.score_bias(q, ctx))
+        return self.core(q, k, v, ctx.mask, self.position.content_bias(q, k, ctx, self))
 
     def remember(self, x: Hidden, ctx: Context, cache: AttentionCache) -> None:
         """Store the keys and values of `x` in the cache for later tokens; attend to nothing."""

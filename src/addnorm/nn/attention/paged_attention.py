@@ -90,10 +90,10 @@ def paged_score(attention: Attention, d_head: int) -> DotProduct | None:
     """The score of attention that the operator can compute; None for any other attention.
 
     The operator knows dot products with a softcap, masks, biases and sinks. It does not know
-    positions that turn all keys again at every step.
+    positions that turn all keys again at every step, or whose bias reads them.
     """
-    core = attention.core
-    if type(attention.position).rotate_all is not Position.rotate_all:
+    core, position = attention.core, type(attention.position)
+    if (position.rotate_all, position.content_bias) != (Position.rotate_all, Position.content_bias):
         return None
     if not isinstance(core, SDPACore | EagerCore | SinkCore) or type(core) not in CORES:
         return None

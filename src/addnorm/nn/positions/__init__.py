@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from addnorm.nn.positions.alibi import ALiBi, ALiBiConfig
+from addnorm.nn.positions.disentangled import Disentangled, DisentangledConfig
 from addnorm.nn.positions.kerple import KERPLE, KERPLEConfig
 from addnorm.nn.positions.learned import Learned, LearnedConfig
 from addnorm.nn.positions.learned_t5 import LearnedT5, LearnedT5Config
@@ -38,6 +39,7 @@ PositionConfig = Annotated[
     | TransformerXLConfig
     | KERPLEConfig
     | LearnedT5Config
+    | DisentangledConfig
     | NoPositionConfig
     | PositionPart,
     Family("position", PositionPart),
@@ -50,6 +52,8 @@ __all__ = [
     "ALiBiConfig",
     "Bias",
     "BuildContext",
+    "Disentangled",
+    "DisentangledConfig",
     "DynamicRotary",
     "DynamicScaling",
     "KERPLEConfig",

@@ -13,7 +13,7 @@ from addnorm.nn.built import built, check_shape
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Full
 from addnorm.nn.splits import Splits
-from addnorm.nn.types import Hidden, Keys, Queries
+from addnorm.nn.types import Heads, Hidden, Keys, Queries
 from addnorm.parts import is_ours
 
 Bias = Callable[[slice, slice], Float[Tensor, "#batch heads q_seq kv_seq"]]
@@ -84,6 +84,19 @@ class BuildContext:
     """Whether scores are plain products `q·k`, which rotary positions require."""
 
 
+@runtime_checkable
+class Projections(Protocol):
+    """The projections into heads of the attention that a position acts in."""
+
+    def queries(self, x: Hidden) -> Heads:
+        """The queries of every head."""
+        ...
+
+    def keys(self, y: Hidden) -> Heads:
+        """The keys of every key/value head."""
+        ...
+
+
 class Position(nn.Module):
     """Base class of position encodings; a subclass overrides the hooks it needs."""
 
@@ -106,6 +119,12 @@ class Position(nn.Module):
         """The bias added to the scores of the rotated `q` against all keys; None for no bias."""
         return None
 
+    def content_bias(
+        self, q: Queries, k: Keys, ctx: Context, projections: Projections
+    ) -> Bias | None:
+        """The bias of a scheme that also reads the keys `k`; by default `score_bias(q, ctx)`."""
+        return self.score_bias(q, ctx)
+
     def in_layer(self, layer: int) -> "Position":
         """The position module of this layer's attention: itself, unless the scheme is per layer."""
         return self
@@ -123,6 +142,7 @@ def acts_in_attention(position: Position) -> bool:
         kind.rotate is Position.rotate
         and kind.rotate_all is Position.rotate_all
         and kind.score_bias is Position.score_bias
+        and kind.content_bias is Position.content_bias
         and kind.in_layer is Position.in_layer
     )
 

@@ -13,6 +13,7 @@ from addnorm.atomic import atomic_directory
 from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError, path_of
 from addnorm.models import Model
+from addnorm.nn.blocks import check_unshared
 from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
 from addnorm.prune.selection import importance, kept_layers, kept_units
 from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
@@ -71,6 +72,7 @@ def prune_run(
     with locked_empty(out):
         check_float(run, "is pruned")
         check_finite(run.model)
+        check_unshared(run.model, "pruning")
         device = resolve_device(run.recipe.train.device)
         run = moved_copy(run, device=device, dtype=torch.float32)
         units = _units(run.model, options)
