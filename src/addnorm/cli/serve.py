@@ -58,8 +58,8 @@ class Capacity(Where):
         The most requests that wait; more are refused with the status 429.
     compile
         Write through compiled graphs: up to five times as fast, on a CPU. The first time takes a
-        minute or two; the graphs are then kept on disk. Batches of models without pages stay as
-        they are.
+        minute or two; the graphs are then kept on disk. On a GPU of NVIDIA these are CUDA graphs,
+        recorded when they are needed. Batches of models without pages stay as they are.
     exact
         Answer with the same tokens and log-probabilities, to the last bit, whatever else is asked
         at the same time.

@@ -32,9 +32,12 @@ async def client(url: str, http: httpx.AsyncClient, end: float, statuses: Counte
 
 
 async def crowd(url: str, n: int, seconds: float, statuses: Counter[str]) -> None:
-    """The requests of `n` clients, each with a connection of its own."""
+    """The requests of `n` clients, each with a connection of its own.
+
+    They wait as long as the server does: a client that gives up is no request that is lost.
+    """
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
-    async with httpx.AsyncClient(limits=limits, timeout=60) as http:
+    async with httpx.AsyncClient(limits=limits, timeout=None) as http:
         end = time.monotonic() + seconds
         await asyncio.gather(*(client(url, http, end, statuses) for _ in range(n)))
 

@@ -13,6 +13,7 @@ from addnorm.generate.next_token import check_writes, device_of, evaluating, max
 from addnorm.models import DecoderModel
 from addnorm.models.step import EVERY, LAST
 from addnorm.nn.paged_cache import TextSlots
+from addnorm.serve.engine.cuda_graphs import GraphedStep
 from addnorm.serve.engine.exact import COMPARED, Tiles, agreeing, one_by_one, why_one_by_one
 from addnorm.serve.engine.paged_step import PagedStep, compiled_step, new_buffers
 from addnorm.serve.engine.pages import Copy, PagePool, PageTable
@@ -46,9 +47,10 @@ class PagedDecoder:
 
     The texts of a step are padded on the left, as batches of prompts are. `kernels` says how one
     new token of each text attends: to keys gathered from their slots, to those in place where the
-    kernel of `nn.attention.paged_attention` can, or so in a compiled graph of the whole step.
+    kernel of `nn.attention.paged_attention` can, or so in a compiled graph of the whole step, which
+    on a GPU is a CUDA graph.
     With `exact`, the logits after a token have the same bits whatever else is in the steps (see
-    `exact`). Raises `InputError` for "compiled" as `CompiledContinuation` does.
+    `exact`). Raises `InputError` for "compiled" as `CompiledContinuation` and `GraphedStep` do.
     """
 
     def __init__(
@@ -67,7 +69,8 @@ class PagedDecoder:
         self._buffers = new_buffers(model, self._padding + 1)
         self._step = PagedStep(model, self._buffers, in_place=kernels != "gathered")
         is_compiled = kernels == "compiled"
-        self._decode = compiled_step(self._step, self._buffers) if is_compiled else self._step
+        graphed = GraphedStep if self._device.type == "cuda" else compiled_step
+        self._decode = graphed(self._step, self._buffers) if is_compiled else self._step
         self.tiles = self._exact_tiles(in_graph=is_compiled) if exact else None
 
     @torch.inference_mode()
