@@ -143,17 +143,18 @@ def test_two_machines_train_as_one(tmp_path: Path, recipe: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux does")
 def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path: Path, recipe: Path) -> None:
-    """Also while it starts or saves, as it always does: any process, resumed each time."""
+    """Twenty times, also while it starts or saves, as it always does: any process."""
     whole, run = tmp_path / "whole", tmp_path / "run"
     rng = Random(0)
-    plan = [*two("data", save_every=1), "--train.steps", 400, "--parallel.shard", "true"]
+    plan = [*two("data", save_every=1), "--train.steps", 1500, "--parallel.shard", "true"]
     straight = command("train", recipe, *plan, "--out", whole)
     assert subprocess.run(straight, capture_output=True).returncode == 0
     words = command("train", recipe, *plan, "--resume", "--out", run)
-    kills = 0
-    for _ in range(6):
+    kills, unfinished = 0, True
+    while unfinished and kills < 20:
         process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
         while process.poll() is None and len(children.read_text().split()) < 2:
@@ -169,8 +170,9 @@ def test_a_run_killed_at_any_moment_ends_as_one_left_alone(tmp_path: Path, recip
         assert "Traceback" not in err
         assert err.count("addnorm: ") == bool(pids)
         assert not pids or "was ended by SIGKILL after step " in err
-        kills += bool(pids)
-    assert kills > 2
+        unfinished = bool(pids)
+        kills += unfinished
+    assert kills > 9
     assert subprocess.run(words, capture_output=True).returncode == 0
     assert figures(run) == figures(whole)
     ours, theirs = (load_weights(folder / "model.safetensors") for folder in (run, whole))
