@@ -17,7 +17,12 @@ from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.parts import kind_of
 from addnorm.runs.recipes.consistency import Location
 from addnorm.training.optim import AdadeltaConfig, AdamWConfig, MuonConfig
-from addnorm.training.parallel.context import check_own_parts, check_texts
+from addnorm.training.parallel.context import check_texts
+from addnorm.training.parallel.own_parts import (
+    check_batch_norms,
+    check_rows_alone,
+    check_tokens_alone,
+)
 from addnorm.training.parallel.plan import ParallelTrainingConfig
 from addnorm.training.parallel.tensor import check_splits
 from addnorm.training.precision import resolve_device
@@ -53,9 +58,14 @@ def check_parallel(
 
 def check_parts(model: nn.Module, d_model: int, plan: ParallelTrainingConfig) -> None:
     """Raise `InputError` for a part of a built model that cannot be split as a recipe plans."""
+    if plan.processes > 1:
+        split = "rows" if plan.data > 1 else "positions" if plan.context > 1 else "part"
+        check_batch_norms(model, split, "one process")
+    if plan.data > 1:
+        check_rows_alone(model, d_model)
     if plan.context > 1:
         check_texts(model)
-        check_own_parts(model, d_model)
+        check_tokens_alone(model, d_model)
     if plan.tensor > 1:
         check_splits(model, plan.tensor)
 
@@ -132,6 +142,8 @@ def _named_layers(model: ModelConfig) -> Iterator[tuple[str, LayerParts]]:
 
 def _of_heads(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
     """Where heads cannot be split: the field, and the problem with the nearest valid number."""
+    if any(isinstance(part, BatchNormConfig) for part in parts_of(model)):
+        yield "model.norm", "batchnorm trains in one process: use another norm, or one process"
     for heads, nearest in _undivided(model, plan.tensor):
         yield (
             heads.field,

@@ -20,9 +20,9 @@ from addnorm.nn.cache import AttentionCache, NewKeys, SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import TaggingHead, TokenHead
-from addnorm.nn.norms import BatchNorm
 from addnorm.nn.types import KeysValues, Length
 from addnorm.training.parallel.chunks import by_chunk
+from addnorm.training.parallel.own_parts import check_batch_norms, has_own_parts
 from addnorm.training.parallel.pieces import Group
 from addnorm.training.parallel.positions import Positions, PositionsOfAxis
 from addnorm.training.parallel.tensor import placed
@@ -118,13 +118,7 @@ class SplitStack:
 
 def _is_of_tokens(embed: nn.Module) -> bool:
     """Whether an embedding is that of each token alone; parts from outside may read neighbours."""
-    return type(embed) is Embedding and not _has_own_parts(embed)
-
-
-def _has_own_parts(module: nn.Module) -> bool:
-    """Whether a module has parts from outside."""
-    kinds = {type(part) for part in module.modules()}
-    return any(not kind.__module__.startswith(("addnorm.", "torch.")) for kind in kinds)
+    return type(embed) is Embedding and not has_own_parts(embed)
 
 
 def _splittable(mixer: Mixer) -> nn.Module | None:
@@ -256,17 +250,9 @@ def _stacks(model: nn.Module) -> Iterator[tuple[str, nn.Module, Stack]]:
 
 # What cannot be split.
 
-BATCH_NORM = (
-    "would normalise by the positions of each process and not of the batch: use another norm, or "
-    "parallel.data in place of context"
-)
 NO_KEYS = (
     "reads other positions, and not by the keys and values that processes exchange: use attention, "
     "or parallel.data in place of context"
-)
-NOT_ALONE = (
-    "does not compute each token alone, as each process would: give parallel.data in place of "
-    "context"
 )
 
 
@@ -276,9 +262,7 @@ def check_texts(model: nn.Module) -> None:
     Attention reads the keys of all positions; whatever else reads others would read those of one
     process.
     """
-    for path, module in model.named_modules():
-        if isinstance(module, BatchNorm | nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]
-            raise InputError(f"{placed(path)} ({type(module).__name__}) {BATCH_NORM}")
+    check_batch_norms(model, "positions", "parallel.data in place of context")
     paths = {module: path for path, module in model.named_modules()}
     for _, _, stack in _stacks(model):
         for mixer in stack.mixers:
@@ -287,46 +271,9 @@ def check_texts(model: nn.Module) -> None:
                 raise InputError(f"{placed(path)} ({type(mixer).__name__}) {NO_KEYS}")
 
 
-def check_own_parts(model: nn.Module, d_model: int) -> None:
-    """Raise `InputError` for a part from outside that does not compute each token alone.
-
-    Each is tried on a few tokens.
-    """
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(1, 5, d_model, generator=draw).to(next(model.parameters()))
-    paths = {module: path for path, module in model.named_modules()}
-    for _, _, stack in _stacks(model):
-        for part, call in _parts_of_tokens(stack):
-            if _has_own_parts(part) and not _is_alone(part, call, x):
-                raise InputError(f"{placed(paths[part])} ({type(part).__name__}) {NOT_ALONE}")
-
-
 def _attends(mixer: Mixer) -> bool:
     """Whether a mixer keeps keys and values of past tokens, and nothing else."""
     try:
         return isinstance(mixer.new_cache(), SelfCache)
     except NotImplementedError:
         return False
-
-
-def _parts_of_tokens(stack: Stack) -> Iterator[tuple[nn.Module, Callable[[Tensor], Tensor]]]:
-    """Yield the parts that compute each token alone, and how each is called."""
-    yield stack.norm, lambda x: stack.norm(x, None)
-    for block in stack.blocks:
-        for name, part in block.named_children():
-            if name.endswith("_residual"):
-                yield part, lambda x, part=part: part(x, lambda h: h, None)
-            elif name == "feedforward":
-                yield part, part
-            elif name == "norm":
-                yield part, lambda x, part=part: part(x, None)
-
-
-@torch.no_grad()
-def _is_alone(part: nn.Module, call: Callable[[Tensor], Tensor], x: Tensor) -> bool:
-    """Whether a part computes the same of one token as of this token among others."""
-    training = part.training
-    part.eval()
-    same = torch.allclose(call(x)[:, 2:3], call(x[:, 2:3]), rtol=1e-3, atol=1e-4)
-    part.train(training)
-    return same

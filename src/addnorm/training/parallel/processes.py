@@ -31,6 +31,7 @@ from addnorm.training.parallel.draws import Draws
 from addnorm.training.parallel.loss import vocabulary_cross_entropy_sum
 from addnorm.training.parallel.masks import PieceOfTensor, Rows, masks_by_row
 from addnorm.training.parallel.members import Member, ended
+from addnorm.training.parallel.own_parts import check_batch_norms
 from addnorm.training.parallel.pieces import AnyPiece, ConnectedGroup, Group, Piece, StagePiece
 from addnorm.training.parallel.pipeline import Pipeline, Step
 from addnorm.training.parallel.plan import ParallelTrainingConfig
@@ -169,7 +170,7 @@ class Processes(World):
     def place(self, model: nn.Module, *, by_token: bool = True) -> nn.Module:
         """The model with the leading process's weights, or a twin with parts of them."""
         if self.data.size > 1:
-            self._check_rows(model)
+            check_batch_norms(model, "rows", "parallel.data = 1")
         for tensor in weights_of(model).values():
             distributed.broadcast(tensor, 0)
         if not self.has_twins:
@@ -226,15 +227,6 @@ class Processes(World):
         ranks = self.mesh.mesh[list(of)].flatten(1).T.tolist()
         group, _ = distributed.new_subgroups_by_enumeration(ranks, timeout=LONGEST)
         return ConnectedGroup(group) if isinstance(group, distributed.ProcessGroup) else None
-
-    def _check_rows(self, model: nn.Module) -> None:
-        for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]
-                raise InputError(
-                    f"parallel.data = {self.data.size}: {type(module).__name__} would normalise by "
-                    "the rows of each process and not of the batch: use another norm, or one "
-                    "process"
-                )
 
     @contextmanager
     def whole(self, model: nn.Module, placed: nn.Module) -> Generator[None]:
