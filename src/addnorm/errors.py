@@ -36,6 +36,10 @@ class Shortened(UserWarning):
     """A text is longer than training let texts be; the message names the model and the length."""
 
 
+class Unfinished(UserWarning):
+    """A text that follows a grammar ended at its last allowed token, before it was complete."""
+
+
 class NonFiniteError(ArithmeticError):
     """A loss or gradient is not finite; the update was not applied."""
 

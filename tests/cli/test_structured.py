@@ -9,7 +9,7 @@ import pytest
 from tests.runs.tiny import train_tiny
 
 from addnorm.cli.structured import grammar_asked
-from addnorm.errors import InputError
+from addnorm.errors import InputError, Unfinished
 
 Command = Callable[..., tuple[int, str, str]]
 SCHEMA = {
@@ -92,6 +92,11 @@ def test_texts_follow_the_schema(run: Path, addnorm: Command, tmp_path: Path) ->
     assert code == 0
     assert len(out) == 4
     assert set(out) <= set("abc\n")
+    words = ("generate", run, "--prompt", "To", "--regex", "[a-c]{3}", "--max-new-tokens", 2)
+    with pytest.warns(Unfinished, match="reached max_new_tokens before it was complete"):
+        code, out, _ = addnorm(*words)
+    assert code == 0
+    assert len(out) == 3
 
 
 @pytest.mark.long

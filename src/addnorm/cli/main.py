@@ -23,6 +23,7 @@ from addnorm.errors import (
     NonFiniteError,
     RankLostError,
     Shortened,
+    Unfinished,
     choices,
 )
 
@@ -166,7 +167,7 @@ def main() -> None:
     show = warnings.showwarning
     warnings.showwarning = lambda message, category, *place: (
         print(f"addnorm: {message}", file=sys.stderr)
-        if issubclass(category, IgnoredSettings | Shortened)
+        if issubclass(category, IgnoredSettings | Shortened | Unfinished)
         else show(message, category, *place)
     )
     sys.exit(status(sys.argv[1:]))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated
+from warnings import warn
 
 import torch
 from pydantic import Field
@@ -13,7 +14,7 @@ from addnorm.config import WORD
 from addnorm.data.media import PROPERTIES
 from addnorm.data.tokenizing.text_decoding import TextDecoder, TextStream
 from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID
-from addnorm.errors import InputError
+from addnorm.errors import InputError, Unfinished
 from addnorm.generate.beam import BeamConfig, beam_search
 from addnorm.generate.compiled import CompiledContinuation, CompiledTranslation
 from addnorm.generate.generated import Finished, Generated
@@ -37,6 +38,8 @@ DecodingConfig = Annotated[
 
 NEW_TOKENS = 256
 """The default `max_new_tokens` of a language model."""
+
+UNFINISHED = "a text reached max_new_tokens before it was complete by its grammar: raise the limit"
 
 FRAMES_PER_TOKEN = 4
 """The fewest frames, of a hundredth of a second, that a token of speech lasts."""
@@ -319,6 +322,8 @@ def _piece(
         finished = "stop" if text.is_complete and not ended else finished
         written += text.finish() if finished else ""
         finished = "stop" if text.stopped and not ended else finished
+        if finished == "length" and text.is_unfinished:
+            warn(UNFINISHED, Unfinished, stacklevel=2)
     return Piece(row=row, token=token, log_p=log_p, text=written, finished=finished)
 
 

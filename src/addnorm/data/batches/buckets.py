@@ -79,7 +79,8 @@ class Buckets(Loader[int]):
         if max(self.widths) > tokens:
             raise InputError(
                 f"an example of {max(self.widths):,} tokens is longer than a batch of {tokens:,}: "
-                "raise tokens, or set max_len"
+                'raise tokens or set max_len; for a language model, batching.kind = "windows" cuts '
+                "texts"
             )
 
     def width(self, length: int) -> int:

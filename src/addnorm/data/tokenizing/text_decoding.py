@@ -77,6 +77,11 @@ class TextStream:
         """Whether the text is whole by its grammar, and no token may follow."""
         return self.grammar is not None and self.grammar.is_complete
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the text may not end here by its grammar."""
+        return self.grammar is not None and not self.grammar.allowed().end
+
     def _settle(self, text: str) -> str:
         if self.stopped:
             return ""
