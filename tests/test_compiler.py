@@ -239,6 +239,7 @@ def wrapped(error: Exception) -> Exception:
         (partial(compiler_error, ["/bin/false"], ""), "compiler fails: /bin/false: no output"),
         (missing, "the C++ compiler mine does not start"),
         (partial(subprocess.CalledProcessError, 1, ["gcc"], b"error: no\n"), "fails: gcc: error"),
+        (partial(RuntimeError, "Failed to find C compiler. Please\nset CC"), "need: install gcc"),
         (partial(OSError, ENOSPC, "No space left", "/tmp/x"), "written: /tmp/x: No space left"),
     ],
 )

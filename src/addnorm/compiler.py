@@ -95,12 +95,12 @@ def compiler_errors(advice: str = "") -> Generator[None]:
     try:
         yield
     except Exception as error:
-        if (reason := _failure(error)) is None:
+        if (reason := failure(error)) is None:
             raise
         raise CompilerError(reason + advice) from error
 
 
-def _failure(error: Exception) -> str | None:
+def failure(error: Exception) -> str | None:
     """What failed, if a compiler did, or could not write its files; None for other errors."""
     cause = vars(error).get("inner_exception", error)  # torch wraps the errors of its backend
     if isinstance(cause, OSError):
@@ -108,6 +108,8 @@ def _failure(error: Exception) -> str | None:
         return f"compiled code cannot be written: {place}{cause.strerror or cause}"
     if type(cause).__name__ == "InvalidCxxCompiler":
         return f"the C++ compiler {os.environ.get('CXX') or 'g++'} does not start"
+    if "Failed to find C compiler" in str(cause):  # in the words of Triton
+        return "there is no C compiler, which kernels for a GPU need: install gcc"
     if isinstance(cause, SubprocessError) or type(cause).__name__ in TORCHS_ERRORS:
         return f"the C++ compiler fails: {_first_error(cause)}"
     return None

@@ -20,18 +20,18 @@ SCHEMA = {
 }
 
 
-def asked(folder: Path, text: str) -> tuple[str, str] | None:
+def asked(folder: Path, text: str) -> tuple[str, str]:
     file = folder / "schema.json"
     file.write_text(text)
     return grammar_asked(file, None)
 
 
 def test_a_schema_and_an_expression_name_their_option(tmp_path: Path) -> None:
-    grammar, option = asked(tmp_path, json.dumps(SCHEMA)) or ("", "")
+    grammar, option = asked(tmp_path, json.dumps(SCHEMA))
     assert '"to"' in grammar.replace("\\", "")
     assert option == f"--json-schema {tmp_path / 'schema.json'}"
-    assert (grammar_asked(None, "a|b") or ("", ""))[1] == "--regex"
-    assert grammar_asked(None, None) is None
+    assert grammar_asked(None, "a|b")[1] == "--regex"
+    assert grammar_asked(None, "")[1] == "--regex"
 
 
 @pytest.mark.parametrize(

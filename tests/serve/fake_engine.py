@@ -69,7 +69,7 @@ class FakeEngine:
 
     def stats(self) -> Stats:
         n = len(self.rows)
-        return Stats(running=n, waiting=0, pages=n, pages_in_all=100, set_aside=0, near_ties=0)
+        return Stats(running=n, waiting=0, pages=n, pages_in_all=100, set_aside=3, near_ties=2)
 
     def open(self, opened: Open) -> None:
         parts = urlsplit(opened.run)

@@ -154,6 +154,13 @@ class Output:
     regex: str | None = None
 
     @property
+    def grammar(self) -> tuple[str, str] | None:
+        """The grammar of every text, and its option. Raises `InputError` for a wrong one."""
+        if self.json_schema is None and self.regex is None:
+            return None
+        return grammar_asked(self.json_schema, self.regex)
+
+    @property
     def given(self) -> dict[str, object]:
         """The options that are given, by their names."""
         options = {
@@ -227,7 +234,7 @@ def generate(
         return None
     _check_inputs(files, asked)
     output.check(files, asked)
-    grammar = grammar_asked(output.json_schema, output.regex)
+    grammar = output.grammar
     _check_processes(files, asked, speed)
     import_named(imports)
     if (status := speed.started(run)) is not None:

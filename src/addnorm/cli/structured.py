@@ -8,16 +8,14 @@ MOST_BYTES = 2**22
 """The size limit of a schema, as of a server's requests."""
 
 
-def grammar_asked(json_schema: Path | None, regex: str | None) -> tuple[str, str] | None:
-    """The grammar that the options ask for, and the option; None without one.
+def grammar_asked(json_schema: Path | None, regex: str | None) -> tuple[str, str]:
+    """The grammar that one of the options asks for, and the option.
 
     Raises `InputError` for both options, for a wrong or too large schema or expression, and without
     the extra `structured`.
     """
     if json_schema is not None and regex is not None:
         raise InputError("give either --json-schema or --regex, and not both")
-    if json_schema is None and regex is None:
-        return None
     from addnorm.data.tokenizing.grammar_forms import (
         check_grammar,
         grammar_of_regex,

@@ -247,6 +247,9 @@ class Trainer:
                     f"step {self.saved_step}",
                     seen=lost.seen,
                 ) from error
+            if isinstance(error, RuntimeError) and (why := compiler.failure(error)) is not None:
+                advice = "mend that, or train without compiling and with no optimizer in 8 bits"
+                raise compiler.CompilerError(f"{why}: {advice}") from error
             exhausted = error if isinstance(error, ExhaustedError) else None
             if what := out_of_memory(error):
                 smaller = "Smaller batches (train.batching) with train.accumulate take less"
@@ -262,17 +265,15 @@ class Trainer:
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
         self.learnt |= n_tokens > 0
-        with compiler.compiler_errors(compiler.ADVICE):  # of a backward that is compiled late
-            losses = self.backward(group, n_tokens)
+        losses = self.backward(group, n_tokens)
         self.world.sum_gradients(self.model)
         own = torch.stack(losses)
         loss = sum(self.world.total(own).tolist())  # waits for the device only once
         norm = self.clip(loss, own)
         self.set_rates(self.state.step + 1)
-        with compiler.compiler_errors(": mend that, or choose another optimizer"):
-            for optimizer in self.optimizers:
-                self.scaler.step(optimizer)
-                optimizer.zero_grad(set_to_none=True)
+        for optimizer in self.optimizers:
+            self.scaler.step(optimizer)
+            optimizer.zero_grad(set_to_none=True)
         self.scaler.update()
         self.constrain()
         self.load.move_corrections()

@@ -53,6 +53,8 @@ def test_figures_are_counted(client: httpx.Client) -> None:
     assert added == [usage["prompt_tokens"], usage["completion_tokens"]]
     assert figure('addnorm_request_success_total{finished_reason="length",model_name="fake"}') >= 1
     assert figure("addnorm_time_to_first_token_seconds_count") >= 1
+    assert figure('addnorm_num_preemptions{model_name="fake"}') == 3
+    assert figure('addnorm_num_near_ties{model_name="fake"}') == 2
 
 
 def test_a_large_text_keeps_nobody_waiting(url: str) -> None:

@@ -58,6 +58,8 @@ class Metrics:
         self._running = gauge("num_requests_running", "Sequences in the present step.")
         self._waiting = gauge("num_requests_waiting", "Requests that wait.")
         self._cache = gauge("kv_cache_usage_perc", "The share of the pages in use; 1 is all.")
+        self._set_aside = gauge("num_preemptions", "Sequences set aside for lack of pages.")
+        self._near_ties = gauge("num_near_ties", "Greedy choices of two logits within 1e-4.")
         self._drafted = gauge("spec_decode_num_draft_tokens", "Tokens drafted and verified.")
         self._accepted = gauge("spec_decode_num_accepted_tokens", "Those that were right.")
         self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
@@ -82,6 +84,8 @@ class Metrics:
         self._running.labels(model).set_function(read("running"))
         self._waiting.labels(model).set_function(read("waiting"))
         self._cache.labels(model).set_function(usage)
+        self._set_aside.labels(model).set_function(read("set_aside"))
+        self._near_ties.labels(model).set_function(read("near_ties"))
         self._drafted.labels(model).set_function(read("drafted"))
         self._accepted.labels(model).set_function(read("accepted"))
 
