@@ -442,7 +442,7 @@ def every_case(out: Path) -> None:
 
 def resume_at_another_plan(out: Path, worlds: Mapping[str, World]) -> None:
     """Go on by another plan where one stopped."""
-    for first, then in RESUMED_BY:
+    for first, then in (pair for pair in RESUMED_BY if worlds.keys() >= {*pair}):
         folder = out / "resumed" / f"{first}_{then}"
         trainer(folder, worlds[first], **RESUMED).fit(until=10)
         save_again(folder, worlds[then])
@@ -496,6 +496,10 @@ RESUMED_BY = (
     ("tensor", "context"),
     ("context", "pipeline"),
     ("pipeline", "data"),
+    ("shard_tensor", "shard_pipeline"),
+    ("shard_pipeline", "tensor_pipeline"),
+    ("tensor_pipeline", "shard_context"),
+    ("shard_context", "shard_tensor"),
 )
 RESUMED: Mapping[str, Any] = {
     "double": True,
