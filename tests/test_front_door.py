@@ -47,6 +47,7 @@ NAMES = [
     "CTCHeadConfig",
     "CharConfig",
     "ChatConfig",
+    "ClampedFeedForwardConfig",
     "ClassificationHeadConfig",
     "ConstantConfig",
     "ConvolutionConfig",

@@ -77,6 +77,7 @@ from addnorm.nn.convolutional_embedding import (
 )
 from addnorm.nn.crf import CRFHeadConfig as CRFHeadConfig
 from addnorm.nn.embed import EmbeddingConfig as EmbeddingConfig
+from addnorm.nn.feedforward import ClampedFeedForwardConfig as ClampedFeedForwardConfig
 from addnorm.nn.feedforward import FeedForwardConfig as FeedForwardConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig as GatedFeedForwardConfig
 from addnorm.nn.forecast import ForecastHeadConfig as ForecastHeadConfig

@@ -4,6 +4,7 @@ The mixture of experts has a file of its own.
 """
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +21,8 @@ from torch.testing import assert_close
 
 from addnorm.nn.feedforward import (
     ACTIVATIONS,
-    DenseFeedForwardConfig,
+    ClampedFeedForwardConfig,
     FeedForwardConfig,
-    GatedFeedForward,
     GatedFeedForwardConfig,
 )
 from addnorm.nn.moe import AnyFeedForwardConfig, MixtureOfExpertsConfig
@@ -50,49 +50,65 @@ def test_every_feedforward_has_a_record() -> None:
 
 
 @pytest.mark.parametrize("config", named(DENSE))
-def test_contract(config: DenseFeedForwardConfig) -> None:
+def test_contract(config: Any) -> None:
     x = torch.randn(2, 7, 4)
     check_module(lambda: config.build(4), lambda module, dtype: module(x.to(dtype)))
 
 
 @pytest.mark.parametrize("config", named(DENSE))
-def test_gradients(config: DenseFeedForwardConfig) -> None:
+def test_gradients(config: Any) -> None:
     smooth = config.activation not in ("relu", "squared_relu")
     check_gradients(config.build(3), lambda m, x: m(x), torch.randn(2, 3), twice=smooth)
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_activations(name: str) -> None:
+def test_activations(name: Any) -> None:
     x = torch.linspace(-4, 4, 33, dtype=torch.float64)
     expected = torch.tensor([PAPER[name](a) for a in x.tolist()], dtype=torch.float64)
     assert_close(ACTIVATIONS[name](x), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("config", named(DENSE))
-def test_equals_the_formula(config: DenseFeedForwardConfig) -> None:
+def test_equals_the_formula(config: Any) -> None:
     module = started(config.build(4)).double()
     x = torch.randn(2, 3, 4, dtype=torch.float64)
 
     def linear(name: str, x: Tensor) -> Tensor:
-        layer = module.get_submodule(name)
+        layer: Any = module.get_submodule(name)
         y = x @ layer.weight.T
         return y if layer.bias is None else y + layer.bias
 
     act = ACTIVATIONS[config.activation]
     hidden = linear("up_proj", x)
-    hidden = (
-        act(linear("gate_proj", x)) * hidden
-        if isinstance(module, GatedFeedForward)
-        else act(hidden)
-    )
+    match config:
+        case FeedForwardConfig():
+            hidden = act(hidden)
+        case GatedFeedForwardConfig():
+            hidden = act(linear("gate_proj", x)) * hidden
+        case ClampedFeedForwardConfig(limit=c):
+            gate = linear("gate_proj", x).clip(max=c)
+            hidden = act(gate) * (hidden.clip(-c, c) + config.offset)
+        case _:
+            raise AssertionError(config)
     assert_close(module(x), linear("down_proj", hidden), rtol=0, atol=1e-12)
+
+
+def test_a_clamped_gate_by_hand() -> None:
+    """Beyond a limit of 2 nothing grows: `2 σ(1.702 · 2) · (2 + 1)`, and zero below `−1`."""
+    module = ClampedFeedForwardConfig(d_ff=1, limit=2.0, bias=False).build(1).double()
+    for weight in module.parameters():
+        weight.data.fill_(1.0)
+    x = torch.tensor([[1.0], [5.0], [-1.0], [-9.0]], dtype=torch.float64)
+    act = PAPER["quick_gelu"]
+    expected = [act(1.0) * 2, act(2.0) * 3, 0.0, act(-9.0) * -1]
+    assert module(x).flatten().tolist() == pytest.approx(expected)
 
 
 SHAZEER = {"sigmoid": "GLU", "gelu": "GEGLU", "silu": "SwiGLU", "relu": "ReGLU"}
 
 
 @pytest.mark.parametrize("activation", SHAZEER)
-def test_the_gated_forms_by_hand(activation: str) -> None:
+def test_the_gated_forms_by_hand(activation: Any) -> None:
     """GLU, GEGLU, SwiGLU and ReGLU (Shazeer 2020, eq. 5 and 6), feature by feature."""
     module = started(GatedFeedForwardConfig(d_ff=3, activation=activation).build(2)).double()
     x = torch.tensor([0.7, -1.3], dtype=torch.float64)
@@ -128,7 +144,7 @@ def test_tokens_do_not_meet() -> None:
 
 
 @pytest.mark.parametrize("config", [FeedForwardConfig, GatedFeedForwardConfig])
-def test_dropout_between_the_matrices(config: type[DenseFeedForwardConfig]) -> None:
+def test_dropout_between_the_matrices(config: Any) -> None:
     module, x = config(dropout=0.5).build(16), torch.randn(2, 3, 16)
     assert not torch.allclose(module(x), module(x))
     assert torch.equal(module.eval()(x), module(x))
@@ -139,8 +155,6 @@ def test_dropout_between_the_matrices(config: type[DenseFeedForwardConfig]) -> N
     ("field", "value"),
     [("d_ff", 0), ("d_ff", -4), ("activation", "rleu"), ("dropout", 1.0), ("dropout", -0.1)],
 )
-def test_impossible_values_are_refused(
-    config: type[DenseFeedForwardConfig], field: str, value: object
-) -> None:
+def test_impossible_values_are_refused(config: Any, field: str, value: Any) -> None:
     with pytest.raises(ValueError, match=field):
         config(**{field: value})

@@ -181,6 +181,16 @@ def qwen3_moe(draw: Draw) -> Keys:
     )
 
 
+def gpt_oss(draw: Draw) -> Keys:
+    tree = gated(draw) | rms(draw) | flags(draw, "attention_bias")
+    n = draw.randint(2, 5)
+    tree |= {"num_local_experts": n, "num_experts_per_tok": draw.randint(1, n)}
+    tree |= {"swiglu_limit": draw.choice((0.1, 7.0)), "head_dim": draw.choice((4, 8))}
+    if draw.random() < 0.3:
+        del tree["rope_parameters"]
+    return tree | draw.choice(({}, types(draw, tree)))
+
+
 def starcoder2(draw: Draw) -> Keys:
     window = {"sliding_window": draw.choice((None, 3)), "norm_epsilon": draw.choice((1e-5, 1e-3))}
     return gated(draw) | window | flags(draw, "use_bias")
@@ -353,6 +363,7 @@ FAMILIES: dict[str, tuple[str, Callable[[Draw], Keys]]] = {
     "phi3": ("Phi3", phi3),
     "mixtral": ("Mixtral", mixtral),
     "qwen3_moe": ("Qwen3Moe", qwen3_moe),
+    "gpt_oss": ("GptOss", gpt_oss),
     "starcoder2": ("Starcoder2", starcoder2),
     "gpt_bigcode": ("GPTBigCode", gpt_bigcode),
     "stablelm": ("StableLm", stablelm),

@@ -20,6 +20,7 @@ from addnorm.convert.core.maps import TensorMap
 from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
 from addnorm.convert.core.readback import check_logits, check_types, model_logits, sample_inputs
 from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.stored_forms import check_form, dequantised
 from addnorm.convert.core.tasks import check_class
 from addnorm.convert.registry import families, family_named, family_of
 from addnorm.convert.tokenizers.files import (
@@ -78,7 +79,8 @@ def describe_folder(
     family = family_of(settings)
     spec = read_config(family, settings)
     if family.refine_by_names is not None:
-        names = [family.renamed(name) for name in Weights.open(folder, pickled=pickled)]
+        weights = _open_weights(folder, settings, pickled=pickled)
+        names = [family.renamed(name) for name in weights]
         spec = family.refine_by_names(spec, names)
     text = load_tokenizers(
         next((place for place in places if has_tokenizer(place)), folder),
@@ -116,7 +118,7 @@ def load(
     """
     folder = places_of(folder)[-1]
     family, spec, text = describe_folder(folder, pickled=pickled)
-    weights = Weights.open(folder, pickled=pickled)
+    weights = _open_weights(folder, Settings.of(folder), pickled=pickled)
     with without_values():
         new = build_untrained(spec if model is None else replace(spec, model=model))
     matched = _matched(family, spec, new, weights, folder)
@@ -134,7 +136,7 @@ def check_weights(folder: Path) -> None:
     """
     folder = places_of(folder)[-1]
     family, spec, _ = describe_folder(folder)
-    weights = Weights.open(folder)
+    weights = _open_weights(folder, Settings.of(folder))
     with without_values():
         new = build_untrained(spec)
     matched = _matched(family, spec, new, weights, folder)
@@ -199,9 +201,15 @@ def read_config(family: Family, settings: Settings) -> ModelSpec:
         problem = problem_of(first)
         key = settings.key_of(first["input"])
         raise InputError(f"{settings.where}: {key}{problem}") from error
+    check_form(settings)
     settings.check_all_read()
     check_class(settings, spec)
     return spec
+
+
+def _open_weights(folder: Path, settings: Settings, *, pickled: bool = False) -> Weights:
+    """The weights of a folder, those of fewer bits as numbers."""
+    return dequantised(Weights.open(folder, pickled=pickled), settings)
 
 
 def set_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""Position-wise feed-forward layers: plain (two matrices) or gated (three)."""
+"""Position-wise feed-forward layers: plain (two matrices) or gated (three), clamped or not."""
 
 from collections.abc import Callable
 from inspect import signature
@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkabl
 
 import torch
 from jaxtyping import Float
-from pydantic import PositiveInt
+from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -42,6 +42,9 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
 }
+
+
+Inner = Float[Tensor, "*batch d_ff"]
 
 
 class FeedForward(nn.Module):
@@ -142,7 +145,11 @@ class GatedFeedForward(nn.Module):
         return self.up_proj.out_features
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        return self.down_proj(self.dropout(self.activation(self.gate_proj(x)) * self.up_proj(x)))
+        return self.down_proj(self.dropout(self.product(self.gate_proj(x), self.up_proj(x))))
+
+    def product(self, gate: Inner, up: Inner) -> Inner:
+        """`act(gate) ⊙ up`."""
+        return self.activation(gate) * up
 
 
 @config
@@ -182,6 +189,71 @@ class GatedFeedForwardConfig:
         )
 
 
+class ClampedFeedForward(nn.Module):
+    """`(act(min(x W_gate, c)) ⊙ (clip(x W_up, −c, c) + b)) W_down`: a gate of bounded inputs.
+
+    OpenAI 2025 (arXiv 2508.10925), §2.2: `act(x) = x σ(1.702 x)`, `c = 7`, `b = 1`, with which the
+    other half passes at zero.
+    """
+
+    output_weights = ("down_proj",)
+    splits = GatedFeedForward.splits
+    deepnorm_weights = GatedFeedForward.deepnorm_weights
+
+    def __init__(self, d_model: int, d_ff: int, settings: "ClampedFeedForwardConfig") -> None:
+        super().__init__()
+        self.gate_proj = Linear(d_model, d_ff, bias=settings.bias)
+        self.up_proj = Linear(d_model, d_ff, bias=settings.bias)
+        self.down_proj = Linear(d_ff, d_model, bias=settings.bias)
+        self.activation = ACTIVATIONS[settings.activation]
+        self.limit = settings.limit
+        self.offset = settings.offset
+        self.dropout = Dropout(settings.dropout)
+
+    @property
+    def d_ff(self) -> int:
+        """The inner width."""
+        return self.up_proj.out_features
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        return self.down_proj(self.dropout(self.product(self.gate_proj(x), self.up_proj(x))))
+
+    def product(self, gate: Inner, up: Inner) -> Inner:
+        """`act(min(gate, c)) ⊙ (clip(up, −c, c) + b)`."""
+        gate = self.activation(gate.clamp(max=self.limit))
+        return gate * (up.clamp(-self.limit, self.limit) + self.offset)
+
+
+@config
+class ClampedFeedForwardConfig:
+    """A gated feed-forward with clamped inner features; `d_ff` defaults to 8/3 × d_model."""
+
+    kind: Literal["clamped"] = "clamped"
+    d_ff: PositiveInt | None = None
+    """The inner width; by default 8/3 d_model, as costly as an ungated 4 d_model."""
+    activation: Activation = "quick_gelu"
+    """The nonlinearity of the gate."""
+    limit: PositiveFloat = 7.0
+    """The largest input of the gate, and the largest size of what it multiplies."""
+    offset: float = 1.0
+    """The number added to what the gate multiplies."""
+    bias: bool = True
+    """Whether the three maps have biases."""
+    dropout: Probability = 0.0
+    """The dropout rate of the inner features."""
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """As in GPT-OSS, with a limit that small numbers reach; without offset and biases."""
+        return {
+            "clamped": cls(d_ff=6, limit=0.5),
+            "clamped_silu": cls(limit=0.3, activation="silu", offset=0.0, bias=False),
+        }
+
+    def build(self, d_model: int) -> ClampedFeedForward:
+        return ClampedFeedForward(d_model, self.d_ff or 8 * d_model // 3, self)
+
+
 @runtime_checkable
 class FeedForwardPart(Protocol):
     """A configuration of a feed-forward layer.
@@ -193,7 +265,7 @@ class FeedForwardPart(Protocol):
 
 
 DenseFeedForwardConfig = Annotated[
-    FeedForwardConfig | GatedFeedForwardConfig | FeedForwardPart,
+    FeedForwardConfig | GatedFeedForwardConfig | ClampedFeedForwardConfig | FeedForwardPart,
     Family("feedforward", FeedForwardPart),
 ]
 """Any dense feed-forward layer; `moe` defines the union that includes mixture of experts."""

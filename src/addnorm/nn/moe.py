@@ -15,6 +15,8 @@ from torch.nn import functional as F
 
 from addnorm.config import config
 from addnorm.nn.feedforward import (
+    ClampedFeedForward,
+    ClampedFeedForwardConfig,
     DenseFeedForwardConfig,
     FeedForward,
     FeedForwardConfig,
@@ -181,13 +183,13 @@ def within_capacity(
 
 def grouped_feedforward(
     x: Float[Tensor, "rows d_model"],
-    experts: Sequence[FeedForward] | Sequence[GatedFeedForward],
+    experts: Sequence[FeedForward] | Sequence[GatedFeedForward] | Sequence[ClampedFeedForward],
     counts: Int[Tensor, " n_experts"],
 ) -> Float[Tensor, "rows d_model"]:
     """Apply expert e to the e-th group of `counts[e]` rows, by one grouped product for each map.
 
-    `FeedForward` and `GatedFeedForward` of x, whose equations are theirs; equal to one call for
-    each group up to rounding, for layers that `can_group`. The weights stay those of each layer:
+    The layers `can_group`, and their equations are their own; equal to one call for each group up
+    to rounding. The weights stay those of each layer:
     they are stacked here, and their gradients go back to them.
     """
 
@@ -196,8 +198,11 @@ def grouped_feedforward(
 
     first = experts[0]
     h = product(x, [expert.up_proj for expert in experts])
-    gated = [expert.gate_proj for expert in experts if isinstance(expert, GatedFeedForward)]
-    h = first.activation(product(x, gated)) * h if gated else first.activation(h)
+    if isinstance(first, FeedForward):
+        h = first.activation(h)
+    else:
+        gates = [expert.gate_proj for expert in experts if not isinstance(expert, FeedForward)]
+        h = first.product(product(x, gates), h)
     return product(first.dropout(h), [expert.down_proj for expert in experts])
 
 
@@ -210,7 +215,7 @@ def can_group(experts: Sequence[nn.Module], x: Float[Tensor, "rows d_model"]) ->
     kinds = {type(expert) for expert in experts}
     if x.dtype not in DTYPES or torch.is_autocast_enabled(x.device.type):
         return False
-    if kinds not in ({FeedForward}, {GatedFeedForward}):
+    if kinds not in ({FeedForward}, {GatedFeedForward}, {ClampedFeedForward}):
         return False
     return len({_description(expert) for expert in experts}) == 1 and all(
         _is_plain(layer, x) for expert in experts for layer in expert.modules()
@@ -229,9 +234,10 @@ def _grouped_linear(x: Tensor, layers: Sequence[Linear], counts: Tensor) -> Tens
 
 def _description(expert: nn.Module) -> tuple[object, ...]:
     """The settings that all experts must share: function, dropout, the shape of every weight."""
-    assert isinstance(expert, FeedForward | GatedFeedForward)
+    assert isinstance(expert, FeedForward | GatedFeedForward | ClampedFeedForward)
     shapes = tuple((name, weight.shape) for name, weight in expert.named_parameters())
-    return expert.activation, expert.dropout.p, expert.training, shapes
+    clamps = (expert.limit, expert.offset) if isinstance(expert, ClampedFeedForward) else ()
+    return expert.activation, expert.dropout.p, expert.training, *clamps, shapes
 
 
 def _is_plain(layer: nn.Module, x: Tensor) -> bool:
@@ -346,7 +352,11 @@ class MixtureOfExpertsConfig:
 
 
 AnyFeedForwardConfig = Annotated[
-    FeedForwardConfig | GatedFeedForwardConfig | MixtureOfExpertsConfig | FeedForwardPart,
+    FeedForwardConfig
+    | GatedFeedForwardConfig
+    | ClampedFeedForwardConfig
+    | MixtureOfExpertsConfig
+    | FeedForwardPart,
     Family("feedforward", FeedForwardPart),
 ]
 """Any feed-forward layer, built-in or custom."""

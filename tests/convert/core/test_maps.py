@@ -12,6 +12,7 @@ from addnorm.convert.core.maps import (
     Renamed,
     Reshaped,
     SkipRows,
+    StackedExperts,
     TensorMap,
     Transposed,
     ZeroTensor,
@@ -84,6 +85,20 @@ def test_a_tensor_without_effect_is_read_as_zero_and_not_written() -> None:
     one = ZeroTensor("bias", (3,))
     assert one.read([])[0].tolist() == [0, 0, 0]
     assert not one.write([torch.zeros(3)])
+
+
+def test_experts_are_stacked_with_alternating_columns() -> None:
+    names = ("0.gate", "0.up", "1.gate", "1.up")
+    ours = [torch.randn(3, 2) for _ in names]
+    [stacked] = StackedExperts(names, "x", 2).write(ours)
+    assert stacked.shape == (2, 2, 6)
+    assert torch.equal(stacked[1, :, 3], ours[3][1])
+    back = StackedExperts(names, "x", 2).read([stacked])
+    assert all(torch.equal(a, b) for a, b in zip(back, ours, strict=True))
+    [biases] = StackedExperts(names, "x", 2).write([weight[:, 0] for weight in ours])
+    assert torch.equal(biases, stacked[:, 0])
+    with pytest.raises(ValueError, match=r"has shape \(3, 2, 6\): expected 2 experts"):
+        StackedExperts(names, "x", 2).read([torch.zeros(3, 2, 6)])
 
 
 def test_names_of_modules_give_those_of_the_tensors_that_a_model_has() -> None:

@@ -9,7 +9,11 @@ from torch import Tensor
 
 from addnorm.checking.definition.definitions import Definitions
 from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, under
-from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.feedforward import (
+    ClampedFeedForwardConfig,
+    FeedForwardConfig,
+    GatedFeedForwardConfig,
+)
 from addnorm.nn.moe import MixtureOfExpertsConfig
 
 
@@ -22,6 +26,14 @@ def gated(config: Any, weights: Weights, x: Tokens) -> Tokens:
     """Shazeer 2020, eq. 6."""
     gate = activated(config.activation, linear(weights, "gate_proj", x))
     return linear(weights, "down_proj", gate * linear(weights, "up_proj", x))
+
+
+def clamped(config: Any, weights: Weights, x: Tokens) -> Tokens:
+    """OpenAI 2025, §2.2: the gate is bounded above, what it multiplies on both sides."""
+    gate, up = linear(weights, "gate_proj", x), linear(weights, "up_proj", x)
+    gate = activated(config.activation, torch.where(gate > config.limit, config.limit, gate))
+    size = torch.where(abs(up) > config.limit, config.limit / abs(up), 1.0)
+    return linear(weights, "down_proj", gate * (up * size + config.offset))
 
 
 def mixture_of_experts(config: Any, weights: Weights, x: Tokens) -> Tokens:
@@ -71,6 +83,7 @@ FEEDFORWARDS = Definitions[Callable[[Any, Weights, Tokens], Tokens]](
     {
         FeedForwardConfig: mlp,
         GatedFeedForwardConfig: gated,
+        ClampedFeedForwardConfig: clamped,
         MixtureOfExpertsConfig: mixture_of_experts,
     },
 )

@@ -190,6 +190,39 @@ class Duplicated:
 
 
 @dataclass(frozen=True)
+class StackedExperts:
+    """The weights of all experts, `[experts, in, out]`, or their biases, `[experts, out]`, in one.
+
+    `ours` are those of the first expert, then of the second, …; of `n_parts` of each, such as gate
+    and up, the rows alternate (GPT-OSS).
+    """
+
+    ours: tuple[str, ...]
+    their_name: str
+    n_parts: int = 1
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        [tensor] = theirs
+        n, rows = len(self.ours) // self.n_parts, tensor.shape[-1]
+        if len(tensor) != n or rows % self.n_parts:
+            raise ValueError(
+                f"has shape {tuple(tensor.shape)}: expected {n} experts, and {self.n_parts} parts "
+                "side by side"
+            )
+        experts = tensor.mT if tensor.ndim == 3 else tensor
+        return [rows[part :: self.n_parts] for rows in experts for part in range(self.n_parts)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        parts = [ours[i : i + self.n_parts] for i in range(0, len(ours), self.n_parts)]
+        experts = torch.stack([torch.stack([*rows], dim=1).flatten(0, 1) for rows in parts])
+        return [experts.mT if experts.ndim == 3 else experts]
+
+
+@dataclass(frozen=True)
 class ZeroTensor:
     """A tensor without effect that the other library lacks: read as zero, never written.
 
@@ -222,6 +255,7 @@ TensorMap = (
     | SkipRows
     | Reshaped
     | Duplicated
+    | StackedExperts
     | ZeroTensor
 )
 """Any tensor map."""

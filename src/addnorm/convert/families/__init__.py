@@ -15,6 +15,7 @@ from addnorm.convert.families.glm import GLM, GLM4
 from addnorm.convert.families.gpt2 import GPT2
 from addnorm.convert.families.gpt_neo import GPT_NEO
 from addnorm.convert.families.gpt_neox import GPT_NEOX
+from addnorm.convert.families.gpt_oss import GPT_OSS
 from addnorm.convert.families.gptj import GPTJ
 from addnorm.convert.families.granite import GRANITE
 from addnorm.convert.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
@@ -94,5 +95,6 @@ FAMILIES: tuple[Family, ...] = (
     EUROBERT,
     DEBERTA_V2,
     ALBERT,
+    GPT_OSS,
 )
 """All families; if a model can be exported as several, the first is used."""

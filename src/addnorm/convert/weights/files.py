@@ -79,6 +79,10 @@ class Weights(Mapping[str, Tensor]):
         """The shape of a tensor."""
         return self._stored[name].shape
 
+    def stored(self, name: str) -> StoredTensor:
+        """A tensor in its file, unread."""
+        return self._stored[name]
+
     def dtype(self, name: str) -> torch.dtype:
         """The dtype of a tensor."""
         return self._stored[name].dtype
