@@ -214,6 +214,7 @@ def test_a_grammar_that_grows_too_large_midway_ends_the_answer_before_a_wrong_to
     assert error.startswith("structured_outputs: the grammar is too large (")
 
 
+@pytest.mark.filterwarnings("ignore:a text reached max_new_tokens")
 @settings(max_examples=4, deadline=None)
 @given(schemas, st.integers(0, 9), st.sampled_from(["bpe", "recurrent"]), st.booleans())
 def test_generate_writes_the_same_of_ragged_prompts(
