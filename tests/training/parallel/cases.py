@@ -58,6 +58,7 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "encoder": {"model": "encoder"},
     "encoder_decoder": {"model": "translator", "double": True},
     "untied": {"parts": {"head": TokenHeadConfig(tied=False)}},
+    "shared_layers": {"parts": {"n_layers": 3, "n_distinct_layers": 1}},
     "few_rows": {"tokens": 10},
     "moe": {"parts": {"feedforward": MOE}},
     "moe_few_rows": {

@@ -27,24 +27,26 @@ def sharded(twin: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Leave a part of each weight of `twin` in each process of the mesh; return the twin.
 
     Each block is gathered when it runs; all other weights, tied tables and those that blocks share
-    among them, are gathered together, except empty ones, those of another stage of a pipeline.
-    Gradients are summed over the processes. Raises `InputError` for a weight that is a
-    single number, or that some blocks alone share.
+    among them, are gathered together, except empty ones, those of another stage of a pipeline. So
+    are all weights of blocks that share some with each other alone, as all layers of ALBERT do.
+    Gradients are summed over the processes. Raises `InputError` for a weight that is a single
+    number.
     """
     _check_shapes(twin)
     blocks = [b for stack in twin.modules() if isinstance(stack, Stack) for b in stack.blocks]
     shared = _shared(twin)
+    around = {
+        parameter
+        for name, parameter in twin.named_parameters(remove_duplicate=False)
+        if ".blocks." not in name
+    }
     elsewhere = {parameter for parameter in twin.parameters() if not parameter.numel()}
     for block in blocks:
-        fully_shard(block, mesh=mesh, ignored_params=shared)
+        if not {*block.parameters()} & (shared - around):
+            fully_shard(block, mesh=mesh, ignored_params=shared)
     fully_shard(twin, mesh=mesh, ignored_params=elsewhere)
     _shard_empty(twin, elsewhere, mesh)
-    for name, parameter in twin.named_parameters():
-        if not is_part(parameter):
-            raise InputError(
-                f"parallel.shard = true: {name} belongs to some layers together, which are not "
-                "gathered together: use shard = false, or give each its own positions"
-            )
+    assert all(map(is_part, twin.parameters())), "each weight belongs to a block or to all"
     for module in (module for module in twin.modules() if isinstance(module, FSDPModule)):
         module.set_gradient_divide_factor(1.0)  # the mean would depend on the number of processes
         module.set_force_sum_reduction_for_comms(True)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from addnorm.nn.blocks import Stack, check_unshared
+from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.masks import Full
@@ -108,7 +108,6 @@ def layers_of(model: nn.Module, total: int) -> tuple[int, ...]:
 
     Raises `InputError` if there are fewer than stages, or if layers share their weights.
     """
-    check_unshared(model, "parallel.pipeline")
     layers = tuple(len(section.stack.blocks) for section in sections_of(model))
     if sum(layers) < total:
         raise InputError(
