@@ -6,9 +6,14 @@ import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
+from addnorm.models import DecoderConfig
+from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.attention.sinks import SinkCore
+from addnorm.nn.blocks import MixerConfig
+from addnorm.nn.cache import SelfCache
 from addnorm.nn.masks import Causal
+from addnorm.nn.positions import RotaryConfig
 
 
 def sinks() -> Figure:
@@ -27,3 +32,33 @@ def sinks() -> Figure:
     axes[0].set_ylabel("query")
     figure.colorbar(image, ax=axes)
     return figure
+
+
+def latent() -> Figure:
+    """How many numbers the cache holds of a token and layer, with 16 heads of 128 features."""
+    mixers: dict[str, MixerConfig] = {
+        "MHA": AttentionConfig(n_heads=16, d_head=128),
+        "GQA, 4 heads": AttentionConfig(n_heads=16, n_kv_heads=4, d_head=128),
+        "MQA": AttentionConfig(n_heads=16, n_kv_heads=1, d_head=128),
+        "latent, rank 512": LatentAttentionConfig(
+            n_heads=16, rank=512, d_content=128, d_position=64, d_value=128
+        ),
+    }
+    figure, axis = plt.subplots(figsize=(6, 2.4))
+    sizes = [_numbers_in_cache(mixer) for mixer in mixers.values()]
+    bars = axis.barh([*mixers], sizes)
+    axis.bar_label(bars, [f"{size:,}" for size in sizes], padding=3)
+    axis.invert_yaxis()
+    axis.set(xlabel="numbers in the cache, a token and layer", xlim=(0, 1.2 * max(sizes)))
+    return figure
+
+
+def _numbers_in_cache(mixer: MixerConfig) -> int:
+    """The numbers that a cache holds after one token in one layer."""
+    config = DecoderConfig(d_model=64, n_layers=1, attention=mixer, position=RotaryConfig())
+    model = config.build(4)
+    cache = model.new_cache()
+    with torch.no_grad():
+        model(torch.zeros(1, 1, dtype=torch.long), cache=cache)
+    caches = [layer.self_cache for layer in cache]
+    return sum(part.numel() for each in caches if isinstance(each, SelfCache) for part in each.kept)

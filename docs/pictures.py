@@ -10,7 +10,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import torch
-from attention_pictures import sinks
+from attention_pictures import latent, sinks
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -74,7 +74,7 @@ def draw_all(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
     drawn = (positions, biases, rotary, masks, norms, gradients, window, speed, curves)
-    others = (augmentation, masked, string, inside, patches, forecast, pages, plans, sinks)
+    others = (augmentation, masked, string, inside, patches, forecast, pages, plans, sinks, latent)
     for draw in (*drawn, *others):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")

@@ -93,6 +93,7 @@ NAMES = [
     "InverseSquareRootConfig",
     "KERPLEConfig",
     "LabelledSeriesConfig",
+    "LatentAttentionConfig",
     "LayerConfig",
     "LayerNormConfig",
     "LearnedConfig",

@@ -60,6 +60,7 @@ from addnorm.nn.attention.core import EagerCoreConfig as EagerCoreConfig
 from addnorm.nn.attention.core import SDPACoreConfig as SDPACoreConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig as DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig as FlexCoreConfig
+from addnorm.nn.attention.latent import LatentAttentionConfig as LatentAttentionConfig
 from addnorm.nn.attention.multihead import AttentionConfig as AttentionConfig
 from addnorm.nn.attention.outputs import GatedOutputConfig as GatedOutputConfig
 from addnorm.nn.attention.patterns import BlocksPatternConfig as BlocksPatternConfig

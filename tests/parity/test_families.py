@@ -171,14 +171,70 @@ def qwen3_moe(draw: Draw) -> Keys:
     experts = {"num_experts": n, "num_experts_per_tok": draw.randint(1, n)}
     window = flags(draw, "use_sliding_window") | {"sliding_window": 3}
     width = {"moe_intermediate_size": draw.randint(3, 20), "head_dim": draw.choice((4, 8))}
-    return (
-        gated(draw)
-        | rms(draw)
-        | experts
-        | width
-        | window
-        | flags(draw, "attention_bias", "norm_topk_prob")
-    )
+    tree = gated(draw) | rms(draw) | experts | width | window
+    return tree | some_dense(draw, tree) | flags(draw, "attention_bias", "norm_topk_prob")
+
+
+def some_dense(draw: Draw, tree: Keys) -> Keys:
+    """Layers without experts, by their numbers or every other one."""
+    listed = [i for i in range(tree["num_hidden_layers"]) if draw.random() < 0.3]
+    return draw.choice(({}, {"mlp_only_layers": listed}, {"decoder_sparse_step": 2}))
+
+
+def qwen2_moe(draw: Draw) -> Keys:
+    n = draw.randint(2, 5)
+    tree = gated(draw, d_head=False) | rms(draw) | flags(draw, "qkv_bias", "norm_topk_prob")
+    tree |= {"num_experts": n, "num_experts_per_tok": draw.randint(1, n)}
+    tree |= {"moe_intermediate_size": draw.randint(3, 20)}
+    return tree | some_dense(draw, tree) | {"shared_expert_intermediate_size": draw.randint(3, 9)}
+
+
+def shared_experts(draw: Draw, *, sigmoid: bool) -> Keys:
+    """Experts in groups, a shared one, and dense layers first."""
+    groups, size = draw.randint(1, 3), draw.randint(2, 3)
+    best = draw.randint(1, groups)
+    tree: Keys = {
+        "n_routed_experts": groups * size,
+        "n_group": groups,
+        "topk_group": best,
+        "num_experts_per_tok": draw.randint(1, best * size),
+        "n_shared_experts": draw.randint(1, 2),
+        "moe_intermediate_size": draw.randint(3, 12),
+        "first_k_dense_replace": draw.randint(0, 2),
+        "routed_scaling_factor": draw.choice((1.0, 2.5)),
+    }
+    if sigmoid:
+        return tree | flags(draw, "norm_topk_prob")
+    return tree | {"topk_method": draw.choice(("greedy", "group_limited_greedy"))}
+
+
+def latent(draw: Draw) -> Keys:
+    """Latent attention, at times with queries of a latent, and both scales of YaRN."""
+    tree = gated(draw, d_head=False) | rms(draw) | flags(draw, "attention_bias")
+    tree["num_key_value_heads"] = tree["num_attention_heads"]
+    scales = {"mscale": draw.choice((1.0, 0.7)), "mscale_all_dim": draw.choice((1.0, 0.5, 0.707))}
+    if tree["rope_parameters"]["rope_type"] == "yarn":
+        tree["rope_parameters"] |= draw.choice(({}, scales, {"mscale_all_dim": 1.0}))
+    return tree | {
+        "kv_lora_rank": draw.choice((4, 6, 10)),  # V2 rotates complex numbers: even widths
+        "q_lora_rank": draw.choice((None, 5)),
+        "qk_nope_head_dim": draw.choice((2, 4, 6)),
+        "qk_rope_head_dim": draw.choice((2, 4, 6)),
+        "v_head_dim": draw.randint(2, 6),
+    }
+
+
+def deepseek_v2(draw: Draw) -> Keys:
+    return latent(draw) | shared_experts(draw, sigmoid=False)
+
+
+def deepseek_v3(draw: Draw) -> Keys:
+    return latent(draw) | shared_experts(draw, sigmoid=True) | flags(draw, "rope_interleave")
+
+
+def glm4_moe(draw: Draw) -> Keys:
+    tree = gated(draw, partial=True) | rms(draw) | flags(draw, "attention_bias", "use_qk_norm")
+    return tree | {"head_dim": draw.choice((4, 8))} | shared_experts(draw, sigmoid=True)
 
 
 def gpt_oss(draw: Draw) -> Keys:
@@ -363,6 +419,10 @@ FAMILIES: dict[str, tuple[str, Callable[[Draw], Keys]]] = {
     "phi3": ("Phi3", phi3),
     "mixtral": ("Mixtral", mixtral),
     "qwen3_moe": ("Qwen3Moe", qwen3_moe),
+    "qwen2_moe": ("Qwen2Moe", qwen2_moe),
+    "glm4_moe": ("Glm4Moe", glm4_moe),
+    "deepseek_v2": ("DeepseekV2", deepseek_v2),
+    "deepseek_v3": ("DeepseekV3", deepseek_v3),
     "gpt_oss": ("GptOss", gpt_oss),
     "starcoder2": ("Starcoder2", starcoder2),
     "gpt_bigcode": ("GPTBigCode", gpt_bigcode),
@@ -450,8 +510,13 @@ def test_a_divisor_is_written_so_that_it_reads_as_it_was(number: float) -> None:
 REFUSED: dict[str, tuple[str, Keys, str]] = {
     "heads of unequal gains": ("cohere", {"use_qk_norm": True}, "use_qk_norm = True"),
     "gains for each head": ("stablelm", {"qk_layernorm": True}, "qk_layernorm = True"),
-    "layers without experts": ("qwen3_moe", {"mlp_only_layers": [0]}, "mlp_only_layers"),
-    "every second layer": ("qwen3_moe", {"decoder_sparse_step": 2}, "decoder_sparse_step = 2"),
+    "experts that groups do not divide": (
+        "deepseek_v3",
+        {"n_routed_experts": 7, "n_group": 2, "topk_group": 2, "num_experts_per_tok": 1},
+        "n_groups = 2 does not divide n_experts = 7",
+    ),
+    "another score": ("deepseek_v3", {"scoring_func": "tanh"}, "scoring_func = 'tanh'"),
+    "windows that are off": ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window"),
     "rounded biases": ("falcon", {"alibi": True}, "alibi = True"),
     "clipped projections": ("mpt", {"attn_config": {"clip_qkv": 6.0}}, "clip_qkv = 6.0"),
     "another residual": (

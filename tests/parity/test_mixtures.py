@@ -13,7 +13,7 @@ from tests.parity.families import check_greedy_and_beam, made, small_config
 from tests.parity.test_families import FAMILIES
 
 from addnorm.convert.core.stored_forms import mxfp4
-from addnorm.convert.folder import load
+from addnorm.convert.folder import load, save
 from addnorm.errors import IgnoredSettings, InputError
 
 pytestmark = pytest.mark.parity
@@ -36,7 +36,7 @@ def gpt_oss(**changes: Any) -> Any:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["gpt_oss"])
+@pytest.mark.parametrize("name", ["gpt_oss", "qwen2_moe", "glm4_moe", "deepseek_v2", "deepseek_v3"])
 def test_ragged_batches_are_written_alike_by_beam_search(name: str, tmp_path: Path) -> None:
     stem, draw = FAMILIES[name]
     config = getattr(transformers, f"{stem}Config")(**draw(random.Random(name)))
@@ -75,6 +75,28 @@ def test_experts_of_four_bits_are_read_as_numbers(tmp_path: Path) -> None:
     with torch.no_grad():
         expected = theirs(ids).logits
         torch.testing.assert_close(model(ids), expected, rtol=0, atol=1e-5)
+
+
+def test_the_bias_that_chooses_experts_is_read_and_written(tmp_path: Path) -> None:
+    """It is a buffer; in a model of bfloat16 it stays in float32, and so does no other tensor."""
+    config = transformers.DeepseekV3Config(**FAMILIES["deepseek_v3"][1](random.Random(5)))
+    theirs, _ = made("DeepseekV3ForCausalLM", config, tmp_path)
+    gates = {name: b for name, b in theirs.named_buffers() if name.endswith("correction_bias")}
+    assert gates
+    for bias in gates.values():
+        bias.copy_(torch.randn(bias.shape))
+    theirs.bfloat16()
+    for name, module in theirs.named_modules():
+        if name.endswith("mlp.gate"):
+            module.e_score_correction_bias = gates[f"{name}.e_score_correction_bias"].float()
+    theirs.save_pretrained(tmp_path)
+    loaded = load(tmp_path, dtype=torch.bfloat16)
+    assert {w.dtype for w in loaded.model.parameters()} == {torch.bfloat16}
+    save(tmp_path / "saved", loaded.spec, loaded.model, None, model_type="deepseek_v3")
+    tensors = load_file(tmp_path / "saved" / "model.safetensors")
+    for name, bias in gates.items():
+        assert torch.equal(tensors[name], bias.float())
+    assert {w.dtype for name, w in tensors.items() if name not in gates} == {torch.bfloat16}
 
 
 def test_missing_scales_are_named(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from addnorm.convert.folder import read_config
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.models.layers import entries_of
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 
 MOST_LAYERS, MOST_TOKENS, MOST_EXPERTS = 8, 512, 8
@@ -43,8 +43,11 @@ def small_settings(family: Family, spec: ModelSpec, settings: Settings) -> tuple
 def small_model(model: ModelConfig) -> ModelConfig:
     """The model with few layers, heads and tokens; heads keep their width."""
     attention = model.attention
-    assert isinstance(attention, AttentionConfig)
-    d_head = attention.heads(model.d_model).d_head
+    if isinstance(attention, LatentAttentionConfig):
+        d_head = attention.d_value
+    else:
+        assert isinstance(attention, AttentionConfig)
+        d_head = attention.heads(model.d_model).d_head
     d_model = _fewer_heads(attention, model.d_model).n_heads * d_head
 
     def fewer_heads(part: Any) -> Any:
@@ -64,6 +67,9 @@ def small_model(model: ModelConfig) -> ModelConfig:
 
 def _fewer_heads(part: Any, d_model: int) -> Any:
     """At most two key–value heads, each of at most two queries; an explicit width stays."""
+    if isinstance(part, LatentAttentionConfig):
+        rank, query_rank = min(part.rank, 16), part.query_rank and min(part.query_rank, 16)
+        return replace(part, n_heads=min(part.n_heads, 2), rank=rank, query_rank=query_rank)
     if not isinstance(part, AttentionConfig):
         return part
     heads = part.heads(d_model)

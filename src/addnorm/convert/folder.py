@@ -1,7 +1,7 @@
 """Loading and saving models as Hugging Face folders."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -15,7 +15,14 @@ from addnorm.atomic import atomic_directory
 from addnorm.config import problem_of
 from addnorm.convert.core.differences import check_alike
 from addnorm.convert.core.equivalents import transform_tensors
-from addnorm.convert.core.family import DIFFERS, NO_PADDING, Family, ModelSpec, build_untrained
+from addnorm.convert.core.family import (
+    DIFFERS,
+    NO_PADDING,
+    Family,
+    ModelSpec,
+    build_untrained,
+    stored_tensors,
+)
 from addnorm.convert.core.maps import TensorMap
 from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
 from addnorm.convert.core.readback import check_logits, check_types, model_logits, sample_inputs
@@ -36,6 +43,7 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.models import Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
+from addnorm.nn.functional import wide_dtype
 from addnorm.nn.init import without_values
 
 
@@ -122,7 +130,7 @@ def load(
     with without_values():
         new = build_untrained(spec if model is None else replace(spec, model=model))
     matched = _matched(family, spec, new, weights, folder)
-    tensors = _read_tensors(matched, weights, folder, dtype)
+    tensors = _read_tensors(matched, weights, folder, _buffers(new), dtype)
     _check_shapes(new, tensors, folder)
     set_parameters(new, tensors)
     return LoadedModel(spec, new.eval(), text)
@@ -140,7 +148,8 @@ def check_weights(folder: Path) -> None:
     with without_values():
         new = build_untrained(spec)
     matched = _matched(family, spec, new, weights, folder)
-    _check_shapes(new, _read_tensors(matched, weights.without_values(), folder), folder)
+    tensors = _read_tensors(matched, weights.without_values(), folder, _buffers(new))
+    _check_shapes(new, tensors, folder)
 
 
 def save(
@@ -171,8 +180,11 @@ def save(
         spec = replace(spec, pad_id=pad_id)
     family, config = _choose_family(spec, model_type)
     tensors = _write_tensors(family, spec, model)
-    dtype = reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
-    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    dtype = reduce(torch.promote_types, {weight.dtype for weight in model.parameters()})
+    tensors = {
+        name: tensor.to(torch.promote_types(tensor.dtype, dtype))
+        for name, tensor in tensors.items()
+    }
     config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
     ids = dict(ids or {}) if text is None else special_ids(text, config["model_type"])
     family.check_expressible(spec, config | ids)
@@ -213,13 +225,24 @@ def _open_weights(folder: Path, settings: Settings, *, pickled: bool = False) ->
 
 
 def set_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Replace parameters with tensors by name, without copying; tied parameters stay tied."""
+    """Replace parameters and persistent buffers with tensors by name, without copying.
+
+    Tied parameters stay tied.
+    """
     new: dict[int, nn.Parameter] = {}
     for name, old in model.named_parameters():
         new[id(old)] = nn.Parameter(tensors[name], requires_grad=old.requires_grad)
-    for module in model.modules():
+    for path, module in model.named_modules():
         for name, old in list(module.named_parameters(recurse=False)):
             module.register_parameter(name, new[id(old)])
+        for name, _ in list(module.named_buffers(recurse=False)):
+            if (tensor := tensors.get(f"{path}.{name}")) is not None:
+                module.register_buffer(name, tensor)
+
+
+def _buffers(model: nn.Module) -> set[str]:
+    """The names of the buffers that a file holds."""
+    return stored_tensors(model).keys() - dict(model.named_parameters()).keys()
 
 
 # Mapping tensor names of files to those of our models.
@@ -247,7 +270,7 @@ def _matched(
     family: Family, spec: ModelSpec, model: nn.Module, weights: Weights, folder: Path
 ) -> list[tuple[TensorMap, list[str]]]:
     """The family's tensor maps, each with the names of the file's tensors that it reads."""
-    maps = family.maps(spec, [name for name, _ in model.named_parameters()])
+    maps = family.maps(spec, stored_tensors(model))
     names = _names_in(family, weights, folder)
     expected_names = {
         name: name.removeprefix(names.strip) for tensor_map in maps for name in tensor_map.theirs
@@ -294,18 +317,29 @@ def _read_tensors(
     matched: Sequence[tuple[TensorMap, Sequence[str]]],
     weights: Weights,
     folder: Path,
+    buffers: Set[str],
     dtype: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
-    """The weights of our model in `dtype`, or else in the type that `one_dtype` chooses."""
-    stored = {name: weights.dtype(name) for _, names in matched for name in names}
-    for name, kind in stored.items():
-        check_readable(folder, name, kind)
+    """The weights of our model in `dtype`, or else in the type that `one_dtype` chooses.
+
+    Its buffers are in at least float32.
+    """
+    stored = {
+        name: weights.dtype(name)
+        for tensor_map, names in matched
+        for name in names
+        if not buffers >= {*tensor_map.ours}
+    }
+    for name in (name for _, names in matched for name in names):
+        check_readable(folder, name, weights.dtype(name))
     if dtype is None:
         tree = Settings.of(folder).tree
         dtype = one_dtype(folder, stored, tree.get("dtype") or tree.get("torch_dtype"))
     tensors: dict[str, Tensor] = {}
     for tensor_map, names in matched:
-        tensors |= _read(tensor_map, names, weights, folder, dtype)
+        # Statistics keep the digits by which they were accumulated.
+        wide = wide_dtype(dtype) if buffers >= {*tensor_map.ours} else dtype
+        tensors |= _read(tensor_map, names, weights, folder, wide)
     return tensors
 
 
@@ -320,7 +354,7 @@ def _read(
 
 
 def _check_shapes(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    expected = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    expected = {name: tuple(tensor.shape) for name, tensor in stored_tensors(model).items()}
     assert expected.keys() == tensors.keys(), expected.keys() ^ tensors.keys()
     problems = [
         f"{name} has shape {tuple(tensors[name].shape)}, expected {shape}"
@@ -343,8 +377,10 @@ def _write_tensors(family: Family, spec: ModelSpec, model: nn.Module) -> dict[st
         check_as_built(ledger, model, build_untrained(spec))
     equivalent = replace(spec, model=family.equivalent(spec.model))
     with without_values():
-        shapes = {name: w.shape for name, w in build_untrained(equivalent).named_parameters()}
-    ours = {name: weight.detach() for name, weight in ledger.parameters().items()}
+        built = build_untrained(equivalent)
+    shapes = {name: tensor.shape for name, tensor in stored_tensors(built).items()}
+    state = ledger.state()
+    ours = {name: state[name].detach() for name in stored_tensors(model)}
     ledger.close()
     ours = transform_tensors(ours, spec.model, equivalent.model, shapes)
     tensors: dict[str, Tensor] = {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from addnorm.config import config
-from addnorm.nn.attention import AttentionConfig, PatternConfig
+from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig, PatternConfig
 from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
@@ -101,8 +101,8 @@ class LayerParts:
         )
 
 
-def _with_pattern(mixer: MixerConfig, pattern: PatternConfig) -> AttentionConfig:
-    if not isinstance(mixer, AttentionConfig):
+def _with_pattern(mixer: MixerConfig, pattern: PatternConfig) -> MixerConfig:
+    if not isinstance(mixer, AttentionConfig | LatentAttentionConfig):
         raise ValueError(
             f"pattern restricts attention, and the mixer of this layer is {kind_of(mixer)!r}"
         )

@@ -10,7 +10,7 @@ from torch import nn
 from addnorm.config import Probability, config
 from addnorm.errors import InputError
 from addnorm.models.layers import LayerConfig, LayerParts, Stacks, entries_of
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
 from addnorm.nn.attention.scores import is_plain_product, scale_of
 from addnorm.nn.blocks import (
     AnyBlock,
@@ -58,6 +58,10 @@ MOST_LAYERS = 4096
 
 LayerCount = Annotated[PositiveInt, Field(le=MOST_LAYERS)]
 """How many layers a stack may have."""
+
+Positioned = AttentionConfig | LatentAttentionConfig
+POSITIONED = (AttentionConfig, LatentAttentionConfig)
+"""The mixers in which positions act."""
 
 SharedPositions = dict[BuildContext, Position]
 """The position module of the layers whose attention has these sizes; the model's comes first."""
@@ -140,7 +144,7 @@ class TransformerConfig:
     def _check_layer(self, layer: LayerParts) -> None:
         """Raise `ValueError` if the parts of a layer conflict with each other or the model."""
         check_conflicts([layer.norm, layer.feedforward, layer.attention], self)
-        if isinstance(layer.attention, AttentionConfig):
+        if isinstance(layer.attention, POSITIONED):
             sizes = self.build_context(causal=True, max_len=self.max_len, attention=layer.attention)
             check_conflicts([layer.position], sizes)
 
@@ -226,15 +230,15 @@ class TransformerConfig:
         return replace(self, **changes)
 
     @property
-    def _position_attention(self) -> AttentionConfig | None:
+    def _position_attention(self) -> Positioned | None:
         """The first attention that uses the model's positions, or else the first of all."""
         pattern = self.layer_pattern or (LayerConfig(),)
         mixers = [(layer.position, self.layer(i).attention) for i, layer in enumerate(pattern)]
         mixers.sort(key=lambda pair: pair[0] is not None)
-        return next((mixer for _, mixer in mixers if isinstance(mixer, AttentionConfig)), None)
+        return next((mixer for _, mixer in mixers if isinstance(mixer, POSITIONED)), None)
 
     def build_context(
-        self, *, causal: bool, max_len: int, attention: AttentionConfig | None = None
+        self, *, causal: bool, max_len: int, attention: Positioned | None = None
     ) -> BuildContext:
         """The sizes that a position encoding is built for: of this attention, or of the model's."""
         attention = attention or self._position_attention or AttentionConfig(n_heads=1)
@@ -246,7 +250,7 @@ class TransformerConfig:
             n_kv_heads=heads.n_kv_heads,
             d_head=heads.d_head,
             causal=causal,
-            scale=scale_of(attention.score, heads.d_head),
+            scale=scale_of(attention.score, attention.width(self.d_model)),
             n_layers=self.n_layers,
             score=kind_of(attention.score),
             plain_products=is_plain_product(attention.score),
@@ -325,7 +329,7 @@ class TransformerConfig:
 
     def _position_in(self, layer: LayerParts, shared: SharedPositions, depth: Depth) -> Position:
         """The positions of a layer: its own, or those of all layers with heads of these sizes."""
-        attention = layer.attention if isinstance(layer.attention, AttentionConfig) else None
+        attention = layer.attention if isinstance(layer.attention, POSITIONED) else None
         sizes = self.build_context(causal=depth.causal, max_len=self.max_len, attention=attention)
         pattern = self.layer_pattern
         if pattern and pattern[depth.layer % len(pattern)].position is not None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from addnorm.errors import InputError
+from addnorm.nn.attention.latent import LatentAttentionConfig
 from addnorm.nn.attention.multihead import AttentionConfig, SelfAttention
 from addnorm.nn.built import built, built_module
 from addnorm.nn.cache import Cache, KVCache, LayerCache, SegmentMemory
@@ -49,7 +50,7 @@ class MixerPart(Protocol):
 
 
 MixerConfig = Annotated[
-    AttentionConfig | RecurrentConfig | ConvolutionConfig | MixerPart,
+    AttentionConfig | LatentAttentionConfig | RecurrentConfig | ConvolutionConfig | MixerPart,
     Family("mixer", MixerPart, default="attention"),
 ]
 """Any token mixer, built-in or custom."""

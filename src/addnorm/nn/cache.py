@@ -10,9 +10,10 @@ from torch.nn import functional as F
 
 from addnorm.nn.context import Context
 from addnorm.nn.positions.position import Position
-from addnorm.nn.types import Heads, Hidden, Keys, KeysValues, Length, Queries
+from addnorm.nn.types import Heads, Hidden, Keys, KeysValues, Length, Queries, Values
 
 NewKeys = Float[Tensor, "batch kv_heads seq d_head"]
+NewValues = Float[Tensor, "batch kv_heads seq d_value"]
 
 MIN_SLOTS = 256
 """Minimum capacity of a growable buffer, in tokens over all rows."""
@@ -58,7 +59,7 @@ class AttentionCache(Cache, Protocol):
         """The hidden states that keys and values are projected from: those of the new tokens."""
         return x
 
-    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+    def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
         """Store the new keys and values; return those of the last `within` slots, new ones too.
 
         The context says how many slots the new tokens can reach; earlier ones are never asked for
@@ -84,7 +85,7 @@ class SelfCache(AttentionCache):
         self._buffers: list[Tensor] = []
         self._spare: list[Tensor] = []
 
-    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+    def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
         """Store the new keys and values; return those of the last `within` slots, as views."""
         if within is not None:
             self._first = max(self._first, self._end + k.shape[2] - within)
@@ -133,13 +134,13 @@ class FixedCache(AttentionCache):
     compiled graph can take them as inputs.
     """
 
-    def __init__(self, keys: Keys, values: Keys, slots: Int[Tensor, " so_far"]) -> None:
+    def __init__(self, keys: Keys, values: Values, slots: Int[Tensor, " so_far"]) -> None:
         self.keys = keys
         self.values = values
         self.slots = slots
         self._spare: list[Tensor] = []
 
-    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+    def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
         """Write the new keys and values; return those of the last `within` slots, as views."""
         end = self.slots.shape[0]
         begin = end - k.shape[2]
@@ -180,10 +181,10 @@ class ConcatenatedCache(AttentionCache):
     outputs. All slots are kept, including those out of reach.
     """
 
-    def __init__(self, keys: Keys, values: Keys) -> None:
+    def __init__(self, keys: Keys, values: Values) -> None:
         self.kept: KeysValues = keys, values
 
-    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+    def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
         """Concatenate the new keys and values; return those of the last `within` slots."""
         keys, values = self.kept
         first = 0 if within is None else keys.shape[2] + k.shape[2] - within
@@ -216,7 +217,7 @@ class SegmentMemory(AttentionCache):
         self._kept = whole.detach()[:, max(whole.shape[1] - self.size, 0) :]
         return whole
 
-    def append(self, k: Keys, v: Keys, within: Length | None = None) -> KeysValues:
+    def append(self, k: Keys, v: Values, within: Length | None = None) -> KeysValues:
         """Return `k` and `v` unchanged: they already include the memory, projected again."""
         return k, v
 

@@ -9,12 +9,15 @@ from torch import Tensor
 from addnorm.nn.attention.paged_attention import paged_attention
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.attention.sinks import SinkCore
-from addnorm.nn.cache import Attention, AttentionCache, NewKeys
+from addnorm.nn.cache import Attention, AttentionCache, NewKeys, NewValues
 from addnorm.nn.context import Context
 from addnorm.nn.types import Heads, Keys, KeysValues, Length, Queries
 
 SlotKeys = Float[Tensor, "slots kv_heads d_head"]
-"""The keys, or the values, in each slot of a buffer; the last slot is for padding."""
+"""The keys in each slot of a buffer; the last slot is for padding."""
+
+SlotValues = Float[Tensor, "slots kv_heads d_value"]
+"""The values in each slot, likewise."""
 
 TextSlots = Int[Tensor, "rows so_far"]
 """The slots of a batch of texts, padded on the left, with those of the new tokens at the end."""
@@ -31,7 +34,7 @@ class PagedCache(AttentionCache):
     def __init__(
         self,
         keys: SlotKeys,
-        values: SlotKeys,
+        values: SlotValues,
         slots: TextSlots,
         score: DotProduct | None = None,
     ) -> None:
@@ -40,7 +43,7 @@ class PagedCache(AttentionCache):
         self._slots = slots
         self._score = score
 
-    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+    def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
         """Store the new keys and values; return those of the last `within` slots."""
         self._write(k, v)
         slots = self._last(within)
@@ -61,7 +64,7 @@ class PagedCache(AttentionCache):
         """Raise `NotImplementedError`: rows join and leave between steps."""
         raise NotImplementedError("a paged batch is chosen again for each step")
 
-    def _write(self, k: NewKeys, v: NewKeys) -> None:
+    def _write(self, k: NewKeys, v: NewValues) -> None:
         """Store the keys and values of the new tokens in their slots."""
         new = self._last(k.shape[2])
         self._keys[new] = k.transpose(1, 2)

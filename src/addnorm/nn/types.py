@@ -44,8 +44,8 @@ Values = Float[Tensor, "batch kv_heads kv_seq d_value"]
 Mixed = Float[Tensor, "batch heads q_seq d_value"]
 """Attention outputs: the weighted sum of the values for every head and query."""
 
-KeysValues = tuple[Keys, Keys]
-"""The keys and the values."""
+KeysValues = tuple[Keys, Values]
+"""The keys and the values; of latent attention the latents and the shared keys."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Mixers against torch's recurrent and convolutional layers, text by text."""
 
+import math
 from typing import Any
 
 import pytest
@@ -7,9 +8,11 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from addnorm.checking.definition.mixers import MIXERS, convolution, recurrent
+from addnorm.checking.definition.mixers import MIXERS, convolution, latent, recurrent
 from addnorm.checking.definition.texts import MixerContext, Texts
+from addnorm.nn.attention import LatentAttentionConfig
 from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.positions import NoPositionConfig
 from addnorm.nn.recurrent import RecurrentConfig
 
 LENGTHS = [4, 1, 2]
@@ -73,3 +76,25 @@ def test_several_kernels_side_by_side() -> None:
 def test_every_mixer_has_its_definition() -> None:
     assert MIXERS.of(RecurrentConfig()) is recurrent
     assert MIXERS.of(ConvolutionConfig()) is convolution
+
+
+def test_latent_attention_of_two_tokens() -> None:
+    """Latents of one feature are ±1 by their norm; the shared key is the input itself.
+
+    The second query is 2 · −3 in both features, and the keys are (1, 1) and (−1, −3).
+    """
+    config = LatentAttentionConfig(n_heads=1, rank=1, d_content=1, d_position=1, d_value=1)
+    ones = torch.ones(1, 1).double()
+    weights = {
+        "q_up_proj.weight": 2 * torch.ones(2, 1).double(),
+        "kv_down_proj.weight": torch.ones(2, 1).double(),
+        "kv_norm.weight": torch.ones(1).double(),
+        "k_up_proj.weight": ones,
+        "v_up_proj.weight": 5 * ones,
+        "out_proj.weight": ones,
+    }
+    context = MixerContext(texts=Texts.of([2]), causal=True, position=NoPositionConfig())
+    x = torch.tensor([[1.0], [-3.0]]).double()
+    first, second = (math.exp(-6 * (c + k) / math.sqrt(2)) for c, k in ((1, 1), (-1, -3)))
+    expected = [5.0, 5 * (first - second) / (first + second)]
+    assert latent(config, weights, x, context).flatten().tolist() == pytest.approx(expected, 1e-5)

@@ -7,12 +7,45 @@ import torch
 from torch import Tensor
 
 from addnorm.checking.definition.attention import self_attention
+from addnorm.checking.definition.cores import softmax
 from addnorm.checking.definition.definitions import Definitions, MissingDefinition
 from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, sigmoid, under
+from addnorm.checking.definition.norms import normalised
+from addnorm.checking.definition.positions import Head, bias, met, rotated
+from addnorm.checking.definition.scores import scaled_dot_scale, scored
 from addnorm.checking.definition.texts import MixerContext
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.recurrent import RecurrentConfig
+
+
+def latent(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
+    """Latent attention: DeepSeek-AI 2024a, eq. 9–19, one head at a time, keys and values expanded.
+
+    Positions act on the last features of each query, and on the key that all heads share.
+    """
+    n, content, turned = config.n_heads, config.d_content, config.d_position
+    position, own, texts = context.position, under(weights, "position"), context.texts
+    c_q = x
+    if config.query_rank is not None:
+        c_q = linear(weights, "q_down_proj", x)
+        c_q = normalised(config.norm, under(weights, "q_norm"), c_q)
+    down = linear(weights, "kv_down_proj", x)
+    c = normalised(config.norm, under(weights, "kv_norm"), down[:, : config.rank])
+    k_r = rotated(position, own, down[:, config.rank :], texts)
+    queries = linear(weights, "q_up_proj", c_q).split(content + turned, dim=1)
+    keys = linear(weights, "k_up_proj", c).split(content, dim=1)
+    values = linear(weights, "v_up_proj", c).split(config.d_value, dim=1)
+    scale = scaled_dot_scale(config.score, content + turned)
+    seen = texts.seen(causal=context.causal, pattern=config.pattern)
+    outputs: list[Tensor] = []
+    for h in range(n):
+        head = Head(number=h, n_heads=n, texts=texts, causal=context.causal, scale=scale)
+        q_r = rotated(position, own, queries[h][:, content:], texts)
+        q = torch.cat([queries[h][:, :content], met(position, own, q_r, head)], dim=1)
+        scores = scored(config.score, {}, h, q, torch.cat([keys[h], k_r], dim=1))
+        outputs.append(softmax(scores + bias(position, own, q_r, head), seen) @ values[h])
+    return linear(weights, "out_proj", torch.cat(outputs, dim=1))
 
 
 def recurrent(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
@@ -93,6 +126,7 @@ MIXERS = Definitions[Callable[[Any, Weights, Tokens, MixerContext], Tokens]](
     "mixers.py",
     {
         AttentionConfig: self_attention,
+        LatentAttentionConfig: latent,
         RecurrentConfig: recurrent,
         ConvolutionConfig: convolution,
     },

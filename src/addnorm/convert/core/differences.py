@@ -16,10 +16,14 @@ from addnorm.nn.attention import (
     SDPACoreConfig,
 )
 from addnorm.nn.attention.flex import FlexCoreConfig
-from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.feedforward import (
+    ClampedFeedForwardConfig,
+    FeedForwardConfig,
+    GatedFeedForwardConfig,
+)
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.positions import LearnedConfig
-from addnorm.nn.routers import SoftmaxRouterConfig
+from addnorm.nn.routers import SigmoidRouterConfig
 from addnorm.parts import kind_of
 
 EQUAL_CORES = (SDPACoreConfig, FlexCoreConfig, EagerCoreConfig)
@@ -109,12 +113,14 @@ def _with_width(feedforward: Any, d_model: int) -> Any:
     """A feed-forward with its default width written out."""
     if isinstance(feedforward, FeedForwardConfig):
         return replace(feedforward, d_ff=feedforward.d_ff or 4 * d_model)
-    if isinstance(feedforward, GatedFeedForwardConfig):
+    if isinstance(feedforward, GatedFeedForwardConfig | ClampedFeedForwardConfig):
         return replace(feedforward, d_ff=feedforward.d_ff or 8 * d_model // 3)
     if isinstance(feedforward, MixtureOfExpertsConfig):
         expert, shared, router = feedforward.expert, feedforward.shared, feedforward.router
-        if isinstance(router, SoftmaxRouterConfig) and router.normalize is None:
+        if router.normalize is None:
             router = replace(router, normalize=feedforward.top_k > 1)
+        if isinstance(router, SigmoidRouterConfig):  # of training alone
+            router = replace(router, correction_rate=SigmoidRouterConfig().correction_rate)
         return replace(
             feedforward,
             router=router,
@@ -197,17 +203,17 @@ def _are_layers(values: tuple[Any, ...]) -> bool:
 
 
 def check_alike(model: ModelConfig, reader: str) -> None:
-    """Raise `InputError` if a layer has parts other than the model's.
+    """Raise `InputError` if a layer has another mixer or norm than the model.
 
-    Patterns and positions may differ. `reader` begins the message, such as "no Hugging Face
-    family".
+    Patterns, positions and feed-forward layers may differ. `reader` begins the message, such as "no
+    Hugging Face family".
     """
     for name, layers in model.stacks.items():
         parts = model
         if isinstance(model, EncoderDecoderConfig) and name == "decoder":
             parts = model.decoder_parts
         for i, layer in enumerate(layers):
-            for field in ("attention", "feedforward", "norm"):
+            for field in ("attention", "norm"):
                 common, own = (_bare(getattr(owner, field)) for owner in (parts, layer))
                 if common != own:
                     of = f" of the {name}" * (name != "stack")

@@ -5,6 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from torch import Tensor, nn
+
 from addnorm.convert.core.differences import explicit_differences
 from addnorm.convert.core.maps import TensorMap, tensor_maps
 from addnorm.convert.core.settings import Json, Settings
@@ -47,10 +49,18 @@ def build_untrained(spec: ModelSpec) -> Model:
             return model.build(spec.vocab_size, n_labels=len(spec.labels) or None)
 
 
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters and persistent buffers of a model by name; tied ones have one name."""
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
+    aliases = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    state = model.state_dict(keep_vars=True)
+    return tensors | {name: tensor for name, tensor in state.items() if name not in aliases}
+
+
 def tensor_names(spec: ModelSpec) -> list[str]:
     """The names of a model's tensors; tied ones have one name."""
     with without_values():
-        return [name for name, _ in build_untrained(spec).named_parameters()]
+        return [*stored_tensors(build_untrained(spec))]
 
 
 @runtime_checkable

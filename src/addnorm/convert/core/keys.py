@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from addnorm.convert.core.differences import written_out
-from addnorm.convert.core.family import ModelSpec, attention_of
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models import ModelConfig
@@ -65,7 +65,9 @@ class ConfigTable:
         """The keys of a model, as far as the family can express it."""
         if type(spec.model) is not type(self.base):
             raise InputError(f"this family has no model of kind {spec.model.kind!r}")
-        attention_of(spec.model)
+        if not isinstance(spec.model.attention, type(self.base.attention)):
+            kind = kind_of(self.base.attention)
+            raise InputError(f"this family has {kind}, not {kind_of(spec.model.attention)}")
         spec = replace(spec, model=written_out(spec.model))
         tree = dict(self.constants)
         for entry in self.entries:

@@ -113,6 +113,33 @@ class InterleavedHeads:
 
 
 @dataclass(frozen=True)
+class AlternatingHeads:
+    """Two of our tensors in one of theirs, head by head: `k1 v1 k2 v2 …`, of these widths each."""
+
+    ours: tuple[str, str]
+    their_name: str
+    widths: tuple[int, int]
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        [tensor] = theirs
+        if len(tensor) % sum(self.widths):
+            raise ValueError(
+                f"has {len(tensor)} rows, which do not divide into heads of {self.widths[0]} and "
+                f"{self.widths[1]} rows"
+            )
+        heads = tensor.unflatten(0, (-1, sum(self.widths)))
+        return [part.flatten(0, 1) for part in heads.split([*self.widths], 1)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        heads = [w.unflatten(0, (-1, n)) for w, n in zip(ours, self.widths, strict=True)]
+        return [torch.cat(heads, 1).flatten(0, 1)]
+
+
+@dataclass(frozen=True)
 class Transposed:
     """A weight that the other library stores as (in, out), like GPT-2's Conv1D."""
 
@@ -251,6 +278,7 @@ TensorMap = (
     Renamed
     | Concatenated
     | InterleavedHeads
+    | AlternatingHeads
     | Transposed
     | SkipRows
     | Reshaped

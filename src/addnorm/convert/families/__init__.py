@@ -6,6 +6,7 @@ from addnorm.convert.families.bert import BERT, CAMEMBERT, DISTILBERT, ROBERTA, 
 from addnorm.convert.families.bloom import BLOOM, MPT
 from addnorm.convert.families.cohere import COHERE, COHERE2
 from addnorm.convert.families.deberta import DEBERTA_V2
+from addnorm.convert.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE
 from addnorm.convert.families.electra import ELECTRA
 from addnorm.convert.families.eurobert import EUROBERT
 from addnorm.convert.families.fairseq import BART, MARIAN, WHISPER
@@ -27,7 +28,7 @@ from addnorm.convert.families.llama_relatives import (
     SMOLLM3,
 )
 from addnorm.convert.families.mbart import M2M_100, MBART, PEGASUS
-from addnorm.convert.families.mixtral import MIXTRAL, QWEN3_MOE
+from addnorm.convert.families.mixtral import MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from addnorm.convert.families.modernbert import MODERNBERT
 from addnorm.convert.families.mpnet import MPNET
 from addnorm.convert.families.opt import OPT
@@ -96,5 +97,9 @@ FAMILIES: tuple[Family, ...] = (
     DEBERTA_V2,
     ALBERT,
     GPT_OSS,
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GLM4_MOE,
+    QWEN2_MOE,
 )
 """All families; if a model can be exported as several, the first is used."""

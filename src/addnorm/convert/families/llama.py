@@ -146,7 +146,12 @@ NAMES = {
 
 
 def relative(
-    model_type: str, config: ConfigMap, names: Mapping[str, str] = NAMES, **others: Any
+    model_type: str,
+    config: ConfigMap,
+    names: Mapping[str, str] = NAMES,
+    *,
+    ignored: tuple[str, ...] = (),
+    **others: Any,
 ) -> Family:
     """A family with the tensor names of LLaMA, or others below `model`."""
     return Family(
@@ -154,7 +159,7 @@ def relative(
         config=config,
         names=names,
         prefix="model.",
-        ignored=(r".*\.rotary_emb\.inv_freq",),
+        ignored=(r".*\.rotary_emb\.inv_freq", *ignored),
         ties=(("lm_head.weight", "model.embed_tokens.weight"),),
         **others,
     )

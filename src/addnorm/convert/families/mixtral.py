@@ -1,10 +1,19 @@
-"""Mixtures of experts with LLaMA's attention: Mixtral and Qwen 3 MoE."""
+"""Mixtures of experts with LLaMA's attention: Mixtral, Qwen 2 and 3 MoE."""
 
 from dataclasses import replace
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.attention_keys import MAX_LEN, WINDOW_IF_USED, RotaryKeys, one_window
+from addnorm.convert.core.attention_keys import (
+    MAX_LEN,
+    SLIDING,
+    WINDOW_IF_USED,
+    RotaryKeys,
+    one_window,
+    read_layer_types,
+)
+from addnorm.convert.core.expert_keys import SOME_LAYERS_DENSE, expert_names
 from addnorm.convert.core.maps import within
+from addnorm.convert.core.settings import Settings
 from addnorm.convert.core.tasks import DecoderHead
 from addnorm.convert.families.llama import (
     ATTENTION_BIAS,
@@ -94,11 +103,48 @@ QWEN3_MOE = relative(
         keys.Size("feedforward.top_k", "num_experts_per_tok", 8),
         keys.Size("feedforward.expert.d_ff", "moe_intermediate_size", 768),
         keys.Value("feedforward.router.normalize", "norm_topk_prob", False),
-        keys.Fixed("decoder_sparse_step", 1),
-        keys.Fixed("mlp_only_layers", None, ([],)),
-        keys.Ignored("intermediate_size"),
+        SOME_LAYERS_DENSE,
         DecoderHead("Qwen3Moe", tied=False),
     ),
     _experts("mlp.gate", "mlp.experts", ("gate_proj", "up_proj", "down_proj")),
 )
-"""Yang et al. 2025; layers without experts are refused."""
+"""Yang et al. 2025."""
+
+
+def _read_full_layers(settings: Settings) -> keys.Fields:
+    settings.expect("use_sliding_window", False)
+    settings.ignore("sliding_window", "max_window_layers")
+    if SLIDING in (read_layer_types(settings, settings.required_int("num_hidden_layers")) or []):
+        raise settings.refuse("layer_types", "use_sliding_window is false")
+    return {}
+
+
+QWEN2_MOE = relative(
+    "qwen2_moe",
+    decoder(
+        replace(
+            LLAMA_MODEL,
+            feedforward=replace(
+                EXPERTS, shared=GatedFeedForwardConfig(bias=False), shared_gate=True
+            ),
+            attention=replace(LLAMA_ATTENTION, bias=True),
+        ),
+        *KEYS,
+        RotaryKeys(),
+        heads_of_keys(16),
+        head_width(None),
+        norm_eps("rms_norm_eps", 1e-6),
+        keys.Value("attention.bias", "qkv_bias", True),
+        keys.Computed(_read_full_layers),
+        keys.Choice("feedforward.shared.activation", "hidden_act", keys.ACTIVATIONS, "silu"),
+        keys.Size("feedforward.n_experts", "num_experts num_local_experts", 60),
+        keys.Size("feedforward.top_k", "num_experts_per_tok", 4),
+        keys.Size("feedforward.expert.d_ff", "moe_intermediate_size", 1408),
+        keys.Size("feedforward.shared.d_ff", "shared_expert_intermediate_size", 5632),
+        keys.Value("feedforward.router.normalize", "norm_topk_prob", False),
+        SOME_LAYERS_DENSE,
+        DecoderHead("Qwen2Moe", tied=False),
+    ),
+    NAMES | within("stack.blocks.*", "model.layers.*", expert_names("shared_expert")),
+)
+"""Qwen Team 2024, with a gated expert that every token takes."""

@@ -3,6 +3,7 @@
 from addnorm.nn.attention.core import EagerCore, EagerCoreConfig, SDPACore, SDPACoreConfig
 from addnorm.nn.attention.differential import DifferentialCore, DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCore, FlexCoreConfig
+from addnorm.nn.attention.latent import LatentAttention, LatentAttentionConfig
 from addnorm.nn.attention.multihead import (
     AttentionConfig,
     CoreConfig,
@@ -48,6 +49,8 @@ __all__ = [
     "GatedOutput",
     "GatedOutputConfig",
     "HeadShape",
+    "LatentAttention",
+    "LatentAttentionConfig",
     "OutputConfig",
     "OutputPart",
     "PatternConfig",

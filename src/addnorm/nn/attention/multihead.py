@@ -289,6 +289,10 @@ class AttentionConfig:
             "output": None if output is None else build_output(output, d_model, heads, layer),
         }
 
+    def width(self, d_model: int) -> int:
+        """The width of a head's queries and keys."""
+        return self.heads(d_model).d_head
+
     def heads(self, d_model: int) -> HeadShape:
         """The head counts and head width for `d_model`. Raises `ValueError` on a mismatch."""
         if self.d_head is None and d_model % self.n_heads:

@@ -10,7 +10,7 @@ import torch
 
 from addnorm.generate.next_token import device_of, evaluating
 from addnorm.models import DecoderModel, EncoderDecoderModel
-from addnorm.nn.attention import SelfAttention
+from addnorm.nn.attention import LatentAttention, SelfAttention
 from addnorm.nn.cache import KVCache, SelfCache
 from addnorm.nn.positions.position import Position
 from addnorm.serve.engine.choosing import Answer, Chooser, Logits, choose, reported, token_scores
@@ -30,7 +30,7 @@ def why_not_paged(model: DecoderModel | EncoderDecoderModel) -> str | None:
     if isinstance(model, EncoderDecoderModel):
         return "its decoder attends to an encoder"
     for i, mixer in enumerate(model.stack.mixers):
-        if not isinstance(mixer, SelfAttention):
+        if not isinstance(mixer, SelfAttention | LatentAttention):
             return f"layer {i} is not attention but {type(mixer).__name__}, which keeps a state"
         if type(mixer.new_cache()) is not SelfCache:
             return f"layer {i} has a cache of its own"

@@ -11,7 +11,7 @@ from torch import Tensor
 from addnorm.generate.next_token import Continuation, Translation, device_of, evaluating
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
-from addnorm.nn.attention import SelfAttention
+from addnorm.nn.attention import LatentAttention, SelfAttention
 from addnorm.nn.cache import SelfCache
 from addnorm.nn.paged_cache import TextSlots
 from addnorm.nn.types import KeysValues
@@ -92,7 +92,7 @@ def layers_in_slots(model: DecoderModel | EncoderDecoderModel) -> list[bool]:
     """Which layers are attention whose cache holds the keys and values of each token."""
     stack = model.stack if isinstance(model, DecoderModel) else model.decoder
     return [
-        isinstance(mixer, SelfAttention) and type(layer.self_cache) is SelfCache
+        isinstance(mixer, SelfAttention | LatentAttention) and type(layer.self_cache) is SelfCache
         for mixer, layer in zip(stack.mixers, model.new_cache(), strict=True)
     ]
 

@@ -16,7 +16,7 @@ from addnorm.nn import masks
 from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.attention.scores import Additive
 from addnorm.nn.blocks import Mixer, Stack
-from addnorm.nn.cache import AttentionCache, NewKeys, SelfCache
+from addnorm.nn.cache import AttentionCache, NewKeys, NewValues, SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import TaggingHead, TokenHead
@@ -38,7 +38,7 @@ class GatheredKeys(AttentionCache):
         self.positions = positions
         self.read = False
 
-    def append(self, k: NewKeys, v: NewKeys, within: Length | None = None) -> KeysValues:
+    def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
         """The keys and values of the other processes, then these."""
         self.read = True
         together = self.positions.with_others(torch.cat([k, v], -1), 2)
