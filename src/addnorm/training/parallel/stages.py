@@ -104,10 +104,7 @@ def stages_of(model: nn.Module, total: int) -> Stages:
 
 
 def layers_of(model: nn.Module, total: int) -> tuple[int, ...]:
-    """The number of layers of each stack.
-
-    Raises `InputError` if there are fewer than stages, or if layers share their weights.
-    """
+    """The number of layers of each stack. Raises `InputError` if there are fewer than stages."""
     layers = tuple(len(section.stack.blocks) for section in sections_of(model))
     if sum(layers) < total:
         raise InputError(
