@@ -48,7 +48,7 @@ SURFACE = {
     "classify": {
         "--run", "--pairs", "--threshold", "--json", "--encoding", "--errors", "--device",
         "--dtype", "--import",
-        "--labels", "--hypothesis",
+        "--labels", "--hypothesis", "--aggregation",
     },
     "predict": {"--run", "--encoding", "--errors", "--device", "--dtype", "--import"},
     "fill": {

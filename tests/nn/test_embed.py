@@ -43,7 +43,8 @@ def embed(module: Embedding, valid: Tensor | None = None) -> Tensor:
 EMBEDDED = [
     one
     for one in POSITION_RECORDS
-    if one.kind not in ("t5", "kerple", "learned_t5") and getattr(one, "fraction", 1.0) == 1.0
+    if one.kind not in ("t5", "kerple", "learned_t5", "disentangled")
+    and getattr(one, "fraction", 1.0) == 1.0
 ]
 """Schemes that embeddings of this size can hold, with no parameters that only scores use."""
 

@@ -192,3 +192,14 @@ def test_impossible_groups_are_refused(kind: str, router: dict[str, int], messag
 def test_a_gate_without_a_shared_expert_is_refused() -> None:
     with pytest.raises(ValueError, match="shared_gate = true without a shared expert"):
         MixtureOfExpertsConfig(shared_gate=True)
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+def test_a_correction_stays_wide_in_a_narrow_model(narrow: torch.dtype) -> None:
+    """Steps of 0.001 vanish in bfloat16; DeepSeek-V3's code keeps it in float32 too."""
+    router = SigmoidRouterConfig().build(4, 3, 1)
+    router.correction += torch.tensor([0.5, 0.5 + 2**-12, 0.0])
+    router = router.to(narrow)
+    assert router.weight.dtype == narrow
+    assert router.correction.tolist() == [0.5, 0.5 + 2**-12, 0.0]
+    assert router.to(torch.float64).correction.dtype == torch.float64

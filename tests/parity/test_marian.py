@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tests.parity import families
 from tests.parity.families import (
     changed,
     check_both_stacks,
@@ -257,3 +258,21 @@ def test_a_part_without_a_key_is_refused_by_name(
     spec = ModelSpec(model=config, vocab_size=64)
     with pytest.raises(InputError, match=match):
         save(tmp_path, spec, config.build(64), None, model_type="marian")
+
+
+@pytest.mark.parametrize("kind", ["Marian", "Pegasus"])
+def test_stored_sinusoids_of_another_shape_are_refused(kind: str, tmp_path: Path) -> None:
+    sizes = {"vocab_size": 64, "d_model": 16, "max_position_embeddings": 20, "pad_token_id": 1}
+    sides = {"layers": 1, "attention_heads": 2, "ffn_dim": 20}
+    both = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in sides.items()}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **both, decoder_start_token_id=1)
+    name = {"Marian": "MarianMTModel"}.get(kind, f"{kind}ForConditionalGeneration")
+    families.made(name, config, tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    weights = {name: weight.float() for name, weight in stored.items()}
+    name = "model.decoder.embed_positions.weight"
+    save_file(weights | {name: torch.zeros(20, 16)}, tmp_path / "model.safetensors")
+    load(tmp_path)
+    save_file(weights | {name: torch.zeros(19, 16)}, tmp_path / "model.safetensors")
+    with pytest.raises(InputError, match=r"embed_positions\.weight has shape \(19, 16\), expected"):
+        load(tmp_path)

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files, pair_of
 from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
 from addnorm.errors import InputError
-from addnorm.runs.options import LabelOptions
+from addnorm.runs.options import Aggregation, LabelOptions
 
 if TYPE_CHECKING:
     from addnorm.runs.inference.results import LineAnswer
@@ -29,6 +29,7 @@ def classify(
     *files: Files,
     pairs: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     labels: Annotated[LabelOptions, GROUP] = ANY_LABELS,
+    aggregation: Annotated[Aggregation | None, Parameter(show_default=False)] = None,
     json_lines: Annotated[bool, Parameter(name="--json", negative="", show_default=False)] = False,
     reading: Reading = STRICT,
     where: Where = ANYWHERE,
@@ -37,8 +38,10 @@ def classify(
     """Name the class of each line; with a tagging model, the tag of each word between spaces.
 
     A model for several labels names those of each line, with commas between, or none; a regression
-    model writes its numbers. Reads the files, or standard input. Writes one line for each line
-    read, in their order: an empty line has a class like any other, and no tags.
+    model writes its numbers. With `--aggregation`, a tagging model writes the entities of each line
+    in place of its tags, as `label: text` with commas between. Reads the files, or standard input.
+    Writes one line for each line read, in their order: an empty line has a class like any other,
+    and no tags.
 
     A model of images or sound classifies files, as in `addnorm classify runs/digits 7.png`, and
     writes the class of each before its name: a PNG or JPEG is brought to the size of its training
@@ -61,9 +64,12 @@ def classify(
         series.
     pairs
         Each line is two texts with a tab between them, read together.
+    aggregation
+        Name entities, of tokens as they are (simple), or of words, which are tagged by their first
+        token, by the mean of their tokens or by the surest one (first, average, max).
     json_lines
         Write JSON lines: the label and the probability of every class, or the words and the tags,
-        or the numbers.
+        or the entities with their places, or the numbers.
     """
     check_files(files)
     import_named(imports)
@@ -71,10 +77,16 @@ def classify(
 
     def answer(first: int, lines: list[str]) -> "list[LineAnswer]":
         group = [pair_of(line, n) for n, line in enumerate(lines, first + 1)] if pairs else lines
+        if aggregation is not None:
+            from addnorm.runs.inference.entities import entity_lines
+
+            return entity_lines(opened, group, aggregation, first)
         return opened.classify_lines(group, first=first, **labels)
 
+    if aggregation is not None and labels:
+        raise InputError("--aggregation is for the tags of words: leave out the options of labels")
     if opened.reads_files or opened.reads_tables:
-        _check_files(run, labels, pairs=pairs)
+        _check_files(run, labels, pairs=pairs, entities=aggregation is not None)
     if opened.reads_files:
         answers = _of_files(opened, files, reading)
     elif opened.reads_tables:
@@ -86,9 +98,10 @@ def classify(
         print(json.dumps(figures, ensure_ascii=False) if json_lines else plain, flush=True)
 
 
-def _check_files(run: Path, labels: LabelOptions, *, pairs: bool) -> None:
+def _check_files(run: Path, labels: LabelOptions, *, pairs: bool, entities: bool) -> None:
     """Raise `InputError` for options of text if the model reads files."""
     given = [f"--{name}" for name in ("labels", "hypothesis") if labels.get(name)]
+    given += ["--aggregation"] * entities
     if wrong := [*(["--pairs"] if pairs else []), *given]:
         raise InputError(f"{run}: it reads one file at a time: leave out {', '.join(wrong)}")
 

@@ -1,6 +1,7 @@
 """Loading and saving models as Hugging Face folders."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -279,7 +280,15 @@ def _matched(
     missing = expected_names.values() - names.actual.keys()
     left = names.actual.keys() - expected_names.values()
     unexpected = {name for name in left if not family.ignores(name)}
+    constants = family.constants(spec)
+    shapes = {name: weights.shape(names.actual[name]) for name in left if name not in unexpected}
     problems = [f"missing {name}" for name in sorted(missing)]
+    problems += [
+        f"{names.actual[name]} has shape {shape}, expected {expected}"
+        for name, shape in sorted(shapes.items())
+        for pattern, expected in constants.items()
+        if re.fullmatch(pattern, name) and shape != expected
+    ]
     problems += [f"unexpected {names.actual[name]}" for name in sorted(unexpected)]
     if problems:
         raise _does_not_fit(folder, problems)

@@ -1,6 +1,7 @@
 """Routers of mixtures of experts: which experts a token takes, and with which weights."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -104,6 +105,14 @@ class SigmoidRouter(Router):
         super().__init__(d_model, n_experts, top_k, settings)
         self.correction_rate = settings.correction_rate
         self.register_buffer("correction", torch.zeros(n_experts))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "SigmoidRouter":
+        """Convert all but the correction to a narrow type: its steps are finer than bfloat16's."""
+        wide = self.correction
+        super()._apply(fn, recurse)
+        if self.correction.dtype in (torch.bfloat16, torch.float16):
+            self.correction = wide.to(self.correction.device)
+        return self
 
     def scores(self, logits: RouterLogits) -> RouterLogits:
         """The score of each expert, each on its own."""

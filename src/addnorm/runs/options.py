@@ -136,6 +136,12 @@ class LabelOptions(TypedDict, total=False):
     """
 
 
+Aggregation = Literal["simple", "first", "average", "max"]
+"""How tokens get the tags of entities: each its own; or all of a word that of its first token, of
+the mean of their probabilities, or of the token with the largest probability.
+"""
+
+
 class ClassifyOptions(LabelOptions, BatchOptions, total=False):
     """Which labels a text has, and how many texts are computed at a time."""
 

@@ -1,6 +1,7 @@
 """Every key of a config.json is read, known to be inert, or named in an error."""
 
 import json
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -161,3 +162,25 @@ def test_lists_of_numbers_are_checked() -> None:
     ):
         with pytest.raises(InputError, match=match):
             read()
+
+
+def test_the_key_of_an_error_is_one_that_the_setting_read() -> None:
+    """And not another key with the same number, which is right."""
+    settings = Settings({"dropout": 0.0, "eps": 0.0, "rope": {"factors": [2.0, 0.0]}})
+    settings.get("dropout", 0.1)
+    with settings.reading():
+        settings.get("eps", 1e-5)
+    assert settings.key_of(0.0) == "eps = 0.0: "
+    with settings.reading():
+        settings.table("rope")
+    assert settings.key_of(0.0) == "rope.factors[1] = 0.0: "
+    assert settings.key_of(7) == "rope.factors[0] = 2.0, rope.factors[1] = 0.0: "
+    with settings.reading():
+        pass
+    assert settings.key_of(0.0) == ""
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -1e13])
+def test_a_number_that_no_model_has_is_refused(number: float) -> None:
+    with pytest.raises(InputError, match=r"c: eps = .* must be a number within ±1e\+12"):
+        Settings({"eps": number}, "c").get("eps", 1e-5)

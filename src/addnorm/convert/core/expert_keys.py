@@ -118,8 +118,10 @@ def _read_some_dense(settings: Settings) -> keys.Fields:
     n, step = settings.required_int("num_hidden_layers"), settings.get("decoder_sparse_step", 1)
     listed = settings.tree.get("mlp_only_layers") or []
     settings.ignore("mlp_only_layers")
-    if not isinstance(listed, list) or not all(isinstance(i, int) for i in listed) or step < 1:
+    if not isinstance(listed, list) or not all(isinstance(i, int) for i in listed):
         raise settings.refuse("mlp_only_layers", "it lists the numbers of layers")
+    if step < 1:
+        raise settings.refuse("decoder_sparse_step", "it must be at least 1")
     return with_dense_layers(settings, [i in listed or (i + 1) % step != 0 for i in range(n)])
 
 

@@ -94,6 +94,10 @@ class Family:
     """Regular expressions for tensor names in older files, and their replacements."""
     ignored: tuple[str, ...] = ()
     """Regular expressions for tensors to ignore: old buffers, and heads the model does not have."""
+    constants: Callable[[ModelSpec], Mapping[str, tuple[int, ...]]] = lambda spec: {}
+    """The shapes of ignored tensors that are constants of the model, such as sinusoids, by the
+    regular expressions of `ignored`.
+    """
     ties: tuple[tuple[str, str], ...] = ()
     """Pairs of tied tensors: the first may also be stored and must then equal the second."""
     refine_by_names: Callable[[ModelSpec, Collection[str]], ModelSpec] | None = None

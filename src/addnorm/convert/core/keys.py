@@ -4,10 +4,13 @@ Fields of a model are named by paths, such as `attention.n_heads`. An entry may 
 separated by spaces, whose fields take the same value; a model may lack some of them.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, Protocol, runtime_checkable
+
+from pydantic import ValidationError
 
 from addnorm.convert.core.differences import written_out
 from addnorm.convert.core.family import ModelSpec
@@ -56,10 +59,18 @@ class ConfigTable:
     def read(self, settings: Settings) -> ModelSpec:
         """The configuration of a `config.json`. Raises `InputError` for an unsupported value."""
         values: dict[str, Any] = {}
+        sources: dict[str, frozenset[str]] = {}
         for entry in self.entries:
-            values |= entry.read(settings)
+            with settings.reading():
+                fields = entry.read(settings)
+            values |= fields
+            sources |= dict.fromkeys(fields, settings.suspects)
         of_spec = {name: values.pop(name) for name in OF_SPEC & values.keys()}
-        return ModelSpec(model=self.simplify(with_values(self.base, values)), **of_spec)
+        try:
+            return ModelSpec(model=self.simplify(with_values(self.base, values)), **of_spec)
+        except ValidationError as error:
+            settings.suspects = _keys_of(error, values, sources)
+            raise
 
     def write(self, spec: ModelSpec) -> Json:
         """The keys of a model, as far as the family can express it."""
@@ -73,6 +84,20 @@ class ConfigTable:
         for entry in self.entries:
             tree |= entry.write(spec)
         return tree
+
+
+def _keys_of(
+    error: ValidationError, values: Fields, sources: Mapping[str, frozenset[str]]
+) -> frozenset[str]:
+    """The keys that gave a field its invalid value."""
+    first = error.errors()[0]
+    if first["loc"]:
+        name, value = str(first["loc"][0]), first["input"]
+        paths = [p for p in values if p.rpartition(".")[2] == name and values[p] == value]
+    else:  # several fields, which the message names
+        names = re.findall(r"(\w+) = ", first["msg"])
+        paths = [p for p in values if p.rpartition(".")[2] in names]
+    return frozenset[str]().union(*(sources[path] for path in paths))
 
 
 def with_values(part: Any, values: Fields) -> Any:

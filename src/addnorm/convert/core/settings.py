@@ -1,7 +1,8 @@
 """Reading a Hugging Face `config.json` key by key, so that no setting is silently ignored."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,9 @@ MAX_BYTES = 10 * 2**20
 
 LIMITS = {"vocab_size": 2**24, "layers": 512, "width": 2**20}
 """Limits of sizes in a configuration; larger values are refused before building anything."""
+
+LARGEST: Mapping[type, float] = {int: 2**31, float: 1e12}
+"""The largest number under any other key: no setting of a model comes near it."""
 
 # Keys about the origin of the folder and running it in transformers, then about training and
 # generation.
@@ -51,7 +55,9 @@ class Settings:
     def __init__(self, tree: Mapping[str, Any], where: str = "config.json") -> None:
         self.tree = dict(tree)
         self.where = where
-        self._read: set[str] = set()
+        self._read: dict[str, None] = {}
+        self.suspects: frozenset[str] = frozenset()
+        """The keys of the setting that is being read, for the message of an error."""
 
     @classmethod
     def of(cls, folder: Path, name: str = "config.json") -> "Settings":
@@ -64,13 +70,13 @@ class Settings:
 
     def get(self, key: str, default: T) -> T:
         """The value of a key, of the type of `default`, which replaces a missing or null value."""
-        self._read.add(key)
+        self.ignore(key)
         value = self.tree.get(key)
         return default if value is None else self._typed(key, value, type(default))
 
     def required_int(self, *keys: str) -> int:
         """The positive integer under the first of these keys that is present."""
-        self._read.update(keys)
+        self.ignore(*keys)
         for key in keys:
             if self.tree.get(key) is not None:
                 return self._count(key, self._typed(key, self.tree[key], int))
@@ -81,14 +87,14 @@ class Settings:
 
         If no key is present at all (not even null), the result is `missing`.
         """
-        self._read.update(keys)
+        self.ignore(*keys)
         if any(self.has(key) for key in keys):
             return self.required_int(*keys)
         return None if any(key in self.tree for key in keys) else missing
 
     def int_pair(self, key: str, default: int) -> tuple[int, int]:
         """Two positive integers: a list of two, or one number for both."""
-        self._read.add(key)
+        self.ignore(key)
         value: object = self.tree.get(key)
         pair = value if isinstance(value, list) else [default if value is None else value] * 2
         if len(pair) != 2:
@@ -102,7 +108,7 @@ class Settings:
 
     def table(self, key: str) -> "Settings | None":
         """The object under a key, or None."""
-        self._read.add(key)
+        self.ignore(key)
         tree = self.tree.get(key)
         if tree is None:
             return None
@@ -112,7 +118,7 @@ class Settings:
 
     def string_list(self, key: str) -> list[str] | None:
         """The list of strings under a key, or None."""
-        self._read.add(key)
+        self.ignore(key)
         value = self.tree.get(key)
         if value is None:
             return None
@@ -122,7 +128,7 @@ class Settings:
 
     def integers(self, key: str, n: int) -> list[int] | None:
         """The list of `n` integers under a key, or None."""
-        self._read.add(key)
+        self.ignore(key)
         value = self.tree.get(key)
         if value is None:
             return None
@@ -132,7 +138,7 @@ class Settings:
 
     def numbers(self, key: str) -> tuple[float, ...]:
         """The list of numbers under a key, which is required."""
-        self._read.add(key)
+        self.ignore(key)
         value = self.tree.get(key)
         if not isinstance(value, list) or not value:
             raise InputError(f"{self.where}: {key} = {value!r} must be a list of numbers")
@@ -149,11 +155,11 @@ class Settings:
 
     def ignore(self, *keys: str) -> None:
         """Count keys as read, since nothing depends on their values."""
-        self._read.update(keys)
+        self._read |= dict.fromkeys(keys)
 
     def expect(self, key: str, *valid: object) -> None:
         """Raise `InputError` unless the key has a valid value; the first is the default."""
-        self._read.add(key)
+        self.ignore(key)
         value = self.tree.get(key, valid[0])
         if value not in valid and value is not None:
             shown = " or ".join(json.dumps(option) for option in valid)
@@ -168,28 +174,47 @@ class Settings:
                 f"{self.where}: {key} = {value!r} is not supported for this model type"
             )
 
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Suspect the keys that are read within, if an error follows."""
+        read, self._read = self._read, {}
+        try:
+            yield
+        finally:
+            self.suspects = frozenset(self._read)
+            self._read = read | self._read
+
     def key_of(self, value: object) -> str:
-        """A message prefix `key = value: ` for the keys with this number, or an empty string."""
-        if type(value) not in (int, float):
-            return ""
-        settings = {key: number for key, number in self.tree.items() if key in self._read}
-        same = [(key, number) for key, number in _numbers(settings) if number == value]
-        keys = [key for key, number in same if type(number) is type(value)]
-        keys = keys or [key for key, _ in same]  # an integer may stand for 0.0
-        return f"{' or '.join(keys)} = {value!r}: " if keys else ""
+        """A message prefix `key = value: ` for the suspected keys, or an empty string.
+
+        Of several it names those with this number, and all if none has it.
+        """
+        suspected = {
+            key: self.tree[key] for key in self._read if key in self.suspects & {*self.tree}
+        }
+        numbers = [*_numbers(suspected)]
+        same = [(key, number) for key, number in numbers if number == value]
+        chosen = dict(same or numbers)
+        return f"{', '.join(f'{key} = {number!r}' for key, number in chosen.items())}: " * bool(
+            chosen
+        )
 
     def refuse(self, key: str, why: str) -> InputError:
         """The error for an unsupported value of a key."""
         return InputError(f"{self.where}: {key} = {self.tree.get(key)!r} is not supported: {why}")
 
     def _none(self, key: str) -> None:
-        self._read.add(key)
+        self.ignore(key)
 
     def _typed(self, key: str, value: object, kind: type[T]) -> T:
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value) if abs(value) < 2**53 else value
         if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
             raise InputError(f"{self.where}: {key} = {value!r} must be of type {kind.__name__}")
+        if isinstance(value, int | float) and not abs(value) <= LARGEST.get(kind, 1):
+            raise InputError(
+                f"{self.where}: {key} = {value!r} must be a number within ±{LARGEST[kind]:g}"
+            )
         return value
 
     def _count(self, key: str, count: int) -> int:
@@ -200,10 +225,12 @@ class Settings:
 
 
 def _numbers(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, float]]:
-    """Yield all keys with numeric values, including nested ones."""
+    """Yield all keys with numeric values, including nested ones and those of lists."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{table}{key}.")
+        elif isinstance(value, list):
+            yield from _numbers({f"{key}[{i}]": number for i, number in enumerate(value)}, table)
         elif type(value) in (int, float):
             yield f"{table}{key}", value
 

@@ -37,6 +37,14 @@ from addnorm.convert.families.rotary_bert import GTE, JINA_V3, NOMIC_BERT
 from addnorm.convert.families.stablelm import STABLELM
 from addnorm.convert.families.starcoder import GPT_BIGCODE, STARCODER2
 from addnorm.convert.families.t5 import MT5, T5, UMT5
+from addnorm.convert.families.text_halves import (
+    GEMMA3_IMAGES,
+    LLAVA,
+    MISTRAL3,
+    QWEN2_5_VL,
+    QWEN3_VL,
+    SMOLVLM,
+)
 from addnorm.convert.families.vit import VIT
 
 FAMILIES: tuple[Family, ...] = (
@@ -101,5 +109,11 @@ FAMILIES: tuple[Family, ...] = (
     DEEPSEEK_V3,
     GLM4_MOE,
     QWEN2_MOE,
+    GEMMA3_IMAGES,
+    MISTRAL3,
+    LLAVA,
+    SMOLVLM,
+    QWEN2_5_VL,
+    QWEN3_VL,
 )
 """All families; if a model can be exported as several, the first is used."""

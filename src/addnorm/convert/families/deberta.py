@@ -97,8 +97,9 @@ def _read_width(settings: Settings) -> keys.Fields:
     width = settings.optional_int("embedding_size") or d_model
     if width == d_model:
         return {}
-    if settings.get("type_vocab_size", 0):
-        raise settings.refuse("embedding_size", "types of tokens have the width of the model here")
+    if n_types := settings.get("type_vocab_size", 0):
+        why = f"type_vocab_size = {n_types}, and types have the width of the model here"
+        raise settings.refuse("embedding_size", why)
     return {
         "embedding.d_embed": width,
         "head.transform.d_out": width if scores_tokens(settings) else None,
@@ -126,7 +127,7 @@ EPS = "norm.eps embedding.norm.eps position.norm.eps head.transform.norm.eps"
 DEBERTA_V2 = Family(
     model_type="deberta-v2",
     config=keys.ConfigTable(
-        replace(BERT_MODEL, position=DisentangledConfig()),
+        replace(BERT_MODEL, position=DisentangledConfig(norm=LayerNormConfig())),
         (
             EncoderHeads(
                 "DebertaV2",

@@ -123,6 +123,9 @@ NAMES: Mapping[str, str] = {
     **within("encoder.blocks.*", "model.encoder.layers.*", LAYER),
     **within("decoder.blocks.*", "model.decoder.layers.*", LAYER),
 }
+SINUSOIDS = r"(model\.)?(encoder|decoder)\.embed_positions\.weight"
+"""Tables of sinusoidal positions, which files may have though nothing is learnt in them."""
+
 TIES = (
     ("model.encoder.embed_tokens.weight", "model.shared.weight"),
     ("model.decoder.embed_tokens.weight", "model.shared.weight"),
@@ -205,9 +208,10 @@ MARIAN = Family(
     refine_by_names=with_head_bias,
     prefix="model.",
     ignored=(
-        r"(model\.)?(encoder|decoder)\.embed_positions\.weight",
+        SINUSOIDS,
         r"(model\.)?shared\.weight",  # where nothing is shared
     ),
+    constants=lambda spec: {SINUSOIDS: (spec.model.max_len, spec.model.d_model)},
     ties=(*TIES, ("lm_head.weight", "model.decoder.embed_tokens.weight")),
 )
 """The original Transformer with split sinusoidal positions: Junczys-Dowmunt et al. 2018, as in the

@@ -12,6 +12,7 @@ from addnorm.convert.families.fairseq import (
     NAMES,
     ONE_OR_THREE_TABLES,
     SCALE,
+    SINUSOIDS,
     TIES,
     bart_tensors,
     fairseq_table,
@@ -94,7 +95,8 @@ PEGASUS = Family(
     equivalent=lambda model: with_split_sinusoids(with_biases(model)),
     refine_by_names=with_head_bias,
     prefix="model.",
-    ignored=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),
+    ignored=(SINUSOIDS,),
+    constants=lambda spec: {SINUSOIDS: (spec.model.max_len, spec.model.d_model)},
     ties=TIES,
 )
 """Zhang et al. 2020 (1912.08777)."""

@@ -100,7 +100,7 @@ def parse_object(text: bytes, file: Path) -> dict[str, Any]:
     if sum(map(text.count, (b"{", b"[", b","))) > 10 * MAX_TENSORS:
         raise InputError(f"{file}: more in it than {MAX_TENSORS} tensors, the limit, could need")
     try:
-        return json.loads(text.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_number)
+        return json.loads(text.decode("utf-8"), object_pairs_hook=_once, parse_constant=float)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: damaged: {error}") from error
 
@@ -125,12 +125,11 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         for text in (name, value):
             if isinstance(text, str):
                 text.encode("utf-8")  # refuses lone surrogates
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError(f"{name!r:.100}: {json.dumps(number)} is not JSON")
         tree[name] = value
     return tree
-
-
-def _no_number(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
 
 
 def _check_metadata(metadata: Any, file: Path) -> None:
