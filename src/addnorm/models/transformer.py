@@ -254,6 +254,7 @@ class TransformerConfig:
             n_layers=self.n_layers,
             score=kind_of(attention.score),
             plain_products=is_plain_product(attention.score),
+            projections=isinstance(attention, AttentionConfig),
         )
 
     def build_embedding(self, vocab_size: int, position: Position) -> TokenEmbedding:

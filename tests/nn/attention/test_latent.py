@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from tests.contracts import context, started
 from torch.testing import assert_close
 
+from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import LatentAttention, LatentAttentionConfig, ScaledDotConfig
 from addnorm.nn.attention.patterns import WindowPatternConfig
 from addnorm.nn.masks import Causal
-from addnorm.nn.positions import NoPosition, RotaryConfig
+from addnorm.nn.positions import DisentangledConfig, NoPosition, RotaryConfig
 from addnorm.nn.positions.scaling import DynamicScaling
 from addnorm.parts import examples
 
@@ -125,6 +127,25 @@ def test_a_layer_that_is_not_plain_is_expanded() -> None:
     assert module.is_few(1)
     module.k_up_proj = torch.nn.Sequential(module.k_up_proj)  # pyright: ignore[reportAttributeAccessIssue]
     assert not module.is_few(1)
+
+
+def test_positions_that_read_the_projections_are_refused() -> None:
+    with pytest.raises(ValueError, match="disentangled positions go through the projections"):
+        DecoderConfig(d_model=8, attention=SMALL, position=DisentangledConfig())
+    layer = LayerConfig(attention=SMALL)
+    with pytest.raises(ValueError, match="layer 1: disentangled positions"):
+        DecoderConfig(
+            d_model=8, position=DisentangledConfig(), layer_pattern=(LayerConfig(), layer)
+        )
+
+
+def test_custom_positions_that_read_the_projections_are_refused() -> None:
+    class Reading(NoPosition):
+        def content_bias(self, q: Any, k: Any, ctx: Any, projections: Any) -> None:
+            return None
+
+    with pytest.raises(InputError, match="Reading positions read the projections"):
+        SMALL.build(8, Reading(), True)
 
 
 def test_every_parameter_has_a_gradient() -> None:

@@ -8,6 +8,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
+from addnorm.errors import InputError
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
 from addnorm.nn.attention.scores import DotProduct, ScaledDotConfig, is_fused
@@ -184,4 +185,9 @@ class LatentAttentionConfig:
     def build(
         self, d_model: int, position: Position, causal: bool, layer: int = 0
     ) -> LatentAttention:
+        if type(position).content_bias is not Position.content_bias:
+            raise InputError(
+                f"{type(position).__name__} positions read the projections of queries and keys, "
+                "and latent attention has no single ones: give it other positions"
+            )
         return LatentAttention(d_model, self, position=position)

@@ -227,7 +227,12 @@ class DisentangledConfig:
         }
 
     def conflict(self, around: BuildContext) -> str | None:
-        """The score must be a dot product."""
+        """The score must be a dot product of projected hidden states."""
+        if not around.projections:
+            return (
+                "disentangled positions go through the projections of queries and keys, which "
+                "latent attention has no single one of: use 'rotary', 'alibi', 'kerple' or 't5'"
+            )
         return not_a_dot_product("disentangled", around)
 
     def build(self, build_context: BuildContext) -> Disentangled:

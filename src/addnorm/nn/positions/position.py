@@ -82,6 +82,8 @@ class BuildContext:
     """The kind of the score."""
     plain_products: bool = True
     """Whether scores are plain products `q·k`, which rotary positions require."""
+    projections: bool = True
+    """Whether positions may be projected as hidden states are (`Projections`)."""
 
 
 @runtime_checkable
