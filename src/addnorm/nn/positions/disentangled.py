@@ -154,7 +154,10 @@ def _expanded(keys: Keys, n_heads: int) -> Heads:
 
 
 class Disentangled(Position):
-    """A `RelativeTable` for all layers, each of which has its `DisentangledScores`."""
+    """`(q·k + q·P_k + k·P_q) · scale / √n`, with one table of `P` for all layers.
+
+    He et al. 2021, §3.1, eq. 4; each layer projects the `RelativeTable` (`DisentangledScores`).
+    """
 
     def __init__(self, config: "DisentangledConfig", build_context: BuildContext) -> None:
         super().__init__()
