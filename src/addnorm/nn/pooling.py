@@ -91,7 +91,10 @@ class ConvolutionPooling(nn.Module):
     def forward(
         self, x: Hidden, valid: Bool[Tensor, "batch seq 1"]
     ) -> Float[Tensor, "batch features"]:
-        x, real = torch.where(valid, x, 0.0).mT, valid.mT
+        # Tokens are neighbours whatever padding lies between them.
+        order = (~valid).int().argsort(dim=1, stable=True)
+        real = valid.gather(1, order).mT
+        x = torch.where(valid, x, 0.0).gather(1, order.expand_as(x)).mT
         answers = [
             self._largest(
                 conv, F.pad(x, (k - 1, k - 1)), F.pad(real, (k - 1, k - 1)).unfold(2, k, 1)
