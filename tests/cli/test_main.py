@@ -31,7 +31,7 @@ SURFACE = {
     },
     "evaluate": {
         "--run", "--split", "--predictions", "--confusion", "--weights", "--exit", "--device",
-        "--dtype", "--import", "--processes",
+        "--dtype", "--import", "--processes", "--parallel",
     },
     "generate": {
         "--run", "--prompt", "--chat", "--beams", "--n-best", "--length-penalty",
@@ -39,7 +39,7 @@ SURFACE = {
         "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
         "--weights", "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
         "--batch", "--out", "--exact", "--processes", "--language", "--task", "--timestamps",
-        "--subtitles", "--json-schema", "--regex",
+        "--subtitles", "--json-schema", "--regex", "--parallel",
     },
     "forecast": {
         "--run", "--history", "--horizon", "--until", "--truth", "--out", "--plot", "--device",

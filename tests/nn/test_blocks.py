@@ -246,7 +246,7 @@ def test_attention_unless_another_kind_is_written(
 
 def test_the_union_lists_each_mixer_once() -> None:
     kinds = [kind_of(one) for one in members(MixerConfig)]
-    assert sorted(kinds) == ["attention", "convolution", "recurrent"]
+    assert sorted(kinds) == ["attention", "convolution", "latent", "recurrent"]
 
 
 def test_a_kind_that_does_not_exist() -> None:

@@ -11,7 +11,11 @@ from torch.testing import assert_close
 from addnorm.models import DecoderConfig
 from addnorm.nn import moe
 from addnorm.nn.attention import AttentionConfig
-from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.feedforward import (
+    ClampedFeedForwardConfig,
+    FeedForwardConfig,
+    GatedFeedForwardConfig,
+)
 from addnorm.nn.moe import (
     AnyFeedForwardConfig,
     MixtureOfExperts,
@@ -49,7 +53,8 @@ def test_contract(config: MixtureOfExpertsConfig) -> None:
 
 
 def test_the_union_and_its_records() -> None:
-    check_records(AnyFeedForwardConfig, [FeedForwardConfig(), GatedFeedForwardConfig(), *RECORDS])
+    plain = [FeedForwardConfig(), GatedFeedForwardConfig(), ClampedFeedForwardConfig()]
+    check_records(AnyFeedForwardConfig, [*plain, *RECORDS])
 
 
 @pytest.mark.parametrize("config", named(RECORDS))

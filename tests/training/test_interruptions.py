@@ -60,7 +60,7 @@ def trainer_on(disk: Path, folder: Path, case: str) -> Trainer:
 def test_a_full_disk_ends_a_run_without_losing_saved_checkpoints(disk: Path, case: str) -> None:
     messages: list[str] = []
     trainer = trainer_on(disk, disk / "r", case)
-    trainer.say = messages.append
+    trainer.say = trainer.world.say = messages.append
     with pytest.raises(ExhaustedError, match=f"^{case} cannot be written: No space left") as raised:
         trainer.fit()
     last = 5 if case == "step 10" else 0

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import cycle, product
+from math import lcm
 from typing import Any
 
 from pydantic import ValidationError
@@ -145,7 +146,9 @@ def _dealt(
     hands = list(product(*(axes[name] for name in dealt)))
     random.Random(f"{family} {dealt}").shuffle(hands)
     every = list(product(*(axes[name] for name in crossed)))
-    for names, hand in zip(every * times, cycle(hands), strict=False):
+    period = lcm(len(every), len(hands))
+    for i, names in enumerate(every * times):
+        hand = hands[(i + i // period) % len(hands)]  # after a period one further: no cell twice
         chosen = dict(zip(crossed, names, strict=True)) | dict(zip(dealt, hand, strict=True))
         yield Cell(family=family, parts=tuple((axis, chosen[axis]) for axis in axes))
 

@@ -246,8 +246,8 @@ class ClampedFeedForwardConfig:
     def examples(cls) -> dict[str, Any]:
         """As in GPT-OSS, with a limit that small numbers reach; without offset and biases."""
         return {
-            "clamped": cls(d_ff=6, limit=0.5),
-            "clamped_silu": cls(limit=0.3, activation="silu", offset=0.0, bias=False),
+            "clamped": cls(d_ff=6, limit=2.0),
+            "clamped_silu": cls(limit=1.0, activation="silu", offset=0.0, bias=False),
         }
 
     def build(self, d_model: int) -> ClampedFeedForward:

@@ -142,7 +142,7 @@ def test_depth(tmp_path: Path) -> None:
         ("norm=", "write it as path=value"),
         ("kind=encoder", "the model is of kind 'decoder'"),
         ("attention.n_kv_heads=0", "`sets` attention.n_kv_heads"),
-        ("feedforward=lstm", "Valid: mlp, gated, moe"),
+        ("feedforward=lstm", "Valid: mlp, gated, clamped, moe"),
         ('position={kind = "rotary", thta = 5}', "Did you mean 'theta'?"),
         ("layer_pattern.1.norm=rmsnorm", "layer_pattern.1.norm: there are layers 0 to 0"),
         ("layer_pattern.first.norm=rmsnorm", "name a layer, counted from 0, and a part"),

@@ -1,13 +1,13 @@
 """Multi-head latent attention: keys and values of all heads are maps of one narrow latent."""
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from addnorm.config import Probability, config
+from addnorm.config import WORD, Probability, config
 from addnorm.errors import InputError
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
@@ -160,7 +160,7 @@ class LatentAttentionConfig:
     """The norm of the latents."""
     dropout: Probability = 0.0
     """The dropout rate of the attention weights."""
-    score: ScaledDotConfig = ScaledDotConfig()
+    score: Annotated[ScaledDotConfig, WORD] = ScaledDotConfig()
     """The scale of the scores, by default 1/√(d_content + d_position), and their cap."""
     pattern: PatternConfig = FullPatternConfig()
     """The mask of self-attention, within the causal mask where there is one."""
