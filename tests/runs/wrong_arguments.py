@@ -13,6 +13,7 @@ from typing import Any, get_args, get_type_hints
 
 import addnorm as an
 from addnorm.data import Corpus
+from addnorm.data.tokenizing.grammar_forms import grammar_of_regex
 from addnorm.quantize import Int8Config
 from addnorm.runs import rewriting
 from addnorm.tasks import QuestionAnswer
@@ -72,6 +73,7 @@ def right(run: an.Run | None) -> dict[str, Callable[[], Any]]:
     folder = f"{tempfile.mkdtemp(dir='.')}/out"
     return {
         "texts": lambda: ["a b"],
+        "grammar": lambda: grammar_of_regex("[a-z]+", "grammar"),
         "text": lambda: "a b",
         "files": list,
         "messages": lambda: [{"role": "user", "content": "a"}],
