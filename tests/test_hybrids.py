@@ -242,6 +242,8 @@ REFUSALS: dict[tuple[str, str], str] = {
     ("prune heads", "heads"): r"of 1 in a layer: there is only one",
     ("prune feedforward", "mixture"): r"stack\.blocks\.1\.feedforward is MixtureOfExperts",
     **{("export hf", name): r"layer [01] has the" for name in PATTERNS},
+    ("export hf", "feedforward"): r"layer_pattern\.1\.feedforward",
+    ("export hf", "mixture"): r"layer_pattern\.1\.feedforward",
     **{("export gguf", name): r"layer [01]" for name in PATTERNS},
     **{("export ctranslate2", name): r"layer [01]" for name in PATTERNS if name != "norms"},
     ("export onnx", "recurrence"): r"in layer 0 a Recurrent reads",

@@ -17,8 +17,8 @@ def checked(part: type, definition: Any = None, n: int = 1) -> PartReport:
     ("part", "definition"),
     [
         (my_parts.DyTConfig, my_parts.dyt_float64),
-        (my_parts.DyTConfig, None),
-        (my_parts.CosineConfig, my_parts.cosine_float64),
+        pytest.param(my_parts.DyTConfig, None, marks=pytest.mark.slow),
+        pytest.param(my_parts.CosineConfig, my_parts.cosine_float64, marks=pytest.mark.slow),
         (my_parts.NearConfig, my_parts.near_float64),
     ],
 )

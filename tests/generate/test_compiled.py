@@ -244,7 +244,7 @@ def assert_it_translates_the_same(model: EncoderDecoderModel, beams: int) -> Non
             assert [g.score for g in ours] == pytest.approx([g.score for g in theirs])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_beams_of_a_translation_equal_the_plain_step() -> None:
     assert_it_translates_the_same(translator(n_layers=1), 3)
 

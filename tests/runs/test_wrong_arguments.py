@@ -29,10 +29,16 @@ def test_every_wrong_argument_is_one_message(kinds: str, tmp_path: Path) -> None
     assert done.stdout == ""
 
 
-@pytest.mark.long
-def test_functions_refuse_wrong_arguments(tmp_path: Path) -> None:
-    """`train`, `load`, the constructors of data and the rewriting of runs."""
-    command = [sys.executable, str(CALLS), "functions"]
+@pytest.mark.parametrize(
+    "functions",
+    [
+        pytest.param("functions", marks=pytest.mark.long),
+        pytest.param("settings", marks=pytest.mark.slow),
+    ],
+)
+def test_functions_refuse_wrong_arguments(functions: str, tmp_path: Path) -> None:
+    """`load`, the constructors of data and the rewriting of runs; `train` and `check`."""
+    command = [sys.executable, str(CALLS), functions]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""

@@ -168,7 +168,6 @@ def functions() -> None:
         report(function, None)
     for rewrite in (rewriting.swap_run, rewriting.prune_run, rewriting.quantize_run):
         report(rewrite, run, run=run)
-    settings()
 
 
 def settings() -> None:
@@ -188,8 +187,10 @@ def settings() -> None:
                 print(f"check({name}={wrong!r}): {result}")
 
 
+SEVERAL = {"functions": functions, "settings": settings}
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     Path("table.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     for chosen in sys.argv[1:]:
-        functions() if chosen == "functions" else methods(chosen)
+        SEVERAL[chosen]() if chosen in SEVERAL else methods(chosen)

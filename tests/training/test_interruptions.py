@@ -94,7 +94,7 @@ def test_a_run_continues_bit_for_bit_once_there_is_space(
         (disk / "ballast").unlink(missing_ok=True)
 
     trainer = trainer_on(disk, disk / "r", case)
-    trainer.say = mend
+    trainer.say = trainer.world.say = mend
     trainer.fit()
     assert len(messages) == 2
     assert messages[1] == f"{case} is written: training continues"
@@ -113,7 +113,7 @@ def test_a_disk_that_is_temporarily_read_only_is_waited_for(disk: Path) -> None:
         mount("rw")
 
     trainer = tiny.trainer(disk / "r", listener=tiny.At(7, lambda: mount("ro")))
-    trainer.say = mend
+    trainer.say = trainer.world.say = mend
     trainer.fit()
     assert "Read-only file system" in messages[0]
     assert len(journal(disk / "r")) == 12
