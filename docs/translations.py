@@ -109,7 +109,9 @@ PUNCTUATION = (
 
 
 def has_words(text: str) -> bool:
-    """Whether there is anything to translate."""
+    """Whether there is anything to translate; an equation of its own line has nothing."""
+    if "\\operatorname" in text and "$" not in text:
+        return False
     return bool(re.search("[A-Za-z]{2}", SILENT.sub("", text)))
 
 
