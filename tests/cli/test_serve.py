@@ -56,9 +56,12 @@ def test_wrong_options_name_the_option(addnorm: Command, run_of: RunOf, tmp_path
         assert message in error
 
 
-def test_without_the_extra_it_is_named(addnorm: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_is_named(
+    addnorm: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    code, _, error = addnorm("serve", "run")
+    (tmp_path / "config.json").touch()
+    code, _, error = addnorm("serve", tmp_path)
     assert code == 2
     assert "addnorm serve needs an extra package: pip install 'addnorm[serve]'" in error
 

@@ -1,6 +1,5 @@
 """`addnorm generate --batch`: answer a file of requests."""
 
-import asyncio
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,11 +28,13 @@ def answer_batch(
 
     Answers go to the file `out`, whose first ones may be there already, or to standard output.
     """
-    for module in ("fastapi", "prometheus_client"):
-        optional(module, "serve", "addnorm generate --batch")
     check_model_folder(run)
     if not batch.is_file():
         raise InputError(f"{batch}: no such file of requests")
+    for module in ("fastapi", "prometheus_client"):
+        optional(module, "serve", "addnorm generate --batch")
+    import asyncio
+
     from addnorm.cli.terminal import console
     from addnorm.serve.batch_file import answer_file, n_answered
     from addnorm.serve.messages import Open

@@ -10,7 +10,6 @@ from addnorm.cli.fields import fields_given
 from addnorm.cli.main import at_least
 from addnorm.cli.where import Imports, import_named
 from addnorm.files import check_recipe_file
-from addnorm.training.parallel.planner.cluster import cluster_of
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -61,6 +60,8 @@ def plan(
         Print every plan with all its values, in one line of JSON for each.
     """
     check_recipe_file(recipe)
+    from addnorm.training.parallel.planner.cluster import cluster_of
+
     cluster = cluster_of(cards, card, link, per_node)
     fields = fields_given(overrides)
     import_named(imports)

@@ -1,6 +1,5 @@
 """`addnorm serve`: answer requests to runs over HTTP, as OpenAI's API has them."""
 
-import asyncio
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,8 +107,6 @@ def serve(
     runs
         The run folders, each a model named as its folder.
     """
-    for module in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
-        optional(module, "serve", "addnorm serve")
     if not runs:
         raise InputError("name the run folders to serve")
     for run in runs:
@@ -119,6 +116,10 @@ def serve(
             raise InputError("--speculate and --draft: give one of them")
         check_model_folder(capacity.draft)
     memory = bytes_of(capacity.memory)
+    for module in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
+        optional(module, "serve", "addnorm serve")
+    import asyncio
+
     from addnorm.cli.terminal import console
     from addnorm.serve.http.server import ServerOptions
     from addnorm.serve.http.server import serve as serve_runs
