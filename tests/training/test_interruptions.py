@@ -60,7 +60,7 @@ def trainer_on(disk: Path, folder: Path, case: str) -> Trainer:
 def test_a_full_disk_ends_a_run_without_losing_saved_checkpoints(disk: Path, case: str) -> None:
     messages: list[str] = []
     trainer = trainer_on(disk, disk / "r", case)
-    trainer.say = trainer.world.say = messages.append
+    trainer.world.say = messages.append
     with pytest.raises(ExhaustedError, match=f"^{case} cannot be written: No space left") as raised:
         trainer.fit()
     last = 5 if case == "step 10" else 0
@@ -94,7 +94,7 @@ def test_a_run_continues_bit_for_bit_once_there_is_space(
         (disk / "ballast").unlink(missing_ok=True)
 
     trainer = trainer_on(disk, disk / "r", case)
-    trainer.say = trainer.world.say = mend
+    trainer.world.say = mend
     trainer.fit()
     assert len(messages) == 2
     assert messages[1] == f"{case} is written: training continues"
@@ -113,7 +113,7 @@ def test_a_disk_that_is_temporarily_read_only_is_waited_for(disk: Path) -> None:
         mount("rw")
 
     trainer = tiny.trainer(disk / "r", listener=tiny.At(7, lambda: mount("ro")))
-    trainer.say = trainer.world.say = mend
+    trainer.world.say = mend
     trainer.fit()
     assert "Read-only file system" in messages[0]
     assert len(journal(disk / "r")) == 12

@@ -228,7 +228,7 @@ def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     trainer = tiny.trainer(tmp_path, listener=At(7, lambda: (interrupt(), interrupt())))
     messages: list[str] = []
-    trainer.say = messages.append
+    trainer.world.say = messages.append
     lost = "stopped at once: steps 6 to 7 are lost, saved is everything up to step 5"
     with pytest.raises(Interrupted, match=lost):
         trainer.fit()

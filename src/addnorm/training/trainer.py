@@ -157,7 +157,6 @@ class Trainer:
         self.folder = folder
         self.validation = validation
         self.listener = listener
-        self.say = self.world.say
         self.saved_step = 0
         self.background, self.copies = Background(), Copies()
         self.optimizers = build_optimizers(config.optimizer, model, config.lr)
@@ -228,7 +227,7 @@ class Trainer:
 
     def stopping(self) -> None:
         """Explain what the first Ctrl-C does, and what a second one would do."""
-        self.say(
+        self.world.say(
             "stopping after this step, which is then saved; Ctrl-C again stops at once and loses "
             f"the steps after step {self.saved_step}"
         )
@@ -402,7 +401,7 @@ class Trainer:
         def write() -> None:
             self.journal.write(step, figures, measured_with)
 
-        self.world.lead(lambda: patiently(write, "the journal", self.say), None)
+        self.world.lead(lambda: patiently(write, "the journal", self.world.say), None)
 
     # Validation.
 
@@ -442,7 +441,7 @@ class Trainer:
     def save_best(self) -> None:
         """Write the present weights as the best."""
         best_file, weights = self.folder / "best.safetensors", weights_of(self.whole)
-        patiently(lambda: save_weights(best_file, weights), "the best weights", self.say)
+        patiently(lambda: save_weights(best_file, weights), "the best weights", self.world.say)
 
     # Saving and resuming.
 
@@ -491,7 +490,7 @@ class Trainer:
     def facts_to_save(self) -> Json:
         """The state of training besides tensors."""
         if self.world.leads:
-            flushed = patiently(self.journal.flush, "the journal", self.say)
+            flushed = patiently(self.journal.flush, "the journal", self.world.say)
             self.state.journal_bytes = flushed
         facts: Json = {
             "standing": asdict(self.state),
@@ -552,7 +551,9 @@ class Trainer:
         now = peak * self.factor(step + 1, self.schedule_steps)
         unchanged = now == peak * self.factor(step + 1, of)
         hint = "" if unchanged else f". To keep the schedule's end: train.schedule_steps = {of}"
-        self.say(f"learning rate: {before:.3g} at step {step:,}, {now:.3g} from here on{hint}")
+        self.world.say(
+            f"learning rate: {before:.3g} at step {step:,}, {now:.3g} from here on{hint}"
+        )
 
     def compare_best(self, best_by: str | None) -> None:
         """Measure the best weights as validation does now, if they were chosen by another measure.
@@ -570,7 +571,7 @@ class Trainer:
         state.validations_since_best = 0
         if not file.is_file():
             state.best = None
-            self.say(f"{message}, and are missing: the best is counted from here on")
+            self.world.say(f"{message}, and are missing: the best is counted from here on")
             return
         self.model.eval()
         random = random_state(self.device)
@@ -578,7 +579,7 @@ class Trainer:
             state.best = self.scores(validation)[validation.metric]
         restore_random_state(random, self.device)
         now = f"{validation.metric} of them is {state.best:.4g}"
-        self.say(f"{message}: {now}, and patience counts from here on")
+        self.world.say(f"{message}: {now}, and patience counts from here on")
 
     def take_final_weights(self) -> None:
         """Load the final weights: the last, the best, the moving average or a mean."""

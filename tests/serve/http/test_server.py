@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from statistics import median
 
 import httpx
 import pytest
@@ -56,19 +57,20 @@ def test_after_the_grace_answers_end_with_an_error() -> None:
 
 
 @pytest.mark.long
-def test_a_queue_that_is_full_is_429_with_a_time() -> None:
+def test_a_queue_that_is_full_is_429_with_a_time_at_once() -> None:
     with serving("fake?delay=0.05", max_queue=2) as url, httpx.Client(base_url=url) as client:
         body = {"prompt": ["a", "b"], "max_tokens": 20}
         thread = threading.Thread(target=lambda: httpx.post(f"{url}/v1/completions", json=body))
         thread.start()
         time.sleep(0.3)
-        start = time.monotonic()
-        for stream in (False, True):
+        seconds = []
+        for stream in (False, True) * 3:
             refused = client.post("/v1/completions", json={"prompt": "c", "stream": stream})
+            seconds.append(refused.elapsed.total_seconds())
             assert refused.status_code == 429
             assert refused.headers["retry-after"] == "3"
             assert refused.headers["x-should-retry"] == "true"
-        assert time.monotonic() - start < 0.5
+        assert median(seconds) < 0.1
         thread.join()
 
 
