@@ -1,6 +1,7 @@
 """The pictures of the documentation, each drawn by the code that it shows."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -47,6 +48,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.masks import Blocks, Causal, Full, Mask, Padding, Prefix, Segments, Window
 from addnorm.nn.positions import (
     ALiBiConfig,
+    AxialRotaryConfig,
     RotaryConfig,
     SinusoidalConfig,
     T5BiasConfig,
@@ -73,7 +75,18 @@ def draw_all(folder: Path) -> None:
     """Every picture of the pages, as PNG files in `folder`."""
     folder.mkdir(exist_ok=True)
     torch.manual_seed(0)
-    drawn = (positions, biases, rotary, masks, norms, gradients, window, speed, curves)
+    drawn = (
+        positions,
+        biases,
+        rotary,
+        axial_rotary,
+        masks,
+        norms,
+        gradients,
+        window,
+        speed,
+        curves,
+    )
     others = (augmentation, masked, string, inside, patches, forecast, pages, plans, sinks, latent)
     for draw in (*drawn, *others):
         figure = draw()
@@ -132,6 +145,23 @@ def rotary() -> Figure:
         axis.plot((q[0, 0, -1] @ k[0, 0].T).flip(0), label=f"θ = {theta:,.0f}")
     axis.set(xlabel="distance", ylabel="q·k of equal vectors", title="Rotary positions")
     axis.legend()
+    return figure
+
+
+def axial_rotary() -> Figure:
+    """The score of a patch with equal vectors elsewhere, in pictures of two sizes and shapes."""
+    figure, axes = plt.subplots(1, 2, figsize=(7, 2.6))
+    for axis, (rows, columns) in zip(axes, ((16, 16), (12, 30)), strict=True):
+        sizes = BuildContext(
+            d_model=64, max_len=1, n_heads=1, d_head=64, causal=False, scale=1.0, pictures=True
+        )
+        ones = torch.ones(1, 1, rows * columns, 64)
+        context = replace(_context(rows * columns), grid=(rows, columns))
+        q, k = AxialRotaryConfig().build(sizes).rotate(ones, ones, context)
+        middle = rows // 2 * columns + columns // 2
+        axis.imshow((k[0, 0] @ q[0, 0, middle]).view(rows, columns), cmap="viridis")
+        axis.set(title=f"{rows} × {columns} patches", xticks=[], yticks=[])
+    figure.suptitle("q·k of equal vectors, from the patch in the middle", y=1.06)
     return figure
 
 

@@ -100,7 +100,9 @@ from addnorm.nn.norms import ScaleNormConfig as ScaleNormConfig
 from addnorm.nn.patches import PatchEmbeddingConfig as PatchEmbeddingConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig as SeriesEmbeddingConfig
 from addnorm.nn.pooling import ConvolutionPoolingConfig as ConvolutionPoolingConfig
+from addnorm.nn.pooling import JoinedPoolingConfig as JoinedPoolingConfig
 from addnorm.nn.positions import ALiBiConfig as ALiBiConfig
+from addnorm.nn.positions import AxialRotaryConfig as AxialRotaryConfig
 from addnorm.nn.positions import DisentangledConfig as DisentangledConfig
 from addnorm.nn.positions import KERPLEConfig as KERPLEConfig
 from addnorm.nn.positions import LearnedConfig as LearnedConfig
@@ -118,6 +120,7 @@ from addnorm.nn.positions.scaling import NTKScaling as NTKScaling
 from addnorm.nn.positions.scaling import YaRNScaling as YaRNScaling
 from addnorm.nn.recurrent import RecurrentConfig as RecurrentConfig
 from addnorm.nn.residuals import DeepNormConfig as DeepNormConfig
+from addnorm.nn.residuals import LayerScaleConfig as LayerScaleConfig
 from addnorm.nn.residuals import ParallelConfig as ParallelConfig
 from addnorm.nn.residuals import PostNormConfig as PostNormConfig
 from addnorm.nn.residuals import PreNormConfig as PreNormConfig
@@ -125,6 +128,7 @@ from addnorm.nn.residuals import SandwichNormConfig as SandwichNormConfig
 from addnorm.nn.routers import SigmoidRouterConfig as SigmoidRouterConfig
 from addnorm.nn.routers import SoftmaxRouterConfig as SoftmaxRouterConfig
 from addnorm.nn.similarity import SimilarityHeadConfig as SimilarityHeadConfig
+from addnorm.nn.vectors import VectorHeadConfig as VectorHeadConfig
 from addnorm.runs.planning import plan_training as plan_training
 from addnorm.runs.recipes.recipe import Recipe as Recipe
 from addnorm.runs.run import Run as Run

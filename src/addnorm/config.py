@@ -282,8 +282,11 @@ class WordOrTable:
     """The annotation of `Annotated[Literal["a", "b"] | SettingsConfig, WordOrTable()]`.
 
     A string is checked against the words and anything else against the configuration, so that an
-    error is about the one that was meant.
+    error is about the one that was meant. Of several configurations the kind alone is a word too;
+    `default` is that of a table that names none.
     """
+
+    default: str | None = None
 
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
@@ -291,12 +294,18 @@ class WordOrTable:
         """Choose by the form of the value."""
         literal, configuration = get_args(source)
         words = get_args(literal)
+        kinds = [f.default for f in _kinds(configuration)]
 
         def validate(value: Any, table: Callable[[Any], Any]) -> Any:
+            if isinstance(value, dict) and self.default is not None:
+                return table({"kind": self.default, **value})
+            if isinstance(value, str) and value in kinds:
+                return table({"kind": value})
             if not isinstance(value, str):
                 return table(value)
             if value not in words:
-                raise PydanticKnownError("literal_error", {"expected": ", ".join(map(repr, words))})
+                expected = ", ".join(map(repr, (*words, *kinds)))
+                raise PydanticKnownError("literal_error", {"expected": expected})
             return value
 
         def serialize(value: Any, table: Callable[[Any], Any]) -> Any:
@@ -305,7 +314,7 @@ class WordOrTable:
         table = handler.generate_schema(configuration)
         written = core_schema.wrap_serializer_function_ser_schema(serialize, schema=table)
         return core_schema.no_info_wrap_validator_function(
-            validate, table, serialization=written, metadata={"words": list(words)}
+            validate, table, serialization=written, metadata={"words": [*words, *kinds]}
         )
 
     def __get_pydantic_json_schema__(
@@ -314,3 +323,10 @@ class WordOrTable:
         """The words, or the table."""
         words = schema.get("metadata", {})["words"]
         return {"anyOf": [{"enum": words, "type": "string"}, handler(schema)]}
+
+
+def _kinds(union: Any) -> Iterator[Any]:
+    """The fields `kind` of the configurations of an annotated union; none of one alone."""
+    for annotated in get_args(union)[:1]:
+        for part in get_args(annotated):
+            yield from (field for field in fields(part) if field.name == "kind")

@@ -108,6 +108,65 @@ def test_pictures_are_read_as_transformers_reads_them(
         assert_close(reads.read(file, "x"), theirs, rtol=0, atol=1e-4)
 
 
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "deit": ("DeiTImageProcessor", {"size": 30, "crop_size": 24}),
+    "deit of files without keys": ("DeiTImageProcessor", {}),
+    "dinov2": ("BitImageProcessor", {"size": {"shortest_edge": 33}, "crop_size": 32}),
+    "dinov2 of another size": ("BitImageProcessor", {"size": 40, "crop_size": 16}),
+}
+
+
+@pytest.mark.parametrize(("name", "keys"), OTHERS.values(), ids=OTHERS)
+def test_other_readers_of_pictures(
+    name: str, keys: dict[str, Any], vit: Path, tmp_path: Path
+) -> None:
+    """Their settings where the file has none, and a single number for one side or for both."""
+    tree = {"image_processor_type": name, **keys}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(tree))
+    side = keys.get("crop_size", 224)
+    model = replace(
+        Run.open(vit).recipe.model, input=PatchEmbeddingConfig(size=(side, side), patch=8)
+    )
+    reads = preprocessing_of([tmp_path], model)
+    processor = getattr(transformers, f"{name}Pil").from_pretrained(tmp_path)
+    for file in sorted(vit.glob("*.png")):
+        picture = transformers.image_utils.load_image(str(file))
+        theirs = processor(picture, return_tensors="pt")["pixel_values"][0]
+        assert_close(reads.read(file, "x"), theirs, rtol=0, atol=1e-4)
+
+
+def smoothed(pixels: np.ndarray, size: int) -> np.ndarray:
+    """A triangle as wide as a new pixel, over the old ones, along the first axis."""
+    scale = len(pixels) / size
+    places = np.arange(len(pixels)) + 0.5
+    rows = [np.maximum(0, 1 - abs(places - (i + 0.5) * scale) / max(scale, 1)) for i in range(size)]
+    return np.stack([row / row.sum() for row in rows]) @ pixels
+
+
+def test_dinov3_resizes_numbers_instead_of_bytes(vit: Path, tmp_path: Path) -> None:
+    tree = {
+        "image_processor_type": "DINOv3ViTImageProcessorFast",
+        "size": {"height": 16, "width": 24},
+    }
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(tree))
+    reads = preprocessing_of([tmp_path], Run.open(vit).recipe.model)
+    for name in ("rgb.png", "small.png"):
+        pixels = np.asarray(pillow.open(vit / name), np.float64) / 255
+        small = smoothed(
+            np.moveaxis(
+                smoothed(pixels.reshape(len(pixels), -1), 16).reshape(16, -1, 3), 1, 0
+            ).reshape(pixels.shape[1], -1),
+            24,
+        )
+        mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+        expected = (
+            np.moveaxis(small.reshape(24, 16, 3), (0, 1, 2), (2, 1, 0)) - mean[:, None, None]
+        ) / std[:, None, None]
+        assert_close(
+            reads.read(vit / name, "x").double(), torch.from_numpy(expected), rtol=0, atol=1e-5
+        )
+
+
 def test_vit_classifies_and_embeds(vit: Path, addnorm: Command) -> None:
     model = transformers.ViTForImageClassification.from_pretrained(vit).eval()
     files = sorted(vit.glob("*.png"))

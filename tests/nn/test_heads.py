@@ -35,6 +35,7 @@ from addnorm.nn.heads import (
     TransformConfig,
 )
 from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.nn.vectors import VectorHeadConfig
 
 VALID = torch.tensor([[True, True, False], [False, True, True], [False, False, False]])
 POOLINGS = ("mean", "max", "first")
@@ -53,8 +54,10 @@ def test_contract(config: HeadConfig, valid: Tensor | None) -> None:
     check_module(
         lambda: config.build(4, 5), lambda head, dtype: head(x.to(dtype).requires_grad_(), ctx)
     )
-    whole = isinstance(config, ClassificationHeadConfig | PoolerHeadConfig)
+    whole = isinstance(config, ClassificationHeadConfig | PoolerHeadConfig | VectorHeadConfig)
     width = 4 if isinstance(config, HiddenHeadConfig | PoolerHeadConfig) else 5
+    if isinstance(config, VectorHeadConfig):
+        width = 4 if config.pooling == "mean" else 12
     width = 2 if isinstance(config, SpanHeadConfig) else width
     assert config.build(4, 5)(x, ctx).shape == ((3, width) if whole else (3, 3, width))
 

@@ -14,6 +14,7 @@ from torch.testing import assert_close
 from addnorm.errors import InputError
 from addnorm.models.inputs import InputConfig
 from addnorm.nn.context import Context
+from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.patches import (
     PatchEmbedding,
     PatchEmbeddingConfig,
@@ -29,13 +30,18 @@ PATCHES = [
     PLAIN,
     PatchEmbeddingConfig(size=(4, 6), channels=2, patch=2, class_token=False),
     PatchEmbeddingConfig(size=(4, 6), channels=2, patch=2, positions="none"),
+    PatchEmbeddingConfig(
+        size=(4, 6), channels=2, patch=2, distillation_token=True, registers=3, norm=RMSNormConfig()
+    ),
 ]
 SERIES = [
     SeriesEmbeddingConfig(channels=2, patch=3),
     SeriesEmbeddingConfig(channels=2, patch=4, stride=2, norm="instance"),
     SeriesEmbeddingConfig(channels=2, patch=1, stride=1),
 ]
-every_patches = pytest.mark.parametrize("config", PATCHES, ids=["ViT", "no class", "no positions"])
+every_patches = pytest.mark.parametrize(
+    "config", PATCHES, ids=["ViT", "no class", "no positions", "registers"]
+)
 every_series = pytest.mark.parametrize("config", SERIES, ids=["end to end", "overlapping", "steps"])
 
 
@@ -60,15 +66,27 @@ def test_gradients(config: PatchEmbeddingConfig, size: tuple[int, int]) -> None:
     check_gradients(build(config, 4), lambda m, x: m(x)[0], images, twice=True)
 
 
+def with_registers(module: PatchEmbedding, x: Tensor) -> Tensor:
+    """The registers after two tokens, and then an RMSNorm."""
+    if module.registers is None:
+        return x
+    x = torch.cat([x[:, :2], module.registers.expand(2, -1, -1), x[:, 2:]], dim=1)
+    return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
 @every_patches
 def test_equals_plain_loops(config: PatchEmbeddingConfig) -> None:
-    """`[class; E x_1; E x_2; …] + positions` (Dosovitskiy et al. 2021, eq. 1)."""
+    """`[class; E x_1; E x_2; …] + positions` (Dosovitskiy et al. 2021, eq. 1).
+
+    DeiT's second token has a position, registers have none; a norm stands after all.
+    """
     module = build(config).double()
     images = torch.randn(2, 2, 4, 6).double()
     weight, bias = module.proj.weight.detach(), module.proj.bias.detach()
     rows = []
     for image in images:
-        row = [] if module.class_token is None else [module.class_token.detach()]
+        tokens = (module.class_token, module.distillation_token)
+        row = [token.detach() for token in tokens if token is not None]
         for top in range(0, 4, 2):
             for left in range(0, 6, 2):
                 total = bias.clone()
@@ -81,8 +99,11 @@ def test_equals_plain_loops(config: PatchEmbeddingConfig) -> None:
     expected = torch.stack(rows)
     if module.positions is not None:
         expected = expected + module.positions
+    expected = with_registers(module, expected)
+    assert config.n_positions((4, 6)) == expected.shape[1]
     got, ctx = module(images)
     assert_close(got, expected, rtol=0, atol=1e-12)
+    assert ctx.grid == (2, 3)
     assert ctx.positions.tolist() == [list(range(expected.shape[1]))]
     assert ctx.valid is None
 

@@ -20,6 +20,7 @@ from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, RMSNormConfig
 from addnorm.nn.residuals import (
     DeepNormConfig,
     Depth,
+    LayerScaleConfig,
     ParallelConfig,
     PostNormConfig,
     PreNormConfig,
@@ -52,6 +53,9 @@ def test_each_placement_equals_its_formula() -> None:
     assert torch.equal(pre(x, torch.sin), x + norm(x).sin())
     sandwich = SandwichNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
     assert torch.equal(sandwich(x, torch.sin), x + norm(norm(x).sin()))
+    scaled = LayerScaleConfig(start=0.5).build(6, LayerNormConfig(), 0.0, DEPTH)
+    torch.nn.init.normal_(scaled.layer_scale)
+    assert torch.equal(scaled(x, torch.sin), x + scaled.layer_scale * norm(x).sin())
     deep = DeepNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
     assert torch.equal(deep(x, torch.sin), norm(6**0.25 * x + x.sin()))
     branch = ParallelConfig(norms="each").build(6, LayerNormConfig(), 0.0, DEPTH)

@@ -89,11 +89,11 @@ PARTS: Mapping[str, Axis] = {
 
 
 def values(axis: Axis) -> dict[str, Changes]:
-    """Return the first example of every member of the union."""
+    """Return the first example of every member of the union that has one."""
     parts: dict[str, Changes] = {axis.unset: {axis.field: None}} if axis.unset else {}
     for member in members(axis.union):
-        name, part = next(iter(examples(member).items()))
-        parts[name] = {axis.field: part}
+        for name, part in [*examples(member).items()][:1]:
+            parts[name] = {axis.field: part}
     return parts
 
 

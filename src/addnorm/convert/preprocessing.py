@@ -1,14 +1,15 @@
 """How a Hugging Face folder reads images and sound: its `preprocessor_config.json`, both ways."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
+from torch.nn import functional as F
 
 from addnorm.convert.core.modules import find_file
 from addnorm.convert.core.settings import Settings
@@ -22,12 +23,49 @@ from addnorm.nn.patches import PatchEmbeddingConfig
 FILE, NESTED = "preprocessor_config.json", "processor_config.json"
 """transformers 5 writes the second for models that read two media, with a table for each."""
 
-BILINEAR, BICUBIC = 2, 3
-"""Pillow's numbers of two resizing filters, as stored in the file."""
+NEAREST, BILINEAR, BICUBIC = 0, 2, 3
+"""Pillow's numbers of three resizing filters, as stored in the file."""
+
+FILTERS = {NEAREST: "nearest-exact", BILINEAR: "bilinear", BICUBIC: "bicubic"}
+"""torch's names of these filters."""
 
 CLASS_KEYS = ("image_processor_type", "feature_extractor_type")
-IMAGE_PROCESSORS = {f"ViT{name}" for name in ("ImageProcessor", "FeatureExtractor")}
-FEATURE_EXTRACTORS = {"WhisperFeatureExtractor"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageProcessor:
+    """What a class of `transformers` does that reads images, where the file says nothing."""
+
+    size: int = 224
+    square: bool = True
+    """Whether a single number is both sides, not the shorter one."""
+    crops: bool = False
+    resample: int = BICUBIC
+    mean: tuple[float, ...] = (0.5,) * 3
+    std: tuple[float, ...] = (0.5,) * 3
+    any_size: bool = False
+    """Whether its models read pictures of any size that their patches tile."""
+    resizes: Literal["bytes", "numbers"] = "bytes"
+    """Whether an image is resized in 8 bits, or after the factor, in float32."""
+
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
+IMAGE_PROCESSORS: Mapping[str, ImageProcessor] = {
+    "ViTImageProcessor": ImageProcessor(resample=BILINEAR),
+    "DeiTImageProcessor": ImageProcessor(size=256, crops=True),
+    "BitImageProcessor": ImageProcessor(
+        square=False, crops=True, mean=CLIP_MEAN, std=CLIP_STD, any_size=True
+    ),
+    "DINOv3ViTImageProcessor": ImageProcessor(
+        resample=BILINEAR, mean=IMAGENET_MEAN, std=IMAGENET_STD, any_size=True, resizes="numbers"
+    ),
+}
+"""The classes that read images; older names end in `FeatureExtractor`."""
+
+FEATURE_EXTRACTORS = ("WhisperFeatureExtractor",)
 WITHOUT_EFFECT = (
     "processor_class", "image_processor_type", "feature_extractor_type", "auto_map",
     "data_format", "input_data_format", "return_tensors", "device", "disable_grouping",
@@ -41,7 +79,7 @@ class Pictures:
     """Images at the size of the model, each channel `(factor · pixel - mean) / std`.
 
     `transformers` reads an image upright and in colours, ignores its transparency, resizes it with
-    Pillow in 8 bits, and crops its centre.
+    Pillow in 8 bits, and crops its centre; for DINOv3 it resizes `factor · pixel` in float32.
     """
 
     size: tuple[int, int]
@@ -53,19 +91,22 @@ class Pictures:
     factor: float
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    any_size: bool = False
+    """Whether the model reads pictures of other sizes too."""
+    resizes: Literal["bytes", "numbers"] = "bytes"
 
     def read(self, file: Path, where: str) -> Float[Tensor, "channels height width"]:
         """Read an image as the model's input. Raises `InputError` if that is not possible."""
         pixels = read_image(file, where, None, self.channels, transparent="dropped")
-        pixels = self._cropped(self._resized(pixels), where)
-        if tuple(pixels.shape[1:]) != self.size:
+        pixels = self._cropped(self._scaled(pixels), where)
+        if not self.any_size and tuple(pixels.shape[1:]) != self.size:
             height, width = pixels.shape[1:]
             raise InputError(
                 f"{where}: {FILE} makes it {height} × {width} pixels, but the model reads "
                 f"{self.size[0]} × {self.size[1]}"
             )
         mean, std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (self.mean, self.std))
-        return (pixels.float() * self.factor - mean) / std
+        return (pixels - mean) / std
 
     @property
     def keeps_its_size(self) -> bool:
@@ -75,12 +116,25 @@ class Pictures:
         resized = resized or (isinstance(self.resize, int) and self.resize == min(height, width))
         return resized and self.crop in (None, self.size)
 
-    def _resized(self, pixels: UInt8[Tensor, "channels rows columns"]) -> Tensor:
+    def _scaled(self, pixels: UInt8[Tensor, "channels rows columns"]) -> Tensor:
+        """`factor · pixel`, resized before or after the product."""
+        if self.resize is None:
+            return pixels.float() * self.factor
+        size = self.resize if isinstance(self.resize, tuple) else self._shorter(pixels)
+        if self.resizes == "bytes":
+            return self._resized(pixels, size).float() * self.factor
+        wide = pixels.float()[None] * self.factor
+        if tuple(wide.shape[2:]) == size:
+            return wide[0]
+        mode, smooth = FILTERS[self.resample], self.resample != NEAREST
+        return F.interpolate(wide, size, mode=mode, antialias=smooth)[0]
+
+    def _resized(
+        self, pixels: UInt8[Tensor, "channels rows columns"], size: tuple[int, int]
+    ) -> Tensor:
         from PIL import Image as pillow
 
-        if self.resize is None:
-            return pixels
-        height, width = self.resize if isinstance(self.resize, tuple) else self._shorter(pixels)
+        height, width = size
         array: Any = pixels.movedim(0, -1).squeeze(-1).numpy()
         picture: Any = pillow.fromarray(array).resize((width, height), self.resample)  # pyright: ignore[reportArgumentType]
         resized = torch.tensor(bytearray(picture.tobytes()), dtype=torch.uint8)
@@ -175,7 +229,7 @@ def preprocessing_of(places: Sequence[Path], model: Any) -> Pictures | Sound:
     return _pictures(_settings(places, "image_processor", IMAGE_PROCESSORS), reads)
 
 
-def _settings(places: Sequence[Path], table: str, classes: set[str]) -> Settings:
+def _settings(places: Sequence[Path], table: str, classes: Collection[str]) -> Settings:
     """The keys of the folder's file, or of the table for this medium in a file for several."""
     settings = None
     if (nested := find_file(places, NESTED)) is not None:
@@ -190,22 +244,36 @@ def _settings(places: Sequence[Path], table: str, classes: set[str]) -> Settings
         settings = Settings.of(file.parent, FILE)
     for key in CLASS_KEYS:
         name = settings.get(key, "")
-        if name and name.removesuffix("Fast").removesuffix("Pil") not in classes:
+        if name and _class_of(name) not in classes:
             raise settings.refuse(key, f"only {' and '.join(sorted(classes))} are")
     settings.ignore(*WITHOUT_EFFECT)
     return settings
 
 
+def _class_of(name: str) -> str:
+    """The usual name of a class, without the part that says by which library it reads."""
+    name = name.removesuffix("Fast").removesuffix("Pil")
+    return name.replace("FeatureExtractor", "ImageProcessor") if "ViT" in name else name
+
+
 def _pictures(settings: Settings, reads: PatchEmbeddingConfig) -> Pictures:
-    resize = _side(settings, "size", 224) if settings.get("do_resize", True) else None
-    crop = _side(settings, "crop_size", 224) if settings.get("do_center_crop", False) else None
+    names = [str(settings.tree[key]) for key in CLASS_KEYS if settings.tree.get(key)]
+    usual = IMAGE_PROCESSORS[_class_of(names[0]) if names else "ViTImageProcessor"]
+    resize = _resize(settings, usual) if settings.get("do_resize", True) else None
+    crops = settings.get("do_center_crop", usual.crops)
+    crop = _side(settings, "crop_size", 224) if crops else None
     if isinstance(crop, int):
         raise settings.refuse("crop_size", "give height and width")
     normal = settings.get("do_normalize", True)
     scaled = settings.get("do_rescale", True)
     factor = settings.get("rescale_factor", 1 / 255)
-    mean, std = (_numbers(settings, key, reads.channels) for key in ("image_mean", "image_std"))
-    resample = settings.get("resample", BILINEAR)
+    mean, std = (
+        _numbers(settings, key, reads.channels, default)
+        for key, default in (("image_mean", usual.mean), ("image_std", usual.std))
+    )
+    resample = settings.get("resample", usual.resample)
+    if usual.resizes == "numbers" and resample not in FILTERS:
+        raise settings.refuse("resample", f"give one of {', '.join(map(str, FILTERS))}")
     settings.ignore("size", "crop_size")
     settings.expect("do_pad", False)
     settings.check_all_read()
@@ -219,6 +287,19 @@ def _pictures(settings: Settings, reads: PatchEmbeddingConfig) -> Pictures:
         factor=factor if scaled else 1.0,
         mean=mean if normal else none,
         std=std if normal else (1.0,) * reads.channels,
+        any_size=usual.any_size,
+        resizes=usual.resizes,
+    )
+
+
+def _resize(settings: Settings, usual: ImageProcessor) -> tuple[int, int] | int:
+    """The height and width, or the shorter side."""
+    size = _side(settings, "size", usual.size)
+    given = settings.tree.get("size")
+    return (
+        size[0]
+        if not usual.square and isinstance(size, tuple) and not isinstance(given, dict)
+        else size
     )
 
 
@@ -236,10 +317,10 @@ def _side(settings: Settings, key: str, default: int) -> tuple[int, int] | int:
     return settings.int_pair(key, default)
 
 
-def _numbers(settings: Settings, key: str, n: int) -> tuple[float, ...]:
+def _numbers(settings: Settings, key: str, n: int, default: tuple[float, ...]) -> tuple[float, ...]:
     """A number for each channel; a single number is for all channels."""
     settings.ignore(key)
-    value: object = settings.tree.get(key, [0.5] * n)
+    value: object = settings.tree.get(key, list(default) if n == len(default) else 0.5)
     values = cast(list[object], value) if isinstance(value, list) else [value] * n
     numbers = [float(number) for number in values if isinstance(number, int | float)]
     if len(numbers) != n or len(values) != n:

@@ -19,6 +19,7 @@ from addnorm.models.inputs import (
 )
 from addnorm.models.transformer import MOST_LAYERS, StackModel, TransformerConfig
 from addnorm.nn.context import Context
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.exits import check_exits, exit_logits, tie_exits
@@ -33,7 +34,7 @@ from addnorm.nn.heads import (
     predicts_tokens,
 )
 from addnorm.nn.init import initialise
-from addnorm.nn.patches import SeriesEmbeddingConfig
+from addnorm.nn.patches import PatchEmbeddingConfig, SeriesEmbeddingConfig
 from addnorm.nn.residuals import Depth
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import check_conflicts, kind_of
@@ -120,6 +121,11 @@ class EncoderConfig(TransformerConfig):
                 f"input.variables = 'independent' is for a forecast of each variable: a "
                 f"{kind_of(self.head)} head reads them 'mixed'"
             )
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether the tokens are patches of pictures."""
+        return isinstance(self.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
 
     @property
     def tied(self) -> bool:

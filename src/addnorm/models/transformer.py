@@ -168,6 +168,11 @@ class TransformerConfig:
                         "layer_pattern gives them different parts: n_distinct_layers must not"
                     )
 
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether the tokens are patches of pictures."""
+        return False
+
     # The parts of each layer, the source of everything that concerns a layer.
 
     @property
@@ -255,6 +260,7 @@ class TransformerConfig:
             score=kind_of(attention.score),
             plain_products=is_plain_product(attention.score),
             projections=isinstance(attention, AttentionConfig),
+            pictures=self.reads_pictures,
         )
 
     def build_embedding(self, vocab_size: int, position: Position) -> TokenEmbedding:

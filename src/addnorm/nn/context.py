@@ -45,6 +45,7 @@ class Context:
     Where positions were given, `tree` says that the tokens before one may be anywhere. `several`
     says that a row may hold several texts; otherwise its real tokens continue one.
     `statistics` are those by which windows of a series were normalised, for a head to restore.
+    `grid` has the rows and columns of the patches of a picture, which are the last tokens.
     Where `kv_slots` are not in order, `order` has the index of each slot among them (see `part`).
     """
 
@@ -58,6 +59,7 @@ class Context:
     several: bool = False
     memory: Memory | None = None
     statistics: WindowStatistics | None = None
+    grid: tuple[Length, Length] | None = None
     order: Int[Tensor, " kv_seq"] | None = None
 
     @property

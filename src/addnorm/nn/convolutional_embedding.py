@@ -1,6 +1,7 @@
 """A convolutional stem for images, whose feature map gives the tokens in place of patches."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Literal
 
@@ -69,7 +70,8 @@ class ConvolutionalEmbedding(nn.Module):
         x = z.flatten(2).transpose(1, 2)
         if self.positions is not None and self.grid is not None:
             x = x + interpolated(self.positions, self.grid, (z.shape[-2], z.shape[-1]))
-        return as_sequence(x, self.position, self.dropout)
+        x, ctx = as_sequence(x, self.position, self.dropout)
+        return x, replace(ctx, grid=(z.shape[-2], z.shape[-1]))
 
     def feature_map(
         self, images: Float[Tensor, "batch channels height width"]

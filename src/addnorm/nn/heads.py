@@ -37,6 +37,7 @@ from addnorm.nn.pooling import (
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.nn.splits import OUTPUT, Split, Splits
 from addnorm.nn.types import Hidden
+from addnorm.nn.vectors import VectorHeadConfig
 from addnorm.parts import Family, is_ours, kind_of
 
 BLANK = 0
@@ -267,7 +268,8 @@ class ClassificationHeadConfig:
     """The meaning of the outputs: one class of several, several labels, or numbers (regression)."""
     pooling: PoolingConfig = "mean"
     """How a text becomes one vector: the mean or maximum over tokens, the first token, the mean by
-    learned weights (SeqPool, Hassani et al. 2021, §3.3), or `convolution`: what filters find.
+    learned weights (SeqPool, Hassani et al. 2021, §3.3), `convolution`: what filters find, or
+    `joined`: the first tokens and the mean of the rest.
     """
     transform: TransformConfig | None = None
     """A layer before the logits, as in BERT; by default none."""
@@ -541,6 +543,7 @@ HeadConfig = Annotated[
     | SimilarityHeadConfig
     | ForecastHeadConfig
     | PoolerHeadConfig
+    | VectorHeadConfig
     | HiddenHeadConfig
     | HeadPart,
     Family("head", HeadPart),

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,16 +18,18 @@ from addnorm.nn.embed import zero_padding
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.instance_norm import Affine, InstanceNorm, InstanceNormName
 from addnorm.nn.masks import Full
+from addnorm.nn.norms import NoNorm, NormConfig, build_norm
 from addnorm.nn.positions.position import Position
 from addnorm.nn.types import Hidden
 
 
 class PatchEmbedding(nn.Module):
-    """`drop(position([class; W patches + b] + positions))`: an image, row by row of its patches.
+    """`drop(position(norm([class; registers; W patches + b] + positions)))`: an image, row by row.
 
-    Dosovitskiy et al. 2021, eq. 1. `grid` is the rows and columns of patches that `positions` are
-    learned for, None leaves them out; for an image of another size they are interpolated
-    (bicubic, §3.2). The model's own `position` acts as well; ViT has none.
+    Dosovitskiy et al. 2021, eq. 1. Learned positions are for the grid of an image of `size`; for
+    one of another size they are interpolated (bicubic, §3.2). The model's own `position` acts as
+    well; ViT has none. A second learned vector after the class token learns from a teacher
+    (Touvron et al. 2021, DeiT, §4); registers have no position (Darcet et al. 2024, §3).
 
     Raises `InputError` for an image of other channels, or whose sides are not multiples of `patch`.
     """
@@ -35,23 +37,32 @@ class PatchEmbedding(nn.Module):
     def __init__(
         self,
         d_model: int,
+        settings: "PatchEmbeddingConfig",
         *,
-        channels: int,
-        patch: int,
-        grid: tuple[int, int] | None,
-        class_token: bool,
         position: Position,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        patch, learned = settings.patch, settings.positions == "learned"
         self.patch = patch
-        self.grid = grid
+        self.grid = (settings.size[0] // patch, settings.size[1] // patch) if learned else None
+        self.antialias = settings.interpolation == "antialiased"
         self.position = position
-        self.proj = nn.Conv2d(channels, d_model, kernel_size=patch, stride=patch)
-        self.class_token = nn.Parameter(torch.zeros(d_model)) if class_token else None
-        n_rows = 0 if grid is None else grid[0] * grid[1] + class_token
+        self.proj = nn.Conv2d(
+            settings.channels, d_model, kernel_size=patch, stride=patch, bias=settings.bias
+        )
+        self.class_token = nn.Parameter(torch.zeros(d_model)) if settings.class_token else None
+        self.distillation_token = (
+            nn.Parameter(torch.zeros(d_model)) if settings.distillation_token else None
+        )
+        n_rows = settings.n_positions(settings.size) - settings.registers if learned else 0
         table = nn.init.trunc_normal_(torch.empty(n_rows, d_model), std=0.02)
-        self.positions = None if grid is None else nn.Parameter(table)
+        self.positions = nn.Parameter(table) if learned else None
+        self.registers = None
+        if settings.registers:
+            registers = torch.empty(settings.registers, d_model)
+            self.registers = nn.Parameter(nn.init.trunc_normal_(registers, std=0.02))
+        self.norm = NoNorm() if settings.norm is None else build_norm(settings.norm, d_model)
         self.dropout = Dropout(dropout)
 
     def forward(
@@ -59,16 +70,23 @@ class PatchEmbedding(nn.Module):
         images: Float[Tensor, "batch channels height width"],
         valid: Bool[Tensor, "batch seq"] | None = None,
     ) -> tuple[Hidden, Context]:
-        """Embed the class token and the patches, and build their context (without padding)."""
+        """Embed the learned tokens and the patches, and build their context (without padding)."""
         check_images(images, self.proj.in_channels, valid)
         check_divides((images.shape[-2], images.shape[-1]), self.patch)
         patches = self.proj(images.to(self.dtype)).to(self.dtype)
+        grid = patches.shape[-2], patches.shape[-1]
         x = patches.flatten(2).transpose(1, 2)
-        if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(x.shape[0], 1, -1), x], dim=1)
+        tokens = (self.class_token, self.distillation_token)
+        first = [token.expand(x.shape[0], 1, -1) for token in tokens if token is not None]
+        x = torch.cat([*first, x], dim=1) if first else x
         if self.positions is not None:
-            x = x + self.positions_of(patches.shape[-2], patches.shape[-1])
-        return as_sequence(x, self.position, self.dropout)
+            x = x + self.positions_of(*grid)
+        if self.registers is not None:
+            n = len(first)
+            registers = self.registers.expand(x.shape[0], -1, -1)
+            x = torch.cat([x[:, :n], registers, x[:, n:]], dim=1)
+        x, ctx = as_sequence(self.norm(x), self.position, self.dropout)
+        return x, replace(ctx, grid=grid)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -76,14 +94,18 @@ class PatchEmbedding(nn.Module):
         return self.proj.weight.dtype
 
     def positions_of(self, rows: int, columns: int) -> Float[Tensor, "seq d_model"]:
-        """The learned positions, interpolated to this grid, except the class token's."""
+        """The learned positions, interpolated to this grid, except those of learned tokens."""
         assert self.positions is not None
         assert self.grid is not None
-        return interpolated(self.positions, self.grid, (rows, columns))
+        return interpolated(self.positions, self.grid, (rows, columns), antialias=self.antialias)
 
 
 def interpolated(
-    table: Float[Tensor, "rows d_model"], grid: tuple[int, int], wanted: tuple[int, int]
+    table: Float[Tensor, "rows d_model"],
+    grid: tuple[int, int],
+    wanted: tuple[int, int],
+    *,
+    antialias: bool = False,
 ) -> Float[Tensor, "seq d_model"]:
     """Interpolate the positions of a grid, in rows and columns, to the `wanted` grid (bicubic).
 
@@ -95,7 +117,9 @@ def interpolated(
     first, patches = table.split([len(table) - n_patches, n_patches])
     wide = at_least_float32(patches)
     image = wide.T.unflatten(1, grid)[None]
-    image = F.interpolate(image, size=wanted, mode="bicubic", align_corners=False)
+    image = F.interpolate(
+        image, size=wanted, mode="bicubic", align_corners=False, antialias=antialias
+    )
     return torch.cat([first, image[0].flatten(1).T.to(table.dtype)])
 
 
@@ -123,29 +147,37 @@ class PatchEmbeddingConfig:
     """The side of a patch in pixels."""
     class_token: bool = True
     """Whether a learned vector stands before the patches, for a head to read."""
+    distillation_token: bool = False
+    """Whether a second one follows it, which learns from a teacher (DeiT: Touvron et al. 2021)."""
+    registers: NonNegativeInt = 0
+    """Learned vectors after these, without positions, in which the model keeps what belongs to no
+    patch (Darcet et al. 2024).
+    """
     positions: Literal["learned", "none"] = "learned"
     """Whether patches have learned positions, besides those of `model.position`."""
+    interpolation: Literal["bicubic", "antialiased"] = "bicubic"
+    """How learned positions become those of an image of another size: `antialiased` also
+    averages where it has fewer patches.
+    """
+    bias: bool = True
+    """Whether the map of patches has a bias."""
+    norm: NormConfig | None = None
+    """A norm of the embedded image, before dropout, as in CLIP; by default none."""
 
     def __post_init__(self) -> None:
         check_divides(self.size, self.patch)
+        if self.distillation_token and not self.class_token:
+            raise ValueError(
+                "distillation_token = true follows a class token: give class_token = true with it"
+            )
 
     def n_positions(self, size: Sequence[int]) -> int:
         """The length of the sequence that an image of this height and width becomes."""
-        return (size[0] // self.patch) * (size[1] // self.patch) + self.class_token
+        learned = self.class_token + self.distillation_token + self.registers
+        return (size[0] // self.patch) * (size[1] // self.patch) + learned
 
     def build(self, d_model: int, position: Position, dropout: float) -> PatchEmbedding:
-        height, width = self.size
-        return PatchEmbedding(
-            d_model,
-            channels=self.channels,
-            patch=self.patch,
-            grid=(height // self.patch, width // self.patch)
-            if self.positions == "learned"
-            else None,
-            class_token=self.class_token,
-            position=position,
-            dropout=dropout,
-        )
+        return PatchEmbedding(d_model, self, position=position, dropout=dropout)
 
 
 Variables = Literal["mixed", "independent"]

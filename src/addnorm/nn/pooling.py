@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import torch
 from jaxtyping import Bool, Float
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -146,8 +146,58 @@ class ConvolutionPoolingConfig:
         )
 
 
+class JoinedPooling(nn.Module):
+    """`[x_1; …; x_n; mean(x_{n+m+1}, …)]`: the first `n` real tokens side by side, and the mean
+    of the rest without the `m` that follow them; zeros for what there is not.
+
+    DINOv2's classifier reads the class token and the mean of the patches, without the registers
+    (Oquab et al. 2024, §7.1; Darcet et al. 2024); DeiT's both of its learned tokens (Touvron et al.
+    2021, §4).
+    """
+
+    def __init__(self, n_first: int, n_skipped: int, rest: Literal["mean", "none"]) -> None:
+        super().__init__()
+        self.n_first, self.n_skipped, self.rest = n_first, n_skipped, rest
+
+    def forward(self, x: Hidden, valid: RealTokens) -> Float[Tensor, "batch width"]:
+        place = valid.cumsum(1) - valid.long()  # of each real token among the real ones
+        parts = [torch.where(valid & (place == i), x, 0.0).sum(1) for i in range(self.n_first)]
+        if self.rest == "mean":
+            parts.append(mean_of_tokens(x, valid & (place >= self.n_first + self.n_skipped)))
+        return torch.cat(parts, dim=-1)
+
+
+@config
+class JoinedPoolingConfig:
+    """The first tokens side by side, and the mean of the rest, as DINOv2's classifier reads them.
+
+    With `first = 2` and `rest = "none"` it is what DeiT's reads.
+    """
+
+    kind: Literal["joined"] = "joined"
+    first: PositiveInt = 1
+    """The tokens at the start whose vectors are taken as they are."""
+    skipped: NonNegativeInt = 0
+    """The tokens after these that the mean leaves out, such as registers."""
+    rest: Literal["mean", "none"] = "mean"
+    """Whether the mean of the other tokens follows."""
+
+    @property
+    def n_vectors(self) -> int:
+        """How many vectors stand side by side."""
+        return self.first + (self.rest == "mean")
+
+    def build(self) -> JoinedPooling:
+        return JoinedPooling(self.first, self.skipped, self.rest)
+
+
+PoolingTable = Annotated[
+    ConvolutionPoolingConfig | JoinedPoolingConfig, Field(discriminator="kind")
+]
+"""The poolings with settings."""
+
 PoolingConfig = Annotated[
-    Literal["mean", "max", "first", "seqpool"] | ConvolutionPoolingConfig, WordOrTable()
+    Literal["mean", "max", "first", "seqpool"] | PoolingTable, WordOrTable("convolution")
 ]
 """Any pooling: one without settings by its name, else its table."""
 
@@ -156,6 +206,12 @@ def build_pooling(
     pooling: PoolingConfig, d_model: int
 ) -> tuple[nn.Module | Callable[[Hidden, RealTokens], Pooled], int]:
     """A pooling, and the width of the vectors that it gives."""
-    if isinstance(pooling, ConvolutionPoolingConfig):
-        return pooling.build(d_model), pooling.width
-    return SequencePooling(d_model) if pooling == "seqpool" else POOLINGS[pooling], d_model
+    match pooling:
+        case ConvolutionPoolingConfig():
+            return pooling.build(d_model), pooling.width
+        case JoinedPoolingConfig():
+            return pooling.build(), pooling.n_vectors * d_model
+        case "seqpool":
+            return SequencePooling(d_model), d_model
+        case _:
+            return POOLINGS[pooling], d_model

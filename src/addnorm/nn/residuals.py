@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
-from pydantic import PositiveFloat
+from pydantic import FiniteFloat, PositiveFloat
 from torch import nn
 
 from addnorm.config import config
@@ -105,6 +105,41 @@ class PreNormConfig:
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> PreNorm:
         return PreNorm(build_norm(norm, d_model), dropout, scale=self.scale)
+
+    def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
+        """The final norm, since the residual stream itself is not normalised."""
+        return build_norm(norm, d_model)
+
+
+class LayerScale(nn.Module):
+    """`x + λ ⊙ drop(f(norm(x)))`: pre-norm with a learned factor λ of each feature.
+
+    Touvron et al. 2021 (arXiv 2103.17239), §2, eq. 4; DINOv2. Every λ begins at `start`: near zero,
+    a deep stack begins as the identity.
+    """
+
+    def __init__(
+        self, norm: nn.Module, dropout: float = 0.0, *, d_model: int, start: float = 1e-5
+    ) -> None:
+        super().__init__()
+        self.norm = norm
+        self.dropout = Dropout(dropout)
+        self.layer_scale = nn.Parameter(torch.full((d_model,), start))
+
+    def forward(self, x: Hidden, f: Sublayer, valid: Valid | None = None) -> Hidden:
+        return x + self.layer_scale * self.dropout(f(self.norm(x, valid)))
+
+
+@config
+class LayerScaleConfig:
+    """The norm before the sublayer, and a learned factor of each feature that it adds."""
+
+    kind: Literal["layer_scale"] = "layer_scale"
+    start: FiniteFloat = 1e-5
+    """The factors at the start: 0.1 for 12 layers, 1e-5 for 24, 1e-6 for more (CaiT)."""
+
+    def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> LayerScale:
+        return LayerScale(build_norm(norm, d_model), dropout, d_model=d_model, start=self.start)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """The final norm, since the residual stream itself is not normalised."""
@@ -247,6 +282,7 @@ class ResidualPart(Protocol):
 ResidualConfig = Annotated[
     PostNormConfig
     | PreNormConfig
+    | LayerScaleConfig
     | SandwichNormConfig
     | DeepNormConfig
     | ParallelConfig

@@ -12,21 +12,9 @@ from addnorm.config import Probability, config
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.linear import Linear
-from addnorm.nn.pooling import Pooled, PoolingConfig, RealTokens, build_pooling, real_tokens
+from addnorm.nn.pooling import Pooled, PoolingConfig, RealTokens, build_pooling
 from addnorm.nn.types import Hidden
-
-Vectors = Float[Tensor, "texts width"]
-
-
-class TextVectors(nn.Module):
-    """`pool(x)`: the vector of each text, which is what `embed` gives."""
-
-    def __init__(self, pooling: Callable[[Hidden, RealTokens], Pooled]) -> None:
-        super().__init__()
-        self.pool = pooling
-
-    def forward(self, x: Hidden, ctx: Context) -> Vectors:
-        return self.pool(x, real_tokens(x, ctx))
+from addnorm.nn.vectors import VectorHead, Vectors
 
 
 class SimilarityHead(nn.Module):
@@ -44,7 +32,7 @@ class SimilarityHead(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.vectors = TextVectors(pooling)
+        self.vectors = VectorHead(pooling)
         self.dropout = Dropout(dropout)
         self.compare = compare
 

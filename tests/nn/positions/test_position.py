@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from addnorm.nn.context import Context
 from addnorm.nn.positions import (
+    AxialRotaryConfig,
     DynamicScaling,
     LearnedConfig,
     LearnedT5Config,
@@ -69,8 +70,9 @@ class Model(torch.nn.Module):
 
 
 def test_every_position_has_a_record() -> None:
-    check_records(PositionConfig, POSITION_RECORDS)
-    check_records(PositionConfig, CONFIGS)
+    pictures = AxialRotaryConfig()  # in a file of its own
+    check_records(PositionConfig, [*POSITION_RECORDS, pictures])
+    check_records(PositionConfig, [*CONFIGS, pictures])
 
 
 @pytest.mark.parametrize("config", SCHEMES)

@@ -23,8 +23,9 @@ from addnorm.nn.heads import (
     TaggingHeadConfig,
     TokenHeadConfig,
 )
-from addnorm.nn.pooling import ConvolutionPoolingConfig
+from addnorm.nn.pooling import ConvolutionPoolingConfig, JoinedPoolingConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.nn.vectors import VectorHeadConfig
 
 Outputs = Float[Tensor, "rows outputs"]
 
@@ -92,9 +93,21 @@ def convolved(config: Any, weights: Weights, text: Tokens) -> Tensor:
     return torch.cat(largest)
 
 
+def joined(config: Any, text: Tokens) -> Tensor:
+    """Oquab et al. 2024, §7.1: `[CLS]` and the mean of the patches; zeros for what there is not."""
+    nothing = torch.zeros(text.shape[1], dtype=text.dtype)
+    parts = [text[i] if i < len(text) else nothing for i in range(config.first)]
+    rest = text[config.first + config.skipped :]
+    if config.rest == "mean":
+        parts.append(rest.mean(0) if len(rest) else nothing)
+    return torch.cat(parts)
+
+
 def _pooled(pooling: Any, weights: Weights, x: Tokens, texts: Texts) -> Tensor:
     if isinstance(pooling, ConvolutionPoolingConfig):
         return torch.stack([convolved(pooling, under(weights, "pool"), x[t]) for t in _each(texts)])
+    if isinstance(pooling, JoinedPoolingConfig):
+        return torch.stack([joined(pooling, x[t]) for t in _each(texts)])
     pool = {
         "mean": lambda t: t.mean(0),
         "max": lambda t: t.amax(0),
@@ -116,6 +129,11 @@ def similarity(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Output
             low, high = config.range
             rows.append(low + (high - low) * (u @ v)[None] / (u.norm() * v.norm()))
     return torch.stack(rows)
+
+
+def vector(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
+    """The pooled vector itself."""
+    return _pooled(config.pooling, weights, x, texts)
 
 
 def forecast(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
@@ -153,6 +171,7 @@ HEADS = Definitions[Callable[[Any, Weights, Tokens, Texts], Outputs]](
         ClassificationHeadConfig: classification,
         SimilarityHeadConfig: similarity,
         PoolerHeadConfig: pooler,
+        VectorHeadConfig: vector,
         HiddenHeadConfig: hidden,
     },
 )

@@ -205,7 +205,8 @@ class _Stack:
             return placement.block(residual, norm, x, branches)
         assert placement.sublayer is not None
         for name in self.sublayers:
-            depth = replace(self.depth, layer=layer, name=name)
+            of_placement = under(weights, f"{name}_residual")
+            depth = replace(self.depth, layer=layer, name=name, weights=of_placement)
             here = _beneath(norm, f"{name}_residual")
             x = placement.sublayer(residual, here, x, sublayer(name), depth)
         return x

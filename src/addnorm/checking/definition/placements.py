@@ -4,13 +4,16 @@
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from addnorm.checking.definition.definitions import Definitions
-from addnorm.checking.definition.layers import Tokens
+from addnorm.checking.definition.layers import Tokens, Weights
 from addnorm.nn.residuals import (
     DeepNormConfig,
+    LayerScaleConfig,
     ParallelConfig,
     PostNormConfig,
     PreNormConfig,
@@ -25,7 +28,8 @@ Sublayer = Callable[[Tokens], Tokens]
 class Depth:
     """The position of a sublayer: its layer, from 0, and the depth of the model.
 
-    `causal` is true in a decoder; `name` is the name of the sublayer.
+    `causal` is true in a decoder; `name` is the name of the sublayer, and `weights` are those of
+    its placement.
     """
 
     encoder: int = 0
@@ -33,6 +37,7 @@ class Depth:
     causal: bool = False
     layer: int = 0
     name: str = "attention"
+    weights: Weights = field(default_factory=dict[str, Tensor])
 
 
 def post(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
@@ -45,6 +50,11 @@ def pre(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens
     if not config.first and depth.layer == 0 and depth.name == "attention":
         return x + config.scale * f(x)
     return x + config.scale * f(norm("norm", x))
+
+
+def layer_scale(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
+    """Touvron et al. 2021, §2, eq. 4: `diag(λ)` before the sum."""
+    return x + f(norm("norm", x)) @ depth.weights["layer_scale"].diag()
 
 
 def sandwich(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
@@ -91,6 +101,7 @@ PLACEMENTS = Definitions[PlacementDefinition](
     {
         PostNormConfig: PlacementDefinition(sublayer=post),
         PreNormConfig: PlacementDefinition(sublayer=pre, final=True),
+        LayerScaleConfig: PlacementDefinition(sublayer=layer_scale, final=True),
         SandwichNormConfig: PlacementDefinition(sublayer=sandwich, final=True),
         DeepNormConfig: PlacementDefinition(sublayer=deepnorm),
         ParallelConfig: PlacementDefinition(block=parallel, final=True),

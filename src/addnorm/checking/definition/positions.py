@@ -17,6 +17,7 @@ from addnorm.checking.definition.norms import normalised
 from addnorm.checking.definition.texts import Texts
 from addnorm.nn.positions import (
     ALiBiConfig,
+    AxialRotaryConfig,
     DisentangledConfig,
     KERPLEConfig,
     LearnedConfig,
@@ -110,6 +111,25 @@ def rotary(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
         features[a] = x[:, a] * cos[:, i] - x[:, b] * sin[:, i]
         features[b] = x[:, a] * sin[:, i] + x[:, b] * cos[:, i]
     return torch.stack(features, dim=1)
+
+
+def axial_rotary(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
+    """Siméoni et al. 2025, §3.2: patch by patch, pair by pair."""
+    assert texts.grid is not None
+    rows, columns = texts.grid
+    d_head = x.shape[1]
+    turned = x.clone()
+    for n in range(rows * columns):
+        token = len(x) - rows * columns + n
+        y = 2 * (n // columns + 0.5) / rows - 1
+        across = 2 * (n % columns + 0.5) / columns - 1
+        for i in range(d_head // 2):
+            place, j = (y, i) if i < d_head // 4 else (across, i - d_head // 4)
+            angle = 2 * math.pi * place / config.theta ** (4 * j / d_head)
+            a, b = x[token, i], x[token, i + d_head // 2]
+            turned[token, i] = a * math.cos(angle) - b * math.sin(angle)
+            turned[token, i + d_head // 2] = a * math.sin(angle) + b * math.cos(angle)
+    return turned
 
 
 def alibi(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
@@ -230,6 +250,7 @@ POSITIONS = Definitions[PositionDefinition](
         SinusoidalConfig: PositionDefinition(embed=sinusoidal),
         LearnedConfig: PositionDefinition(embed=learned),
         RotaryConfig: PositionDefinition(rotate=rotary),
+        AxialRotaryConfig: PositionDefinition(rotate=axial_rotary),
         ALiBiConfig: PositionDefinition(alibi),
         KERPLEConfig: PositionDefinition(kerple),
         T5BiasConfig: PositionDefinition(t5),

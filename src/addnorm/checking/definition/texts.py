@@ -18,7 +18,8 @@ class Texts:
 
     All tokens of text `t` may attend to its first `prefix[t]` tokens. If a text is processed in
     segments, `segment[n]` is the segment of token `n`: a query then also attends to the `memory`
-    tokens before its own segment, into which no gradient flows.
+    tokens before its own segment, into which no gradient flows. The last tokens of a picture are
+    its patches, in a `grid` of rows and columns.
     """
 
     text: Sequence[int]
@@ -26,6 +27,7 @@ class Texts:
     prefix: Sequence[int] = ()
     segment: Sequence[int] = ()
     memory: int = 0
+    grid: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, lengths: Sequence[int], prefix: Sequence[int] = ()) -> "Texts":

@@ -274,6 +274,51 @@ class ZeroTensor:
         return []
 
 
+@dataclass(frozen=True)
+class UnusedTensor:
+    """A tensor of theirs that no output depends on: not read, and written as zeros."""
+
+    their_name: str
+    shape: tuple[int, ...]
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return []
+
+    def write(self, ours: Tensors) -> Tensors:
+        return [torch.zeros(self.shape)]
+
+
+@dataclass(frozen=True)
+class AveragedMaps:
+    """One of our maps of two vectors side by side, which in theirs are two maps whose mean counts.
+
+    Their biases, of which the mean counts alone, become equal.
+    """
+
+    our_name: str
+    theirs: tuple[str, str]
+
+    @property
+    def ours(self) -> tuple[str, ...]:
+        return (self.our_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        first, second = theirs
+        return [(first + second) / 2 if first.ndim == 1 else torch.cat([first, second], 1) / 2]
+
+    def write(self, ours: Tensors) -> Tensors:
+        [tensor] = ours
+        return [tensor, tensor.clone()] if tensor.ndim == 1 else [*(2 * tensor).chunk(2, 1)]
+
+
 TensorMap = (
     Renamed
     | Concatenated
@@ -285,6 +330,8 @@ TensorMap = (
     | Duplicated
     | StackedExperts
     | ZeroTensor
+    | UnusedTensor
+    | AveragedMaps
 )
 """Any tensor map."""
 

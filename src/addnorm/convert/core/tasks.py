@@ -20,6 +20,7 @@ from addnorm.nn.heads import (
     TaggingHeadConfig,
     TokenHeadConfig,
 )
+from addnorm.nn.vectors import VectorHeadConfig
 from addnorm.parts import kind_of
 
 Task = Literal["body", "tokens", "sequence", "tags", "spans"]
@@ -193,7 +194,7 @@ def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDI
             task = "tags"
         case SpanHeadConfig():
             task = "spans"
-        case PoolerHeadConfig() | HiddenHeadConfig():
+        case PoolerHeadConfig() | VectorHeadConfig() | HiddenHeadConfig():
             task = "body"
         case _:
             task = "own"

@@ -7,6 +7,7 @@ from addnorm.convert.families.bloom import BLOOM, MPT
 from addnorm.convert.families.cohere import COHERE, COHERE2
 from addnorm.convert.families.deberta import DEBERTA_V2
 from addnorm.convert.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE
+from addnorm.convert.families.dino import DINOV2, DINOV2_WITH_REGISTERS, DINOV3
 from addnorm.convert.families.electra import ELECTRA
 from addnorm.convert.families.eurobert import EUROBERT
 from addnorm.convert.families.fairseq import BART, MARIAN, WHISPER
@@ -45,7 +46,7 @@ from addnorm.convert.families.text_halves import (
     QWEN3_VL,
     SMOLVLM,
 )
-from addnorm.convert.families.vit import VIT
+from addnorm.convert.families.vit import DEIT, VIT
 
 FAMILIES: tuple[Family, ...] = (
     GPT2,
@@ -115,5 +116,9 @@ FAMILIES: tuple[Family, ...] = (
     SMOLVLM,
     QWEN2_5_VL,
     QWEN3_VL,
+    DEIT,
+    DINOV2,
+    DINOV2_WITH_REGISTERS,
+    DINOV3,
 )
 """All families; if a model can be exported as several, the first is used."""

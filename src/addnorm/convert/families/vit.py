@@ -1,131 +1,200 @@
-"""ViT: image patches, a class token, learned positions, pre-norm."""
+"""ViT and DeiT: image patches, a class token, learned positions, pre-norm."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.family import Family, ModelSpec, encoder
-from addnorm.convert.core.maps import Reshaped, TensorMap, within
+from addnorm.convert.core.maps import AveragedMaps, Reshaped, TensorMap, within
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import EncoderHeads, Task, without_pooler
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
-from addnorm.nn.heads import ClassificationHeadConfig, PoolerHeadConfig
+from addnorm.nn.heads import ClassificationHeadConfig, HeadConfig, PoolerHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.nn.pooling import JoinedPoolingConfig
 from addnorm.nn.positions import NoPositionConfig
 from addnorm.nn.residuals import PreNormConfig
 
 ENDINGS: dict[str, Task] = {"Model": "body", "ForImageClassification": "sequence"}
 """The tasks by class name ending."""
 
+HEADS: dict[Task, HeadConfig] = {
+    "body": PoolerHeadConfig(),
+    "sequence": ClassificationHeadConfig(pooling="first"),
+}
 
-def _read_patches(settings: Settings) -> keys.Fields:
+
+def read_patches(settings: Settings) -> keys.Fields:
+    """The sizes of images and of square patches."""
     patch, other = settings.int_pair("patch_size", 16)
     if patch != other:
         raise settings.refuse("patch_size", "patches must be square")
-    settings.expect("pooler_output_size", settings.required_int("hidden_size"))
     return {"input.size": settings.int_pair("image_size", 224), "input.patch": patch}
 
 
-def _write_patches(spec: ModelSpec) -> Json:
-    patches = _patches(encoder(spec))
+def write_patches(spec: ModelSpec) -> Json:
+    """The keys of these sizes."""
+    patches = patches_of(encoder(spec))
     rows, columns = patches.size
     return {
         "image_size": rows if rows == columns else [rows, columns],
         "patch_size": patches.patch,
-        "encoder_stride": patches.patch,
-        "pooler_output_size": spec.model.d_model,
     }
 
 
-def _patches(model: EncoderConfig) -> PatchEmbeddingConfig:
+def patches_of(model: EncoderConfig) -> PatchEmbeddingConfig:
+    """The input of a model. Raises `InputError` for one that is not patches of images."""
     if not isinstance(model.input, PatchEmbeddingConfig):
-        raise InputError(f"vit reads images, not {model.input.kind}")
+        raise InputError(f"this family reads images, not {model.input.kind}")
     return model.input
 
 
-TABLE = keys.ConfigTable(
-    EncoderConfig(
-        position=NoPositionConfig(),
-        attention=AttentionConfig(n_heads=1, out_bias=True),
-        norm=LayerNormConfig(),
-        residual=PreNormConfig(),
-        input=PatchEmbeddingConfig(),
-        head=PoolerHeadConfig(),
-        init="bert",
-    ),
-    (
-        EncoderHeads(
-            "ViT",
-            {"body": PoolerHeadConfig(), "sequence": ClassificationHeadConfig(pooling="first")},
-            ENDINGS,
+def _read_pooler(settings: Settings) -> keys.Fields:
+    settings.expect("pooler_output_size", settings.required_int("hidden_size"))
+    return {}
+
+
+def _write_pooler(spec: ModelSpec) -> Json:
+    patches = patches_of(encoder(spec))
+    return {"encoder_stride": patches.patch, "pooler_output_size": spec.model.d_model}
+
+
+def _table(heads: keys.Entry, patches: PatchEmbeddingConfig) -> keys.ConfigTable:
+    return keys.ConfigTable(
+        EncoderConfig(
+            position=NoPositionConfig(),
+            attention=AttentionConfig(n_heads=1, out_bias=True),
+            norm=LayerNormConfig(),
+            residual=PreNormConfig(),
+            input=patches,
+            head=PoolerHeadConfig(),
+            init="bert",
         ),
-        keys.Computed(_read_patches, _write_patches),
-        keys.Size("input.channels", "num_channels", 3),
-        *keys.SIZES,
-        keys.Value("attention.bias", "qkv_bias", True),
-        keys.Value("attention.dropout", "attention_probs_dropout_prob", 0.0),
-        keys.Choice("feedforward.activation", "hidden_act", keys.ACTIVATIONS, "gelu"),
-        keys.Value("norm.eps", "layer_norm_eps", 1e-12),
-        keys.Value("dropout", "hidden_dropout_prob", 0.0),
-        keys.Fixed("pooler_act", "tanh", written=True),
-        keys.Ignored("encoder_stride"),
-    ),
-)
-
-
-def _embeddings(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The class token and the table of positions, which have one row in a batch."""
-    d_model, patches = spec.model.d_model, _patches(encoder(spec))
-    rows = 1 + (patches.size[0] // patches.patch) * (patches.size[1] // patches.patch)
-    yield Reshaped("embed.class_token", "vit.embeddings.cls_token", (d_model,), (1, 1, d_model))
-    yield Reshaped(
-        "embed.positions",
-        "vit.embeddings.position_embeddings",
-        (rows, d_model),
-        (1, rows, d_model),
+        (
+            heads,
+            keys.Computed(read_patches, write_patches),
+            keys.Computed(_read_pooler, _write_pooler),
+            keys.Size("input.channels", "num_channels", 3),
+            *keys.SIZES,
+            keys.Value("attention.bias", "qkv_bias", True),
+            keys.Value("attention.dropout", "attention_probs_dropout_prob", 0.0),
+            keys.Choice("feedforward.activation", "hidden_act", keys.ACTIVATIONS, "gelu"),
+            keys.Value("norm.eps", "layer_norm_eps", 1e-12),
+            keys.Value("dropout", "hidden_dropout_prob", 0.0),
+            keys.Fixed("pooler_act", "tanh", written=True),
+            keys.Ignored("encoder_stride"),
+        ),
     )
 
 
-VIT = Family(
-    model_type="vit",
-    config=TABLE,
-    names={
-        "embed.proj": "vit.embeddings.patch_embeddings.projection",
-        "stack.norm": "vit.layernorm",
-        **within(
-            "stack.blocks.*",
-            "vit.encoder.layer.*",
-            {
-                "attention.q_proj": "attention.attention.query",
-                "attention.k_proj": "attention.attention.key",
-                "attention.v_proj": "attention.attention.value",
-                "attention.out_proj": "attention.output.dense",
-                "attention_residual.norm": "layernorm_before",
-                "feedforward.up_proj": "intermediate.dense",
-                "feedforward.down_proj": "output.dense",
-                "feedforward_residual.norm": "layernorm_after",
-            },
+def learned_tokens(prefix: str, spec: ModelSpec) -> Iterator[TensorMap]:
+    """The learned tokens and the table of positions, which have one row in a batch."""
+    d_model, patches = spec.model.d_model, patches_of(encoder(spec))
+    n, rows = patches.registers, patches.n_positions(patches.size) - patches.registers
+    for ours, theirs, shape in (
+        ("class_token", "cls_token", (d_model,)),
+        ("distillation_token", "distillation_token", (d_model,)),
+        ("registers", "register_tokens", (n, d_model)),
+        ("positions", "position_embeddings", (rows, d_model)),
+    ):
+        batch = (1, *([1] if len(shape) == 1 else []), *shape)
+        yield Reshaped(f"embed.{ours}", f"{prefix}embeddings.{theirs}", shape, batch)
+
+
+def _family(model_type: str, config: keys.ConfigTable) -> Family:
+    prefix = f"{model_type}."
+    return Family(
+        model_type=model_type,
+        config=config,
+        names={
+            "embed.proj": f"{prefix}embeddings.patch_embeddings.projection",
+            "stack.norm": f"{prefix}layernorm",
+            **within(
+                "stack.blocks.*",
+                f"{prefix}encoder.layer.*",
+                {
+                    "attention.q_proj": "attention.attention.query",
+                    "attention.k_proj": "attention.attention.key",
+                    "attention.v_proj": "attention.attention.value",
+                    "attention.out_proj": "attention.output.dense",
+                    "attention_residual.norm": "layernorm_before",
+                    "feedforward.up_proj": "intermediate.dense",
+                    "feedforward.down_proj": "output.dense",
+                    "feedforward_residual.norm": "layernorm_after",
+                },
+            ),
+        },
+        heads={
+            ClassificationHeadConfig: {"proj": "classifier"},
+            PoolerHeadConfig: {"proj": f"{prefix}pooler.dense"},
+        },
+        others=partial(learned_tokens, prefix),
+        prefix=prefix,
+        # transformers renamed its modules, but not the tensors on disk.
+        renames=(
+            (rf"^({model_type}\.)?layers\.(\d+)\.", r"\1encoder.layer.\2."),
+            (r"\.attention\.q_proj\.", ".attention.attention.query."),
+            (r"\.attention\.k_proj\.", ".attention.attention.key."),
+            (r"\.attention\.v_proj\.", ".attention.attention.value."),
+            (r"\.attention\.o_proj\.", ".attention.output.dense."),
+            (r"\.mlp\.fc1\.", ".intermediate.dense."),
+            (r"\.mlp\.fc2\.", ".output.dense."),
         ),
-    },
-    heads={
-        ClassificationHeadConfig: {"proj": "classifier"},
-        PoolerHeadConfig: {"proj": "vit.pooler.dense"},
-    },
-    others=_embeddings,
-    prefix="vit.",
-    # transformers renamed its modules, but not the tensors on disk.
-    renames=(
-        (r"^(vit\.)?layers\.(\d+)\.", r"\1encoder.layer.\2."),
-        (r"\.attention\.q_proj\.", ".attention.attention.query."),
-        (r"\.attention\.k_proj\.", ".attention.attention.key."),
-        (r"\.attention\.v_proj\.", ".attention.attention.value."),
-        (r"\.attention\.o_proj\.", ".attention.output.dense."),
-        (r"\.mlp\.fc1\.", ".intermediate.dense."),
-        (r"\.mlp\.fc2\.", ".output.dense."),
-    ),
-    ignored=(r"(vit\.)?pooler\..*",),
-    refine_by_names=without_pooler,
-)
+        ignored=(rf"({model_type}\.)?pooler\..*",),
+        refine_by_names=without_pooler,
+    )
+
+
+VIT = _family("vit", _table(EncoderHeads("ViT", HEADS, ENDINGS), PatchEmbeddingConfig()))
 """Dosovitskiy et al. 2021. Tensors of other heads are ignored."""
+
+
+BOTH_TOKENS = JoinedPoolingConfig(first=2, rest="none")
+"""The class token and the one that learnt from the teacher."""
+
+OF_CLASS = EncoderHeads("DeiT", HEADS, ENDINGS)
+OF_BOTH = EncoderHeads(
+    "DeiT",
+    {"sequence": ClassificationHeadConfig(pooling=BOTH_TOKENS)},
+    {"ForImageClassificationWithTeacher": "sequence"},
+)
+
+
+def _read_deit_head(settings: Settings) -> keys.Fields:
+    name = (settings.string_list("architectures") or [""])[0]
+    return (OF_BOTH if name.endswith("WithTeacher") else OF_CLASS).read(settings)
+
+
+def _reads_both(spec: ModelSpec) -> bool:
+    head = spec.model.head
+    return isinstance(head, ClassificationHeadConfig) and head.pooling == BOTH_TOKENS
+
+
+def _write_deit_head(spec: ModelSpec) -> Json:
+    return (OF_BOTH if _reads_both(spec) else OF_CLASS).write(spec)
+
+
+def _deit_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
+    """As those of ViT; the mean of two classifiers is one of both tokens."""
+    yield from learned_tokens("deit.", spec)
+    if _reads_both(spec):
+        for part in ("weight", "bias"):
+            theirs = (f"cls_classifier.{part}", f"distillation_classifier.{part}")
+            yield AveragedMaps(f"head.proj.{part}", theirs)
+
+
+DEIT = replace(
+    _family(
+        "deit",
+        _table(
+            keys.Computed(_read_deit_head, _write_deit_head),
+            PatchEmbeddingConfig(distillation_token=True),
+        ),
+    ),
+    others=_deit_tensors,
+)
+"""Touvron et al. 2021 (arXiv 2012.12877)."""

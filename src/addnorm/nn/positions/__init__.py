@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from addnorm.nn.positions.alibi import ALiBi, ALiBiConfig
+from addnorm.nn.positions.axial_rotary import AxialRotary, AxialRotaryConfig
 from addnorm.nn.positions.disentangled import Disentangled, DisentangledConfig
 from addnorm.nn.positions.kerple import KERPLE, KERPLEConfig
 from addnorm.nn.positions.learned import Learned, LearnedConfig
@@ -40,6 +41,7 @@ PositionConfig = Annotated[
     | KERPLEConfig
     | LearnedT5Config
     | DisentangledConfig
+    | AxialRotaryConfig
     | NoPositionConfig
     | PositionPart,
     Family("position", PositionPart),
@@ -50,6 +52,8 @@ __all__ = [
     "KERPLE",
     "ALiBi",
     "ALiBiConfig",
+    "AxialRotary",
+    "AxialRotaryConfig",
     "Bias",
     "BuildContext",
     "Disentangled",

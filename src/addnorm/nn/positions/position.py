@@ -84,6 +84,8 @@ class BuildContext:
     """Whether scores are plain products `q·k`, which rotary positions require."""
     projections: bool = True
     """Whether positions may be projected as hidden states are (`Projections`)."""
+    pictures: bool = False
+    """Whether the tokens are patches of pictures, whose rows and columns the context has."""
 
 
 @runtime_checkable

@@ -22,6 +22,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import ClassificationHead, HiddenHead, HiddenHeadConfig
 from addnorm.nn.similarity import SimilarityHead, SimilarityHeadConfig
+from addnorm.nn.vectors import VectorHead
 from addnorm.runs.options import Pooling
 from addnorm.runs.trained_model import TrainedModel
 
@@ -435,8 +436,10 @@ def pooled(run: TrainedModel, x: Tensor, ctx: Context, pooling: Pooling | None) 
 
     Raises `InputError` for `pooling = "head"` where the head gives no vector.
     """
-    if isinstance(run.model.head, SimilarityHead) and pooling in (None, "head"):
-        return at_least_float32(run.model.head.vectors(x, ctx))
+    head = run.model.head
+    vectors = head.vectors if isinstance(head, SimilarityHead) else head
+    if isinstance(vectors, VectorHead) and pooling in (None, "head"):
+        return at_least_float32(vectors(x, ctx))
     if pooling == "head":
         vectors = run.model.head(x, ctx) if isinstance(run.model, EncoderModel) else x
         if isinstance(run.model.head, ClassificationHead) or vectors.ndim != 2:
