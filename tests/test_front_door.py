@@ -121,6 +121,7 @@ NAMES = [
     "PoolerHeadConfig",
     "PostNormConfig",
     "PreNormConfig",
+    "ProportionalScaling",
     "RMSNormConfig",
     "RandAugmentConfig",
     "Recipe",

@@ -77,13 +77,13 @@ from addnorm.nn.convolutional_embedding import (
     ConvolutionalEmbeddingConfig as ConvolutionalEmbeddingConfig,
 )
 from addnorm.nn.crf import CRFHeadConfig as CRFHeadConfig
+from addnorm.nn.ctc import CTCHeadConfig as CTCHeadConfig
 from addnorm.nn.embed import EmbeddingConfig as EmbeddingConfig
 from addnorm.nn.feedforward import ClampedFeedForwardConfig as ClampedFeedForwardConfig
 from addnorm.nn.feedforward import FeedForwardConfig as FeedForwardConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig as GatedFeedForwardConfig
 from addnorm.nn.forecast import ForecastHeadConfig as ForecastHeadConfig
 from addnorm.nn.heads import ClassificationHeadConfig as ClassificationHeadConfig
-from addnorm.nn.heads import CTCHeadConfig as CTCHeadConfig
 from addnorm.nn.heads import HiddenHeadConfig as HiddenHeadConfig
 from addnorm.nn.heads import PoolerHeadConfig as PoolerHeadConfig
 from addnorm.nn.heads import SpanHeadConfig as SpanHeadConfig
@@ -117,6 +117,7 @@ from addnorm.nn.positions.scaling import LinearScaling as LinearScaling
 from addnorm.nn.positions.scaling import Llama3Scaling as Llama3Scaling
 from addnorm.nn.positions.scaling import LongRoPEScaling as LongRoPEScaling
 from addnorm.nn.positions.scaling import NTKScaling as NTKScaling
+from addnorm.nn.positions.scaling import ProportionalScaling as ProportionalScaling
 from addnorm.nn.positions.scaling import YaRNScaling as YaRNScaling
 from addnorm.nn.recurrent import RecurrentConfig as RecurrentConfig
 from addnorm.nn.residuals import DeepNormConfig as DeepNormConfig

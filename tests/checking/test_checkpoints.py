@@ -12,6 +12,7 @@ from addnorm.checking.checkpoints import check_family, check_settings, n_paramet
 from addnorm.checking.small_models import small_settings
 from addnorm.convert import registry
 from addnorm.convert.core import keys
+from addnorm.convert.core.decoder_tasks import DecoderTables
 from addnorm.convert.core.family import Family, attention_of
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.families.llama import LLAMA
@@ -54,9 +55,14 @@ def proved(family: Family, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> s
     return check_settings(settings(model_type="mine", **changes)).failed or ""
 
 
+def with_table(**changes: Any) -> Family:
+    assert isinstance(LLAMA.config, DecoderTables)
+    return replace(LLAMA, config=replace(LLAMA.config.writing, **changes))
+
+
 def with_entry(entry: keys.Entry) -> Family:
-    assert isinstance(LLAMA.config, keys.ConfigTable)
-    return replace(LLAMA, config=replace(LLAMA.config, entries=(*LLAMA.config.entries, entry)))
+    assert isinstance(LLAMA.config, DecoderTables)
+    return with_table(entries=(*LLAMA.config.writing.entries, entry))
 
 
 class Doubled(keys.Value):
@@ -138,8 +144,7 @@ def test_a_model_of_images_is_refused() -> None:
 
 
 def test_a_norm_too_many_has_tensors_that_no_file_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(LLAMA.config, keys.ConfigTable)
-    base = replace(LLAMA.config.base, residual=SandwichNormConfig())
-    wrong = replace(LLAMA, config=replace(LLAMA.config, base=base))
+    assert isinstance(LLAMA.config, DecoderTables)
+    wrong = with_table(base=replace(LLAMA.config.writing.base, residual=SandwichNormConfig()))
     assert "InputError" in (failed := proved(wrong, monkeypatch))
     assert "missing model.layers.0.pre_feedforward_layernorm.weight" in failed

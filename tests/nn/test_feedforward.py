@@ -16,11 +16,12 @@ from tests.contracts import (
     named,
     started,
 )
-from torch import Tensor
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from addnorm.nn.feedforward import (
     ACTIVATIONS,
+    XIELU,
     ClampedFeedForwardConfig,
     FeedForwardConfig,
     GatedFeedForwardConfig,
@@ -57,7 +58,7 @@ def test_contract(config: Any) -> None:
 
 @pytest.mark.parametrize("config", named(DENSE))
 def test_gradients(config: Any) -> None:
-    smooth = config.activation not in ("relu", "squared_relu")
+    smooth = config.activation not in ("relu", "squared_relu", "xielu")
     check_gradients(config.build(3), lambda m, x: m(x), torch.randn(2, 3), twice=smooth)
 
 
@@ -66,6 +67,20 @@ def test_activations(name: Any) -> None:
     x = torch.linspace(-4, 4, 33, dtype=torch.float64)
     expected = torch.tensor([PAPER[name](a) for a in x.tolist()], dtype=torch.float64)
     assert_close(ACTIVATIONS[name](x), expected, rtol=0, atol=1e-12)
+
+
+def test_xielu_equals_the_formula() -> None:
+    """With its first numbers, `α_p = α_n = 0.8`; then with others."""
+    act, x = XIELU().double(), torch.linspace(-4, 4, 33, dtype=torch.float64)
+    expected = [
+        0.8 * a * a + a / 2 if a > 0 else 0.8 * (math.expm1(a) - a) + a / 2 for a in x.tolist()
+    ]
+    assert act(x).tolist() == pytest.approx(expected, abs=2e-6)
+    nn.init.constant_(act.alpha_p, 0.0)
+    nn.init.constant_(act.alpha_n, math.log(math.e - 1))
+    p, n = math.log(2), 0.5 + 1.0
+    expected = [p * a * a + a / 2 if a > 0 else n * (math.expm1(a) - a) + a / 2 for a in x.tolist()]
+    assert act(x).tolist() == pytest.approx(expected, abs=4e-6)
 
 
 @pytest.mark.parametrize("config", named(DENSE))
@@ -78,7 +93,7 @@ def test_equals_the_formula(config: Any) -> None:
         y = x @ layer.weight.T
         return y if layer.bias is None else y + layer.bias
 
-    act = ACTIVATIONS[config.activation]
+    act = module.activation if config.activation == "xielu" else ACTIVATIONS[config.activation]
     hidden = linear("up_proj", x)
     match config:
         case FeedForwardConfig():

@@ -31,6 +31,7 @@ from addnorm.nn.norms import (
     NoNorm,
     Norm,
     NormConfig,
+    OffsetLayerNorm,
     OffsetRMSNorm,
     OffsetRMSNormConfig,
     RMSNorm,
@@ -60,12 +61,13 @@ def paper(norm: Norm, x: Tensor) -> Tensor:
         match norm:
             case DynamicTanh(alpha=alpha, weight=gain, bias=bias):
                 row = gain * torch.tanh(alpha * row) + bias
-            case LayerNorm(weight=gain, bias=bias):
+            case LayerNorm(weight=gain, bias=bias) | OffsetLayerNorm(weight=gain, bias=bias):
+                gain = 1.0 if gain is None else gain + isinstance(norm, OffsetLayerNorm)
                 variance = sum((a - mean) ** 2 for a in row) / len(row)
                 row = (row - mean) / (variance + norm.eps) ** 0.5 * gain
                 row = row if bias is None else row + bias
             case RMSNorm(weight=gain):
-                row = row / root_mean_square * gain
+                row = row / root_mean_square * (1.0 if gain is None else gain)
             case OffsetRMSNorm(weight=offset):
                 row = row / root_mean_square * (1 + offset)
             case ScaleNorm(weight=g):
@@ -92,7 +94,7 @@ def test_every_norm_has_a_record() -> None:
 
 @pytest.mark.parametrize("config", named(NORM_RECORDS))
 def test_contract(config: NormConfig) -> None:
-    x = torch.randn(2, 3, 6)
+    x = torch.randn(2, 3, 6, requires_grad=True)
     check_module(lambda: config.build(6), lambda norm, dtype: norm(x.to(dtype)))
 
 
@@ -137,6 +139,26 @@ def test_an_offset_gain_keeps_what_a_narrow_gain_loses() -> None:
     x = torch.tensor([1.0, -1.0, 1.0, -1.0], dtype=torch.bfloat16)
     wide = norm(x.double() * (1 + 2.0**-8))
     assert_close(wide, x.double() * (1 + 2.0**-9), rtol=0, atol=1e-6)
+
+
+def test_a_norm_without_gain_is_that_of_torch() -> None:
+    x = torch.randn(4, 7, dtype=torch.float64, requires_grad=True)
+    for ours, theirs in (
+        (RMSNormConfig(gain="none"), nn.RMSNorm(7, eps=1e-6, elementwise_affine=False)),
+        (LayerNormConfig(gain="none", bias=False), nn.LayerNorm(7, elementwise_affine=False)),
+    ):
+        norm = ours.build(7)
+        assert not list(norm.parameters())
+        assert_close(norm(x), theirs(x), rtol=0, atol=1e-12)
+        direction = torch.randn_like(x)
+        found, expected = (grad((f(x) * direction).sum(), x)[0] for f in (norm, theirs))
+        assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def test_an_offset_layer_norm_starts_as_a_layer_norm() -> None:
+    x = torch.randn(4, 7)
+    assert torch.equal(OffsetLayerNorm(7)(x), LayerNorm(7)(x))
+    assert not OffsetLayerNorm(7).weight.any()
 
 
 # The checks of the definitions.
@@ -200,7 +222,7 @@ def test_check_statistics_keep_float32(
     assert out.dtype == dtype
     half_step = torch.finfo(dtype).eps
     wide, axis = x.double(), 0 if isinstance(norm, BatchNorm) else -1
-    centred = isinstance(norm, LayerNorm | BatchNorm)
+    centred = isinstance(norm, LayerNorm | OffsetLayerNorm | BatchNorm)
     wide = wide - wide.mean(axis, keepdim=True) if centred else wide
     eps = 0.0 if isinstance(norm, ScaleNorm) else norm.eps
     expected = wide * (wide.square().mean(axis, keepdim=True) + eps).rsqrt()
@@ -216,9 +238,9 @@ def test_under_autocast(config: NormConfig) -> None:
     assert wide.dtype == torch.float32
     assert_close(wide, norm(x), rtol=1e-6, atol=1e-6)
     assert_close(narrow.float(), wide, rtol=2e-2, atol=2e-2)
-    narrow.float().sum().backward()
-    assert norm.weight.grad is not None
-    assert norm.weight.grad.dtype == torch.float32
+    if (weight := getattr(norm, "weight", None)) is not None:
+        narrow.float().sum().backward()
+        assert weight.grad.dtype == torch.float32
     assert all(buffer.dtype == torch.float32 for buffer in norm.buffers())
 
 
@@ -247,8 +269,8 @@ def test_impossible_momentum_is_refused(momentum: float) -> None:
 
 @pytest.mark.parametrize("config", named(NORM_RECORDS))
 def test_a_wrong_width_is_refused(config: NormConfig) -> None:
-    if isinstance(config, ScaleNormConfig):
-        pytest.skip("one gain fits every width")
+    if isinstance(config, ScaleNormConfig) or not list(config.build(4).parameters()):
+        pytest.skip("one gain, or none, fits every width")
     with pytest.raises((RuntimeError, TypeError, ValueError), match=r"shape|d_model|size"):
         config.build(4)(torch.randn(2, 5))
 

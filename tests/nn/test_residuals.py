@@ -56,6 +56,8 @@ def test_each_placement_equals_its_formula() -> None:
     scaled = LayerScaleConfig(start=0.5).build(6, LayerNormConfig(), 0.0, DEPTH)
     torch.nn.init.normal_(scaled.layer_scale)
     assert torch.equal(scaled(x, torch.sin), x + scaled.layer_scale * norm(x).sin())
+    of_output = SandwichNormConfig(norms="output").build(6, LayerNormConfig(), 0.0, DEPTH)
+    assert torch.equal(of_output(x, torch.sin), x + norm(x.sin()))
     deep = DeepNormConfig().build(6, LayerNormConfig(), 0.0, DEPTH)
     assert torch.equal(deep(x, torch.sin), norm(6**0.25 * x + x.sin()))
     branch = ParallelConfig(norms="each").build(6, LayerNormConfig(), 0.0, DEPTH)

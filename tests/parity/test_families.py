@@ -113,6 +113,20 @@ def qwen2(draw: Draw) -> Keys:
     return tree | types(draw, tree) | {"use_sliding_window": True}
 
 
+def qwen3(draw: Draw) -> Keys:
+    return qwen2(draw) | flags(draw, "attention_bias")
+
+
+def gemma(draw: Draw) -> Keys:
+    tree = gated(draw) | rms(draw) | flags(draw, "attention_bias")
+    return tree | {"head_dim": draw.choice((4, 8))}
+
+
+def gemma2(draw: Draw) -> Keys:
+    tree = gemma(draw) | {"query_pre_attn_scalar": 8}
+    return tree | types(draw, tree) | {"hidden_activation": tree.pop("hidden_act")}
+
+
 def arcee(draw: Draw) -> Keys:
     return gated(draw) | rms(draw) | flags(draw, "attention_bias", "mlp_bias")
 
@@ -245,6 +259,36 @@ def gpt_oss(draw: Draw) -> Keys:
     if draw.random() < 0.3:
         del tree["rope_parameters"]
     return tree | draw.choice(({}, types(draw, tree)))
+
+
+def olmo(draw: Draw) -> Keys:
+    return gated(draw) | flags(draw, "attention_bias")
+
+
+def olmo2(draw: Draw) -> Keys:
+    return olmo(draw) | rms(draw)
+
+
+def olmo3(draw: Draw) -> Keys:
+    """Windows in some layers, of positions of their own; scaled where attention is full."""
+    tree = olmo2(draw)
+    full, sliding = (rotary(draw)["rope_parameters"] for _ in range(2))
+    tables = {"full_attention": full, "sliding_attention": sliding}
+    del tree["rope_parameters"]
+    positions = draw.choice(({}, {"rope_scaling": full}, {"rope_parameters": tables}))
+    return tree | positions | draw.choice(({"sliding_window": 3}, types(draw, tree)))
+
+
+def nemotron(draw: Draw) -> Keys:
+    tree = gated(draw, partial=True) | {"norm_eps": draw.choice((1e-5, 1e-3))}
+    return tree | flags(draw, "attention_bias", "mlp_bias")
+
+
+def apertus(draw: Draw) -> Keys:
+    tree = olmo2(draw) | {"hidden_act": draw.choice(("xielu", "xielu", "relu2"))}
+    if draw.random() < 0.2:
+        del tree["rope_parameters"]
+    return tree
 
 
 def starcoder2(draw: Draw) -> Keys:
@@ -410,6 +454,9 @@ FAMILIES: dict[str, tuple[str, Callable[[Draw], Keys]]] = {
     "llama": ("Llama", llama),
     "mistral": ("Mistral", mistral),
     "qwen2": ("Qwen2", qwen2),
+    "qwen3": ("Qwen3", qwen3),
+    "gemma": ("Gemma", gemma),
+    "gemma2": ("Gemma2", gemma2),
     "arcee": ("Arcee", arcee),
     "seed_oss": ("SeedOss", seed_oss),
     "ministral": ("Ministral", ministral),
@@ -424,6 +471,11 @@ FAMILIES: dict[str, tuple[str, Callable[[Draw], Keys]]] = {
     "deepseek_v2": ("DeepseekV2", deepseek_v2),
     "deepseek_v3": ("DeepseekV3", deepseek_v3),
     "gpt_oss": ("GptOss", gpt_oss),
+    "olmo": ("Olmo", olmo),
+    "olmo2": ("Olmo2", olmo2),
+    "olmo3": ("Olmo3", olmo3),
+    "nemotron": ("Nemotron", nemotron),
+    "apertus": ("Apertus", apertus),
     "starcoder2": ("Starcoder2", starcoder2),
     "gpt_bigcode": ("GPTBigCode", gpt_bigcode),
     "stablelm": ("StableLm", stablelm),
@@ -446,14 +498,28 @@ FAMILIES: dict[str, tuple[str, Callable[[Draw], Keys]]] = {
 """The stem of each family's classes in transformers, and a random configuration."""
 
 TRANSLATORS = ("t5", "umt5", "mbart", "pegasus", "m2m_100")
+OF_ONE_CLASS = ("gptj", "gpt_neo", "gpt_bigcode", "bloom", "mpt", "falcon", *TRANSLATORS)
+"""The families that are read by their class that writes alone."""
+
+CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification")
+CLASSIFYING = [
+    (name, ending)
+    for name, (stem, _) in FAMILIES.items()
+    for ending in CLASSIFIERS
+    if hasattr(transformers, f"{stem}{ending}") and name not in OF_ONE_CLASS
+]
+"""The decoders with a class in transformers that classifies texts, or tags tokens."""
 
 
-def random_settings(name: str, seed: int) -> Settings:
+def random_settings(name: str, seed: int, ending: str = "ForCausalLM") -> Settings:
     """A random `config.json`, as transformers writes it."""
     stem, draw = FAMILIES[name]
-    tree = draw(random.Random(f"{name} {seed}"))
+    rng = random.Random(f"{name} {seed}")
+    tree = draw(rng)
+    if ending in CLASSIFIERS:
+        tree["num_labels"] = rng.choice((1, 2, 5))
     config = getattr(transformers, f"{stem}Config")(**tree)
-    ending = "ForConditionalGeneration" if name in TRANSLATORS else "ForCausalLM"
+    ending = "ForConditionalGeneration" if name in TRANSLATORS else ending
     return Settings(config.to_dict() | {"architectures": [f"{stem}{ending}"]})
 
 
@@ -515,6 +581,13 @@ REFUSED: dict[str, tuple[str, Keys, str]] = {
         {"n_routed_experts": 7, "n_group": 2, "topk_group": 2, "num_experts_per_tok": 1},
         "n_groups = 2 does not divide n_experts = 7",
     ),
+    "clipped queries": ("olmo", {"clip_qkv": 8.0}, "clip_qkv = 8.0"),
+    "one base for two types": (
+        "olmo3",
+        {"rope_theta": 10000.0, "rope_parameters": None, "rope_scaling": None},
+        "rope_theta = 10000.0",
+    ),
+    "another norm around": ("apertus", {"post_norm": True}, "post_norm = True"),
     "another score": ("deepseek_v3", {"scoring_func": "tanh"}, "scoring_func = 'tanh'"),
     "windows that are off": ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window"),
     "rounded biases": ("falcon", {"alibi": True}, "alibi = True"),
@@ -543,6 +616,22 @@ def test_unsupported_settings_are_named(name: str, changes: Keys, expected: str)
 def test_a_family_is_equal_to_transformers(name: str) -> None:
     result = check_settings(random_settings(name, 0))
     assert result.failed is None, result
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ending", CLASSIFIERS)
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_a_decoder_that_classifies_is_equal_to_transformers(name: str, ending: str) -> None:
+    result = check_settings(random_settings(name, 0, ending))
+    assert result.failed is None, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ending"), CLASSIFYING)
+def test_thirty_configurations_of_a_decoder_that_classifies(name: str, ending: str) -> None:
+    for seed in range(1, 31):
+        result = check_settings(random_settings(name, seed, ending))
+        assert result.failed is None, (seed, result)
 
 
 @pytest.mark.slow

@@ -159,6 +159,22 @@ VARIANTS: Mapping[str, Variant] = {
         {"attention.qk_norm": LayerNormConfig(), "position": RotaryConfig()}
     ),
     "qk_dynamic_tanh": Variant({"attention.qk_norm": DynamicTanhConfig()}),
+    "qk_norm_over_heads": Variant(
+        {
+            "attention.qk_norm": RMSNormConfig(eps=0.1),
+            "attention.qk_norm_over": "heads",
+            "attention.n_kv_heads": 2,
+            "position": RotaryConfig(),
+        }
+    ),
+    "qk_norm_after_rotation": Variant(
+        {
+            "attention.qk_norm": LayerNormConfig(),
+            "attention.qk_norm_after": "rotation",
+            "position": RotaryConfig(),
+        }
+    ),
+    "v_norm": Variant({"attention.v_norm": RMSNormConfig(gain="none", eps=0.1)}),
     "no_attention_bias": Variant({"attention.bias": False}),
     "no_output_bias": Variant({"attention.out_bias": False}),
     "head_width_by_default": Variant(
@@ -260,6 +276,7 @@ VARIANTS: Mapping[str, Variant] = {
             ),
         }
     ),
+    "causal_encoder": Variant({"causal": True, "position": T5BiasConfig()}, _ENCODER),
     "shared_layers": Variant({"n_layers": 3, "n_distinct_layers": 2}),
     "one_layer_three_times": Variant(
         {"n_layers": 3, "n_distinct_layers": 1, "position": TransformerXLConfig()}

@@ -199,7 +199,8 @@ def _sizes(spec: ModelSpec) -> str:
 def _comparisons(proof: Proof) -> Iterator[Comparison]:
     for dtype in NEAR:
         yield from _logits(proof, dtype, left=False)
-    if isinstance(proof.loaded.model, DecoderModel):
+    model = proof.loaded.model
+    if isinstance(model, DecoderModel) or (isinstance(model, EncoderModel) and model.causal):
         yield from _logits(proof, torch.float64, left=True)
     else:  # whose positions count padding in transformers
         yield _padded_on_the_left(proof)
@@ -275,7 +276,8 @@ def _batch(proof: Proof, *, left: bool) -> _Batch:
         return _Batch(theirs | {"decoder_input_ids": target}, ours, real)
     if left and "position_ids" in inspect.signature(proof.theirs.forward).parameters:
         theirs["position_ids"] = (valid.cumsum(1) - 1).clamp(min=0)
-    return _Batch(theirs, {"tokens": ids, "valid": valid}, valid)
+    name = "inputs" if isinstance(proof.loaded.model, EncoderModel) else "tokens"
+    return _Batch(theirs, {name: ids, "valid": valid}, valid)
 
 
 def _theirs(model: Any, batch: _Batch, dtype: torch.dtype) -> Tensor:
@@ -310,7 +312,8 @@ def _hidden_states(model: Model, batch: _Batch) -> Iterator[tuple[str, str, list
                 ctx = Context.over(ids, Causal(), valid=valid)
                 yield "", "hidden_states", _states(model.stack, model.embed(ids, ctx), ctx)
             case EncoderModel():
-                x, ctx = embedded(model.embed, batch.ours["tokens"], batch.ours["valid"])
+                ids, valid = batch.ours["inputs"], batch.ours["valid"]
+                x, ctx = embedded(model.embed, ids, valid, mask=model.mask)
                 yield "", "hidden_states", _states(model.stack, x, ctx)
             case EncoderDecoderModel():
                 valid, target = batch.ours["source_valid"], batch.ours["target"]

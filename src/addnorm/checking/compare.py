@@ -193,9 +193,12 @@ def _is_absolute(config: DecoderConfig) -> bool:
     """Return whether any part depends on absolute positions, not only on offsets."""
     layers = config.stacks["stack"]
     positions = [config.position, *(layer.position for layer in layers)]
-    patterns = [cast(AttentionConfig, layer.attention).pattern for layer in layers]
+    attentions = [cast(AttentionConfig, layer.attention) for layer in layers]
     relative = all(isinstance(position, RELATIVE_POSITIONS) for position in positions)
-    return not (relative and all(isinstance(pattern, RELATIVE_PATTERNS) for pattern in patterns))
+    # A norm of rotated heads sees the angles themselves.
+    normed = any(attention.qk_norm_after == "rotation" for attention in attentions)
+    masked = all(isinstance(attention.pattern, RELATIVE_PATTERNS) for attention in attentions)
+    return normed or not (relative and masked)
 
 
 Call = tuple[nn.Module, tuple[Any, ...], Tensor]

@@ -38,7 +38,7 @@ class OwnPart:
 def check(
     *,
     every: Annotated[bool, Parameter(name="--all", negative="", show_default=False)] = False,
-    sample: Count = 380,
+    sample: Count = 480,
     seed: int = 0,
     only: str = "",
     compile: Annotated[int, Parameter(validator=at_least(0), negative="")] = 0,
@@ -52,7 +52,7 @@ def check(
     float32 and bfloat16, on texts so long that they are read in tiles; every kernel by itself, and
     what beams write. Models, training steps, writing and quantised layers also run on a device that
     stands in for a GPU: it is the GPU test that every machine can run. A sample has every part,
-    every variant and every pair of parts in it, from 380 on. Exits with status 1 where anything
+    every variant and every pair of parts in it, from 480 on. Exits with status 1 where anything
     differs.
     Example: `addnorm check --sample 50 --jobs 2`.
 

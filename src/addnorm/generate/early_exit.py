@@ -18,7 +18,7 @@ from addnorm.nn.blocks import AnyBlock, ParallelBlock, ParallelCrossBlock, Stack
 from addnorm.nn.cache import KVCache, LayerCache
 from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
-from addnorm.nn.masks import Causal, Full
+from addnorm.nn.masks import Causal
 from addnorm.nn.types import Hidden
 
 RULES = "entropy:0.3 or confidence:0.9"
@@ -105,7 +105,7 @@ class EarlyExit:
         valid: Bool[Tensor, "batch input_seq"] | None = None,
         types: Int[Tensor, "batch seq"] | None = None,
     ) -> tuple[Float[Tensor, "batch *outputs"], Int[Tensor, " batch"]]:
-        x, ctx = embedded(model.embed, inputs, valid, types)
+        x, ctx = embedded(model.embed, inputs, valid, types, model.mask)
         rows = torch.arange(x.shape[0], device=x.device)
         depths = torch.full_like(rows, len(model.stack.blocks))
         result: Tensor | None = None
@@ -124,7 +124,7 @@ class EarlyExit:
             if not len(rows):
                 return out, depths
             valid = None if ctx.valid is None else ctx.valid[~leaving]
-            ctx = Context.over(x, Full(), valid=valid)
+            ctx = Context.over(x, model.mask, valid=valid)
             contexts = _contexts(model.stack, ctx)
         last = model.head(model.stack.norm(x, ctx.valid), ctx)
         if result is None:

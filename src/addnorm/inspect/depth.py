@@ -37,7 +37,8 @@ def towers_of(model: Model) -> dict[str, Tower]:
             "encoder": Tower(model.source_embed, model.encoder, causal=False),
             "decoder": Tower(model.target_embed, model.decoder, causal=True),
         }
-    return {"stack": Tower(model.embed, model.stack, causal=isinstance(model, DecoderModel))}
+    causal = isinstance(model, DecoderModel) or model.causal
+    return {"stack": Tower(model.embed, model.stack, causal=causal)}
 
 
 @dataclass(frozen=True)

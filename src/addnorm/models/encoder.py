@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 from jaxtyping import Bool, Float, Int, Shaped
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
-from torch.nn import Module
+from torch.nn import Module, ModuleDict
 
 from addnorm.config import config
 from addnorm.models.inputs import (
+    FULL,
     Input,
     InputConfig,
     TokenInputConfig,
@@ -18,6 +19,7 @@ from addnorm.models.inputs import (
     valid_positions,
 )
 from addnorm.models.transformer import MOST_LAYERS, StackModel, TransformerConfig
+from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
 from addnorm.nn.crf import CRFHeadConfig
@@ -34,6 +36,7 @@ from addnorm.nn.heads import (
     predicts_tokens,
 )
 from addnorm.nn.init import initialise
+from addnorm.nn.masks import Causal, Mask
 from addnorm.nn.patches import PatchEmbeddingConfig, SeriesEmbeddingConfig
 from addnorm.nn.residuals import Depth
 from addnorm.nn.similarity import SimilarityHeadConfig
@@ -41,9 +44,29 @@ from addnorm.parts import check_conflicts, kind_of
 
 
 class EncoderModel(StackModel):
-    """`head(stack(embed(tokens)))` without a causal mask (Devlin et al. 2019, §3)."""
+    """`head(stack(embed(tokens)))` without a causal mask (Devlin et al. 2019, §3).
+
+    With the `mask` of a decoder, it classifies as decoders do.
+    """
 
     embed: Input
+
+    def __init__(
+        self,
+        embed: Module,
+        stack: Stack,
+        head: Module,
+        exits: ModuleDict | None = None,
+        *,
+        mask: Mask = FULL,
+    ) -> None:
+        super().__init__(embed, stack, head, exits)
+        self.mask = mask
+
+    @property
+    def causal(self) -> bool:
+        """Whether no token sees those after it."""
+        return isinstance(self.mask, Causal)
 
     def forward(
         self,
@@ -66,7 +89,7 @@ class EncoderModel(StackModel):
         types: Int[Tensor, "batch seq"] | None = None,
     ) -> tuple[Float[Tensor, "rows seq d_model"], Context]:
         """The final hidden states and their context: the inputs of the head."""
-        x, ctx = embedded(self.embed, inputs, valid, types)
+        x, ctx = embedded(self.embed, inputs, valid, types, self.mask)
         return self.stack(x, ctx), ctx
 
     def exit_logits(
@@ -76,7 +99,7 @@ class EncoderModel(StackModel):
         types: Int[Tensor, "batch seq"] | None = None,
     ) -> Iterator[Float[Tensor, "batch *outputs"]]:
         """Yield the logits of each early exit, then of the last layer; layers are run lazily."""
-        x, ctx = embedded(self.embed, inputs, valid, types)
+        x, ctx = embedded(self.embed, inputs, valid, types, self.mask)
         return exit_logits(self.stack, self.exits, self.head, x, ctx)
 
 
@@ -105,6 +128,8 @@ class EncoderConfig(TransformerConfig):
     """The head, which decides the task of the model."""
     exits: tuple[int, ...] = ()
     """Layers, counted from one, that get a head of their own for early exits."""
+    causal: bool = False
+    """Whether a token attends to itself and earlier ones alone, as in decoders that classify."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -115,6 +140,8 @@ class EncoderConfig(TransformerConfig):
                 f"a tied head shares the table of tokens, and {self.input.kind} have none: "
                 "give model.head another kind, or tied = false"
             )
+        if self.causal and not isinstance(self.input, TokenInputConfig):
+            raise ValueError(f"causal = true is for tokens, not for {self.input.kind}")
         alone = isinstance(self.input, SeriesEmbeddingConfig) and self.input.variables != "mixed"
         if alone and not isinstance(self.head, ForecastHeadConfig):
             raise ValueError(
@@ -134,7 +161,7 @@ class EncoderConfig(TransformerConfig):
 
     def build(self, vocab_size: int = 0, n_labels: int | None = None) -> EncoderModel:
         """Build the model; `n_labels` is the number of classes or tags, unused by a token head."""
-        position = self.build_position(causal=False)
+        position = self.build_position(causal=self.causal)
         embed = build_input(self.input, self, position, vocab_size)
         tokens = predicts_tokens(self.head)
         named = ClassificationHeadConfig | TaggingHeadConfig | CRFHeadConfig
@@ -145,9 +172,13 @@ class EncoderConfig(TransformerConfig):
             raise ValueError(f"a {kind_of(self.head)} head needs n_labels")
         n_outputs = vocab_size if tokens else n_labels or 0
         head = self._forecast_head() or build_head(self.head, self.d_model, n_outputs)
-        stack = self.build_stack(position, Depth(encoder=self.n_layers))
+        depth = Depth(encoder=self.n_layers)
+        if self.causal:
+            depth = Depth(decoder=self.n_layers, causal=True)
+        stack = self.build_stack(position, depth)
         exits = self.build_exits(self.exits, self.head, n_outputs)
-        model = EncoderModel(embed, stack, head, exits)
+        mask = Causal() if self.causal else FULL
+        model = EncoderModel(embed, stack, head, exits, mask=mask)
         initialise(model, self.init)
         if self.tied:
             assert isinstance(head, TokenHead)

@@ -13,7 +13,7 @@ from addnorm.nn.audio import LogMelEmbedding, LogMelEmbeddingConfig
 from addnorm.nn.context import Context
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding, ConvolutionalEmbeddingConfig
 from addnorm.nn.embed import TokenEmbedding
-from addnorm.nn.masks import Full
+from addnorm.nn.masks import Full, Mask
 from addnorm.nn.patches import (
     PatchEmbedding,
     PatchEmbeddingConfig,
@@ -60,19 +60,23 @@ def build_input(
     return transformer.build_embedding(vocab_size, position)
 
 
+FULL = Full()
+
+
 def embedded(
     embed: Input,
     inputs: Shaped[Tensor, "batch *input"],
     valid: Bool[Tensor, "batch input_seq"] | None,
     types: Int[Tensor, "batch seq"] | None = None,
+    mask: Mask = FULL,
 ) -> tuple[Float[Tensor, "rows seq d_model"], Context]:
-    """Embed the inputs as a sequence, with its context for a bidirectional stack.
+    """Embed the inputs as a sequence, with its context for a stack, by default a bidirectional one.
 
     The sequence has a row for each input, or for each variable where these are independent.
     """
     if not isinstance(embed, TokenEmbedding):
         return embed(inputs, valid)
-    ctx = Context.over(inputs, Full(), valid=valid)
+    ctx = Context.over(inputs, mask, valid=valid)
     return embed(inputs, ctx, types), ctx
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from inspect import signature
-from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from addnorm.config import Probability, config
 from addnorm.errors import InputError
 from addnorm.nn.built import built_module
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.functional import gelu_tanh, quick_gelu, squared_relu
+from addnorm.nn.functional import gelu_tanh, quick_gelu, squared_relu, xielu
 from addnorm.nn.linear import Linear
 from addnorm.nn.splits import Split, Splits
 from addnorm.parts import Family, is_ours, kind_of
@@ -43,8 +43,40 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
 }
 
+InnerActivation = Literal[Activation, "xielu"]
+"""The activations of feed-forward layers: also one that learns two numbers in each layer."""
 
 Inner = Float[Tensor, "*batch d_ff"]
+
+
+class XIELU(nn.Module):
+    """`α_p x² + β x` for positive x, else `α_n (exp(min(x, ε)) - 1 - x) + β x`.
+
+    Huang et al. 2024 (arXiv 2411.13010). `α_p = log(1 + exp(alpha_p))` and `α_n = β + log(1 +
+    exp(alpha_n))` are learned, and 0.8 at the start; β is 0.5, and ε is -1e-6.
+    """
+
+    splits: ClassVar[Splits] = {}
+    beta: Tensor
+    eps: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        beta, start = 0.5, 0.8
+        self.alpha_p = nn.Parameter(torch.tensor([start]).expm1().log())
+        self.alpha_n = nn.Parameter(torch.tensor([start - beta]).expm1().log())
+        self.register_buffer("beta", torch.tensor(beta))
+        self.register_buffer("eps", torch.tensor(-1e-6))
+
+    def forward(self, x: Inner) -> Inner:
+        beta, eps = self.beta.to(x.dtype), self.eps.to(x.dtype)
+        alpha_p, alpha_n = (F.softplus(a.to(x.dtype)) for a in (self.alpha_p, self.alpha_n))
+        return xielu(x, alpha_p, beta + alpha_n, beta, eps)
+
+
+def build_activation(name: InnerActivation) -> Callable[[Tensor], Tensor]:
+    """The function of this name, or a module that learns one."""
+    return XIELU() if name == "xielu" else ACTIVATIONS[name]
 
 
 class FeedForward(nn.Module):
@@ -63,14 +95,14 @@ class FeedForward(nn.Module):
         d_model: int,
         d_ff: int,
         *,
-        activation: Activation = "relu",
+        activation: InnerActivation = "relu",
         bias: bool = True,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = build_activation(activation)
         self.dropout = Dropout(dropout)
 
     @property
@@ -89,8 +121,8 @@ class FeedForwardConfig:
     kind: Literal["mlp"] = "mlp"
     d_ff: PositiveInt | None = None
     """The inner width; by default 4 d_model."""
-    activation: Activation = "relu"
-    """The nonlinearity between the two maps."""
+    activation: InnerActivation = "relu"
+    """The nonlinearity between the two maps; `xielu` learns two numbers in each layer."""
     bias: bool = True
     """Whether the two maps have biases."""
     dropout: Probability = 0.0
@@ -102,7 +134,7 @@ class FeedForwardConfig:
         return {
             "mlp": cls(d_ff=6, activation="gelu"),
             "mlp_without_bias": cls(bias=False),
-            **{f"mlp_{name}": cls(d_ff=6, activation=name) for name in ACTIVATIONS},
+            **{f"mlp_{name}": cls(d_ff=6, activation=name) for name in get_args(InnerActivation)},
         }
 
     def build(self, d_model: int) -> FeedForward:
@@ -127,7 +159,7 @@ class GatedFeedForward(nn.Module):
         d_model: int,
         d_ff: int,
         *,
-        activation: Activation = "silu",
+        activation: InnerActivation = "silu",
         bias: bool = False,
         out_bias: bool | None = None,
         dropout: float = 0.0,
@@ -136,7 +168,7 @@ class GatedFeedForward(nn.Module):
         self.gate_proj = Linear(d_model, d_ff, bias=bias)
         self.up_proj = Linear(d_model, d_ff, bias=bias)
         self.down_proj = Linear(d_ff, d_model, bias=bias if out_bias is None else out_bias)
-        self.activation = ACTIVATIONS[activation]
+        self.activation = build_activation(activation)
         self.dropout = Dropout(dropout)
 
     @property
@@ -159,7 +191,7 @@ class GatedFeedForwardConfig:
     kind: Literal["gated"] = "gated"
     d_ff: PositiveInt | None = None
     """The inner width; by default 8/3 d_model, as costly as an ungated 4 d_model."""
-    activation: Activation = "silu"
+    activation: InnerActivation = "silu"
     """The nonlinearity of the gate: `silu` is SwiGLU, `gelu` GeGLU."""
     bias: bool = False
     """Whether the three maps have biases."""
@@ -175,7 +207,7 @@ class GatedFeedForwardConfig:
             "gated": cls(d_ff=6),
             "gated_with_bias": cls(bias=True),
             "gated_with_out_bias": cls(out_bias=True),
-            **{f"gated_{name}": cls(d_ff=6, activation=name) for name in ACTIVATIONS},
+            **{f"gated_{name}": cls(d_ff=6, activation=name) for name in get_args(InnerActivation)},
         }
 
     def build(self, d_model: int) -> GatedFeedForward:

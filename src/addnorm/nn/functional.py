@@ -127,6 +127,21 @@ def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return torch.relu(x).square()
 
 
+def xielu(
+    x: Float[Tensor, "*shape"],
+    alpha_p: Float[Tensor, " 1"],
+    alpha_n: Float[Tensor, " 1"],
+    beta: Float[Tensor, ""],
+    eps: Float[Tensor, ""],
+) -> Float[Tensor, "*shape"]:
+    """`α_p x² + β x` for positive x, else `α_n (exp(min(x, ε)) - 1 - x) + β x`.
+
+    Huang et al. 2024 (xIELU, arXiv 2411.13010); β is the slope at zero, and ε is just below zero.
+    """
+    exponential = alpha_n * (torch.expm1(torch.minimum(x, eps)) - x)
+    return torch.where(x > 0, alpha_p * x * x, exponential) + beta * x
+
+
 def gelu_tanh(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """`x (1 + tanh u) / 2 = x σ(2u)`, `u = √(2/π) (x + 0.044715 x³)` (Hendrycks & Gimpel 2016, §2).
 

@@ -16,6 +16,7 @@ from addnorm.errors import InputError
 from addnorm.nn.built import built_module
 from addnorm.nn.context import Context
 from addnorm.nn.crf import CRFHeadConfig
+from addnorm.nn.ctc import CTCHeadConfig
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import ACTIVATIONS, Activation
@@ -30,6 +31,7 @@ from addnorm.nn.pooling import (
     Pooled,
     PoolingConfig,
     RealTokens,
+    TokenPooling,
     build_pooling,
     first_token,
     real_tokens,
@@ -39,12 +41,6 @@ from addnorm.nn.splits import OUTPUT, Split, Splits
 from addnorm.nn.types import Hidden
 from addnorm.nn.vectors import VectorHeadConfig
 from addnorm.parts import Family, is_ours, kind_of
-
-BLANK = 0
-"""The symbol of a frame in which nothing is written: the id of padding."""
-
-IGNORED = -100
-"""The target where nothing is to be predicted."""
 
 Problem = Literal["single_label", "multi_label", "regression"]
 """The meaning of a text's outputs: logits of one class, of independent labels, or real values."""
@@ -236,17 +232,18 @@ class ClassificationHead(nn.Module):
         width: int,
         n_outputs: int,
         *,
-        pooling: Literal["mean", "max", "first"] | Callable[[Hidden, RealTokens], Pooled] = "mean",
+        pooling: TokenPooling | Callable[[Hidden, RealTokens], Pooled] = "mean",
         transform: nn.Module | None = None,
         pooled: Literal["hidden", "transformed"] = "hidden",
         dropout: float = 0.0,
+        bias: bool = True,
     ) -> None:
         super().__init__()
-        self.pool = POOLINGS[pooling] if isinstance(pooling, str) else pooling
+        self.pool = pooling if callable(pooling) else POOLINGS[pooling]
         self.transform = transform or nn.Identity()
         self.pooled = pooled
         self.dropout = Dropout(dropout)
-        self.proj = Linear(width, n_outputs)
+        self.proj = Linear(width, n_outputs, bias=bias)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch classes"]:
         real = real_tokens(x, ctx)
@@ -267,9 +264,9 @@ class ClassificationHeadConfig:
     problem: Problem = "single_label"
     """The meaning of the outputs: one class of several, several labels, or numbers (regression)."""
     pooling: PoolingConfig = "mean"
-    """How a text becomes one vector: the mean or maximum over tokens, the first token, the mean by
-    learned weights (SeqPool, Hassani et al. 2021, §3.3), `convolution`: what filters find, or
-    `joined`: the first tokens and the mean of the rest.
+    """How a text becomes one vector: the mean or maximum over tokens, the first or the last token,
+    the mean by learned weights (SeqPool, Hassani et al. 2021, §3.3), `convolution`: what filters
+    find, or `joined`: the first tokens and the mean of the rest.
     """
     transform: TransformConfig | None = None
     """A layer before the logits, as in BERT; by default none."""
@@ -277,6 +274,8 @@ class ClassificationHeadConfig:
     """Whether tokens are pooled before that layer, or after it, as in EuroBERT."""
     dropout: Probability = 0.0
     """The dropout rate before the logits."""
+    bias: bool = True
+    """Whether the logits have a bias."""
 
     @property
     def task(self) -> str:
@@ -293,6 +292,7 @@ class ClassificationHeadConfig:
                 pooling="first", transform=TransformConfig(activation="tanh", bias=False)
             ),
             "classification_transformed": cls(pooled="transformed", transform=TransformConfig()),
+            "classification_last": cls(pooling="last", bias=False),
             "classification_seqpool": cls(pooling="seqpool"),
             "classification_convolution": cls(
                 pooling=ConvolutionPoolingConfig(kernel_size=(2, 3), channels=5)
@@ -312,6 +312,7 @@ class ClassificationHeadConfig:
             transform=None if self.transform is None else self.transform.build(inner),
             pooled=self.pooled,
             dropout=self.dropout,
+            bias=self.bias,
         )
 
 
@@ -401,60 +402,6 @@ class SpanHeadConfig:
 
     def build(self, d_model: int, n_outputs: int) -> SpanHead:
         return SpanHead(d_model)
-
-
-class CTCHead(nn.Module):
-    """`z_t = W x_t + b`: logits of the vocabulary and of a blank for every frame of a sound.
-
-    A path has one symbol for each frame; without its blanks, and with one of each run of equal
-    symbols, it is a text: `p(y | x) = Σ_paths of y Π_t softmax(z_t)_path_t` (Graves et al. 2006,
-    eq. 3). The padding of the vocabulary, id 0, is the blank.
-    """
-
-    def __init__(self, d_model: int, n_outputs: int) -> None:
-        super().__init__()
-        self.proj = Linear(d_model, n_outputs)
-
-    def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch frames vocab"]:
-        return self.proj(x)
-
-    def loss_sum(
-        self,
-        outputs: Float[Tensor, "batch frames vocab"],
-        targets: Int[Tensor, "batch tokens"],
-        valid: Bool[Tensor, "batch frames"] | None,
-    ) -> Float[Tensor, ""]:
-        """`-log p(y | x)`, summed over the texts, in nats.
-
-        A text with more tokens than its sound has frames has no path: its loss is infinite. Two
-        equal tokens that follow each other count as three, for the blank between them.
-        """
-        batch, n_frames = outputs.shape[:2]
-        frames = (
-            torch.full((batch,), n_frames, device=outputs.device) if valid is None else valid.sum(1)
-        )
-        return F.ctc_loss(
-            at_least_float32(outputs).log_softmax(-1).transpose(0, 1),
-            targets.clamp(min=0),
-            frames,
-            (targets != IGNORED).sum(1),
-            blank=BLANK,
-            reduction="sum",
-        )
-
-
-@config
-class CTCHeadConfig:
-    """The tokens of a transcript and a blank for every frame."""
-
-    task: ClassVar[str] = "transcription"
-    joint_loss: ClassVar[bool] = True
-    predicts_tokens: ClassVar[bool] = True
-
-    kind: Literal["ctc"] = "ctc"
-
-    def build(self, d_model: int, n_outputs: int) -> CTCHead:
-        return CTCHead(d_model, n_outputs)
 
 
 class PoolerHead(nn.Module):

@@ -25,62 +25,94 @@ ValidTokens = Bool[Tensor, "*tokens"]
 class LayerNorm(nn.Module):
     """`γ (x - μ) / √(σ² + ε) + β` over the features of each token.
 
-    Ba et al. 2016, eq. 3; biased variance, ε inside the root. `bias=False` leaves β out.
+    Ba et al. 2016, eq. 3; biased variance, ε inside the root. `bias=False` leaves β out, and
+    `gain=False` γ (Groeneveld et al. 2024, OLMo, §2.1).
+    """
+
+    def __init__(
+        self, d_model: int, *, eps: float = 1e-5, bias: bool = True, gain: bool = True
+    ) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(d_model)) if gain else None
+        self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
+
+    def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
+        weight = None if self.weight is None else self.weight.to(x.dtype)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        if weight is None and bias is not None:  # torch's kernel then gives β no gradient
+            return F.layer_norm(x, bias.shape, eps=self.eps) + bias
+        return F.layer_norm(x, x.shape[-1:], weight, bias, self.eps)
+
+
+class OffsetLayerNorm(nn.Module):
+    """`(1 + γ) (x - μ) / √(σ² + ε) + β`, γ from zero: Nemotron (Parmar et al. 2024, §2.1).
+
+    As in `OffsetRMSNorm`, weight decay pulls the gain towards one, not zero.
     """
 
     def __init__(self, d_model: int, *, eps: float = 1e-5, bias: bool = True) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(d_model))
+        self.weight = nn.Parameter(torch.zeros(d_model))
         self.bias = nn.Parameter(torch.zeros(d_model)) if bias else None
 
     def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
-        weight = self.weight.to(x.dtype)
-        bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.layer_norm(x, weight.shape, weight, bias, self.eps)
+        wide = at_least_float32(x)
+        gain = 1.0 + self.weight.to(wide.dtype)
+        bias = None if self.bias is None else self.bias.to(wide.dtype)
+        return F.layer_norm(wide, gain.shape, gain, bias, self.eps).to(x.dtype)
 
 
 @config
 class LayerNormConfig:
-    """`bias = false` leaves β out."""
+    """`bias = false` leaves β out; `gain` says what becomes of γ."""
 
     kind: Literal["layernorm"] = "layernorm"
     eps: PositiveFloat = 1e-5
     """ε, added to the variance against division by zero."""
     bias: bool = True
     """Whether β is learned, or left out."""
+    gain: Literal["learned", "offset", "none"] = "learned"
+    """Whether the gain is learned, learned as its distance from one, or left out."""
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """With and without β."""
+        """With and without β; with γ, with `1 + γ`, and without."""
         return {
             "layernorm": cls(),
             "layernorm_without_bias": cls(bias=False, eps=0.1),
+            "layernorm_offset_gain": cls(gain="offset", eps=0.1),
+            "layernorm_without_gain": cls(gain="none"),
+            "layernorm_without_weights": cls(bias=False, gain="none"),
         }
 
-    def build(self, d_model: int) -> LayerNorm:
-        return LayerNorm(d_model, eps=self.eps, bias=self.bias)
+    def build(self, d_model: int) -> LayerNorm | OffsetLayerNorm:
+        if self.gain == "offset":
+            return OffsetLayerNorm(d_model, eps=self.eps, bias=self.bias)
+        return LayerNorm(d_model, eps=self.eps, bias=self.bias, gain=self.gain == "learned")
 
 
 _layer_norm_backward = torch.ops.aten.native_layer_norm_backward
 
 
 def rms_norm(
-    x: Float[Tensor, "*batch d_model"], weight: Float[Tensor, " d_model"], eps: float
+    x: Float[Tensor, "*batch d_model"], weight: Float[Tensor, " d_model"] | None, eps: float
 ) -> Float[Tensor, "*batch d_model"]:
     """`γ x / √(mean(x²) + ε)`, by torch's own kernel where nothing is differentiated."""
     if _differentiated_on_cpu(x, weight):
         return _RMSNorm.apply(x, weight, eps)  # pyright: ignore[reportReturnType]
-    return F.rms_norm(x, weight.shape, weight, eps)
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
 
 
-def _differentiated_on_cpu(x: Tensor, weight: Tensor) -> bool:
+def _differentiated_on_cpu(x: Tensor, weight: Tensor | None) -> bool:
     """Whether there will be a backward pass through float32 or float64 on a CPU, and no more."""
+    weights = [] if weight is None else [weight]
     return (
         torch.is_grad_enabled()
-        and (x.requires_grad or weight.requires_grad)
+        and any(tensor.requires_grad for tensor in (x, *weights))
         and x.device.type == "cpu"
-        and x.dtype == weight.dtype
+        and all(tensor.dtype == x.dtype for tensor in weights)
         and x.dtype in (torch.float32, torch.float64)
         and not torch.compiler.is_compiling()
         and not transformed()
@@ -96,12 +128,12 @@ class _RMSNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
         scale = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         scale.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, scale)
         ctx.eps = eps
-        return (x * scale).mul_(weight)
+        return x * scale if weight is None else (x * scale).mul_(weight)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
@@ -115,40 +147,56 @@ class _RMSNorm(torch.autograd.Function):
         )
         if wanted[0]:
             with torch.autocast("cpu", enabled=False):
-                of_x.add_((grad @ weight)[..., None].div_(d_model).mul_(scale))
-        return of_x, of_weight, None
+                total = grad.sum(-1) if weight is None else grad @ weight
+                of_x.add_(total[..., None].div_(d_model).mul_(scale))
+        return of_x, None if weight is None else of_weight, None
 
 
-def _differentiable(grad: Tensor, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+def _differentiable(
+    grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor | None]:
     """Both gradients by operations that have gradients themselves."""
     scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
-    weighed = grad * weight
+    weighed = grad if weight is None else grad * weight
     of_x = scale * weighed - x * scale**3 * (weighed * x).mean(-1, keepdim=True)
+    if weight is None:
+        return of_x, None
     return of_x, (grad * x * scale).reshape(-1, x.shape[-1]).sum(0)
 
 
 class RMSNorm(nn.Module):
-    """`γ x / √(mean(x²) + ε)` over the features of each token (Zhang & Sennrich 2019, eq. 4)."""
+    """`γ x / √(mean(x²) + ε)` over the features of each token (Zhang & Sennrich 2019, eq. 4).
 
-    def __init__(self, d_model: int, *, eps: float = 1e-6) -> None:
+    `gain=False` leaves γ out.
+    """
+
+    def __init__(self, d_model: int, *, eps: float = 1e-6, gain: bool = True) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = nn.Parameter(torch.ones(d_model))
+        self.weight = nn.Parameter(torch.ones(d_model)) if gain else None
 
     def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
-        return rms_norm(x, self.weight.to(x.dtype), self.eps)
+        weight = None if self.weight is None else self.weight.to(x.dtype)
+        return rms_norm(x, weight, self.eps)
 
 
 @config
 class RMSNormConfig:
-    """RMSNorm: no mean and no bias."""
+    """RMSNorm: no mean and no bias; `gain = "none"` leaves γ out too."""
 
     kind: Literal["rmsnorm"] = "rmsnorm"
     eps: PositiveFloat = 1e-6
     """ε, added to the mean square against division by zero."""
+    gain: Literal["learned", "none"] = "learned"
+    """Whether the gain is learned, or left out."""
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """With and without γ."""
+        return {"rmsnorm": cls(), "rmsnorm_without_gain": cls(gain="none", eps=0.1)}
 
     def build(self, d_model: int) -> RMSNorm:
-        return RMSNorm(d_model, eps=self.eps)
+        return RMSNorm(d_model, eps=self.eps, gain=self.gain == "learned")
 
 
 class OffsetRMSNorm(nn.Module):
@@ -315,7 +363,16 @@ class NoNorm(nn.Module):
         return x
 
 
-Norm = LayerNorm | RMSNorm | OffsetRMSNorm | ScaleNorm | BatchNorm | DynamicTanh | NoNorm
+Norm = (
+    LayerNorm
+    | OffsetLayerNorm
+    | RMSNorm
+    | OffsetRMSNorm
+    | ScaleNorm
+    | BatchNorm
+    | DynamicTanh
+    | NoNorm
+)
 """Any built-in norm module."""
 
 

@@ -18,6 +18,9 @@ from addnorm.nn.types import Hidden
 RealTokens = Bool[Tensor, "batch seq 1"]
 """Which tokens are real."""
 
+TokenPooling = Literal["mean", "max", "first", "last"]
+"""The poolings without weights."""
+
 Pooled = Float[Tensor, "batch d_model"]
 """A vector for each sequence."""
 
@@ -45,8 +48,19 @@ def first_token(x: Hidden, valid: RealTokens) -> Pooled:
     return x[torch.arange(x.shape[0], device=x.device), first]
 
 
-POOLINGS = {"mean": mean_of_tokens, "max": max_of_tokens, "first": first_token}
-"""The poolings without weights."""
+def last_token(x: Hidden, valid: RealTokens) -> Pooled:
+    """The vector of the last real token."""
+    behind = valid.squeeze(-1).flip(1).long().argmax(1)
+    return x[torch.arange(x.shape[0], device=x.device), x.shape[1] - 1 - behind]
+
+
+POOLINGS: dict[TokenPooling, Callable[[Hidden, RealTokens], Pooled]] = {
+    "mean": mean_of_tokens,
+    "max": max_of_tokens,
+    "first": first_token,
+    "last": last_token,
+}
+"""Their functions."""
 
 
 class SequencePooling(nn.Module):
@@ -197,7 +211,7 @@ PoolingTable = Annotated[
 """The poolings with settings."""
 
 PoolingConfig = Annotated[
-    Literal["mean", "max", "first", "seqpool"] | PoolingTable, WordOrTable("convolution")
+    Literal["mean", "max", "first", "last", "seqpool"] | PoolingTable, WordOrTable("convolution")
 ]
 """Any pooling: one without settings by its name, else its table."""
 

@@ -147,7 +147,11 @@ class LayerScaleConfig:
 
 
 class SandwichNorm(nn.Module):
-    """`x + drop(norm_out(f(norm_in(x))))`: CogView (Ding et al. 2021, §2.4), Gemma 2."""
+    """`x + drop(norm_out(f(norm_in(x))))`: CogView (Ding et al. 2021, §2.4), Gemma 2.
+
+    Without `norm_in`, `x + drop(norm(f(x)))`: OLMo 2 (OLMo Team 2024, §3.2), after Swin v2 (Liu et
+    al. 2022, §3.2).
+    """
 
     def __init__(self, norm_in: nn.Module, norm_out: nn.Module, dropout: float = 0.0) -> None:
         super().__init__()
@@ -161,12 +165,23 @@ class SandwichNorm(nn.Module):
 
 @config
 class SandwichNormConfig:
-    """A norm before the sublayer and one after it, both inside the residual."""
+    """A norm before the sublayer and one after it, both inside the residual.
+
+    `norms = "output"` has the second alone (OLMo 2).
+    """
 
     kind: Literal["sandwich"] = "sandwich"
+    norms: Literal["both", "output"] = "both"
+    """Whether the input of a sublayer has a norm as its output has."""
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Both norms, and that of the output alone."""
+        return {"sandwich": cls(), "sandwich_output_norm": cls(norms="output")}
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> SandwichNorm:
-        return SandwichNorm(build_norm(norm, d_model), build_norm(norm, d_model), dropout)
+        norm_in = build_norm(norm, d_model) if self.norms == "both" else NoNorm()
+        return SandwichNorm(norm_in, build_norm(norm, d_model), dropout)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """The final norm, since the residual stream itself is not normalised."""

@@ -40,6 +40,11 @@ Splits = Mapping[str, Split]
 OUTPUT = "output"
 """The name, among the splits of a part, of its output: gathered from all processes."""
 
+WHOLE_INPUT = "whole input"
+"""The name, among the splits of a part inside a split one, of its input: gathered from all
+processes, of whose outputs each keeps its own piece.
+"""
+
 
 def declared_splits(module: nn.Module) -> Splits | None:
     """The splits that the class of a module declares; None if it declares none.

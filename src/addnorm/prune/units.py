@@ -10,6 +10,7 @@ from addnorm.models import EncoderDecoderModel, Model
 from addnorm.nn.attention import CrossAttention, SelfAttention
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.flex import FlexCore
+from addnorm.nn.attention.head_norms import HeadsTogether
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.attention.outputs import GatedOutput, PlainOutput
 from addnorm.nn.attention.scores import DotProduct
@@ -129,6 +130,9 @@ def _groups(path: str, attention: nn.Module) -> Units:
         usable = "sinusoidal, learned, rotary, t5 and no positions can"
         _check(f"{path}.position", attention.position, POSITIONS, usable)
         table = attention.position if isinstance(attention.position, T5Bias) else None
+    for name in ("q_norm", "k_norm"):
+        if isinstance(norm := attention.get_submodule(name), HeadsTogether):
+            raise _refusal("heads", f"{path}.{name}", norm, "norms of each head can")
     n = attention.k_proj.out_features // attention.d_head
     width = attention.out_proj.in_features // n
     return Units(path=path, n=n, width=width, projection=attention.out_proj, table=table)

@@ -19,7 +19,7 @@ from addnorm.generate import Generated
 from addnorm.metrics import scores as metrics
 from addnorm.metrics.scores import MARKS, error_rates
 from addnorm.models import Model
-from addnorm.nn.heads import BLANK
+from addnorm.nn.ctc import BLANK
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task, Valid
 

@@ -1,15 +1,22 @@
 """Attention: sharing of key/value heads, and masks."""
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from addnorm.checking.definition.attention import after_heads, cross_attention, self_attention
+from addnorm.checking.definition.attention import (
+    after_heads,
+    cross_attention,
+    heads_of,
+    self_attention,
+)
 from addnorm.checking.definition.texts import MixerContext, Texts
 from addnorm.nn.attention import AttentionConfig, GatedOutputConfig
-from addnorm.nn.positions import NoPositionConfig
+from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.positions import NoPositionConfig, RotaryConfig
 
 
 def weights(d_model: int, width: int) -> dict[str, torch.Tensor]:
@@ -50,6 +57,37 @@ def test_cross_attention_sees_its_own_memory_alone() -> None:
     found = cross_attention(AttentionConfig(n_heads=2), w, x, memory, seen, 0)
     alone = memory @ w["v_proj.weight"].T @ w["out_proj.weight"].T  # one key: all weight is on it
     torch.testing.assert_close(found, alone[[0, 0, 1]])
+
+
+def test_a_norm_over_all_heads_has_one_mean_square() -> None:
+    """Heads of width 1: of queries (3, 4), `q / √((9 + 16) / 2)`; of values (3, 4), each is 1."""
+    w = {f"{name}_proj.weight": torch.eye(2).double() for name in ("q", "k", "v", "out")}
+    x = torch.tensor([[3.0, 4.0]]).double()
+    gain = torch.tensor([1.0, 10.0]).double()
+    norms = {f"{name}_norm.norm.weight": gain for name in "qk"}
+    rms = RMSNormConfig(eps=1e-30)
+    over = AttentionConfig(n_heads=2, qk_norm=rms, qk_norm_over="heads")
+    q, k, _ = heads_of(over, w | norms, x, x)
+    assert torch.cat(q, 1).tolist() == [pytest.approx([3 / 12.5**0.5, 40 / 12.5**0.5])]
+    assert torch.equal(torch.cat(q, 1), torch.cat(k, 1))
+    each = AttentionConfig(n_heads=2, v_norm=replace(rms, gain="none"))
+    assert torch.cat(heads_of(each, w, x, x)[2], 1).tolist() == [pytest.approx([1.0, 1.0])]
+
+
+def test_a_norm_after_the_rotation_sees_rotated_features() -> None:
+    """A gain of (1, 0) after a rotation by a right angle keeps what was the second feature."""
+    w = {f"{name}_proj.weight": torch.eye(2).double() for name in ("q", "k", "v", "out")}
+    gain = torch.tensor([1.0, 0.0]).double()
+    w |= {f"rotated_{name}_norm.weight": gain for name in "qk"}
+    x = torch.tensor([[1.0, 0.0], [0.0, 1.0]]).double()
+    norm = RMSNormConfig(eps=1e-30)
+    config = AttentionConfig(n_heads=1, qk_norm=norm, qk_norm_after="rotation")
+    plain = replace(place(2, causal=True), position=RotaryConfig(theta=2.0))
+    # Position 1 turns by one radian: (0, 1) becomes (-sin 1, cos 1), of length 1, times √2.
+    scores = torch.tensor([-math.sin(1) * math.sqrt(2) * math.sqrt(2), 2 * math.sin(1) ** 2])
+    weights = (scores.double() / math.sqrt(2)).softmax(0)
+    found = self_attention(config, w, x, plain)
+    torch.testing.assert_close(found[1], weights)
 
 
 def test_a_gate_reads_what_the_queries_come_from() -> None:

@@ -12,6 +12,7 @@ from addnorm.nn.positions import (
     Llama3Scaling,
     LongRoPEScaling,
     NTKScaling,
+    ProportionalScaling,
     RotaryConfig,
     YaRNScaling,
 )
@@ -31,6 +32,12 @@ def test_without_scaling() -> None:
 def test_linear_slows_all() -> None:
     assert frequencies(LinearScaling(factor=4.0)) == pytest.approx([f / 4 for f in OWN])
     assert rotary_temperature(LinearScaling(factor=4.0)) == 1
+
+
+def test_proportional_rotates_the_first_pairs_of_the_whole_head() -> None:
+    assert frequencies(ProportionalScaling(share=0.5)) == pytest.approx([*OWN[:2], 0, 0])
+    assert frequencies(ProportionalScaling(share=0.3)) == pytest.approx([OWN[0], 0, 0, 0])
+    assert rotary_temperature(ProportionalScaling()) == 1
 
 
 def test_ntk_keeps_the_fastest_and_slows_the_slowest_in_full() -> None:

@@ -1,5 +1,7 @@
 """Linear layers and activations against torch's functions."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -34,6 +36,15 @@ def test_activations_are_those_of_torch(name: str, function: object) -> None:
 
 def test_every_activation_has_a_definition() -> None:
     assert {*OURS, "identity"} == {*ACTIVATIONS}
+
+
+def test_xielu() -> None:
+    named = {"alpha_p": math.log(math.e**2 - 1), "alpha_n": math.log(math.e - 1), "beta": 0.5}
+    weights = {name: torch.tensor(a).double() for name, a in {**named, "eps": -1e-6}.items()}
+    x = torch.tensor([[2.0, 0.0, -1.0]]).double()
+    # α_p = 2 and α_n = 0.5 + 1: 2 · 2² + 0.5 · 2, and 1.5 (1/e - 1 + 1) - 0.5.
+    expected = torch.tensor([[9.0, 0.0, 1.5 / math.e - 0.5]]).double()
+    torch.testing.assert_close(activated("xielu", x, weights), expected, rtol=0, atol=2e-6)
     with pytest.raises(MissingDefinition, match="activation 'elu' has no definition"):
         activated("elu", X)
 

@@ -33,6 +33,11 @@ def test_norms() -> None:
     assert norm(RMSNormConfig(eps=1e-12), {"weight": ONES}) == rms
     assert norm(OffsetRMSNormConfig(eps=1e-12), {"weight": ZEROS}) == rms
     assert norm(ScaleNormConfig(), {"weight": torch.tensor(3.0).double().sqrt()}) == rms
+    assert norm(RMSNormConfig(eps=1e-12, gain="none"), {}) == rms
+    offset = LayerNormConfig(eps=1e-12, gain="offset")
+    assert norm(offset, {"weight": ZEROS, "bias": ONES}) == [[-0.2247, 1, 2.2247]] * 2
+    assert norm(offset, {"weight": ONES}) == [[-2.4495, 0, 2.4495]] * 2
+    assert norm(LayerNormConfig(eps=1e-12, gain="none"), {}) == [[-1.2247, 0, 1.2247]] * 2
     assert normalised(None, {}, X) is X
 
 

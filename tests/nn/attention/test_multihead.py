@@ -20,6 +20,7 @@ from tests.contracts import (
 from torch import Tensor
 from torch.testing import assert_close
 
+from addnorm.errors import InputError
 from addnorm.nn.attention import (
     AdditiveConfig,
     AttentionConfig,
@@ -35,7 +36,14 @@ from addnorm.nn.cache import CrossCache, SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal, Padding
 from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, RMSNormConfig
-from addnorm.nn.positions import BuildContext, NoPosition, Position, PositionConfig, RotaryConfig
+from addnorm.nn.positions import (
+    BuildContext,
+    DynamicScaling,
+    NoPosition,
+    Position,
+    PositionConfig,
+    RotaryConfig,
+)
 from addnorm.nn.positions.position import Bias
 
 VALID = torch.tensor([[True, True, True, False], [False, True, True, True]])
@@ -48,6 +56,12 @@ CONFIGS = [
     ),
 ]
 NAMES = ["mha", "gqa", "mqa", "wide"]
+OTHER_NORMS = [
+    AttentionConfig(n_heads=4, n_kv_heads=2, qk_norm=RMSNormConfig(), qk_norm_over="heads"),
+    AttentionConfig(
+        n_heads=2, qk_norm=RMSNormConfig(), qk_norm_after="rotation", v_norm=LayerNormConfig()
+    ),
+]
 
 
 def rotary(config: AttentionConfig = CONFIGS[0]) -> Position:
@@ -72,7 +86,9 @@ def paper(m: SelfAttention | CrossAttention, x: Tensor, y: Tensor, allowed: Tens
     )
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=NAMES)
+@pytest.mark.parametrize(
+    "config", CONFIGS + OTHER_NORMS, ids=[*NAMES, "norm_over_heads", "norm_after_rotation"]
+)
 def test_contract(config: AttentionConfig) -> None:
     check_config(config, AttentionConfig)
     x, memory = torch.randn(2, 4, 8), torch.randn(2, 5, 8)
@@ -296,8 +312,15 @@ def test_heads() -> None:
 def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(ValueError, match=r"additive.*eager"):
         AttentionConfig(score=AdditiveConfig(), core=SDPACoreConfig())
-    with pytest.raises(ValueError, match="qk_norm"):
-        AttentionConfig(qk_norm=BatchNormConfig())
+    for name in ("qk_norm", "v_norm"):
+        with pytest.raises(ValueError, match=name):
+            AttentionConfig(**{name: BatchNormConfig()})
+    with pytest.raises(ValueError, match='qk_norm_over = "heads"'):
+        AttentionConfig(qk_norm_over="heads", qk_norm_after="rotation")
+    longer = RotaryConfig(scaling=DynamicScaling(factor=2.0, original_max_len=4))
+    config = AttentionConfig(n_heads=2, qk_norm=RMSNormConfig(), qk_norm_after="rotation")
+    with pytest.raises(InputError, match="another scaling than dynamic"):
+        config.build(8, longer.build(build_context(4, 2)), True)
 
 
 @pytest.mark.parametrize("field", ["n_heads", "n_kv_heads", "d_head"])

@@ -34,6 +34,7 @@ from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import KERPLEConfig
+from addnorm.nn.residuals import SandwichNormConfig
 from addnorm.nn.routers import SigmoidRouterConfig
 from addnorm.tasks.registry import TASKS
 from addnorm.training.checkpoint import save_weights
@@ -92,6 +93,16 @@ CASES: Mapping[str, Mapping[str, Any]] = {
             "position": KERPLEConfig(),
         },
         "clip": 0.1,
+    },
+    "norm_over_heads": {
+        "parts": {
+            "attention": AttentionConfig(
+                n_heads=2, n_kv_heads=1, qk_norm=RMSNormConfig(), qk_norm_over="heads"
+            ),
+            "residual": SandwichNormConfig(norms="output"),
+            "feedforward": FeedForwardConfig(d_ff=9, activation="xielu"),
+        },
+        "double": True,
     },
     "layer_drop": {"parts": {"layer_drop": 0.3, "n_layers": 3, "dropout": 0.1}},
     "r_drop": {"parts": {"dropout": 0.2}, "r_drop": 1.0},

@@ -1,6 +1,7 @@
 """The definitions of attention, one head at a time, and of the operations on its output."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,8 +24,11 @@ def self_attention(config: Any, weights: Weights, x: Tokens, context: MixerConte
     position_weights, score_weights = under(weights, "position"), under(weights, "core.score")
     # Segment memory contributes keys and values, but gets no gradient.
     source = torch.where(texts.is_latest()[:, None], x, x.detach())
-    q, k, v = _heads(config, weights, x, source)
+    q, k, v = heads_of(config, weights, x, source)
     q, k = ([rotated(position, position_weights, y, texts) for y in ys] for ys in (q, k))
+    if config.qk_norm_after == "rotation":
+        q = [normalised(config.qk_norm, under(weights, "rotated_q_norm"), y) for y in q]
+        k = [normalised(config.qk_norm, under(weights, "rotated_k_norm"), y) for y in k]
 
     def score(h: int, shared: int) -> Pairs:
         head = Head(
@@ -50,7 +54,7 @@ def cross_attention(
     config: Any, weights: Weights, x: Queries, memory: Keys, seen: AttentionMask, layer: int
 ) -> Queries:
     """`concat(heads) W_o` with cross-attention to a memory, without positions."""
-    q, k, v = _heads(config, weights, x, memory)
+    q, k, v = heads_of(replace(config, qk_norm_after="projection"), weights, x, memory)
 
     def score(h: int, shared: int) -> Pairs:
         return scored(config.score, under(weights, "core.score"), h, q[h], k[shared])
@@ -65,7 +69,7 @@ def _merged(config: Any, weights: Weights, heads: Heads, x: Queries) -> Queries:
     return linear(weights, "out_proj", torch.cat(list(outputs), dim=1))
 
 
-def _heads(
+def heads_of(
     config: Any, weights: Weights, x: Queries, source: Keys
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """The queries of every head, and the keys and values of every key/value head."""
@@ -74,11 +78,21 @@ def _heads(
     def split(name: str, y: Float[Tensor, "seq _width"]) -> list[Tensor]:
         return list(linear(weights, name, y).split(d_head, dim=1))
 
-    def normed(name: str, heads: list[Tensor]) -> list[Tensor]:  # Henry et al. 2020
+    def normed(name: str, heads: list[Tensor]) -> list[Tensor]:
+        if config.qk_norm_after == "rotation":
+            return heads
+        if config.qk_norm_over == "heads":  # OLMo Team 2024, §3.3
+            together = torch.cat(heads, dim=1)
+            normed = normalised(config.qk_norm, under(weights, f"{name}.norm"), together)
+            return list(normed.split(d_head, dim=1))
+        # Henry et al. 2020
         return [normalised(config.qk_norm, under(weights, name), head) for head in heads]
 
     queries, keys = normed("q_norm", split("q_proj", x)), normed("k_norm", split("k_proj", source))
-    return queries, keys, split("v_proj", source)
+    values = [
+        normalised(config.v_norm, under(weights, "v_norm"), v) for v in split("v_proj", source)
+    ]
+    return queries, keys, values
 
 
 def gated(config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens) -> list[Tensor]:

@@ -19,12 +19,15 @@ from addnorm.nn.moe import MixtureOfExpertsConfig
 
 def mlp(config: Any, weights: Weights, x: Tokens) -> Tokens:
     """Vaswani et al. 2017, §3.3."""
-    return linear(weights, "down_proj", activated(config.activation, linear(weights, "up_proj", x)))
+    inner = linear(weights, "up_proj", x)
+    inner = activated(config.activation, inner, under(weights, "activation"))
+    return linear(weights, "down_proj", inner)
 
 
 def gated(config: Any, weights: Weights, x: Tokens) -> Tokens:
     """Shazeer 2020, eq. 6."""
-    gate = activated(config.activation, linear(weights, "gate_proj", x))
+    gate = linear(weights, "gate_proj", x)
+    gate = activated(config.activation, gate, under(weights, "activation"))
     return linear(weights, "down_proj", gate * linear(weights, "up_proj", x))
 
 

@@ -12,6 +12,7 @@ from addnorm.nn.positions import (
     Llama3Scaling,
     LongRoPEScaling,
     NTKScaling,
+    ProportionalScaling,
     YaRNScaling,
 )
 
@@ -68,6 +69,12 @@ def longrope(scaling: Any, theta: float, width: int, i: int, length: int) -> flo
     return plain(scaling, theta, width, i, length) / divisors[i if len(divisors) > 1 else 0]
 
 
+def proportional(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
+    """Gemma 4: the first pairs of the whole head alone."""
+    rotated = math.floor(scaling.share * width / 2)
+    return plain(scaling, theta, width, i, length) if i < rotated else 0.0
+
+
 def ntk(theta: float, width: int, i: int, factor: float) -> float:
     """The frequency with base `θ s^(d/(d-2))` (bloc97 2023; Peng et al. 2024, §3.1)."""
     # A single pair is never interpolated.
@@ -119,6 +126,7 @@ SCALINGS = Definitions[ScalingDefinition](
         YaRNScaling: ScalingDefinition(yarn, yarn_temperature),
         Llama3Scaling: ScalingDefinition(llama3),
         LongRoPEScaling: ScalingDefinition(longrope, lambda s: s.attention_factor),
+        ProportionalScaling: ScalingDefinition(proportional),
     },
 )
 

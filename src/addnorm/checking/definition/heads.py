@@ -112,6 +112,7 @@ def _pooled(pooling: Any, weights: Weights, x: Tokens, texts: Texts) -> Tensor:
         "mean": lambda t: t.mean(0),
         "max": lambda t: t.amax(0),
         "first": lambda t: t[0],
+        "last": lambda t: t[-1],
         "seqpool": lambda t: torch.softmax(linear(weights, "pool.score", t)[:, 0], 0) @ t,
     }
     return torch.stack([pool[pooling](x[tokens]) for tokens in _each(texts)])

@@ -59,8 +59,23 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activated(name: str, x: Tokens) -> Tokens:
-    """Apply the named activation function. Raises `MissingDefinition` for an unknown one."""
+def xielu(weights: Weights, x: Tensor) -> Tensor:
+    """Huang et al. 2024, with a slope of 0.5 at zero."""
+    positive, negative = (
+        torch.log(1 + torch.exp(weights[name])) for name in ("alpha_p", "alpha_n")
+    )
+    below = torch.exp(torch.where(x < weights["eps"], x, weights["eps"])) - 1 - x
+    slope = weights["beta"]
+    return torch.where(x > 0, positive * x**2, (slope + negative) * below) + slope * x
+
+
+def activated(name: str, x: Tokens, weights: Weights | None = None) -> Tokens:
+    """Apply the named activation function, which may have weights.
+
+    Raises `MissingDefinition` for an unknown one.
+    """
+    if name == "xielu":
+        return xielu(weights or {}, x)
     if name not in ACTIVATIONS:
         raise MissingDefinition(
             f"activation {name!r} has no definition: add it to checking/definition/layers.py"

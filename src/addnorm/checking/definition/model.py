@@ -43,8 +43,11 @@ def encoder_logits(
     texts: Texts,
     observed: Observed | None = None,
 ) -> Logits:
-    """The logits of an encoder-only model (Devlin et al. 2019, §3)."""
-    return _logits(config, weights, tokens, texts, Depth(encoder=config.n_layers), observed)
+    """The logits of an encoder-only model (Devlin et al. 2019, §3), which may look back alone."""
+    depth = Depth(encoder=config.n_layers)
+    if config.causal:
+        depth = Depth(decoder=config.n_layers, causal=True)
+    return _logits(config, weights, tokens, texts, depth, observed)
 
 
 def _logits(

@@ -22,16 +22,17 @@ Observed = dict[Tensor, tuple[Tensor, Tensor, float]]
 
 
 def layer_norm(config: Any, weights: Weights, x: Tokens) -> Tokens:
-    """Ba et al. 2016, eq. 3."""
+    """Ba et al. 2016, eq. 3; with an offset gain Parmar et al. 2024, §2.1."""
     mean = x.mean(1, keepdim=True)
     variance = ((x - mean) ** 2).mean(1, keepdim=True)
     normed = (x - mean) / (variance + config.eps).sqrt()
-    return weights["weight"] * normed + weights.get("bias", 0.0)
+    gain = weights.get("weight", 1.0)
+    return (1 + gain if config.gain == "offset" else gain) * normed + weights.get("bias", 0.0)
 
 
 def rms_norm(config: Any, weights: Weights, x: Tokens) -> Tokens:
     """Zhang & Sennrich 2019, eq. 4."""
-    return weights["weight"] * x / ((x**2).mean(1, keepdim=True) + config.eps).sqrt()
+    return weights.get("weight", 1.0) * x / ((x**2).mean(1, keepdim=True) + config.eps).sqrt()
 
 
 def offset_rms_norm(config: Any, weights: Weights, x: Tokens) -> Tokens:

@@ -58,8 +58,8 @@ def layer_scale(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -
 
 
 def sandwich(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
-    """Ding et al. 2021, §2.4."""
-    return x + norm("norm_out", f(norm("norm_in", x)))
+    """Ding et al. 2021, §2.4; with the second norm alone OLMo Team 2024, §3.2."""
+    return x + norm("norm_out", f(norm("norm_in", x) if config.norms == "both" else x))
 
 
 def deepnorm(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:

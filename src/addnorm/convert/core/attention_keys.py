@@ -330,6 +330,59 @@ def write_windows(model: ModelConfig) -> tuple[list[str], int | None]:
     return types, sizes.pop() if sizes else None
 
 
+def rotary_by_type(
+    settings: Settings, theta: float, local: float
+) -> tuple[RotaryConfig, RotaryConfig]:
+    """The positions of full-attention layers and of sliding-window layers.
+
+    `theta` and `local` are their bases where the tables have none; an older `rope_scaling` is of
+    the former alone.
+    """
+    tables, old = settings.table("rope_parameters"), settings.table("rope_scaling")
+    full, sliding = (None if tables is None else tables.table(kind) for kind in (FULL, SLIDING))
+    if tables is not None:
+        tables.check_all_read()
+    if old is not None and old.tree:
+        if "rope_type" not in old.tree and "type" in old.tree:  # followed by some versions alone
+            raise old.refuse("type", "for layers of two types, name it rope_type")
+        full = Settings((full.tree if full else {}) | old.tree, old.where)
+    nothing = Settings({}, settings.where)
+    for table in filter(None, (full, sliding)):
+        table.expect("truncate", True)  # which transformers reads outside of the tables alone
+    return rotary_of(full or nothing, settings, theta), rotary_of(
+        sliding or nothing, settings, local
+    )
+
+
+def layers_by_type(
+    settings: Settings,
+    types: Sequence[str],
+    size: int | None,
+    positions: tuple[RotaryConfig, RotaryConfig],
+) -> Fields:
+    """Layers of full attention and of windows, each type with its positions."""
+    rotary, local = positions
+    layers = [
+        LayerConfig(
+            pattern=pattern_for_layer_type(settings, kind, size),
+            position=local if kind == SLIDING else rotary,
+        )
+        for kind in types
+    ]
+    return {"position": rotary, "layer_pattern": shortest_cycle(layers)}
+
+
+def write_rotary_by_type(model: ModelConfig, types: Sequence[str], local: float) -> dict[str, Json]:
+    """The rope parameters of both types of layers; `local` is the base where no layer has one."""
+    by_type: dict[str, Json] = {
+        kind: write_rotary(layer.position)
+        for kind, layer in zip(types, model.layers(model.n_layers), strict=True)
+    }
+    by_type.setdefault(FULL, write_rotary(model.position))
+    by_type.setdefault(SLIDING, {"rope_type": "default", "rope_theta": local})
+    return by_type
+
+
 def one_window(missing: int | None = None) -> Computed:
     """The key of a window that all layers have; `missing` stands for an absent key."""
 

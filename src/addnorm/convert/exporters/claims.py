@@ -116,6 +116,8 @@ def leave_unused_position(position: Position, stack: Stack, ledger: Ledger) -> N
 def geometric(rotary: Rotary) -> tuple[float, float] | None:
     """The base and factor, if the frequencies are `ω_i = base^(-2i/width) / factor`."""
     actual = rotary.frequencies
+    if not actual.all():
+        return None
     width, factor = 2 * len(actual), 1 / float(actual[0])
     base = float(actual[0] / actual[1]) ** (width / 2) if len(actual) > 1 else 10000.0
     is_geometric = torch.allclose(frequencies(width, base) / factor, actual, rtol=1e-9, atol=0.0)

@@ -322,6 +322,8 @@ def _set_norm(parent: Any, name: str, norm: nn.Module, ledger: Ledger) -> None:
         part = "layer without a norm" if isinstance(norm, NoNorm) else type(norm).__name__
         raise refusal(part, "LayerNorm and RMSNorm")
     ledger.module(norm, LayerNorm, RMSNorm, OffsetRMSNorm)
+    if norm.weight is None:
+        raise refusal("norm without a gain", "LayerNorm and RMSNorm with one")
     spec = common_spec.LayerNormSpec(rms_norm=not isinstance(norm, LayerNorm))
     gain = claim_gain(norm, ledger)
     spec.gamma = _array(gain)

@@ -252,10 +252,11 @@ def norm_kind(norm: nn.Module, ledger: Ledger) -> str:
     match norm:
         case LayerNorm():
             ledger.module(norm, LayerNorm)
-            return "layernorm without bias" if norm.bias is None else "layernorm"
+            name = "layernorm without bias" if norm.bias is None else "layernorm"
+            return name if norm.weight is not None else f"{name} without gain"
         case RMSNorm() | OffsetRMSNorm():
             ledger.module(norm, RMSNorm, OffsetRMSNorm)
-            return "rmsnorm"
+            return "rmsnorm" if norm.weight is not None else "rmsnorm without gain"
         case NoNorm():
             ledger.module(norm, NoNorm)
             return "none"
@@ -272,7 +273,9 @@ def _score(attention: SelfAttention, ledger: Ledger) -> str:
 def _feedforward(layer: nn.Module, ledger: Ledger) -> str:
     if not isinstance(layer, FeedForward | GatedFeedForward):
         return type(layer).__name__
-    name = claim_feedforward(layer, ledger) or "a custom activation"
+    learned = isinstance(layer.activation, nn.Module)
+    other = type(layer.activation).__name__ if learned else "a custom activation"
+    name = claim_feedforward(layer, ledger) or other
     return f"gated {name}" if isinstance(layer, GatedFeedForward) else name
 
 
@@ -305,6 +308,8 @@ def _position(attention: SelfAttention, embed: Embedding, ledger: Ledger) -> str
 def _frequencies(position: Position) -> str:
     if not isinstance(position, Rotary):
         return "none"
+    if not position.frequencies.all():
+        return "zero of some pairs"
     if position.temperature == 1.0 and geometric(position) is not None:
         return "geometric"
     return "other"

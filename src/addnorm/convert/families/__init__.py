@@ -32,6 +32,8 @@ from addnorm.convert.families.mbart import M2M_100, MBART, PEGASUS
 from addnorm.convert.families.mixtral import MIXTRAL, QWEN2_MOE, QWEN3_MOE
 from addnorm.convert.families.modernbert import MODERNBERT
 from addnorm.convert.families.mpnet import MPNET
+from addnorm.convert.families.nemotron import APERTUS, NEMOTRON
+from addnorm.convert.families.olmo import OLMO, OLMO2, OLMO3
 from addnorm.convert.families.opt import OPT
 from addnorm.convert.families.phi import PHI, PHI3
 from addnorm.convert.families.rotary_bert import GTE, JINA_V3, NOMIC_BERT
@@ -110,6 +112,11 @@ FAMILIES: tuple[Family, ...] = (
     DEEPSEEK_V3,
     GLM4_MOE,
     QWEN2_MOE,
+    OLMO,
+    OLMO2,
+    OLMO3,
+    NEMOTRON,
+    APERTUS,
     GEMMA3_IMAGES,
     MISTRAL3,
     LLAVA,

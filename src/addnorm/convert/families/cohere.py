@@ -51,7 +51,9 @@ def _keys(stem: str, theta: float) -> tuple[keys.Entry, ...]:
     )
 
 
-COHERE = relative("cohere", decoder(MODEL, *_keys("Cohere", 500000.0), divides("cohere")))
+COHERE = relative(
+    "cohere", decoder(MODEL, *_keys("Cohere", 500000.0), divides("cohere")), classifies=()
+)
 """Command R: Cohere 2024."""
 
 
@@ -89,5 +91,6 @@ COHERE2 = relative(
         divides("cohere2"),
         keys.Computed(_read_layers, _write_layers),
     ),
+    classifies=(),
 )
 """Command R7B and A: Cohere 2024, 2025."""

@@ -197,6 +197,7 @@ DEEPSEEK_V2 = relative(
     NAMES
     | within("stack.blocks.*", "model.layers.*", LATENT_NAMES | expert_names("shared_experts")),
     others=_latent_maps,
+    classifies=("sequence",),
 )
 """DeepSeek-AI 2024a (2405.04434)."""
 
@@ -264,5 +265,6 @@ GLM4_MOE = relative(
     NAMES | within("stack.blocks.*", "model.layers.*", expert_names("shared_experts")),
     others=corrections,
     ignored=(r"model\.layers\.(46|92)\..*",),
+    classifies=(),
 )
 """GLM 4.5: Z.ai 2025 (2508.06471)."""

@@ -7,15 +7,15 @@ from addnorm.convert.core.attention_keys import (
     FULL,
     SLIDING,
     THETA,
-    pattern_for_layer_type,
+    layers_by_type,
     read_layer_types,
     read_windows,
     rope_keys,
-    rotary_of,
-    shortest_cycle,
-    write_rotary,
+    rotary_by_type,
+    write_rotary_by_type,
     write_windows,
 )
+from addnorm.convert.core.decoder_tasks import ClassifierHead, DecoderTables
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import is_body
@@ -29,12 +29,10 @@ from addnorm.convert.families.llama import (
     relative,
 )
 from addnorm.models import EncoderConfig
-from addnorm.models.layers import LayerConfig
 from addnorm.models.transformer import TransformerConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.heads import HiddenHeadConfig
 from addnorm.nn.norms import OffsetRMSNormConfig
-from addnorm.nn.positions import RotaryConfig
 from addnorm.nn.residuals import SandwichNormConfig
 
 GLOBAL_THETA = 1000000.0
@@ -110,54 +108,26 @@ def _read_layers(settings: Settings) -> keys.Fields:
     size = settings.optional_int("sliding_window", missing=WINDOW)
     if settings.get("use_bidirectional_attention", False) and size is not None:
         size = size // 2 + 1  # so many on both sides together, the token itself not counted
-    rotary, local = _rotary_by_type(settings)
+    positions = rotary_by_type(
+        settings,
+        settings.get("rope_theta", GLOBAL_THETA),
+        settings.get("rope_local_base_freq", THETA),
+    )
     every = settings.optional_int("sliding_window_pattern") or 6
     settings.ignore("_sliding_window_pattern")
-    layers = [
-        LayerConfig(
-            pattern=pattern_for_layer_type(settings, kind, size),
-            position=local if kind == SLIDING else rotary,
-        )
-        for kind in _types(settings, every)
-    ]
-    return {"position": rotary, "layer_pattern": shortest_cycle(layers)}
-
-
-def _rotary_by_type(settings: Settings) -> tuple[RotaryConfig, RotaryConfig]:
-    """The positions of full-attention layers and of sliding-window layers."""
-    theta = settings.get("rope_theta", GLOBAL_THETA)
-    local = settings.get("rope_local_base_freq", THETA)
-    tables, old = settings.table("rope_parameters"), settings.table("rope_scaling")
-    full, sliding = (None if tables is None else tables.table(kind) for kind in (FULL, SLIDING))
-    if tables is not None:
-        tables.check_all_read()
-    if old is not None and old.tree:
-        if "rope_type" not in old.tree and "type" in old.tree:  # followed by some versions alone
-            raise old.refuse("type", "for layers of two types, name it rope_type")
-        full = Settings((full.tree if full else {}) | old.tree, old.where)
-    nothing = Settings({}, settings.where)
-    for table in filter(None, (full, sliding)):
-        table.expect("truncate", True)  # which transformers reads outside of the tables alone
-    return rotary_of(full or nothing, settings, theta), rotary_of(
-        sliding or nothing, settings, local
-    )
+    return layers_by_type(settings, _types(settings, every), size, positions)
 
 
 def _write_layers(spec: ModelSpec) -> Json:
     model, tree = spec.model, _write_windows(spec)
-    by_type: dict[str, Json] = {
-        kind: write_rotary(layer.position)
-        for kind, layer in zip(tree["layer_types"], model.layers(model.n_layers), strict=True)
-    }
-    full = by_type.setdefault(FULL, write_rotary(model.position))
-    local = by_type.setdefault(SLIDING, {"rope_type": "default", "rope_theta": THETA})
-    if isinstance(model, EncoderConfig):  # the windows of both sides together
+    by_type = write_rotary_by_type(model, tree["layer_types"], THETA)
+    if isinstance(model, EncoderConfig) and not model.causal:  # the windows of both sides together
         tree["sliding_window"] = 2 * (tree["sliding_window"] - 1)
     return {
         **tree,
-        **rope_keys(full),
+        **rope_keys(by_type[FULL]),
         "rope_parameters": by_type,
-        "rope_local_base_freq": local["rope_theta"],
+        "rope_local_base_freq": by_type[SLIDING]["rope_theta"],
     }
 
 
@@ -248,15 +218,19 @@ ENCODER_3 = keys.ConfigTable(
 )
 
 
+CAUSAL_3 = DecoderTables(DECODER_3, ClassifierHead("Gemma3Text", ("sequence",)))
+
+
 class CausalOrBidirectional:
     """Gemma 3: a decoder, or an encoder under the same `model_type`."""
 
     def read(self, settings: Settings) -> ModelSpec:
         bidirectional = settings.get("use_bidirectional_attention", False)
-        return (ENCODER_3 if bidirectional else DECODER_3).read(settings)
+        return (ENCODER_3 if bidirectional else CAUSAL_3).read(settings)
 
     def write(self, spec: ModelSpec) -> Json:
-        return (ENCODER_3 if isinstance(spec.model, EncoderConfig) else DECODER_3).write(spec)
+        bidirectional = isinstance(spec.model, EncoderConfig) and not spec.model.causal
+        return (ENCODER_3 if bidirectional else CAUSAL_3).write(spec)
 
 
 GEMMA3 = relative("gemma3_text", CausalOrBidirectional())

@@ -55,5 +55,6 @@ GRANITE = relative(
         keys.Value("residual.scale", "residual_multiplier", 1.0),
         Divisor("head.scale", "logits_scaling"),
     ),
+    classifies=(),
 )
 """IBM 2024; the numbers are those of Yang et al. 2022 (2203.03466)."""

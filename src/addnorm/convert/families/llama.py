@@ -15,10 +15,11 @@ from addnorm.convert.core.attention_keys import (
     read_windows,
     write_windows,
 )
+from addnorm.convert.core.decoder_tasks import HEAD_NAMES, TASKS, with_classifier
 from addnorm.convert.core.family import ConfigMap, Family, ModelSpec, attention_of
 from addnorm.convert.core.maps import within
 from addnorm.convert.core.settings import Json, Settings
-from addnorm.convert.core.tasks import DecoderHead
+from addnorm.convert.core.tasks import DecoderHead, Task
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -151,13 +152,18 @@ def relative(
     names: Mapping[str, str] = NAMES,
     *,
     ignored: tuple[str, ...] = (),
+    classifies: tuple[Task, ...] = TASKS,
     **others: Any,
 ) -> Family:
-    """A family with the tensor names of LLaMA, or others below `model`."""
+    """A family with the tensor names of LLaMA, or others below `model`.
+
+    Its decoders may also classify, in these tasks.
+    """
     return Family(
         model_type=model_type,
-        config=config,
+        config=with_classifier(config, classifies),
         names=names,
+        heads=HEAD_NAMES,
         prefix="model.",
         ignored=(r".*\.rotary_emb\.inv_freq", *ignored),
         ties=(("lm_head.weight", "model.embed_tokens.weight"),),

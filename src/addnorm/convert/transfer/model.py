@@ -24,7 +24,14 @@ from addnorm.convert.transfer.folding import (
     readers,
     with_folding_targets,
 )
-from addnorm.convert.transfer.rules import Kind, Origin, TransferContext, norm_of, transfer_weight
+from addnorm.convert.transfer.rules import (
+    Kind,
+    Origin,
+    TransferContext,
+    gain_offset,
+    norm_of,
+    transfer_weight,
+)
 from addnorm.convert.transfer.verified import unequal
 from addnorm.convert.weights.mapped import name_of
 from addnorm.models import EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
@@ -318,7 +325,8 @@ class _EquivalenceCheck:
                 RMSNormConfig(eps=eps) | OffsetRMSNormConfig(eps=eps),
                 RMSNormConfig(eps=new_eps) | OffsetRMSNormConfig(eps=new_eps),
             ):
-                return eps == new_eps
+                lost = gain_offset(new.norm) is None and gain_offset(old.norm) is not None
+                return eps == new_eps and not lost
             case _:
                 return folds_layernorm(old, new) and folding_obstacle(old, new) is None
 

@@ -82,30 +82,47 @@ def transfer_weight(context: TransferContext, name: str) -> tuple[Tensor, Origin
 
 def _gain(context: TransferContext, name: str) -> RuleResult:
     """γ of a different kind of norm: kept, or converted to or from an offset from one."""
-    match = re.fullmatch(r"(?:.*\.)?(norm|norm_in|norm_out|q_norm|k_norm)\.weight", name)
+    match = re.fullmatch(rf"(?:.*\.)?({NORM_NAMES})\.weight", name)
     kinds = (None, None)
     if match:
         kinds = norm_of(context.old, context.old_name(name)), norm_of(context.new, name)
-    if type(kinds[0]) is type(kinds[1]) or not all(isinstance(norm, GAINS) for norm in kinds):
+    if not all(isinstance(norm, GAINS) for norm in kinds):
         return None
+    offsets = [gain_offset(norm) for norm in kinds]
+    if type(kinds[0]) is type(kinds[1]) and offsets[0] == offsets[1]:
+        return None
+    if offsets[0] is None:
+        return context.start[name], Origin("exact", "a gain of one")
     if (x := context.source_weight(name)) is None or x.shape != context.start[name].shape:
         return None
-    offsets = [float(isinstance(norm, OffsetRMSNormConfig)) for norm in kinds]
-    by = offsets[0] - offsets[1]
+    by = offsets[0] - (offsets[1] or 0.0)
     same = all(isinstance(norm, RMSNormConfig | OffsetRMSNormConfig) for norm in kinds)
     how = f"γ {'+' if by > 0 else '-'} 1" if by else "γ kept"
     return x + by if by else x, Origin("folded" if same else "derived", how)
 
 
+NORM_NAMES = "norm|norm_in|norm_out|q_norm|k_norm|v_norm|rotated_q_norm|rotated_k_norm"
+"""The names of norms in a model."""
+
 GAINS = (LayerNormConfig, RMSNormConfig, OffsetRMSNormConfig, BatchNormConfig)
+
+
+def gain_offset(norm: NormConfig | None) -> float | None:
+    """The number added to the stored γ of a norm: one or zero; None for a norm without γ."""
+    gain = getattr(norm, "gain", "learned")
+    if gain == "none":
+        return None
+    return float(isinstance(norm, OffsetRMSNormConfig) or gain == "offset")
 
 
 def norm_of(model: ModelConfig, name: str) -> NormConfig | None:
     """The configuration of the norm that a weight belongs to."""
     layer = layer_of(model, name)
-    if re.search(r"\.[qk]_norm\.", name):
+    if match := re.search(r"\.(rotated_)?([qkv])_norm\.", name):
         attention = _attention_of(model, name)
-        return None if attention is None else attention.qk_norm
+        if attention is None:
+            return None
+        return attention.v_norm if match[2] == "v" else attention.qk_norm
     if ".transform.norm." in name:
         transform = getattr(model.head, "transform", None)
         return None if transform is None else transform.norm

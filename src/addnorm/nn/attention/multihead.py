@@ -8,9 +8,11 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from addnorm.config import Probability, config
+from addnorm.errors import InputError
 from addnorm.nn.attention.core import NOT_FUSED, EagerCoreConfig, SDPACoreConfig
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
+from addnorm.nn.attention.head_norms import HeadNorms, Over
 from addnorm.nn.attention.outputs import OutputConfig, PlainOutput, build_output
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig, build_score, is_fused
@@ -20,7 +22,7 @@ from addnorm.nn.cache import AttentionCache, CrossCache, SelfCache
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
-from addnorm.nn.norms import BatchNormConfig, NoNorm, NormConfig, build_norm
+from addnorm.nn.norms import BatchNormConfig, NormConfig
 from addnorm.nn.positions.position import Position
 from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Heads, HeadShape, Hidden, Keys, KeysValues, Queries, divisors
@@ -31,9 +33,9 @@ class MultiHead(nn.Module):
     """Base class of self- and cross-attention: the projections into heads and back.
 
     `q = x W_q`, `k = y W_k`, `v = y W_v`, `out = concat(heads) W_o` (Vaswani et al. 2017, §3.2.2);
-    each key/value head serves `n_heads / n_kv_heads` query heads (Ainslie et al. 2023). With
-    `qk_norm`, queries and keys are normalised per head (Henry et al. 2020). `output` acts on the
-    heads before `W_o`.
+    each key/value head serves `n_heads / n_kv_heads` query heads (Ainslie et al. 2023). By `norms`,
+    queries and keys are normalised (Henry et al. 2020), over each head or over all heads of a token
+    together, and the values of each head. `output` acts on the heads before `W_o`.
     """
 
     output_weights = ("out_proj",)
@@ -53,7 +55,7 @@ class MultiHead(nn.Module):
         core: nn.Module,
         bias: bool = True,
         out_bias: bool = True,
-        qk_norm: NormConfig | None = None,
+        norms: HeadNorms | None = None,
         output: nn.Module | None = None,
     ) -> None:
         super().__init__()
@@ -62,8 +64,10 @@ class MultiHead(nn.Module):
         self.k_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
         self.v_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
         self.out_proj = Linear(heads.n_heads * heads.d_head, d_model, bias=out_bias)
-        self.q_norm = NoNorm() if qk_norm is None else build_norm(qk_norm, heads.d_head)
-        self.k_norm = NoNorm() if qk_norm is None else build_norm(qk_norm, heads.d_head)
+        norms = norms or HeadNorms()
+        self.q_norm = norms.build(heads.n_heads, heads.d_head)
+        self.k_norm = norms.build(heads.n_kv_heads, heads.d_head)
+        self.v_norm = norms.build_values(heads.d_head)
         self.core = core
         self.output = output or PlainOutput()
 
@@ -90,8 +94,9 @@ class MultiHead(nn.Module):
         return self.k_norm(self.split(self.k_proj(y)))
 
     def keys_values(self, y: Float[Tensor, "batch kv_seq d_model"]) -> KeysValues:
-        """The keys and values of every key/value head, `norm(y W_k)` and `y W_v`."""
-        return self.keys(y), self.split(self.v_proj(y))
+        """The keys and values of every key/value head, `norm(y W_k)` and `y W_v` or its norm."""
+        v = self.split(self.v_proj(y))
+        return self.keys(y), v if self.v_norm is None else self.v_norm(v)
 
     def split(self, x: Float[Tensor, "batch seq width"]) -> Heads:
         """Split the last axis into heads."""
@@ -107,7 +112,8 @@ class SelfAttention(MultiHead):
 
     Vaswani et al. 2017, §3.2.
 
-    `pattern` is the mask that this layer adds to that of the pass.
+    `pattern` is the mask that this layer adds to that of the pass. `norms` may also be of rotated
+    queries and keys.
     """
 
     def __init__(
@@ -117,18 +123,29 @@ class SelfAttention(MultiHead):
         *,
         position: Position,
         pattern: Mask | None = None,
+        norms: HeadNorms | None = None,
         **projections: Any,
     ) -> None:
-        super().__init__(d_model, heads, **projections)
+        super().__init__(d_model, heads, norms=norms, **projections)
         self.position = position
         self.pattern = pattern or Full()
+        norms = norms or HeadNorms()
+        self.rotated_q_norm = norms.build_rotated(heads.d_head)
+        self.rotated_k_norm = norms.build_rotated(heads.d_head)
 
     def forward(self, x: Hidden, ctx: Context, cache: AttentionCache | None = None) -> Hidden:
         y = x if cache is None else cache.source(x, ctx.within)
         q, (k, v) = self.queries(x), self.keys_values(y)
-        q, k = self.position.rotate(q, k, ctx)
+        q, k = self.rotated(q, k, ctx)
         heads = self.attend(q, k, v, ctx) if cache is None else cache.attend(self, q, k, v, ctx)
         return self.merge(self.output(heads, x))
+
+    def rotated(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
+        """Rotate queries and keys by their positions; then apply the norms of rotated ones."""
+        q, k = self.position.rotate(q, k, ctx)
+        if self.rotated_q_norm is None or self.rotated_k_norm is None:
+            return q, k
+        return self.rotated_q_norm(q), self.rotated_k_norm(k)
 
     def attend(self, q: Queries, k: Keys, v: Keys, ctx: Context) -> Heads:
         """Attend from the new tokens to all keys and values within reach."""
@@ -140,7 +157,7 @@ class SelfAttention(MultiHead):
         k, v = self.keys_values(cache.source(x, ctx.within))
         heads = self.q_proj.out_features // self.d_head
         unused = k.new_zeros(x.shape[0], heads, x.shape[1], self.d_head)
-        cache.append(self.position.rotate(unused, k, ctx)[1], v, ctx.within)
+        cache.append(self.rotated(unused, k, ctx)[1], v, ctx.within)
 
     def new_cache(self) -> SelfCache:
         """An empty cache, which keeps the slots that later tokens can reach."""
@@ -244,7 +261,15 @@ class AttentionConfig:
     dropout: Probability = 0.0
     """The dropout rate of the attention weights."""
     qk_norm: NormConfig | None = None
-    """A norm over each head of queries and keys; by default none."""
+    """A norm of queries and keys; by default none."""
+    qk_norm_over: Over = "head"
+    """Whether `qk_norm` normalises each head by itself, or all heads of a token together, as in
+    OLMo 2.
+    """
+    qk_norm_after: Literal["projection", "rotation"] = "projection"
+    """Whether `qk_norm` stands before or after the rotation by positions."""
+    v_norm: NormConfig | None = None
+    """A norm over each head of values; by default none."""
     score: ScoreConfig = ScaledDotConfig()
     """How well a key fits a query."""
     pattern: PatternConfig = FullPatternConfig()
@@ -259,18 +284,27 @@ class AttentionConfig:
     def __post_init__(self) -> None:
         if isinstance(self.core, FUSED_CORES) and not is_fused(self.score):
             raise ValueError(NOT_FUSED)
-        if isinstance(self.qk_norm, BatchNormConfig):
-            raise ValueError("qk_norm normalises each head of each token: batchnorm cannot")
+        for name, norm in (("qk_norm", self.qk_norm), ("v_norm", self.v_norm)):
+            if isinstance(norm, BatchNormConfig):
+                raise ValueError(f"{name} normalises each head of each token: batchnorm cannot")
+        if (self.qk_norm_over, self.qk_norm_after) == ("heads", "rotation"):
+            raise ValueError(
+                'qk_norm_over = "heads" stands before the rotation: qk_norm_after = "projection"'
+            )
 
     def build(
         self, d_model: int, position: Position, causal: bool, layer: int = 0
     ) -> SelfAttention:
+        parts = self.build_parts(d_model, layer)
+        if self.qk_norm is not None and self.qk_norm_after == "rotation":
+            _check_rotates_once(position)
+            parts["norms"] = HeadNorms(rotated=self.qk_norm, values=self.v_norm)
         return SelfAttention(
             d_model,
             self.heads(d_model),
             position=position,
             pattern=build_pattern(self.pattern),
-            **self.build_parts(d_model, layer),
+            **parts,
         )
 
     def build_cross(self, d_model: int, layer: int = 0) -> CrossAttention:
@@ -285,7 +319,7 @@ class AttentionConfig:
             "core": build_core(core, heads, score, self.dropout, layer),
             "bias": self.bias,
             "out_bias": self.bias if self.out_bias is None else self.out_bias,
-            "qk_norm": self.qk_norm,
+            "norms": HeadNorms(projected=self.qk_norm, over=self.qk_norm_over, values=self.v_norm),
             "output": None if output is None else build_output(output, d_model, heads, layer),
         }
 
@@ -305,3 +339,13 @@ class AttentionConfig:
         )
         check_conflicts([self.core], heads)
         return heads
+
+
+def _check_rotates_once(position: Position) -> None:
+    """Raise `InputError` for positions that rotate cached keys again for each text length."""
+    if type(position).rotate_all is not Position.rotate_all:
+        raise InputError(
+            'qk_norm_after = "rotation" normalises keys once, and these positions rotate them '
+            "again when a text grows: give rotary positions another scaling than dynamic or "
+            "longrope"
+        )

@@ -23,6 +23,7 @@ from addnorm.nn.positions.scaling import (
     Llama3Scaling,
     LongRoPEScaling,
     NTKScaling,
+    ProportionalScaling,
     ScalingConfig,
     YaRNScaling,
 )
@@ -74,6 +75,7 @@ __all__ = [
     "Position",
     "PositionConfig",
     "PositionPart",
+    "ProportionalScaling",
     "RelativeScores",
     "Rotary",
     "RotaryConfig",

@@ -200,11 +200,37 @@ class LongRoPEScaling:
         return torch.where(length[..., None] > self.original_max_len, long, short)
 
 
+@config
+class ProportionalScaling:
+    """`ω_i` for the first pairs and zero for the rest, so that a share of a head is rotated.
+
+    Gemma 4 (Google 2026). Unlike those of a `fraction`, the pairs are of the whole head: their
+    features are half a head apart, and `ω_i = θ^(-2i/width)` has its whole width.
+    """
+
+    kind: Literal["proportional"] = "proportional"
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.25
+    """The share of the pairs that are rotated, rounded down to whole pairs."""
+
+    temperature: ClassVar[float] = 1.0
+
+    def frequencies(self, width: int, theta: float) -> Frequencies:
+        plain = frequencies(width, theta)
+        rotated = torch.arange(len(plain), device="cpu") < int(self.share * width // 2)
+        return torch.where(rotated, plain, 0.0)
+
+
 LengthScaling = DynamicScaling | LongRoPEScaling
 """The scalings whose frequencies depend on the length of a text."""
 
 ScalingConfig = Annotated[
-    LinearScaling | NTKScaling | DynamicScaling | YaRNScaling | Llama3Scaling | LongRoPEScaling,
+    LinearScaling
+    | NTKScaling
+    | DynamicScaling
+    | YaRNScaling
+    | Llama3Scaling
+    | LongRoPEScaling
+    | ProportionalScaling,
     Field(discriminator="kind"),
     WORD,
 ]
@@ -225,6 +251,7 @@ def scaling_examples() -> dict[str, ScalingConfig]:
         "longrope": LongRoPEScaling(
             short=(1.5,), long=(3.0,), original_max_len=short, attention_factor=1.2
         ),
+        "proportional": ProportionalScaling(share=0.5),
     }
 
 

@@ -455,7 +455,7 @@ def pooled(run: TrainedModel, x: Tensor, ctx: Context, pooling: Pooling | None) 
     return pool(at_least_float32(x), ctx.valid)
 
 
-MODES = {"mean": "mean", "max": "max", "first": "cls"}
+MODES = {"mean": "mean", "max": "max", "first": "cls", "last": "lasttoken"}
 """sentence-transformers' names of our poolings."""
 
 
@@ -463,7 +463,7 @@ def giving_vectors(model: Model) -> Model:
     """Return a bi-encoder as a model that gives the vector of each text; any other unchanged."""
     if not isinstance(model, EncoderModel) or not isinstance(model.head, SimilarityHead):
         return model
-    return EncoderModel(model.embed, model.stack, model.head.vectors)
+    return EncoderModel(model.embed, model.stack, model.head.vectors, mask=model.mask)
 
 
 def without_head(run: TrainedModel) -> TrainedModel:
@@ -472,7 +472,7 @@ def without_head(run: TrainedModel) -> TrainedModel:
     if not isinstance(config, EncoderConfig) or not isinstance(config.head, SimilarityHeadConfig):
         return run
     assert isinstance(model, EncoderModel)
-    encoder = EncoderModel(model.embed, model.stack, HiddenHead())
+    encoder = EncoderModel(model.embed, model.stack, HiddenHead(), mask=model.mask)
     recipe = replace(run.recipe, model=replace(config, head=HiddenHeadConfig()))
     return replace(run, recipe=recipe, model=encoder, labels=())
 

@@ -22,6 +22,7 @@ from addnorm.runs.recipes.starting_model import merged, tree_of
 CARRIED = {
     "norm": ("eps",),
     "qk_norm": ("eps",),
+    "v_norm": ("eps",),
     "feedforward": ("d_ff", "dropout", "expert"),
     "expert": ("d_ff", "dropout"),
 }

@@ -250,6 +250,13 @@ def gathered(x: Tensor, piece: Piece) -> Tensor:
     return _Gathered.apply(x, piece)  # pyright: ignore[reportReturnType]
 
 
+def shared(x: Tensor, piece: Piece) -> Tensor:
+    """The whole of which `x` is a piece, where each process uses it for a part of the result: the
+    gradient is the piece of the sum over the processes.
+    """
+    return _Shared.apply(x, piece)  # pyright: ignore[reportReturnType]
+
+
 class _Copied(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
@@ -283,3 +290,17 @@ class _Gathered(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return ctx.piece.of(grads[0]), None
+
+
+class _Shared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, piece: Piece) -> Tensor:
+        ctx.piece = piece
+        return piece.whole(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        piece: Piece = ctx.piece
+        # The gradients of copies are summed later, so each has its share.
+        return piece.of(piece.group.sum(grads[0])) / piece.copies, None

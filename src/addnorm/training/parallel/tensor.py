@@ -13,8 +13,11 @@ from addnorm.models.ledger import LAYER
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.linear import linear
-from addnorm.nn.splits import OUTPUT, Split, Splits, declared_splits
-from addnorm.training.parallel.pieces import Group, Piece, copied, gathered, summed
+from addnorm.nn.splits import OUTPUT, WHOLE_INPUT, Split, Splits, declared_splits
+from addnorm.training.parallel.pieces import Group, Piece, copied, gathered, shared, summed
+
+VALUES = (OUTPUT, WHOLE_INPUT)
+"""The names, among the splits of a part, of what goes through it."""
 
 SHARED = ("addnorm.nn.norms", "addnorm.nn.linear", "addnorm.nn.dropout", "torch.nn.modules.")
 """Where the layers are defined that compute the same for each head, with weights of all heads."""
@@ -60,6 +63,8 @@ def split_model(model: nn.Module, group: Group) -> Layout:
     for module, splits, units in parts:
         if _is_region(module, splits):
             splitter.enclose(module, splits, units)
+        if WHOLE_INPUT in splits:
+            splitter.gather(module, splits[WHOLE_INPUT].axis, units[WHOLE_INPUT])
     pieces = splitter.pieces
     named = [(name, p) for name, p in model.named_parameters() if p in pieces]
     splitter.layout.parameters.update({name: pieces[p] for name, p in named})
@@ -119,14 +124,14 @@ def _has_table(module: nn.Module, splits: Splits) -> bool:
     return any(
         split.axis == 0 and isinstance(_target(module, name), nn.Embedding)
         for name, split in splits.items()
-        if name != OUTPUT
+        if name not in VALUES
     )
 
 
 def _claimed(module: nn.Module, splits: Splits) -> Iterator[tuple[nn.Module, str]]:
     """Yield the parameters that splits are of: the module that holds each, and its name there."""
     for name, split in splits.items():
-        if name == OUTPUT:
+        if name in VALUES:
             continue
         owner, last = _owner(module, name)
         target = getattr(owner, last)
@@ -152,7 +157,10 @@ def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 def _is_region(module: nn.Module, splits: Splits) -> bool:
     """Whether processes compute parts of this module's output, or a piece of it each."""
     return any(
-        name == OUTPUT or (split.axis == 1 and isinstance(_target(module, name), nn.Linear))
+        name == OUTPUT
+        or (
+            name != WHOLE_INPUT and split.axis == 1 and isinstance(_target(module, name), nn.Linear)
+        )
         for name, split in splits.items()
     )
 
@@ -166,7 +174,7 @@ def _target(module: nn.Module, name: str) -> Any:
 
 
 def _check_units(module: nn.Module, name: str, split: Split, processes: int, path: str) -> None:
-    target = None if name == OUTPUT else _target(module, name)
+    target = None if name in VALUES else _target(module, name)
     weight = target.weight if isinstance(target, nn.Linear | nn.Embedding) else target
     if not isinstance(weight, Tensor):
         return
@@ -250,7 +258,7 @@ class _Splitter:
     def split(self, module: nn.Module, splits: Splits, units: Mapping[str, int | None]) -> None:
         """Leave this process's pieces of the tensors of a part."""
         for name, split in splits.items():
-            if name == OUTPUT:
+            if name in VALUES:
                 continue
             owner, last = _owner(module, name)
             target = getattr(owner, last)
@@ -293,6 +301,20 @@ class _Splitter:
                 return gathered(piece, output)
 
             module.register_forward_hook(leave)
+
+    def gather(self, module: nn.Module, axis: int, units: int | None) -> None:
+        """Gather the input of a part that is inside a split one; keep its piece of the output."""
+        assert units is not None
+        piece = Piece(self.group, axis, units, units)
+
+        def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            return (shared(args[0], piece), *args[1:])
+
+        def leave(_: nn.Module, __: Any, whole: Tensor) -> Tensor:
+            return piece.of(whole)
+
+        module.register_forward_pre_hook(enter)
+        module.register_forward_hook(leave)
 
     def _split_layer(
         self, layer: nn.Linear | nn.Embedding, axis: int, units: int | None

@@ -13,6 +13,7 @@ from addnorm.errors import InputError
 from addnorm.models.ledger import shown
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.flex import FlexCore
+from addnorm.nn.attention.head_norms import HeadsTogether
 from addnorm.nn.attention.multihead import CrossAttention, MultiHead, SelfAttention
 from addnorm.nn.attention.outputs import GatedOutput, PlainOutput
 from addnorm.nn.attention.scores import DotProduct
@@ -25,6 +26,7 @@ from addnorm.nn.norms import (
     DynamicTanh,
     LayerNorm,
     NoNorm,
+    OffsetLayerNorm,
     OffsetRMSNorm,
     RMSNorm,
     ScaleNorm,
@@ -43,6 +45,7 @@ from addnorm.training.parallel.planner.model import Attention, Part, Product, Sa
 NORMS: dict[type[nn.Module], tuple[int, int]] = {
     NoNorm: (0, 0),
     LayerNorm: (1, 8),
+    OffsetLayerNorm: (1, 8),
     RMSNorm: (1, 4),
     OffsetRMSNorm: (1, 4),
     ScaleNorm: (2, 8),
@@ -145,6 +148,7 @@ def _in_parallel(block: ParallelBlock | ParallelCrossBlock, layer: _Layer) -> It
 
 def norm(module: nn.Module, width: int) -> Part:
     """What a norm saves. Raises `InputError` for one of unknown values, and for any other part."""
+    module = module.norm if isinstance(module, HeadsTogether) else module
     if type(module) not in NORMS:
         raise unknown(module)
     values, statistics = NORMS[type(module)]
@@ -178,6 +182,10 @@ def _attention(module: MultiHead, layer: _Layer) -> Part:
         saved += Saved(products=width)  # the memory, which all layers share in one type
         saved = replace(saved, copies=2 * width)
     saved += _of_products(module.q_norm, queries) + _of_products(module.k_norm, keys)
+    if module.v_norm is not None:
+        saved += _of_products(module.v_norm, keys)
+    if isinstance(module, SelfAttention) and module.rotated_q_norm is not None:
+        saved += _of_products(module.rotated_q_norm, queries + keys)
     match module.output:
         case PlainOutput():
             pass
@@ -246,7 +254,7 @@ def _feedforward(module: FeedForward | GatedFeedForward, width: int) -> Part:
     """The input, the inner features before and after the function, and those that are gated."""
     d_ff, dropped = module.d_ff, module.dropout.p > 0
     if module.activation not in EXTRA:
-        raise unknown(module)
+        raise unknown(module.activation if isinstance(module.activation, nn.Module) else module)
     besides = EXTRA[module.activation]
     gated = isinstance(module, GatedFeedForward)
     inner = besides + (3 if gated else 1)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.nn.blocks import Stack
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.init import without_values
@@ -55,7 +55,9 @@ def sizes_of(
     embeds = [child for name, child in model.named_children() if name.endswith("embed")]
     uses = Counter(p for block, _ in blocks for p in block.parameters())
     uses.update(p for child in embeds for p in child.parameters() if p in uses)
-    causal = isinstance(model, DecoderModel | EncoderDecoderModel)
+    causal = isinstance(model, DecoderModel | EncoderDecoderModel) or (
+        isinstance(model, EncoderModel) and model.causal
+    )
     layers = tuple(
         replace(
             part_of_layer(block, d_model, causal=causal and last),
