@@ -119,6 +119,7 @@ UNMIRRORED = {
     "lab/claims/score_scale.py": "lab/claims/test_claims.py",
     "lab/claims/warmup.py": "lab/claims/test_claims.py",
     "lab/claims/word_order.py": "lab/claims/test_claims.py",
+    "runs/inference/replies.py": "runs/inference/test_chat.py",
     "runs/inference/results.py": "runs/test_run.py",
     "training/parallel/planner/model.py": "training/parallel/planner/test_saved.py",
     "training/parallel/planner/sizes.py": "training/parallel/planner/test_memory.py",

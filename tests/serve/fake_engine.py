@@ -1,7 +1,8 @@
 """An engine without a model, which speaks on the socket as a real one does.
 
 Its run is a name and settings, such as `fake?delay=0.01`: `delay` is the seconds of a step, `text`
-what every answer says, `task` and `endpoint` what it is for. A prompt that begins with `die` ends
+what every answer says, `task` and `endpoint` what it is for, `template` its chat
+template, `max_len` the most tokens of a prompt. A prompt that begins with `die` ends
 the process at once, and one that begins with `nan` fails.
 """
 
@@ -79,6 +80,7 @@ class FakeEngine:
             self.running = False
             return
         self.delay, self.max_queue = float(settings.get("delay", 0.0)), opened.max_queue
+        self.max_len = int(settings.get("max_len", MAX_LEN))
         tokenizer = BPEConfig(vocab_size=300).train([TEXT])
         for file in (SOURCE, TARGET):
             tokenizer.save(Path(opened.texts) / file)
@@ -92,8 +94,8 @@ class FakeEngine:
                 embeds=True,
                 writes="writes" in settings,
                 vocab_size=tokenizer.vocab_size,
-                max_len=MAX_LEN,
-                template=None if "no_template" in settings else PLAIN,
+                max_len=self.max_len,
+                template=None if "no_template" in settings else settings.get("template", PLAIN),
                 undrafted=settings.get("undrafted"),
                 lines=("60 tokens in 4 pages",),
             )
@@ -123,8 +125,8 @@ class FakeEngine:
         if "too large" in text:
             self.send(Error(name=request.name, message="900 tokens", kind="large"))
             return
-        if len(request.prompt) > MAX_LEN:
-            message = f"prompt: {len(request.prompt)} tokens, and the model has {MAX_LEN}"
+        if len(request.prompt) > self.max_len:
+            message = f"prompt: {len(request.prompt)} tokens, and the model has {self.max_len}"
             self.send(Error(name=request.name, message=message, kind="input"))
             return
         if len(self.rows) >= self.max_queue:

@@ -1,8 +1,9 @@
 """`addnorm generate`: continue, translate or transcribe with a run."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,6 +28,7 @@ from addnorm.errors import InputError
 from addnorm.runs.options import DecodingOptions, SpeechOptions, StopOptions, Weights
 
 if TYPE_CHECKING:
+    from addnorm.data.conversation import Message
     from addnorm.generate import DecodingConfig, Generated
     from addnorm.generate.early_exit import EarlyExit
     from addnorm.runs.inference.chat import Messages
@@ -88,6 +90,11 @@ class PromptOptions:
         folder. A `.jsonl` or `.parquet` file holds conversations, as `data.kind = "chat"` reads
         them; an answer at their end is written again. A run that learnt from such data does so
         without being told.
+    messages
+        A JSON file with one conversation to answer, as OpenAI's API and chat templates have them: a
+        list of messages, or an object with `messages` and `tools`. Content may be in pieces of
+        text; `tool_calls` and messages of the role `tool` are for the template to write. The calls
+        of the answer are in its message with `--json`.
     batch
         A file of requests as OpenAI's batches have them, a JSON object a line: `custom_id`,
         `method`, `url` and `body`. Many are answered at once, as `addnorm serve` answers them, and
@@ -102,6 +109,7 @@ class PromptOptions:
 
     prompt: str | None = None
     chat: Annotated[bool, Parameter(negative="", show_default=False)] = False
+    messages: Annotated[Path | None, Parameter(show_default=False)] = None
     batch: Annotated[Path | None, Parameter(show_default=False)] = None
     out: Annotated[Path | None, Parameter(show_default=False)] = None
     exact: Annotated[bool, Parameter(negative="", show_default=False)] = False
@@ -117,10 +125,23 @@ class PromptOptions:
         return self.batch
 
     def checked(self, run: "Run") -> "Run":
-        """Return the run. Raises `InputError` for `--chat` without a chat template."""
-        if self.chat:
+        """Return the run. Raises `InputError` for a chat without a chat template."""
+        if self.chat or self.messages is not None:
             run.check_chats()
         return run
+
+    @property
+    def single(self) -> bool:
+        """Whether there is one input, and no files."""
+        return self.prompt is not None or self.messages is not None
+
+    def input(self) -> "str | Messages":
+        """The single input. Raises `InputError` for messages that cannot be read."""
+        if self.messages is None:
+            return self.of(self.prompt or "")
+        from addnorm.data.chat_input import ChatInput
+
+        return ChatInput.of_file(self.messages)
 
     def of(self, text: "str | Messages") -> "str | Messages":
         """A text or a conversation; of a model that is to chat, the one that begins with a text."""
@@ -248,14 +269,15 @@ def generate(
             print(*lines, sep="\n", end="\n" if lines else "", flush=True)
         return None
     _check_text(run, asked, output)
+    from addnorm.runs.inference.chat import whole_conversation
+
     follows = None if grammar is None else opened.grammar(*grammar)
     early = speed.early_exit(opened)
-    graph = early or speed.compiled(opened, decoding, several=asked.prompt is None)
-    streams = asked.prompt is not None and not output.json_lines and opened.can_stream(decoding)
-    if asked.prompt is not None and streams:
-        text = asked.of(asked.prompt)
+    graph = early or speed.compiled(opened, decoding, several=not asked.single)
+    single = asked.input() if asked.single else None
+    if single is not None and not output.json_lines and opened.can_stream(decoding):
         _print_pieces(
-            opened.stream(text, decoding=decoding, compiled=graph, grammar=follows, **end)
+            opened.stream(single, decoding=decoding, compiled=graph, grammar=follows, **end)
         )
         _report(early)
         return None
@@ -266,13 +288,10 @@ def generate(
         return [*zip(texts, written, strict=True)]
 
     lines = Lines(files, reading, _conversations(opened, asked, reading))
-    answers = (
-        lines.answers(answer)
-        if asked.prompt is None
-        else enumerate(answer(0, [asked.prompt]), start=1)
-    )
+    answers = lines.answers(answer) if single is None else enumerate(answer(0, [single]), start=1)
     for number, (text, best) in answers:
-        _print(text, best, number, decoding, json_lines=output.json_lines, deep=early is not None)
+        whole = partial(whole_conversation, opened, text)
+        _print(whole, best, number, decoding, json_lines=output.json_lines, deep=early is not None)
     _report(early)
     return None
 
@@ -281,8 +300,11 @@ def _check_inputs(files: Sequence[Path], asked: PromptOptions) -> None:
     """Raise `InputError` for files that are not there, and for a prompt with them."""
     if files:
         check_files(files)
-        if asked.prompt is not None:
-            raise InputError("give either --prompt or files, and not both")
+        if asked.single:
+            option = "--messages" if asked.prompt is None else "--prompt"
+            raise InputError(f"give either {option} or files, and not both")
+    if asked.prompt is not None and asked.messages is not None:
+        raise InputError("give either --prompt or --messages, and not both")
 
 
 def _check_processes(files: Sequence[Path], asked: PromptOptions, speed: Speed) -> None:
@@ -292,7 +314,7 @@ def _check_processes(files: Sequence[Path], asked: PromptOptions, speed: Speed) 
     speed.check_exit(speed.exit)
     if speed.compile:
         raise InputError("a compiled graph runs in one process: leave --compile or --processes out")
-    if asked.prompt is None and (not files or STANDARD_INPUT in files):
+    if not asked.single and (not files or STANDARD_INPUT in files):
         raise InputError(
             "several processes cannot read standard input: give files or --prompt, or leave "
             "--processes out"
@@ -303,6 +325,7 @@ def _check_alone(asked: PromptOptions, speed: Speed, others: Sequence[str]) -> N
     """Raise `InputError` for options given with `--batch`, whose lines have their own."""
     given = {
         "--prompt": asked.prompt is not None,
+        "--messages": asked.messages is not None,
         "--chat": asked.chat,
         "--compile": speed.compile,
         "--exit": speed.exit is not None,
@@ -323,6 +346,7 @@ def _check_plain(
     """Raise `InputError` for options of text if the model reads files."""
     given = {
         "--prompt": asked.prompt is not None,
+        "--messages": asked.messages is not None,
         "--chat": asked.chat,
         "--stop": bool(end.get("stop")),
         "--compile": speed.compile,
@@ -392,7 +416,7 @@ def _print_pieces(pieces: Iterator[str]) -> None:
 
 
 def _print(
-    text: "str | Messages",
+    whole: "Callable[[str], Sequence[Message]]",
     best: "list[Generated]",
     number: int,
     decoding: "DecodingConfig",
@@ -402,8 +426,7 @@ def _print(
 ) -> None:
     """Print the texts for one input, a line each."""
     if json_lines:
-        messages = () if isinstance(text, str) else text
-        print("\n".join(as_json(best, number, deep=deep, messages=messages)), flush=True)
+        print("\n".join(as_json(best, number, deep=deep, whole=whole)), flush=True)
         return
     print("\n".join(as_lines(best, _n_best(decoding))), flush=True)
     if deep:
@@ -434,17 +457,17 @@ def as_json(
     number: int | str,
     *,
     deep: bool = False,
-    messages: Sequence[Mapping[str, str]] = (),
+    whole: "Callable[[str], Sequence[Message]]" = lambda answer: (),
 ) -> list[str]:
     """One line of JSON for each text, with the number of its input, or its file.
 
-    `deep` adds the depth, of models whose tokens leave early; `messages` are the conversation that
-    it answers, which is written with the answer at its end.
+    `deep` adds the depth, of models whose tokens leave early; `whole` gives the conversation with
+    the answer at its end, if it answers one.
     """
     rows = [
         {
             "input": number,
-            **_conversation(messages, text.text),
+            **({"messages": messages} if (messages := whole(text.text)) else {}),
             "text": text.text,
             "score": text.score,
             "finished": text.finished,
@@ -461,12 +484,6 @@ def _heard(text: "Generated") -> dict[str, object]:
     segments = None if text.segments is None else [asdict(part) for part in text.segments]
     heard = {"language": text.language, "segments": segments}
     return {key: value for key, value in heard.items() if value is not None}
-
-
-def _conversation(messages: Sequence[Mapping[str, str]], answer: str) -> dict[str, object]:
-    if not messages:
-        return {}
-    return {"messages": [*messages, {"role": "assistant", "content": answer}]}
 
 
 def depth_of(best: "Sequence[Generated]", number: int) -> str:

@@ -1,7 +1,7 @@
 """Conversations: their messages, and the template that turns them into text and answers."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
@@ -14,8 +14,8 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from addnorm.errors import InputError, choices
 
-Message = Mapping[str, str]
-"""A message: the `role` of its author, its `content`, and other texts that a template reads."""
+Message = Mapping[str, Any]
+"""A message: the `role` of its author, its `content`, and what else a template reads."""
 
 ROLES = ("system", "user", "assistant")
 
@@ -96,7 +96,7 @@ def conversation(
 ) -> Conversation:
     """Return the text of a conversation in parts, each an answer or not.
 
-    The template reads the special tokens in `names`, such as `eos_token`.
+    The template reads the special tokens in `names`, such as `eos_token`, and `tools` there.
 
     Raises `InputError` where the template refuses the messages, or writes a conversation that does
     not begin as its first messages alone.
@@ -120,8 +120,20 @@ def conversation(
     return Conversation(tuple(parts), _contents(messages), tuple(messages), template)
 
 
-def _contents(messages: Sequence[Message]) -> tuple[str, ...]:
-    return tuple(text for message in messages for key, text in message.items() if key != "role")
+def _contents(messages: Sequence[Message], tools: object = None) -> tuple[str, ...]:
+    return (*texts_in(messages), *texts_in(tools))
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """Yield all texts in a JSON value, but for the roles of messages."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in cast(Mapping[str, Any], value).items():
+            yield from texts_in(inner) if key != "role" else ()
+    elif isinstance(value, list | tuple):
+        for inner in cast(Sequence[Any], value):
+            yield from texts_in(inner)
 
 
 def prompt_of(
@@ -135,7 +147,8 @@ def prompt_of(
         chat = conversation([], template)
     before = "".join(part.text for part in chat.parts)
     parts, before = (chat.parts, before) if whole.startswith(before) else ((), "")
-    return Conversation((*parts, ChatPart(whole[len(before) :], False)), _contents(messages))
+    contents = _contents(messages, names.get("tools"))
+    return Conversation((*parts, ChatPart(whole[len(before) :], False)), contents)
 
 
 def render(
@@ -146,7 +159,7 @@ def render(
     *,
     prompt: bool = False,
 ) -> str:
-    """Return what the template writes; it may read the special tokens in `names`.
+    """Return what the template writes; it may read the special tokens and `tools` in `names`.
 
     It may read the date of today too where `with_date` added it to `names`.
     """
@@ -154,9 +167,7 @@ def render(
         return jinja_template(PLAIN if template is None else template).render(
             messages=messages,
             add_generation_prompt=prompt,
-            tools=None,
-            documents=None,
-            **names,
+            **{"tools": None, "documents": None, **names},
         )
     except InputError as error:
         raise InputError(f"{where}: {error}") from error

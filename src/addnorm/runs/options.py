@@ -3,10 +3,10 @@
 A command shows its options without torch, so this file imports nothing that needs it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypedDict, cast, get_type_hints
+from typing import Annotated, Any, Literal, TypedDict, cast, get_type_hints
 
 from cyclopts import Parameter
 
@@ -86,6 +86,13 @@ class StopOptions(TypedDict, total=False):
 
 class GenerateOptions(DecodingOptions, StopOptions, total=False):
     """How the next token is chosen, and when a text ends."""
+
+
+class ChatOptions(GenerateOptions, total=False):
+    """How an answer is written, and what the assistant may call."""
+
+    tools: Sequence[Mapping[str, Any]] | None
+    """The functions that the assistant may call, as OpenAI's API and chat templates have them."""
 
 
 class SpeechOptions(TypedDict, total=False):

@@ -27,6 +27,7 @@ from addnorm.runs.inference.forecast import forecast
 from addnorm.runs.inference.masked_tokens import check_fills, fill
 from addnorm.runs.inference.media import classify_files, embed_files, transcribe_files
 from addnorm.runs.inference.predictions import Row, predict_rows, rows_of
+from addnorm.runs.inference.replies import answer, reply
 from addnorm.runs.inference.results import (
     Classified,
     FileName,
@@ -41,7 +42,6 @@ from addnorm.runs.inference.results import (
 from addnorm.runs.inference.series import SeriesAnswer, answer_series
 from addnorm.runs.inference.text import (
     Compiled,
-    answer,
     check_follows,
     check_use,
     classify,
@@ -58,6 +58,7 @@ from addnorm.runs.inference.text import (
 from addnorm.runs.opening import open_model
 from addnorm.runs.options import (
     BatchOptions,
+    ChatOptions,
     ClassifyOptions,
     DecodingOptions,
     EmbedOptions,
@@ -85,7 +86,6 @@ class Run(TrainedModel):
 
     Methods take one text and return one result, or take a list and return a list in the same order,
     computed in batches. Results do not depend on the other texts in a batch.
-
     """
 
     @classmethod
@@ -279,14 +279,18 @@ class Run(TrainedModel):
     # Chat.
 
     @known_keywords
-    def chat(
-        self, messages: Sequence[Mapping[str, str]], **options: Unpack[GenerateOptions]
-    ) -> str:
+    def chat(self, messages: Messages, **options: Unpack[ChatOptions]) -> str:
         """The answer to `[{"role": "user", "content": …}, …]`; options are those of `generate`.
 
-        Raises `InputError` as it does, and for a model that has no chat template.
+        `tools` are functions that the assistant may call, as OpenAI's API has them. Raises
+        `InputError` as `generate` does, without a chat template, and if it takes no tools.
         """
         return answer(self, messages, **options)
+
+    @known_keywords
+    def reply(self, messages: Messages, **options: Unpack[ChatOptions]) -> Message:
+        """As `chat`, the message of the assistant, to be appended: with its `tool_calls`."""
+        return reply(self, messages, **options)
 
     def check_chats(self) -> None:
         """Raise `InputError` for a model that has no chat template."""
@@ -295,7 +299,7 @@ class Run(TrainedModel):
     @known_keywords
     def conversations(
         self, file: FileName, encoding: str = "utf-8"
-    ) -> Iterator[tuple[str, list[Message] | InputError]]:
+    ) -> Iterator[tuple[str, Messages | InputError]]:
         """Yield the conversations of a file with their places; see `addnorm generate --chat`.
 
         In place of one that cannot be read is its `InputError`.
@@ -515,10 +519,7 @@ class Run(TrainedModel):
 
     @known_keywords
     def evaluate(
-        self,
-        data: Corpus | DataConfig | None = None,
-        *,
-        split: Split | None = None,
+        self, data: Corpus | DataConfig | None = None, *, split: Split | None = None
     ) -> dict[str, float]:
         """Evaluate the model on a split of the run's own data, or of other `data`.
 

@@ -6,9 +6,10 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import urlsplit
 
+from addnorm.data.chat_input import ChatInput
 from addnorm.errors import InputError
 
-Message = Mapping[str, str]
+Message = Mapping[str, Any]
 
 SECONDS = 600.0
 """How long a server may be silent."""
@@ -36,13 +37,14 @@ class ChatClient:
             listed = json.loads(response.read())
         return [str(model["id"]) for model in listed["data"]]
 
-    def stream(self, messages: Sequence[Message], **options: Any) -> Iterator[str]:
-        """Yield the pieces of the answer to messages.
+    def stream(self, messages: Sequence[Message], **options: Any) -> Iterator[str | Message]:
+        """Yield the pieces of the answer to messages, and last its message if it calls tools.
 
         A generator that is closed closes the connection, which ends the answer. Raises `InputError`
         with the message of the server for an error.
         """
-        body = {"messages": [*messages], "stream": True, **options}
+        body = {"messages": [*map(_as_sent, messages)], "stream": True, **options}
+        said, calls = "", dict[int, dict[str, Any]]()
         with self._asked("POST", "/chat/completions", json.dumps(body)) as response:
             for line in response:
                 if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
@@ -52,7 +54,14 @@ class ChatClient:
                     raise InputError(f"{self._url}: {chunk['error']['message']}")
                 for choice in chunk["choices"]:
                     if piece := choice["delta"].get("content"):
+                        said += piece
                         yield piece
+                    for call in choice["delta"].get("tool_calls") or ():
+                        _add(calls.setdefault(call["index"], {"type": "function"}), call)
+        if calls:
+            whole = [calls[index] for index in sorted(calls)]
+            message = {"role": "assistant", "content": said, "tool_calls": whole}
+            yield ChatInput.of([message], where=self._url).messages[0]
 
     def _asked(self, method: str, path: str, body: str | None = None) -> HTTPResponse:
         secure = self._parts.scheme == "https"
@@ -71,6 +80,34 @@ class ChatClient:
             with response:
                 raise InputError(f"{self._url}: {_message(response)}")
         return response
+
+
+def _add(call: dict[str, Any], delta: Mapping[str, Any]) -> None:
+    """Add what a chunk has of a call: servers send arguments whole or in pieces."""
+    function = call.setdefault("function", {"name": "", "arguments": ""})
+    new = delta.get("function") or {}
+    for key in ("name", "arguments"):
+        function[key] += new.get(key) or ""
+    call.setdefault("id", delta.get("id"))
+
+
+def _as_sent(message: Message) -> Message:
+    """A message as the API has it: the arguments of calls are a text."""
+    if not message.get("tool_calls"):
+        return message
+    calls: list[Any] = [
+        call
+        if isinstance(call["function"]["arguments"], str)
+        else {
+            **call,
+            "function": {
+                **call["function"],
+                "arguments": json.dumps(call["function"]["arguments"], ensure_ascii=False),
+            },
+        }
+        for call in message["tool_calls"]
+    ]
+    return {**message, "tool_calls": calls}
 
 
 def _message(response: HTTPResponse) -> str:

@@ -216,3 +216,54 @@ def test_a_damaged_conversation_is_named(root: Path, capsys: pytest.CaptureFixtu
     capsys.readouterr()
     assert status(["generate", "run", "lines.txt", "--json", "--max-new-tokens", "3"]) == 0
     assert "messages" not in json.loads(capsys.readouterr().out)
+
+
+def test_messages_with_tools(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a template that takes tools; the call itself is read from a text that was written."""
+    from tests.data.chat_templates import HERMES, TALK, TOOLS, written_call
+
+    from addnorm.data.chat_input import ChatInput
+    from addnorm.runs.inference.chat import pieces_of, reply_of
+
+    text = RECIPE.replace("valid_fraction", f"template = {json.dumps(HERMES)}\nvalid_fraction")
+    run = train_text(root, "calls", text.replace('kind = "char"', 'kind = "bpe"\nvocab_size = 300'))
+    short = {"beams": 1, "max_new_tokens": 4}
+    answer = run.chat(TALK, tools=TOOLS, **short)  # pyright: ignore[reportArgumentType]
+    assert run.reply(TALK, tools=TOOLS, **short) == {"role": "assistant", "content": answer}  # pyright: ignore[reportArgumentType]
+    chat = ChatInput.of(TALK, TOOLS)
+    written = "Hm. " + written_call("hermes", "tide", {"city": "Cork"})
+    message = reply_of(run, chat, written)
+    assert message["content"] == "Hm."
+    assert message["tool_calls"][0]["function"] == {"name": "tide", "arguments": {"city": "Cork"}}
+    *said, last = pieces_of(run, chat, iter(written))
+    assert "".join(map(str, said)) == "Hm."
+    assert last["tool_calls"][0]["function"] == message["tool_calls"][0]["function"]  # pyright: ignore
+    result = {"role": "tool", "content": "low", "tool_call_id": message["tool_calls"][0]["id"]}
+    assert isinstance(run.chat([*TALK, message, result], tools=TOOLS, max_new_tokens=2), str)
+    (root / "talk.json").write_text(json.dumps({"messages": TALK, "tools": TOOLS}))
+    words = ["generate", "calls", "--beams", "1", "--max-new-tokens", "4", "--messages"]
+    capsys.readouterr()
+    assert status([*words, "talk.json", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["messages"] == [*TALK, {"role": "assistant", "content": answer}]
+    assert row["text"] == answer
+    assert status([*words, "talk.json"]) == 0
+    assert capsys.readouterr().out == f"{answer}\n"
+    for tree, said in (
+        ({"messages": TALK[:2]}, "the last one is the assistant's"),
+        ([{"role": "user", "content": [{"type": "image"}]}], "piece 1 is of type 'image'"),
+        ({"messages": TALK, "tool": TOOLS}, "no key 'tool'. Did you mean 'tools'?"),
+    ):
+        (root / "wrong.json").write_text(json.dumps(tree))
+        assert status([*words, "wrong.json"]) == 2
+        assert said in capsys.readouterr().err
+    assert status([*words, "talk.json", "--prompt", "a"]) == 2
+    assert "either --prompt or --messages" in capsys.readouterr().err
+
+
+def test_tools_without_a_template_that_takes_them(root: Path) -> None:
+    from tests.data.chat_templates import TOOLS
+
+    run = train_text(root, "run", RECIPE)
+    with pytest.raises(InputError, match="tools: the chat template of this model takes none"):
+        run.chat([{"role": "user", "content": "3"}], tools=TOOLS)

@@ -1,10 +1,15 @@
 """One server over the fake engine for all tests of this folder that do not end it."""
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import httpx
 import pytest
+from tests.data.chat_templates import HERMES, written_call
 from tests.serve.servers import serving
+
+SAID = "Let me see.\n"
+CALLED = written_call("hermes", "weather", {"city": "Bern"})
 
 RUNS = (
     "fake",
@@ -12,6 +17,7 @@ RUNS = (
     "plain?no_template=1",
     "classes?task=classification&endpoint=/classify",
     "translator?task=translation&endpoint=/translate&writes=1&text=ein Hund",
+    f"caller?max_len=4096&template={quote(HERMES)}&text={quote(SAID + CALLED * 2)}",
     "denoiser?task=denoising&endpoint=/translate",
 )
 

@@ -5,9 +5,12 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.data.chat_templates import TALK, TOOLS
+from tests.serve.http.conftest import CALLED, SAID
 
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hallo"}]
+IMAGE = "messages.0.content.0.type"
 
 
 def test_a_stream_begins_with_the_role_and_ends_with_the_reason(client: httpx.Client) -> None:
@@ -54,7 +57,14 @@ def test_a_developer_is_the_system(client: httpx.Client) -> None:
     ("more", "param"),
     [
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{**TOOLS[0], "type": "web_search"}]}, "tools"),
+        ({"tools": {}}, "tools"),
+        ({"tools": TOOLS}, "tools"),
+        ({"tools": TOOLS, "model": "plain"}, "model"),
         ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "weather"}}}, "tool_choice"),
+        ({"functions": [{"name": "weather"}]}, "functions"),
+        ({"tools": TOOLS, "response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "json_schema"}}, "response_format"),
         ({"response_format": {"type": "json_schema", "schema": {"type": 5}}}, "response_format"),
         ({"response_format": {"type": "yaml"}}, "response_format.type"),
@@ -63,7 +73,10 @@ def test_a_developer_is_the_system(client: httpx.Client) -> None:
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, None),
-        ({"messages": [{"role": "tool", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "tol", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [*HELLO, {"role": "tool", "content": "x"}]}, "messages"),
+        ({"messages": TALK[:2]}, "messages.1.tool_calls.0.function.arguments"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, IMAGE),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": "\0"}]}, "messages"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),
@@ -100,3 +113,59 @@ def test_a_model_without_a_template_says_so(client: httpx.Client) -> None:
     response = client.post(PATH, json={"messages": HELLO, "model": "plain"})
     assert response.status_code == 400
     assert "no chat template" in response.json()["error"]["message"]
+
+
+ASKED = {"model": "caller", "messages": HELLO, "tools": TOOLS, "max_tokens": 400}
+
+
+def test_calls_are_read_from_the_answer(client: httpx.Client) -> None:
+    [choice] = client.post(PATH, json=ASKED).json()["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    message = choice["message"]
+    assert message["content"] == SAID.strip()
+    functions = [call["function"] for call in message["tool_calls"]]
+    assert functions == [{"name": "weather", "arguments": '{"city": "Bern"}'}] * 2
+    assert {call["type"] for call in message["tool_calls"]} == {"function"}
+    assert len({call["id"] for call in message["tool_calls"]}) == 2
+    [choice] = client.post(PATH, json={**ASKED, "parallel_tool_calls": False}).json()["choices"]
+    assert len(choice["message"]["tool_calls"]) == 1
+    result = {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "rain"}
+    more = {**ASKED, "messages": [*HELLO, message, result]}
+    assert client.post(PATH, json=more).status_code == 200
+
+
+def test_tools_are_not_shown_where_none_may_be_called(client: httpx.Client) -> None:
+    without = client.post(PATH, json={**ASKED, "tools": None}).json()
+    none = client.post(PATH, json={**ASKED, "tool_choice": "none"}).json()
+    auto = client.post(PATH, json={**ASKED, "tool_choice": "auto"}).json()
+    tokens = [answer["usage"]["prompt_tokens"] for answer in (without, none, auto)]
+    assert tokens[0] == tokens[1] < tokens[2]
+    for answer in (without, none):
+        [choice] = answer["choices"]
+        assert choice["message"]["content"] == SAID + CALLED + CALLED
+        assert "tool_calls" not in choice["message"]
+        assert choice["finish_reason"] == "stop"
+    shown = client.post("/tokenize", json={k: ASKED[k] for k in ("model", "messages", "tools")})
+    assert shown.json()["count"] == tokens[2]
+
+
+def test_calls_are_streamed_after_what_is_said(client: httpx.Client) -> None:
+    text = client.post(PATH, json={**ASKED, "stream": True, "n": 2}).text
+    *events, end = text.strip().split("\n\n")
+    assert end == "data: [DONE]"
+    pieces = [json.loads(event.removeprefix("data: "))["choices"][0] for event in events]
+    for index in range(2):
+        mine = [piece for piece in pieces if piece["index"] == index]
+        assert "".join(piece["delta"].get("content", "") for piece in mine) == SAID.strip()
+        assert [p["finish_reason"] for p in mine] == [None] * (len(mine) - 1) + ["tool_calls"]
+        calls = mine[-1]["delta"]["tool_calls"]
+        assert [call["index"] for call in calls] == [0, 1]
+        assert calls[0]["function"] == {"name": "weather", "arguments": '{"city": "Bern"}'}
+
+
+def test_a_cut_call_is_content(client: httpx.Client) -> None:
+    for stream in (False, True):
+        response = client.post(PATH, json={**ASKED, "max_tokens": 25, "stream": stream})
+        assert "tool_calls" not in response.text
+        assert "<tool_call>" in response.text
+        assert '"length"' in response.text

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
+from addnorm.data.chat_input import ChatInput
 from addnorm.data.conversation import (
     BEGIN,
     END,
@@ -39,16 +40,24 @@ def ids_and_answers(tokenizer: Tokenizer, chat: Conversation) -> IdsAndAnswers:
 
 
 def prompt_ids(
-    tokenizer: Tokenizer, messages: Sequence[Message], template: str | None, *, dated: bool = False
+    tokenizer: Tokenizer,
+    messages: ChatInput | Sequence[Message],
+    template: str | None,
+    *,
+    dated: bool = False,
 ) -> list[int]:
     """Return the ids of the prompt that a template writes before an answer, as in training.
 
     A `dated` template may write today's date, as in transformers; in training none does.
-    Raises `InputError` for a message that spells a special token of the template.
+    Raises `InputError` for a message that spells a special token of the template, and for tools
+    that the template leaves out.
     """
     names = template_names(tokenizer)
-    chat = prompt_of(messages, template, with_date(names) if dated else names)
-    return _encoded(tokenizer, chat, names)[0]
+    given = with_date(names) if dated else names
+    asked = messages if isinstance(messages, ChatInput) else ChatInput(messages)
+    asked = asked.for_template(template, given)
+    tools = {"tools": [*asked.tools]} if asked.tools else {}
+    return _encoded(tokenizer, prompt_of(asked.messages, template, {**given, **tools}), names)[0]
 
 
 def template_names(tokenizer: Tokenizer) -> Mapping[str, str]:

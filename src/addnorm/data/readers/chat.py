@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from addnorm.config import config
+from addnorm.data.chat_input import ChatInput
 from addnorm.data.conversation import Message, jinja_template, messages_of
 from addnorm.data.examples import Chat
 from addnorm.data.readers.plain_text import RowFiles
@@ -71,9 +72,13 @@ class ChatConfig(RowFiles):
 
 def messages_in(record: Record, column: str, where: str) -> list[Message]:
     """Return the messages of a row. Raises `InputError` without such a column of messages."""
+    return messages_of(_cell(record, column, where), where)
+
+
+def _cell(record: Record, column: str, where: str) -> object:
     if column not in record:
         raise InputError(f"{where}: no column {column!r}.{choices(column, record)}")
-    return messages_of(record[column], where)
+    return record[column]
 
 
 def holds_conversations(file: Path) -> bool:
@@ -83,13 +88,16 @@ def holds_conversations(file: Path) -> bool:
 
 def conversations_in(
     file: Path, column: str = "messages", encoding: str = "utf-8"
-) -> Iterator[tuple[str, list[Message] | InputError]]:
-    """Yield the place and the conversation of each row, or the error of a damaged row."""
+) -> Iterator[tuple[str, ChatInput | InputError]]:
+    """Yield the place and the conversation of each row, or the error of a damaged row.
+
+    The column `tools` has those that the assistant may call.
+    """
     for where, record in _unparsed_records(find(file), encoding):
         try:
             if record is not None:
                 parsed = json_object(record, where) if isinstance(record, str) else record
-                yield where, messages_in(parsed, column, where)
+                yield where, ChatInput.of(_cell(parsed, column, where), parsed.get("tools"), where)
         except InputError as error:
             yield where, error
 

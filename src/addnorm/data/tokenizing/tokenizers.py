@@ -83,6 +83,7 @@ class Tokenizer:
         self.after = after
         self.begins: tuple[int, ...] | None = None
         self.lowercase = False
+        self.spelt: Mapping[int, str] = {}
         self.special_ids = self.codec.special_ids
         self.byte_ids = self.codec.byte_ids
 
@@ -99,6 +100,11 @@ class Tokenizer:
     def beginning(self, begins: tuple[int, ...] | None) -> "Tokenizer":
         """Return this tokenizer with the ids before a text to continue."""
         return self if self.begins == begins else self._with(begins=begins)
+
+    def spelling(self, marks: Sequence[str]) -> "Tokenizer":
+        """Return this tokenizer, whose streams write those special tokens among the `marks`."""
+        ids = {mark: self.id_of(mark) for mark in marks}
+        return self._with(spelt={i: mark for mark, i in ids.items() if i in self.special_ids})
 
     @cached_property
     def inner(self) -> tokenizers.Tokenizer:
@@ -384,6 +390,10 @@ class Stream:
 
     def push(self, i: int) -> str:
         """Return the text that one more id completes, often none."""
+        if (mark := self._tokenizer.spelt.get(i)) is not None:
+            rest = self.finish()
+            self._ids, self._complete, self._printed = [], 0, 0
+            return rest + mark
         if not self._tokenizer.is_text(i):
             return ""
         self._ids.append(i)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
-from typing import Unpack, get_args
+from typing import get_args
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -44,8 +44,8 @@ from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import Transform
 from addnorm.nn.masks import Full
 from addnorm.nn.similarity import SimilarityHead
-from addnorm.runs.inference.chat import Messages, chat_prompt
-from addnorm.runs.inference.decoding import chosen_decoding, later
+from addnorm.runs.inference.chat import Messages, chat_prompt, writer_of
+from addnorm.runs.inference.decoding import later
 from addnorm.runs.inference.denoiser import BLANK, restored
 from addnorm.runs.inference.media import embedded_files, transcribed
 from addnorm.runs.inference.results import (
@@ -122,7 +122,9 @@ def write(
                 max_new_tokens=max_new_tokens,
                 eos_id=target.eos_ids,
                 start_id=target.bos_id,
-                text_decoder=TextDecoder(target, stop, continues(run, texts), grammar),
+                text_decoder=TextDecoder(
+                    writer_of(run, texts), stop, continues(run, texts), grammar
+                ),
             )
             results = [
                 [replace(g, text=g.text.removeprefix(" " * drop)) for g in best]
@@ -174,7 +176,7 @@ def write_as_it_comes(
         prompt,
         decoding,
         max_new_tokens=max_new_tokens,
-        text_decoder=TextDecoder(target, stop, continues(run, [text]), grammar),
+        text_decoder=TextDecoder(writer_of(run, [text]), stop, continues(run, [text]), grammar),
         eos_id=target.eos_ids,
     )
     return _without_space(pieces) if drops_space(run, text, prompt) else pieces
@@ -212,14 +214,6 @@ def _without_space(pieces: Iterator[str]) -> Iterator[str]:
     for first in pieces:
         yield from filter(None, [first.removeprefix(" ")])
         yield from pieces
-
-
-def answer(run: TrainedModel, messages: Messages, **options: Unpack[GenerateOptions]) -> str:
-    """Return the answer to a conversation. Raises `InputError` as `chat_prompt` does."""
-    chat_prompt(run, messages)
-    most, stop = ends_of(options)
-    decoding = chosen_decoding(run, None, options)
-    return write(run, [messages], decoding, max_new_tokens=most, stop=stop)[0][0].text
 
 
 def ends_of(options: GenerateOptions) -> tuple[int | None, list[str]]:

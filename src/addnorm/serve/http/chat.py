@@ -1,7 +1,8 @@
 """`POST /v1/chat/completions`: answers to conversations, by the model's chat template."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+import json
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -9,6 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from addnorm.data.tool_calls import CallForm, CallReader, Reply, call_form
 from addnorm.serve.http.answers import Piece, chat_logprobs
 from addnorm.serve.http.generation import (
     STREAMED,
@@ -38,12 +40,12 @@ async def chat_completions(body: ChatRequest, request: HttpRequest) -> Response:
         return await streamed(request, body, _chunks(body, head, job), DONE)
     answers = await unless_gone(request, job.answers())
     head = Head.new("chatcmpl", "chat.completion", served)
-    choices = [_choice(body, served, i, answer) for i, answer in enumerate(answers)]
+    choices = [_choice(body, job, i, answer) for i, answer in enumerate(answers)]
     return whole(body, head.chunk(choices=choices, usage=usage([job])))
 
 
 async def _job(served: Served, body: ChatRequest, timeout: float | None) -> Job:
-    ids = await served.conversation([message.as_template_reads() for message in body.messages])
+    ids = await served.conversation(body.conversation)
     limit = served.new_tokens(
         len(ids),
         body.max_completion_tokens or body.max_tokens,
@@ -61,16 +63,40 @@ async def _job(served: Served, body: ChatRequest, timeout: float | None) -> Job:
         timeout=timeout,
         salt=body.cache_salt or "",
     )
-    return Job(served, generate, body.stop or (), continues=grammar is not None)
+    form = call_form(served.ready.template) if body.shown_tools else None
+    return Job(served, generate, body.stop or (), continues=grammar is not None, calls=form)
 
 
-def _choice(body: ChatRequest, served: Served, index: int, answer: Answer) -> dict[str, Any]:
+def _choice(body: ChatRequest, job: Job, index: int, answer: Answer) -> dict[str, Any]:
+    reply = Reply(answer.text) if job.calls is None else job.calls.reply(answer.text)
+    calls = {"tool_calls": _calls(body, reply)} if reply.calls else {}
+    content = None if reply.calls and not reply.content else reply.content
     return {
         "index": index,
-        "message": {"role": "assistant", "content": answer.text, "refusal": None},
-        "logprobs": _logprobs(body, served, answer),
-        "finish_reason": answer.finished,
+        "message": {"role": "assistant", "content": content, "refusal": None, **calls},
+        "logprobs": _logprobs(body, job.served, answer),
+        "finish_reason": _reason(answer.finished, reply),
     }
+
+
+def _calls(body: ChatRequest, reply: Reply) -> list[dict[str, Any]]:
+    """The calls of an answer, with their arguments as JSON; the first alone where asked for."""
+    calls = reply.calls[:1] if body.parallel_tool_calls is False else reply.calls
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {
+                "name": call.name,
+                "arguments": json.dumps(call.arguments, ensure_ascii=False),
+            },
+        }
+        for call in calls
+    ]
+
+
+def _reason(finished: str | None, reply: Reply) -> str | None:
+    return "tool_calls" if finished == "stop" and reply.calls else finished
 
 
 def _logprobs(body: ChatRequest, served: Served, part: Answer | Piece) -> dict[str, Any] | None:
@@ -79,27 +105,51 @@ def _logprobs(body: ChatRequest, served: Served, part: Answer | Piece) -> dict[s
     return chat_logprobs(served.tokenizer, part.scores, body.top_logprobs or 0)
 
 
+class _Deltas:
+    """What the pieces of an answer add to its message: content as it comes, calls at the end."""
+
+    def __init__(self, body: ChatRequest, form: CallForm | None) -> None:
+        self._body, self._reader = body, None if form is None else CallReader(form)
+
+    def push(self, piece: Piece) -> tuple[dict[str, Any], str | None]:
+        """The change of the message, and why the answer ended if it did."""
+        if self._reader is None:
+            return {"content": piece.text} if piece.text else {}, piece.finished
+        said = self._reader.push(piece.text)
+        if piece.finished is None:
+            return {"content": said} if said else {}, None
+        reply = self._reader.finish()
+        said += reply.content
+        calls = [{"index": i, **call} for i, call in enumerate(_calls(self._body, reply))]
+        delta = ({"content": said} if said else {}) | ({"tool_calls": calls} if calls else {})
+        return delta, _reason(piece.finished, reply)
+
+
 async def _chunks(body: ChatRequest, head: Head, job: Job) -> AsyncGenerator[bytes, None]:
     """First the role of each answer, then its pieces, then why it ended, then the usage."""
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     facts = {"usage": None} if with_usage else {}
 
-    def chunk(index: int, delta: dict[str, str], piece: Piece | None = None) -> bytes:
+    def chunk(
+        index: int, delta: Mapping[str, Any], piece: Piece | None = None, reason: str | None = None
+    ) -> bytes:
         choice = {
             "index": index,
             "delta": delta,
             "logprobs": None if piece is None else _logprobs(body, job.served, piece),
-            "finish_reason": None if piece is None else piece.finished,
+            "finish_reason": reason,
         }
         return data(head.chunk(choices=[choice], **facts))
 
     begun = set[int]()
+    deltas = [_Deltas(body, job.calls) for _ in range(job.request.answers)]
     async with aclosing(job.pieces()) as pieces:
         async for index, piece in pieces:
             if index not in begun:
                 begun.add(index)
                 yield chunk(index, {"role": "assistant", "content": ""})
-            if piece.text or piece.finished or (body.logprobs and piece.scores):
-                yield chunk(index, {"content": piece.text} if piece.text else {}, piece)
+            delta, reason = deltas[index].push(piece)
+            if delta or reason or (body.logprobs and piece.scores):
+                yield chunk(index, delta, piece, reason)
     if with_usage:
         yield data(head.chunk(choices=[], usage=usage([job])))

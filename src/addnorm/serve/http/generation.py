@@ -12,6 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from addnorm.data.tokenizing.text_decoding import TextDecoder
+from addnorm.data.tool_calls import CallForm
 from addnorm.serve.engine.events import PromptScores
 from addnorm.serve.http.answers import AnswerText, FinishReason, Piece, Score
 from addnorm.serve.http.served import Served, models_of
@@ -41,6 +42,8 @@ class Job:
     stop: Sequence[str] = ()
     continues: bool = False
     drop_space: bool = False
+    calls: CallForm | None = None
+    """How the model calls the tools that it is told of, if that is known."""
     prompt_scores: PromptScores | None = None
     """Those of the prompt, once they have come."""
     n_cached: int = 0
@@ -48,7 +51,9 @@ class Job:
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         """The pieces of all answers, each with the number of its answer."""
-        decoder = TextDecoder(self.served.target, self.stop, continues=self.continues)
+        target = self.served.target
+        writer = target if self.calls is None else target.spelling(self.calls.marks)
+        decoder = TextDecoder(writer, self.stop, continues=self.continues)
         answers = [
             AnswerText(decoder, self.request.prompt, drop_space=self.drop_space)
             for _ in range(self.request.answers)

@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
+from addnorm.data.chat_input import ChatInput
 from addnorm.serve.http.generation import STREAMED, Job, streamed, usage, whole, writer
 from addnorm.serve.http.schemas import ResponsesRequest, text_of
 from addnorm.serve.http.served import Served, new_name, unless_gone
@@ -40,13 +41,11 @@ async def _job(served: Served, body: ResponsesRequest, timeout: float | None) ->
         messages.append(("user", body.input))
     else:
         messages += [(item.role, text_of(item.content)) for item in body.input]
-    ids = await served.conversation(
-        [
-            {"role": "system" if role == "developer" else role, "content": text}
-            for role, text in messages
-        ],
-        "input",
-    )
+    chat = [
+        {"role": "system" if role == "developer" else role, "content": text}
+        for role, text in messages
+    ]
+    ids = await served.conversation(ChatInput.of(chat), "input")
     limit = served.new_tokens(len(ids), body.max_output_tokens, "max_output_tokens")
     grammar = await asyncio.to_thread(body.grammar)
     return Job(

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     PlainValidator,
@@ -12,6 +13,8 @@ from pydantic import (
     model_validator,
 )
 
+from addnorm.data.chat_input import ChatInput, tools_of
+from addnorm.errors import InputError
 from addnorm.serve.engine.options import Options
 from addnorm.serve.sampling_options import (
     MOST_ANSWERS,
@@ -26,6 +29,19 @@ from addnorm.serve.structured_output import ResponseFormat, TextOptions, grammar
 MOST_TEXTS = 2048
 """The most texts of a request."""
 MOST_MESSAGES = 4096
+MOST_TOOLS = 128
+
+
+def _tools(value: Any) -> Any:
+    """The tools as they are, since a template writes their keys in the order given."""
+    try:
+        return tools_of(value)
+    except InputError as error:
+        raise ValueError(str(error).removeprefix("tools: ")) from error
+
+
+Tools = Annotated[list[dict[str, Any]], Field(max_length=MOST_TOOLS), BeforeValidator(_tools)]
+"""Functions that the assistant may call."""
 
 MaxTokens = Annotated[int | None, Field(ge=1, le=MOST_TOKENS)]
 
@@ -122,21 +138,46 @@ class ContentPart(BaseModel):
     text: str = ""
 
 
-class ChatMessage(BaseModel):
-    """A message: its author's role, and its text whole or in parts."""
+class CalledFunction(BaseModel):
+    """The name of a function, and the JSON of its arguments."""
 
     model_config = ConfigDict(extra="ignore")
 
-    role: Literal["developer", "system", "user", "assistant"]
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    arguments: str = "{}"
+
+
+class MessageToolCall(BaseModel):
+    """A call of a tool by the assistant."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class ChatMessage(BaseModel):
+    """A message: its author's role, its text whole or in parts, and its calls of tools."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    role: Literal["developer", "system", "user", "assistant", "tool"]
     content: str | list[ContentPart] | None = None
     name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: Annotated[list[MessageToolCall] | None, Field(max_length=MOST_TOOLS)] = None
+    tool_call_id: str | None = None
 
-    def as_template_reads(self) -> dict[str, str]:
-        """The message with one text; a developer is the system to a template."""
+    def as_template_reads(self) -> dict[str, Any]:
+        """The message; a developer is the system to a template."""
+        message = self.model_dump(exclude_none=True)
+        parts = self.content if isinstance(self.content, list) else ()
+        pieces = [{"type": "text", "text": part.text} for part in parts]
         return {
+            **message,
             "role": "system" if self.role == "developer" else self.role,
-            "content": text_of(self.content),
-            **({} if self.name is None else {"name": self.name}),
+            "content": pieces or text_of(self.content),
         }
 
 
@@ -151,8 +192,6 @@ class ChatRequest(SamplingRequest):
     """`POST /v1/chat/completions`."""
 
     unsupported = {  # noqa: RUF012
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
         "functions": ([],),
         "function_call": ("none", "auto"),
         "modalities": (["text"],),
@@ -161,9 +200,14 @@ class ChatRequest(SamplingRequest):
         "store": (False,),
         "web_search_options": (),
     }
-    harmless = ApiRequest.harmless | {"parallel_tool_calls", "reasoning_effort", "verbosity"}
+    harmless = ApiRequest.harmless | {"reasoning_effort", "verbosity"}
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
+    tools: Tools | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    """Whether the tools are shown to the model; it is never made to call one."""
+    parallel_tool_calls: bool | None = None
+    """Whether all calls of an answer are returned, or the first alone."""
     max_tokens: MaxTokens = None
     max_completion_tokens: MaxTokens = None
     logprobs: bool | None = None
@@ -178,6 +222,25 @@ class ChatRequest(SamplingRequest):
         if self.searches and self.logprobs:
             raise ValueError("logprobs: beam search has none: leave it out")
         return self
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> "ChatRequest":
+        if self.shown_tools and self.is_structured:
+            raise ValueError(
+                f"{self.grammar_field}: an answer that follows a grammar calls no tool: leave it "
+                'out, or give tool_choice = "none"'
+            )
+        return self
+
+    @property
+    def shown_tools(self) -> list[dict[str, Any]]:
+        """The tools that the model is told of."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+    @property
+    def conversation(self) -> ChatInput:
+        """The conversation as a template reads it. Raises `InputError` for a wrong message."""
+        return ChatInput.of([m.as_template_reads() for m in self.messages], self.shown_tools)
 
 
 class InputItem(BaseModel):
@@ -256,6 +319,7 @@ class TokenizeRequest(ApiRequest):
     messages: Annotated[list[ChatMessage] | None, Field(min_length=1, max_length=MOST_MESSAGES)] = (
         None
     )
+    tools: Tools | None = None
     add_special_tokens: bool = True
 
     @model_validator(mode="after")

@@ -1,18 +1,19 @@
 """The models of a server: their texts in and out, and the errors of their engines."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.requests import Request as HttpRequest
 
-from addnorm.data.conversation import messages_of
+from addnorm.data.chat_input import ChatInput
+from addnorm.data.conversation import texts_in
 from addnorm.data.ids.answers import prompt_ids
 from addnorm.data.tokenizing.prompts import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-from addnorm.errors import InputError, choices
+from addnorm.errors import choices
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.serve.engine.events import Event
 from addnorm.serve.http.metrics import Clock, Metrics
@@ -168,13 +169,11 @@ class Served:
         """The ids of a `prompt` as the model reads it. Raises `WebError` as `prompt` does."""
         return await (self.prompt(text) if self._continues else self.source(text, "prompt"))
 
-    async def conversation(
-        self, messages: Sequence[Mapping[str, str]], field: str = "messages"
-    ) -> list[int]:
+    async def conversation(self, chat: ChatInput, field: str = "messages") -> list[int]:
         """The ids after which the assistant answers.
 
-        Raises `WebError` without a chat template, for messages that it refuses, and for more than
-        the model reads. `field` has the messages.
+        Raises `WebError` without a chat template, for messages and tools that it does not take, and
+        for more than the model reads. `field` has the messages.
         """
         if self.ready.template is None:
             raise WebError(
@@ -183,17 +182,13 @@ class Served:
                 "chat_template.jinja",
                 param="model",
             )
-        size = sum(len(message["content"]) for message in messages)
+        size = sum(map(len, texts_in([*chat.messages, *chat.tools])))
         self.check_size(size, field)
-        return self._checked(await self._in_thread(size, self._chat_ids, messages), field)
+        return self._checked(await self._in_thread(size, self._chat_ids, chat), field)
 
-    def _chat_ids(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        checked = messages_of([*messages], "messages")
-        if checked[-1]["role"] == "assistant":
-            raise InputError(
-                "messages: the last one is the assistant's: there is nothing to answer"
-            )
-        return prompt_ids(self.tokenizer, checked, self.ready.template, dated=self.ready.dated)
+    def _chat_ids(self, chat: ChatInput) -> list[int]:
+        template, dated = self.ready.template, self.ready.dated
+        return prompt_ids(self.tokenizer, chat.checked(), template, dated=dated)
 
     async def _in_thread(self, size: int, function: Any, *args: Any) -> Any:
         return await asyncio.to_thread(function, *args) if size > LONG else function(*args)

@@ -10,6 +10,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from addnorm import __version__
+from addnorm.data.chat_input import ChatInput
 from addnorm.serve.http.generation import whole
 from addnorm.serve.http.schemas import TokenizeRequest
 from addnorm.serve.http.served import Served, models_of
@@ -61,7 +62,8 @@ async def tokenize(body: TokenizeRequest, request: HttpRequest) -> Response:
     """The ids of a text, or of a conversation after which the assistant answers."""
     served = models_of(request)[body.model]
     if body.messages is not None:
-        ids = await served.conversation([message.as_template_reads() for message in body.messages])
+        messages = [message.as_template_reads() for message in body.messages]
+        ids = await served.conversation(ChatInput.of(messages, body.tools))
     elif body.add_special_tokens:
         ids = await served.ids_with_special_tokens(body.prompt or "")
     else:

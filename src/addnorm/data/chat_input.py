@@ -1,0 +1,257 @@
+"""Conversations to answer: messages in pieces, calls of tools and their results, for a template."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+from addnorm.data.conversation import PLAIN, Message, check_text, render, texts_in
+from addnorm.errors import InputError, choices
+from addnorm.files import read_json
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""The authors of messages. A template refuses those that it does not know."""
+
+TEXT = ("text", "input_text", "output_text")
+"""The types of pieces of content that are text."""
+
+Tool = Mapping[str, Any]
+"""A tool: `{"type": "function", "function": {"name": …, "description": …, "parameters": …}}`."""
+
+
+@dataclass(frozen=True)
+class ChatInput:
+    """A conversation to answer, and the tools that the assistant may call."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Tool] = ()
+
+    @classmethod
+    def of(cls, messages: object, tools: object = None, where: str = "messages") -> "ChatInput":
+        """Check messages and tools. Raises `InputError` naming the one that is wrong.
+
+        Content is a text, a list of pieces, or nothing next to `tool_calls`, whose arguments are a
+        JSON object or the text of one. Pieces of another type than text are refused.
+        """
+        if not isinstance(messages, list | tuple) or not messages:
+            raise InputError(f"{where}: expected a list of messages, not {messages!r:.100}")
+        checked = [
+            _message(message, f"{where}: message {n}")
+            for n, message in enumerate(cast(Sequence[Any], messages), 1)
+        ]
+        return cls(checked, tools_of(tools))
+
+    @classmethod
+    def of_json(cls, tree: object, where: str) -> "ChatInput":
+        """The conversation in a JSON value: a list of messages, or an object with `tools` too."""
+        if not isinstance(tree, dict):
+            return cls.of(tree, where=where)
+        keys = ("messages", "tools")
+        for key in cast(dict[str, Any], tree):
+            if key not in keys:
+                raise InputError(f"{where}: no key {key!r}.{choices(key, keys)}")
+        return cls.of(tree.get("messages"), tree.get("tools"), where)
+
+    @classmethod
+    def of_file(cls, file: Path) -> "ChatInput":
+        """The conversation in a JSON file. Raises `InputError` for a damaged one, naming it."""
+        if not file.is_file():
+            raise InputError(f"{file}: no such file of messages")
+        return cls.of_json(read_json(file), str(file))
+
+    def checked(self) -> "ChatInput":
+        """Return it. Raises `InputError` where the last message is the assistant's."""
+        if self.messages[-1]["role"] == "assistant":
+            raise InputError(
+                "messages: the last one is the assistant's: there is nothing to answer"
+            )
+        return self
+
+    def for_template(self, template: str | None, names: Mapping[str, Any]) -> "ChatInput":
+        """The conversation with content as the template reads it: a text, or a list of pieces.
+
+        Raises `InputError` for tools, calls and results that the template leaves out.
+        """
+        forms = _forms_of(template, frozenset(_texts(names).items()))
+        ready = replace(self, messages=[_with_content(m, forms) for m in self.messages])
+        _check_taken(ready, template, names)
+        return ready
+
+
+def tools_of(cell: object, where: str = "tools") -> list[Tool]:
+    """Check a list of tools, or None. Raises `InputError` naming the one that is wrong."""
+    if cell is None:
+        return []
+    if not isinstance(cell, list | tuple):
+        raise InputError(f"{where}: expected a list of tools, not {cell!r:.100}")
+    for n, tool in enumerate(cast(Sequence[Any], cell), 1):
+        match tool:
+            case {"type": "function", "function": {"name": str(name), **more}} if name:
+                parameters = more.get("parameters")
+            case _:
+                raise InputError(
+                    f'{where}: tool {n}: expected {{"type": "function", "function": {{"name": …, '
+                    f'"parameters": …}}}}, not {tool!r:.100}'
+                )
+        if not isinstance(parameters, dict | None):
+            raise InputError(f"{where}: tool {n}: parameters are a JSON schema, not {parameters!r}")
+        _check_texts(tool, f"{where}: tool {n}")
+    return [*cast(Sequence[Tool], cell)]
+
+
+# Messages.
+
+
+def _message(message: object, place: str) -> Message:
+    if not isinstance(message, Mapping) or "role" not in message:
+        raise InputError(f"{place}: expected role and content, not {message!r:.100}")
+    fields = dict(cast(Mapping[str, Any], message))
+    if (role := fields["role"]) not in ROLES:
+        raise InputError(f"{place}: role {role!r}.{choices(str(role), ROLES)}")
+    content, calls = fields.pop("content", None), fields.pop("tool_calls", None)
+    if calls and role != "assistant":
+        raise InputError(f"{place}: tool_calls are the assistant's, not of role {role!r}")
+    if content is None and not calls:
+        raise InputError(f"{place}: expected role and content, not {message!r:.100}")
+    # pandas and Arrow give every message the keys of all, with None where there is nothing.
+    texts = {key: value for key, value in fields.items() if value is not None}
+    for key, value in texts.items():
+        if not isinstance(value, str):
+            raise InputError(f"{place}: {key} is {value!r:.100}, which is not text")
+    new = {"content": "" if content is None else _content(content, place)}
+    new |= {"tool_calls": _calls(calls, place)} if calls else {}
+    made = {key: value for key, value in message.items() if key in {**texts, **new}} | new
+    _check_texts(made, place)
+    return made
+
+
+def _content(content: object, place: str) -> str | list[Mapping[str, Any]]:
+    if isinstance(content, list | tuple):
+        pieces = enumerate(cast(Sequence[Any], content), 1)
+        return [_piece(piece, f"{place}: piece {n}") for n, piece in pieces]
+    if not isinstance(content, str):
+        raise InputError(f"{place}: content is {content!r:.100}, which is not text")
+    return content
+
+
+def _piece(piece: object, place: str) -> Mapping[str, Any]:
+    match piece:
+        case {"type": str(kind)} if kind not in TEXT:
+            raise InputError(
+                f"{place} is of type {kind!r}: this model reads text alone.{choices(kind, TEXT)}"
+            )
+        case {"type": _, "text": str(text)}:
+            return {**cast(Mapping[str, Any], piece), "type": "text", "text": text}
+        case _:
+            raise InputError(f'{place}: expected {{"type": "text", "text": …}}, not {piece!r:.100}')
+
+
+def _calls(calls: object, place: str) -> list[Mapping[str, Any]]:
+    if not isinstance(calls, list | tuple):
+        raise InputError(f"{place}: tool_calls is {calls!r:.100}, which is not a list")
+    return [_call(call, f"{place}: call {n}") for n, call in enumerate(calls, 1)]
+
+
+def _call(call: object, place: str) -> Mapping[str, Any]:
+    """A call whose arguments are an object: templates write them as JSON themselves."""
+    match call:
+        case {"function": {"name": str(), **more} as function}:
+            arguments = more.get("arguments", {})
+        case _:
+            raise InputError(
+                f'{place}: expected {{"type": "function", "function": {{"name": …, "arguments": '
+                f"…}}}}, not {call!r:.100}"
+            )
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}")
+        except ValueError as error:
+            raise InputError(f"{place}: its arguments are not JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise InputError(f"{place}: its arguments are {arguments!r:.100}, not a JSON object")
+    new = {"type": "function", "function": {**function, "arguments": arguments}}
+    return {**cast(Mapping[str, Any], call), **new}
+
+
+def _check_texts(value: object, place: str) -> None:
+    for text in texts_in(value):
+        check_text(text, place)
+
+
+# What a template takes.
+
+
+class _Forms(NamedTuple):
+    """Whether a template writes content that is a text, and content in pieces."""
+
+    text: bool
+    pieces: bool
+
+
+PROBE = "addnorm probe"
+
+
+@lru_cache(64)
+def _forms_of(template: str | None, names: frozenset[tuple[str, str]]) -> _Forms:
+    """Try a template: one that reads pieces alone writes nothing for a text."""
+
+    def written(content: object) -> str:
+        try:
+            return render([{"role": "user", "content": content}], template, "", dict(names))
+        except InputError:
+            return ""
+
+    pieces = written([{"type": "text", "text": PROBE}])
+    as_data = (f"'{PROBE}'", f'"{PROBE}"')  # the list itself was written
+    takes_pieces = PROBE in pieces and not any(spelling in pieces for spelling in as_data)
+    return _Forms(not takes_pieces or PROBE in written(PROBE), takes_pieces)
+
+
+def _with_content(message: Message, forms: _Forms) -> Message:
+    content = message["content"]
+    if isinstance(content, str) and not forms.text:
+        content = [{"type": "text", "text": content}] if content else []
+    elif not isinstance(content, str) and not forms.pieces:
+        content = "".join(piece["text"] for piece in content)
+    return {**message, "content": content}
+
+
+def _texts(names: Mapping[str, Any]) -> dict[str, str]:
+    return {name: text for name, text in names.items() if isinstance(text, str)}
+
+
+def _check_taken(chat: ChatInput, template: str | None, names: Mapping[str, Any]) -> None:
+    """Raise `InputError` for what leaves the text of a template as it is without it."""
+    without: dict[str, ChatInput] = {}
+    if chat.tools:
+        without["tools"] = replace(chat, tools=())
+    plain = [{k: v for k, v in m.items() if k != "tool_calls"} for m in chat.messages]
+    if any("tool_calls" in message for message in chat.messages):
+        without["messages: tool_calls"] = replace(chat, messages=plain)
+    others = [message for message in chat.messages if message["role"] != "tool"]
+    if len(others) < len(chat.messages):
+        without["messages: the role 'tool'"] = replace(chat, messages=others)
+    if not without:
+        return
+    whole = _rendered(chat, template, names)
+    for name, less in without.items():
+        if template in (None, PLAIN) or _written_as(whole, less, template, names):
+            raise InputError(
+                f"{name}: the chat template of this model takes none: leave them out, or use a "
+                "model whose chat_template reads `tools`"
+            )
+
+
+def _written_as(text: str, chat: ChatInput, template: str | None, names: Mapping[str, Any]) -> bool:
+    """Whether the template writes this text for a conversation, and does not refuse it."""
+    try:
+        return _rendered(chat, template, names) == text
+    except InputError:
+        return False
+
+
+def _rendered(chat: ChatInput, template: str | None, names: Mapping[str, Any]) -> str:
+    named = {**names, "tools": [*chat.tools] or None}
+    return render(chat.messages, template, "chat", named, prompt=True)

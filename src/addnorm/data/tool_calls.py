@@ -1,0 +1,246 @@
+"""Calls of tools in the texts of models: where they begin, and what they call.
+
+A model writes a call as its template taught it. The families whose form is known:
+
+    Hermes, Qwen    <tool_call>{"name": …, "arguments": {…}}</tool_call>, any number of times
+    Llama 3         {"name": …, "parameters": {…}}, alone or after <|python_tag|>
+    Mistral         [TOOL_CALLS][{"name": …, "arguments": {…}}], or [TOOL_CALLS]name[ARGS]{…}
+    GPT-OSS         <|channel|>commentary to=functions.name …<|message|>{…}<|call|>
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import SystemRandom
+from string import ascii_letters, digits
+from typing import Any
+
+from addnorm.data.conversation import Message
+
+
+def _new_id() -> str:
+    """Nine letters and digits, which is what the templates of Mistral take."""
+    return "".join(SystemRandom().choices(ascii_letters + digits, k=9))
+
+
+@dataclass(frozen=True)
+class ToolCall:
+    """A function that the assistant calls."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str = field(default_factory=_new_id, compare=False)
+
+    def as_message(self) -> Message:
+        """The call as templates read it."""
+        function = {"name": self.name, "arguments": dict(self.arguments)}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What an answer says, and what it calls."""
+
+    content: str
+    calls: tuple[ToolCall, ...] = ()
+
+    def as_message(self) -> Message:
+        """The message of the assistant."""
+        calls = [call.as_message() for call in self.calls]
+        more = {"tool_calls": calls} if calls else {}
+        return {"role": "assistant", "content": self.content, **more}
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallForm:
+    """How the models of a family write calls.
+
+    `read` takes the text from where calls begin on; it raises `ValueError` for a damaged one.
+    """
+
+    marks: tuple[str, ...]
+    """The special tokens of the form, which are not written otherwise."""
+    begins: tuple[str, ...]
+    """What begins a call anywhere in an answer."""
+    opens: tuple[str, ...] = ()
+    """What begins a call at the start of an answer."""
+    read: Callable[[str], Reply]
+
+    def reply(self, text: str) -> Reply:
+        """The answer of a model, apart into what it says and what it calls."""
+        reader = CallReader(self)
+        said = reader.push(text)
+        rest = reader.finish()
+        return Reply(said + rest.content, rest.calls)
+
+
+class CallReader:
+    """Takes the text of an answer as it comes, and gives what is certainly no call."""
+
+    def __init__(self, form: CallForm) -> None:
+        self._form = form
+        self._held, self._begun, self._calling = "", False, False
+
+    def push(self, text: str) -> str:
+        """The text that can be shown; white space is held back, since a call may follow it."""
+        self._held += text
+        if self._calling:
+            return ""
+        opened = self._held.lstrip()
+        if not self._begun and opened.startswith(self._form.opens or "\0"):
+            self._calling = True
+            return ""
+        places = [self._held.find(mark) for mark in self._form.begins]
+        self._calling = any(at >= 0 for at in places)
+        at = min(at for at in places if at >= 0) if self._calling else self._certain()
+        at = len(self._held[:at].rstrip())
+        said, self._held = self._held[:at], self._held[at:]
+        self._begun = self._begun or bool(said)
+        return said
+
+    def finish(self) -> Reply:
+        """The calls, and the text that was held back; all of it where a call is damaged."""
+        if not self._calling:
+            return Reply(self._held)
+        try:
+            reply = self._form.read(self._held.strip())
+        except (ValueError, RecursionError):
+            return Reply(self._held)
+        return reply if reply.calls or reply.content else Reply(self._held)
+
+    def _certain(self) -> int:
+        """Where the longest end of the held text begins that may become the start of a call."""
+        beginnings = (mark[:n] for mark in self._form.begins for n in range(1, len(mark)))
+        doubtful = max((len(b) for b in beginnings if self._held.endswith(b)), default=0)
+        return len(self._held) - doubtful
+
+
+def call_form(template: str | None) -> CallForm | None:
+    """The form of a template's family; None where it is not known."""
+    text = template or ""
+    for form, has, lacks in FORMS:
+        if all(word in text for word in has) and not any(word in text for word in lacks):
+            return form
+    return None
+
+
+# The forms.
+
+
+def _call(tree: object) -> ToolCall:
+    """The call in a JSON value. Raises `ValueError` for anything else."""
+    match tree:
+        case {"name": str(name), "arguments": dict(arguments), **more} if name:
+            pass
+        case {"name": str(name), "parameters": dict(arguments), **more} if name:
+            pass
+        case _:
+            raise ValueError(f"not a call: {tree!r:.100}")
+    own = more.get("id")
+    return ToolCall(name, arguments, own) if isinstance(own, str) else ToolCall(name, arguments)
+
+
+def _constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+DECODER = json.JSONDecoder(parse_constant=_constant)
+
+
+def _values(text: str) -> Iterator[Any]:
+    """Yield the JSON values of a text, between which are white space and semicolons."""
+    at = 0
+    while match := re.compile(r"[\s;]*(?=[^\s;])").match(text, at):
+        value, at = DECODER.raw_decode(text, match.end())
+        yield value
+
+
+HERMES = re.compile(r"<tool_call>(.*?)</tool_call>\s*", re.DOTALL)
+
+
+def _hermes(text: str) -> Reply:
+    calls = [_call(DECODER.decode(body.strip())) for body in HERMES.findall(text)]
+    if not calls:
+        raise ValueError("no call is whole")
+    return Reply(HERMES.sub("", text), tuple(calls))
+
+
+def _llama(text: str) -> Reply:
+    return Reply("", tuple(_call(value) for value in _values(text.removeprefix(PYTHON))))
+
+
+MISTRAL = "[TOOL_CALLS]"
+NAMED = re.compile(r"\s*([^\s\[\]{}]+?)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\])?\s*(?=\{)")
+
+
+def _mistral(text: str) -> Reply:
+    calls: list[ToolCall] = []
+    for body in text.split(MISTRAL)[1:]:
+        if (named := NAMED.match(body)) is None:
+            values = [*_values(body)]
+            flat = [v for value in values for v in (value if isinstance(value, list) else [value])]
+            calls += map(_call, flat)
+            continue
+        call = _call({"name": named[1], "arguments": DECODER.decode(body[named.end() :].strip())})
+        calls.append(ToolCall(call.name, call.arguments, named[2] or call.id))
+    return Reply("", tuple(calls))
+
+
+HARMONY = re.compile(
+    r"(?:<\|start\|>assistant)?([^<]*)<\|channel\|>([^<]*)(?:<\|constrain\|>[^<]*)?<\|message\|>"
+    r"(.*?)(?=<\|start\|>|<\|end\|>|<\|call\|>|<\|return\|>|$)(?:<\|end\|>|<\|call\|>|<\|return\|>)?",
+    re.DOTALL,
+)
+RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
+
+
+def _harmony(text: str) -> Reply:
+    """Thoughts are left out: they are not for the reader, and templates drop them too."""
+    said, calls = "", list[ToolCall]()
+    for before, channel, body in HARMONY.findall(text):
+        if recipient := RECIPIENT.search(f"{before} {channel}"):
+            calls.append(_call({"name": recipient[1], "arguments": DECODER.decode(body)}))
+        elif not channel.strip().startswith("analysis"):
+            said += body
+    return Reply(said, tuple(calls))
+
+
+PYTHON = "<|python_tag|>"
+CHANNEL = "<|channel|>"
+
+FORMS: Sequence[tuple[CallForm, tuple[str, ...], tuple[str, ...]]] = (
+    (
+        CallForm(marks=("<tool_call>", "</tool_call>"), begins=("<tool_call>",), read=_hermes),
+        ("<tool_call>", "tools"),
+        ("<function=", "<arg_key>", CHANNEL),
+    ),
+    (
+        CallForm(marks=(MISTRAL, "[ARGS]", "[CALL_ID]"), begins=(MISTRAL,), read=_mistral),
+        (MISTRAL,),
+        (),
+    ),
+    (
+        CallForm(marks=(PYTHON,), begins=(PYTHON,), opens=("{",), read=_llama),
+        ("<|start_header_id|>", "tools", '"parameters": '),
+        ("<tool_call>",),
+    ),
+    (
+        CallForm(
+            marks=(
+                "<|start|>",
+                "<|end|>",
+                "<|message|>",
+                CHANNEL,
+                "<|constrain|>",
+                "<|call|>",
+                "<|return|>",
+            ),
+            begins=(CHANNEL, " to=functions."),
+            read=_harmony,
+        ),
+        (CHANNEL, "<|message|>", "tools"),
+        (),
+    ),
+)
+"""Each form, the words of templates that teach it, and words of those that teach another."""
