@@ -34,7 +34,7 @@ SURFACE = {
         "--dtype", "--import", "--processes", "--parallel",
     },
     "generate": {
-        "--run", "--prompt", "--chat", "--beams", "--n-best", "--length-penalty",
+        "--run", "--prompt", "--chat", "--messages", "--beams", "--n-best", "--length-penalty",
         "--early-stopping", "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k",
         "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
         "--weights", "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
@@ -106,8 +106,8 @@ SURFACE = {
         "--import",
     },
     "chat": {
-        "--address", "--model", "--system", "--temperature", "--max-new-tokens", "--api-key-file",
-        "--device", "--dtype", "--import",
+        "--address", "--model", "--system", "--messages", "--temperature", "--max-new-tokens",
+        "--api-key-file", "--device", "--dtype", "--import",
     },
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ def test_a_family_is_known_by_its_template() -> None:
     assert call_form(other) is None
 
 
-def test_several_calls_and_what_is_said_with_them() -> None:
+def test_several_calls_and_the_text_with_them() -> None:
     one, two = (written_call("hermes", name, {"a": 1}) for name in ("x", "y"))
     calls = (ToolCall("x", {"a": 1}), ToolCall("y", {"a": 1}))
     assert form("hermes").reply(f"Let me see.\n{one}\n{two}\n") == Reply("Let me see.", calls)
@@ -62,7 +62,7 @@ def test_a_damaged_call_is_text(family: str, cut: int) -> None:
 @pytest.mark.parametrize(
     "text", ['{"a": 1}', "{", '{"name": "a", "parameters": {"x": NaN}}', '{"name": 1}', "{} {}"]
 )
-def test_json_that_is_no_call_is_text(text: str) -> None:
+def test_other_json_is_text(text: str) -> None:
     assert form("llama").reply(text) == Reply(text)
 
 

@@ -40,7 +40,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Reply:
-    """What an answer says, and what it calls."""
+    """The content of an answer, and its calls of tools."""
 
     content: str
     calls: tuple[ToolCall, ...] = ()
@@ -68,15 +68,15 @@ class CallForm:
     read: Callable[[str], Reply]
 
     def reply(self, text: str) -> Reply:
-        """The answer of a model, apart into what it says and what it calls."""
+        """The answer of a model, divided into its content and its calls."""
         reader = CallReader(self)
-        said = reader.push(text)
+        content = reader.push(text)
         rest = reader.finish()
-        return Reply(said + rest.content, rest.calls)
+        return Reply(content + rest.content, rest.calls)
 
 
 class CallReader:
-    """Takes the text of an answer as it comes, and gives what is certainly no call."""
+    """Takes the text of an answer as it comes, and gives the text outside of calls."""
 
     def __init__(self, form: CallForm) -> None:
         self._form = form
@@ -95,9 +95,9 @@ class CallReader:
         self._calling = any(at >= 0 for at in places)
         at = min(at for at in places if at >= 0) if self._calling else self._certain()
         at = len(self._held[:at].rstrip())
-        said, self._held = self._held[:at], self._held[at:]
-        self._begun = self._begun or bool(said)
-        return said
+        content, self._held = self._held[:at], self._held[at:]
+        self._begun = self._begun or bool(content)
+        return content
 
     def finish(self) -> Reply:
         """The calls, and the text that was held back; all of it where a call is damaged."""
@@ -197,13 +197,13 @@ RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 
 def _harmony(text: str) -> Reply:
     """Thoughts are left out: they are not for the reader, and templates drop them too."""
-    said, calls = "", list[ToolCall]()
+    content, calls = "", list[ToolCall]()
     for before, channel, body in HARMONY.findall(text):
         if recipient := RECIPIENT.search(f"{before} {channel}"):
             calls.append(_call({"name": recipient[1], "arguments": DECODER.decode(body)}))
         elif not channel.strip().startswith("analysis"):
-            said += body
-    return Reply(said, tuple(calls))
+            content += body
+    return Reply(content, tuple(calls))
 
 
 PYTHON = "<|python_tag|>"

@@ -44,7 +44,7 @@ class ChatClient:
         with the message of the server for an error.
         """
         body = {"messages": [*map(_as_sent, messages)], "stream": True, **options}
-        said, calls = "", dict[int, dict[str, Any]]()
+        content, calls = "", dict[int, dict[str, Any]]()
         with self._asked("POST", "/chat/completions", json.dumps(body)) as response:
             for line in response:
                 if not line.startswith(b"data: ") or line.startswith(b"data: [DONE]"):
@@ -54,13 +54,13 @@ class ChatClient:
                     raise InputError(f"{self._url}: {chunk['error']['message']}")
                 for choice in chunk["choices"]:
                     if piece := choice["delta"].get("content"):
-                        said += piece
+                        content += piece
                         yield piece
                     for call in choice["delta"].get("tool_calls") or ():
                         _add(calls.setdefault(call["index"], {"type": "function"}), call)
         if calls:
             whole = [calls[index] for index in sorted(calls)]
-            message = {"role": "assistant", "content": said, "tool_calls": whole}
+            message = {"role": "assistant", "content": content, "tool_calls": whole}
             yield ChatInput.of([message], where=self._url).messages[0]
 
     def _asked(self, method: str, path: str, body: str | None = None) -> HTTPResponse:

@@ -149,7 +149,7 @@ def test_tools_are_not_shown_where_none_may_be_called(client: httpx.Client) -> N
     assert shown.json()["count"] == tokens[2]
 
 
-def test_calls_are_streamed_after_what_is_said(client: httpx.Client) -> None:
+def test_calls_are_streamed_after_the_text(client: httpx.Client) -> None:
     text = client.post(PATH, json={**ASKED, "stream": True, "n": 2}).text
     *events, end = text.strip().split("\n\n")
     assert end == "data: [DONE]"

@@ -1,7 +1,7 @@
 """Weights that a checkpoint stores in fewer bits, dequantised when they are read.
 
-`quantization_config` of a `config.json` names the form. Every weight in it is two tensors: its
-numbers, and the scales by which blocks of them are multiplied.
+`quantization_config` of a `config.json` names the form. Every weight in it is several tensors: its
+numbers, the scales by which blocks of them are multiplied, and what else its form has.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +12,12 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from addnorm.convert.core.packed_weights import (
+    Packing,
+    awq_packing,
+    gptq_packing,
+    packed_matrices,
+)
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.weights.files import Weights
 from addnorm.convert.weights.mapped import StoredTensor, name_of
@@ -34,40 +40,44 @@ def check_form(settings: Settings) -> None:
 
 
 def dequantised(weights: Weights, settings: Settings) -> Weights:
-    """The weights of a folder as numbers: those in a stored form in bfloat16, as a warning says.
+    """The weights of a folder as numbers, those in a stored form in the type that a warning names.
 
     Raises `InputError` naming a tensor whose scales are missing, or of another type or shape.
     """
-    if (form := _form_of(settings)) is None:
+    if (named := _form_of(settings)) is None:
         return weights
+    form, read = named
     stored = {name: weights.stored(name) for name in weights}
     joined, used = dict[str, StoredTensor](), set[str]()
-    for name, tensor, *pair in FORMS[form](stored, settings.where):
+    for name, tensor, *parts in read(stored, settings.where):
         joined[name] = tensor
-        used.update(pair)
+        used.update(parts)
+    kinds = " and ".join(dict.fromkeys(name_of(tensor.dtype) for tensor in joined.values()))
     warn(
-        f"{settings.where}: {len(joined)} weights are stored as {form}, and read as bfloat16",
+        f"{settings.where}: {len(joined)} weights are stored as {form}, and read as "
+        f"{kinds or 'numbers'}",
         IgnoredSettings,
         stacklevel=2,
     )
     return Weights({name: tensor for name, tensor in stored.items() if name not in used} | joined)
 
 
-Joined = tuple[str, StoredTensor, str, str]
-"""The name of a weight, the weight, and the names of the two tensors that hold it."""
+Joined = tuple[str, StoredTensor, *tuple[str, ...]]
+"""The name of a weight, the weight, and the names of the tensors that hold it."""
+
+Read = Callable[[Stored, str], Iterator[Joined]]
+"""Reads the weights of a form, given the place for messages."""
 
 
-def _form_of(settings: Settings) -> str | None:
+def _form_of(settings: Settings) -> tuple[str, Read] | None:
+    """The form of a folder's weights by its name, and how it is read."""
     if (table := settings.table(KEY)) is None:
         return None
     form = table.choose("quant_method", {name: name for name in FORMS}, "")
-    if form == "fp8":
-        table.expect("fmt", "e4m3")
-        if (size := table.int_pair("weight_block_size", BLOCK)) != (BLOCK, BLOCK):
-            raise table.refuse("weight_block_size", f"only [{BLOCK}, {BLOCK}], not {[*size]}")
+    read = FORMS[form](table)
     table.ignore("activation_scheme", "modules_to_not_convert")  # products are not of fewer bits
     table.check_all_read()
-    return form
+    return form, read
 
 
 def mxfp4(
@@ -119,7 +129,25 @@ def _of_fp8(stored: Stored, where: str) -> Iterator[Joined]:
         yield _joined(name, shape, block_fp8, stored, "", "_scale_inv")
 
 
-FORMS: dict[str, Callable[[Stored, str], Iterator[Joined]]] = {"mxfp4": _of_mxfp4, "fp8": _of_fp8}
+def _read_fp8(table: Settings) -> Read:
+    table.expect("fmt", "e4m3")
+    if (size := table.int_pair("weight_block_size", BLOCK)) != (BLOCK, BLOCK):
+        raise table.refuse("weight_block_size", f"only [{BLOCK}, {BLOCK}], not {[*size]}")
+    return _of_fp8
+
+
+def _read_packed(packing_of: Callable[[Settings], Packing], table: Settings) -> Read:
+    packing = packing_of(table)
+    return lambda stored, where: packed_matrices(stored, packing, where)
+
+
+FORMS: dict[str, Callable[[Settings], Read]] = {
+    "mxfp4": lambda table: _of_mxfp4,
+    "fp8": _read_fp8,
+    "gptq": partial(_read_packed, gptq_packing),
+    "awq": partial(_read_packed, awq_packing),
+}
+"""Each form by its name: the settings of its table give how it is read."""
 
 
 def _names(

@@ -69,7 +69,7 @@ def writer_of(run: TrainedModel, texts: Sequence[object]) -> Tokenizer:
 
 
 def reply_of(run: TrainedModel, messages: Messages, text: str) -> Message:
-    """The assistant's message in a written text, apart into content and calls of tools."""
+    """The assistant's message in a written text, divided into content and calls of tools."""
     form = form_of(run, messages)
     return (Reply(text) if form is None else form.reply(text)).as_message()
 
@@ -82,19 +82,19 @@ def whole_conversation(run: TrainedModel, asked: str | Messages, text: str) -> l
 
 
 def pieces_of(run: TrainedModel, chat: ChatInput, pieces: Iterator[str]) -> Iterator[str | Message]:
-    """Yield what an answer says as it comes, and last its message if it calls tools."""
+    """Yield the content of an answer as it comes, and last its message if it calls tools."""
     if (form := form_of(run, chat)) is None:
         yield from pieces
         return
-    reader, said = CallReader(form), ""
+    reader, content = CallReader(form), ""
     for piece in pieces:
         text = reader.push(piece)
-        said += text
+        content += text
         yield text
     reply = reader.finish()
     yield reply.content
     if reply.calls:
-        yield replace(reply, content=said + reply.content).as_message()
+        yield replace(reply, content=content + reply.content).as_message()
 
 
 def conversations(

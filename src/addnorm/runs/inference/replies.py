@@ -21,6 +21,6 @@ def answer(run: TrainedModel, messages: Messages, **options: Unpack[ChatOptions]
 
 
 def reply(run: TrainedModel, messages: Messages, **options: Unpack[ChatOptions]) -> Message:
-    """Return the message that answers a conversation, apart into content and calls of tools."""
+    """Return the message that answers a conversation, divided into content and calls of tools."""
     chat = with_tools(messages, options.pop("tools", None))
     return reply_of(run, chat, answer(run, chat, **options))

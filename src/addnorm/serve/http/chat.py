@@ -115,13 +115,13 @@ class _Deltas:
         """The change of the message, and why the answer ended if it did."""
         if self._reader is None:
             return {"content": piece.text} if piece.text else {}, piece.finished
-        said = self._reader.push(piece.text)
+        content = self._reader.push(piece.text)
         if piece.finished is None:
-            return {"content": said} if said else {}, None
+            return {"content": content} if content else {}, None
         reply = self._reader.finish()
-        said += reply.content
+        content += reply.content
         calls = [{"index": i, **call} for i, call in enumerate(_calls(self._body, reply))]
-        delta = ({"content": said} if said else {}) | ({"tool_calls": calls} if calls else {})
+        delta = ({"content": content} if content else {}) | ({"tool_calls": calls} if calls else {})
         return delta, _reason(piece.finished, reply)
 
 
