@@ -33,6 +33,7 @@ from addnorm.training.adapters import LoRAConfig, adapt
 WIDE = '{n_heads = 2, n_kv_heads = 1, d_head = 6, qk_norm = "rmsnorm", core = "eager"}'
 PATTERNS = {
     "recurrence": '[{attention = "recurrent"}, {}]',
+    "delta": '[{attention = {kind = "gated_delta", n_heads = 2, d_key = 4, d_value = 6}}, {}]',
     "heads": f'[{{pattern = {{kind = "window", size = 3}}}}, {{attention = {WIDE}}}]',
     "mixture": '[{}, {feedforward = {kind = "moe", n_experts = 2}}]',
     "feedforward": '[{}, {feedforward = {kind = "mlp", d_ff = 24, activation = "gelu_tanh"}}]',
@@ -114,8 +115,9 @@ def _looked(run: Run, out: Path) -> None:
     attends = [i for i, mixer in enumerate(mixers) if isinstance(mixer, SelfAttention)]
     assert sorted({one.layer for one in seen.attention}) == attends
     for i in {0, 1} - {*attends}:
-        assert any(f"layer {i} mixes tokens by recurrent" in note for note in seen.notes)
-        assert seen.mixer == "recurrent and self-attention"
+        kind = run.recipe.model.layer(i).attention.kind
+        assert any(f"layer {i} mixes tokens by {kind}" in note for note in seen.notes)
+        assert seen.mixer == f"{kind} and self-attention"
     assert seen.positions[0].lines.keys() <= {f"layer {attends[0]}"}
 
 
@@ -239,14 +241,17 @@ READERS: dict[str, Callable[[Run, Path], None]] = {
 
 REFUSALS: dict[tuple[str, str], str] = {
     ("compile", "recurrence"): r"in layer 0 a Recurrent reads",
+    ("compile", "delta"): r"in layer 0 a GatedDelta reads",
     ("prune heads", "heads"): r"of 1 in a layer: there is only one",
     ("prune feedforward", "mixture"): r"stack\.blocks\.1\.feedforward is MixtureOfExperts",
     **{("export hf", name): r"layer [01] has the" for name in PATTERNS},
+    ("export hf", "delta"): r"no family can express this model",
     ("export hf", "feedforward"): r"layer_pattern\.1\.feedforward",
     ("export hf", "mixture"): r"layer_pattern\.1\.feedforward",
     **{("export gguf", name): r"layer [01]" for name in PATTERNS},
     **{("export ctranslate2", name): r"layer [01]" for name in PATTERNS if name != "norms"},
     ("export onnx", "recurrence"): r"in layer 0 a Recurrent reads",
+    ("export onnx", "delta"): r"in layer 0 a GatedDelta reads",
 }
 """What a reader refuses, by the part in which layers differ, and what the message names."""
 

@@ -78,6 +78,7 @@ from addnorm.nn.convolutional_embedding import (
 )
 from addnorm.nn.crf import CRFHeadConfig as CRFHeadConfig
 from addnorm.nn.ctc import CTCHeadConfig as CTCHeadConfig
+from addnorm.nn.delta import GatedDeltaConfig as GatedDeltaConfig
 from addnorm.nn.embed import EmbeddingConfig as EmbeddingConfig
 from addnorm.nn.feedforward import ClampedFeedForwardConfig as ClampedFeedForwardConfig
 from addnorm.nn.feedforward import FeedForwardConfig as FeedForwardConfig
@@ -90,6 +91,7 @@ from addnorm.nn.heads import SpanHeadConfig as SpanHeadConfig
 from addnorm.nn.heads import TaggingHeadConfig as TaggingHeadConfig
 from addnorm.nn.heads import TokenHeadConfig as TokenHeadConfig
 from addnorm.nn.heads import TransformConfig as TransformConfig
+from addnorm.nn.mamba import Mamba2Config as Mamba2Config
 from addnorm.nn.moe import MixtureOfExpertsConfig as MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig as BatchNormConfig
 from addnorm.nn.norms import DynamicTanhConfig as DynamicTanhConfig
@@ -128,6 +130,7 @@ from addnorm.nn.residuals import PreNormConfig as PreNormConfig
 from addnorm.nn.residuals import SandwichNormConfig as SandwichNormConfig
 from addnorm.nn.routers import SigmoidRouterConfig as SigmoidRouterConfig
 from addnorm.nn.routers import SoftmaxRouterConfig as SoftmaxRouterConfig
+from addnorm.nn.short_convolution import GatedConvolutionConfig as GatedConvolutionConfig
 from addnorm.nn.similarity import SimilarityHeadConfig as SimilarityHeadConfig
 from addnorm.nn.vectors import VectorHeadConfig as VectorHeadConfig
 from addnorm.runs.planning import plan_training as plan_training

@@ -23,7 +23,13 @@ from tests.contracts import (
     named,
     started,
 )
-from tests.nn import test_convolution, test_recurrent
+from tests.nn import (
+    test_convolution,
+    test_delta,
+    test_mamba,
+    test_recurrent,
+    test_short_convolution,
+)
 from tests.nn.slots import FEW, PADDING, SLOTS, TOKEN, TWO_ROWS, passing
 from torch import nn
 from torch.testing import assert_close
@@ -44,7 +50,9 @@ from addnorm.nn.blocks import (
 )
 from addnorm.nn.context import Context
 from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.delta import GatedDeltaConfig
 from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.masks import Causal, Full, Window
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import NoNorm, RMSNormConfig
@@ -58,6 +66,7 @@ from addnorm.nn.residuals import (
     ResidualConfig,
 )
 from addnorm.nn.routers import SoftmaxRouterConfig
+from addnorm.nn.short_convolution import GatedConvolutionConfig
 from addnorm.parts import kind_of, members
 
 SMOOTH = FeedForwardConfig(activation="gelu", d_ff=5)
@@ -217,14 +226,18 @@ def test_layers_may_differ_in_their_pattern() -> None:
     assert_close(layers(x, ctx), expected)
 
 
+AnyMixer = (
+    RecurrentConfig | ConvolutionConfig | GatedDeltaConfig | Mamba2Config | GatedConvolutionConfig
+)
 ADAPTER = TypeAdapter[object](MixerConfig)
-RECORDS = test_recurrent.RECORDS + test_convolution.RECORDS
-NAMES = test_recurrent.NAMES + test_convolution.NAMES
+MODULES = (test_recurrent, test_convolution, test_delta, test_mamba, test_short_convolution)
+RECORDS: list[Any] = [config for module in MODULES for config in module.RECORDS]
+NAMES = [name for module in MODULES for name in module.NAMES]
 EACH = pytest.mark.parametrize("config", RECORDS, ids=NAMES)
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False], ids=["causal", "both"])
 
 
-def build(config: RecurrentConfig | ConvolutionConfig, *, causal: bool) -> nn.Module:
+def build(config: AnyMixer, *, causal: bool) -> nn.Module:
     return started(config.build(4, NoPosition(), causal)).double()
 
 
@@ -235,6 +248,8 @@ def build(config: RecurrentConfig | ConvolutionConfig, *, causal: bool) -> nn.Mo
         ({"kind": "attention"}, AttentionConfig()),
         ({"kind": "recurrent", "cell": "lstm"}, RecurrentConfig(cell="lstm")),
         ({"kind": "convolution", "kernel_size": [3, 5]}, ConvolutionConfig(kernel_size=(3, 5))),
+        ({"kind": "gated_delta", "decay": "channel"}, GatedDeltaConfig(decay="channel")),
+        ({"kind": "gated_convolution"}, GatedConvolutionConfig()),
     ],
 )
 def test_attention_unless_another_kind_is_written(
@@ -246,7 +261,15 @@ def test_attention_unless_another_kind_is_written(
 
 def test_the_union_lists_each_mixer_once() -> None:
     kinds = [kind_of(one) for one in members(MixerConfig)]
-    assert sorted(kinds) == ["attention", "convolution", "latent", "recurrent"]
+    assert sorted(kinds) == [
+        "attention",
+        "convolution",
+        "gated_convolution",
+        "gated_delta",
+        "latent",
+        "mamba2",
+        "recurrent",
+    ]
 
 
 def test_a_kind_that_does_not_exist() -> None:
@@ -256,7 +279,7 @@ def test_a_kind_that_does_not_exist() -> None:
 
 @EACH
 @DIRECTIONS
-def test_contract(config: RecurrentConfig | ConvolutionConfig, causal: bool) -> None:
+def test_contract(config: AnyMixer, causal: bool) -> None:
     check_config(config, MixerConfig)
     x = torch.randn(2, 5, 4)
     valid = torch.tensor([[False, True, True, True, True], [True, True, True, False, False]])
@@ -271,9 +294,7 @@ def test_contract(config: RecurrentConfig | ConvolutionConfig, causal: bool) -> 
 @EACH
 @given(data=st.data())
 @settings(max_examples=20)
-def test_no_token_looks_ahead(
-    config: RecurrentConfig | ConvolutionConfig, data: st.DataObject
-) -> None:
+def test_no_token_looks_ahead(config: AnyMixer, data: st.DataObject) -> None:
     """Exactly, in float32, and with padding or without."""
     t = data.draw(st.integers(1, 6))
     mixer, x = build(config, causal=True).float(), torch.randn(2, 7, 4)
@@ -286,9 +307,7 @@ def test_no_token_looks_ahead(
 @EACH
 @FEW
 @given(slots=SLOTS, cuts=st.sets(st.integers(1, 6)))
-def test_a_cache_changes_nothing(
-    config: RecurrentConfig | ConvolutionConfig, slots: list[list[int]], cuts: set[int]
-) -> None:
+def test_a_cache_changes_nothing(config: AnyMixer, slots: list[list[int]], cuts: set[int]) -> None:
     """In whatever parts the tokens come, padding and new texts among them."""
     mixer, held = build(config, causal=True), torch.tensor(slots)
     x, cache = torch.randn(*held.shape, 4).double(), mixer.new_cache()
@@ -306,7 +325,7 @@ def test_a_cache_changes_nothing(
     slots=SLOTS, pick=st.lists(st.integers(0, 2), min_size=1, max_size=4), first=st.integers(0, 6)
 )
 def test_select_follows_the_rows(
-    config: RecurrentConfig | ConvolutionConfig, slots: list[list[int]], pick: list[int], first: int
+    config: AnyMixer, slots: list[list[int]], pick: list[int], first: int
 ) -> None:
     mixer, held = build(config, causal=True), torch.tensor(slots)
     x, cache = torch.randn(*held.shape, 4).double(), mixer.new_cache()
@@ -320,9 +339,7 @@ def test_select_follows_the_rows(
 
 @EACH
 @DIRECTIONS
-def test_what_stands_at_padding_is_never_read(
-    config: RecurrentConfig | ConvolutionConfig, causal: bool
-) -> None:
+def test_what_stands_at_padding_is_never_read(config: AnyMixer, causal: bool) -> None:
     mixer, x = build(config, causal=causal), torch.randn(2, 5, 4).double()
     slots = torch.tensor([[0, 1, 1, 0, 0], [0, 0, 0, 0, 0]])
     y, real = mixer(x, passing(slots)), slots != PADDING
@@ -339,7 +356,7 @@ def test_what_stands_at_padding_is_never_read(
 
 @EACH
 @DIRECTIONS
-def test_gradients_of_mixers(config: RecurrentConfig | ConvolutionConfig, causal: bool) -> None:
+def test_gradients_of_mixers(config: AnyMixer, causal: bool) -> None:
     mixer = config.build(4, NoPosition(), causal)
     slots = torch.tensor([[0, 1, 1], [1, 2, 1]])
     for ctx in (context(2, 3), passing(slots)):
@@ -348,7 +365,7 @@ def test_gradients_of_mixers(config: RecurrentConfig | ConvolutionConfig, causal
 
 @EACH
 @pytest.mark.parametrize("padded", [False, True])
-def test_mixed_precision(config: RecurrentConfig | ConvolutionConfig, padded: bool) -> None:
+def test_mixed_precision(config: AnyMixer, padded: bool) -> None:
     """Under autocast a state may come back narrower than the inputs; it serves all the same."""
     mixer = config.build(8, NoPosition(), True)
     x, cache = torch.randn(2, 4, 8), mixer.new_cache()
@@ -361,7 +378,7 @@ def test_mixed_precision(config: RecurrentConfig | ConvolutionConfig, padded: bo
 
 
 @EACH
-def test_no_tokens_at_all(config: RecurrentConfig | ConvolutionConfig) -> None:
+def test_no_tokens_at_all(config: AnyMixer) -> None:
     mixer, x = build(config, causal=True), torch.randn(2, 3, 4).double()
     cache = mixer.new_cache()
     parts = [

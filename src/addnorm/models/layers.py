@@ -8,6 +8,8 @@ from addnorm.config import config
 from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig, PatternConfig
 from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.delta import GatedDeltaConfig
+from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import (
@@ -21,6 +23,7 @@ from addnorm.nn.positions import (
 )
 from addnorm.nn.positions.position import PositionPart
 from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.short_convolution import GatedConvolutionConfig
 from addnorm.parts import Family, kind_of
 
 LayerPositionConfig = Annotated[
@@ -35,7 +38,13 @@ LayerPositionConfig = Annotated[
 ]
 """The position encodings that can be set per layer: those that act in attention."""
 
-WITHOUT_POSITIONS = (RecurrentConfig, ConvolutionConfig)
+WITHOUT_POSITIONS = (
+    RecurrentConfig,
+    ConvolutionConfig,
+    GatedDeltaConfig,
+    Mamba2Config,
+    GatedConvolutionConfig,
+)
 """The mixers that need no positions."""
 
 

@@ -14,10 +14,13 @@ from addnorm.nn.built import built, built_module
 from addnorm.nn.cache import Cache, KVCache, LayerCache, SegmentMemory
 from addnorm.nn.context import Context
 from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.delta import GatedDeltaConfig
 from addnorm.nn.dropout import LayerDrop
+from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.masks import Causal, Full, Mask
 from addnorm.nn.positions.position import Position
 from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.short_convolution import GatedConvolutionConfig
 from addnorm.nn.types import Hidden
 from addnorm.parts import Family
 
@@ -50,7 +53,14 @@ class MixerPart(Protocol):
 
 
 MixerConfig = Annotated[
-    AttentionConfig | LatentAttentionConfig | RecurrentConfig | ConvolutionConfig | MixerPart,
+    AttentionConfig
+    | LatentAttentionConfig
+    | RecurrentConfig
+    | ConvolutionConfig
+    | GatedDeltaConfig
+    | Mamba2Config
+    | GatedConvolutionConfig
+    | MixerPart,
     Family("mixer", MixerPart, default="attention"),
 ]
 """Any token mixer, built-in or custom."""

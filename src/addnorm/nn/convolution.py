@@ -61,10 +61,10 @@ class Convolution(nn.Module):
         rows = Compacted.of(ctx)
         ahead = x.new_zeros(len(x), self.right, x.shape[2])
         line = torch.cat([rows.before(past), rows.gather(x), ahead], dim=1)
-        text = self._texts(rows) if ctx.several else None
+        text = rows.texts(self.left, self.right) if ctx.several else None
         y = rows.scatter(self.out_proj(self.convolve(line, text)))
         if cache is not None:
-            cache.keep(rows.after(past, self._kept(line, text, rows)))
+            cache.keep(rows.after(past, rows.last(line, text, self.left)))
         return y
 
     def convolve(
@@ -89,25 +89,6 @@ class Convolution(nn.Module):
             windows = windows.masked_fill(apart[:, :, None], 0.0)
             maps.append(F.linear(windows.flatten(2), conv.weight.flatten(1), conv.bias))
         return self.activation(torch.cat(maps, dim=-1))
-
-    def _texts(self, rows: Compacted) -> Int[Tensor, "batch line"]:
-        """The number of each token's text in its row; 0 continues an earlier one."""
-        number = rows.begins.cumsum(1)
-        earlier, last = number.new_zeros(len(number), self.left), number[:, -1:]
-        return torch.cat([earlier, number, last.expand(-1, self.right)], dim=1)
-
-    def _kept(
-        self,
-        line: Float[Tensor, "batch line d_model"],
-        text: Int[Tensor, "batch line"] | None,
-        rows: Compacted,
-    ) -> Float[Tensor, "batch left d_model"]:
-        """The last inputs of each row's last text, with zero before its first."""
-        places = rows.length[:, None] + torch.arange(self.left, device=line.device)
-        inputs = line.gather(1, places[..., None].expand(-1, -1, line.shape[2]))
-        if text is None:
-            return inputs
-        return inputs.masked_fill((text.gather(1, places) != text[:, -1:])[..., None], 0.0)
 
     def new_cache(self) -> StateCache:
         """An empty cache for the inputs that the next token's kernel still covers."""

@@ -56,6 +56,23 @@ class StateCache:
             self._state = torch.cat([self._state, other._state])
 
 
+class StateCaches:
+    """The states of the stages of one mixer: of its convolution, then of its recurrence."""
+
+    def __init__(self, *stages: StateCache) -> None:
+        self.stages = stages
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these batch rows, in this order; rows may repeat."""
+        for stage in self.stages:
+            stage.select(rows)
+
+    def join(self, other: "StateCaches") -> None:
+        """Add the rows of the states of the same mixer after these."""
+        for stage, more in zip(self.stages, other.stages, strict=True):
+            stage.join(more)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Compacted:
     """A forward pass with the real tokens of every row first, in their order, and padding last.
@@ -95,6 +112,31 @@ class Compacted:
     def begins(self) -> Bool[Tensor, "batch seq"]:
         """Which places hold the first token of a text."""
         return self.real & (self.positions == 0)
+
+    def texts(self, left: int, right: int = 0) -> Int[Tensor, "batch line"]:
+        """The number of each token's text in its row; 0 continues an earlier one.
+
+        With so many places for tokens before the row, and for zeros after it.
+        """
+        number = self.begins.cumsum(1)
+        earlier, last = number.new_zeros(len(number), left), number[:, -1:]
+        return torch.cat([earlier, number, last.expand(-1, right)], dim=1)
+
+    def last(
+        self,
+        line: Float[Tensor, "batch line width"],
+        text: Int[Tensor, "batch line"] | None,
+        n: int,
+    ) -> Float[Tensor, "batch n width"]:
+        """The last `n` tokens of each row's last text, with zero before its first.
+
+        `line` has `n` places before the row, and `text` numbers its texts.
+        """
+        places = self.length[:, None] + torch.arange(n, device=line.device)
+        tokens = line.gather(1, places[..., None].expand(-1, -1, line.shape[2]))
+        if text is None:
+            return tokens
+        return tokens.masked_fill((text.gather(1, places) != text[:, -1:])[..., None], 0.0)
 
     def gather(self, x: Hidden) -> Hidden:
         """The tokens in this order, with zero at padding."""

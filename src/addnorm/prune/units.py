@@ -16,7 +16,9 @@ from addnorm.nn.attention.outputs import GatedOutput, PlainOutput
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
 from addnorm.nn.convolution import Convolution
+from addnorm.nn.delta import GatedDelta
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
+from addnorm.nn.mamba import Mamba2
 from addnorm.nn.positions.alibi import ALiBi
 from addnorm.nn.positions.kerple import KERPLE
 from addnorm.nn.positions.learned import Learned
@@ -26,11 +28,14 @@ from addnorm.nn.positions.sinusoidal import Sinusoidal
 from addnorm.nn.positions.t5 import T5Bias
 from addnorm.nn.positions.transformer_xl import TransformerXL
 from addnorm.nn.recurrent import Recurrent
+from addnorm.nn.short_convolution import GatedConvolution
 
 BY_HEAD = (T5Bias, ALiBi, KERPLE, TransformerXL)
 """The positions that have parameters for each head."""
 CORES = (SDPACore, EagerCore, FlexCore)
 OUTPUTS = (PlainOutput, GatedOutput)
+WITHOUT_HEADS = (Recurrent, Convolution, GatedDelta, Mamba2, GatedConvolution)
+"""The mixers that have no heads of attention."""
 POSITIONS = (NoPosition, Sinusoidal, Learned, Rotary, DynamicRotary, T5Bias)
 """The positions that treat all heads alike, and T5's, whose table has a column for each head."""
 
@@ -75,7 +80,7 @@ def head_groups(model: Model) -> list[Units]:
                 attentions["cross_attention"] = block.cross_attention
             for kind, attention in attentions.items():
                 path = f"{name}.blocks.{i}.{kind}"
-                if isinstance(attention, Recurrent | Convolution):
+                if isinstance(attention, WITHOUT_HEADS):
                     others.append((path, attention))
                 else:
                     groups.append(_groups(path, attention))  # pyright: ignore[reportArgumentType]

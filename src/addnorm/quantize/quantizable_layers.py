@@ -11,12 +11,15 @@ from addnorm.models import Model
 from addnorm.models.ledger import Ledger
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.convolution import Convolution
+from addnorm.nn.delta import GatedDelta
 from addnorm.nn.embed import Embedding
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.forecast import ForecastHead
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.linear import Linear
+from addnorm.nn.mamba import Mamba2
 from addnorm.nn.recurrent import Recurrent
+from addnorm.nn.short_convolution import GatedConvolution
 from addnorm.quantize.layers import (
     QuantizedEmbedding,
     QuantizedLinear,
@@ -24,7 +27,17 @@ from addnorm.quantize.layers import (
     QuantizedTokenHead,
 )
 
-MAPS = (MultiHead, FeedForward, GatedFeedForward, Recurrent, Convolution, ForecastHead)
+MAPS = (
+    MultiHead,
+    FeedForward,
+    GatedFeedForward,
+    Recurrent,
+    Convolution,
+    GatedDelta,
+    Mamba2,
+    GatedConvolution,
+    ForecastHead,
+)
 """The modules whose linear layers, and recurrent layers of torch's, are quantised."""
 
 RECURRENT = (nn.RNN, nn.LSTM, nn.GRU)

@@ -111,6 +111,21 @@ def test_the_cache_holds_the_latent_and_the_shared_key() -> None:
         assert keys.shape == (2, 1, 7, SMALL.d_position)
 
 
+@pytest.mark.parametrize("d_value", [3, 6, 9])
+def test_a_long_text_is_read_by_a_kernel_of_one_width(d_value: int) -> None:
+    """Of a text that is expanded, queries, keys and values are as wide as each other."""
+    module = replace(SMALL, d_value=d_value).build(8, NoPosition(), True).eval()
+    widths = list[int]()
+
+    def record(_: Any, inputs: Any) -> None:
+        widths.extend(part.shape[-1] for part in inputs[:3])
+
+    module.core.register_forward_pre_hook(record)
+    y = module(torch.randn(1, 9, 8), context(1, 9, Causal()))
+    assert y.shape == (1, 9, 8)
+    assert widths == [max(6, d_value)] * 3
+
+
 def test_a_window_leaves_earlier_latents_out() -> None:
     window = replace(SMALL, pattern=WindowPatternConfig(size=2))
     model = decoder(window, n_layers=1)

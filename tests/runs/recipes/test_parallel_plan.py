@@ -112,6 +112,10 @@ POSITIONS = {
         "parallel.data = 1, context = 2: recurrent of layer 1 reads earlier tokens, which other "
         "processes have: use attention, or parallel.data = 2 and context = 1",
     ),
+    "the delta rule": (
+        {"model.attention": "gated_delta"},
+        "gated_delta of layer 0 reads earlier tokens",
+    ),
     "a convolution": (
         {"model.attention": "convolution"},
         "convolution of layer 0 reads earlier tokens",

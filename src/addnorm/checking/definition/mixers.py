@@ -10,13 +10,17 @@ from addnorm.checking.definition.attention import self_attention
 from addnorm.checking.definition.cores import softmax
 from addnorm.checking.definition.definitions import Definitions, MissingDefinition
 from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, sigmoid, under
+from addnorm.checking.definition.linear_recurrences import gated_convolution, gated_delta, mamba2
 from addnorm.checking.definition.norms import normalised
 from addnorm.checking.definition.positions import Head, bias, met, rotated
 from addnorm.checking.definition.scores import scaled_dot_scale, scored
 from addnorm.checking.definition.texts import MixerContext
 from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
 from addnorm.nn.convolution import ConvolutionConfig
+from addnorm.nn.delta import GatedDeltaConfig
+from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.nn.short_convolution import GatedConvolutionConfig
 
 
 def latent(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
@@ -129,5 +133,8 @@ MIXERS = Definitions[Callable[[Any, Weights, Tokens, MixerContext], Tokens]](
         LatentAttentionConfig: latent,
         RecurrentConfig: recurrent,
         ConvolutionConfig: convolution,
+        GatedDeltaConfig: gated_delta,
+        Mamba2Config: mamba2,
+        GatedConvolutionConfig: gated_convolution,
     },
 )

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float
 from pydantic import PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from addnorm.config import WORD, Probability, config
 from addnorm.errors import InputError
@@ -108,12 +109,18 @@ class LatentAttention(nn.Module):
     def expanded(
         self, q: ContentQueries, q_r: PositionQueries, c: Latents, k_r: SharedKeys, ctx: Context
     ) -> ValueHeads:
-        """Attend to keys `[c W_uk; k_r]` and values `c W_uv` of each head."""
+        """Attend to keys `[c W_uk; k_r]` and values `c W_uv` of each head.
+
+        They are padded with zeros to one width: fused kernels have no other, and torch's own way
+        takes memory quadratic in the text.
+        """
         k = _split(self.k_up_proj(c[:, 0]), self.d_content)
         k = torch.cat([k, k_r.expand(-1, k.shape[1], -1, -1)], dim=-1)
         v = _split(self.v_up_proj(c[:, 0]), self.d_value)
         bias = self.position.score_bias(q_r, ctx)
-        return self.core(torch.cat([q, q_r], dim=-1), k, v, ctx.mask, bias)
+        q, n = torch.cat([q, q_r], dim=-1), max(k.shape[-1], self.d_value)
+        q, k, v = (y if y.shape[-1] == n else F.pad(y, (0, n - y.shape[-1])) for y in (q, k, v))
+        return self.core(q, k, v, ctx.mask, bias)[..., : self.d_value]
 
     def absorbed(
         self, q: ContentQueries, q_r: PositionQueries, c: Latents, k_r: SharedKeys, ctx: Context

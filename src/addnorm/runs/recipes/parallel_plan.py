@@ -8,12 +8,10 @@ from torch import nn
 
 from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
-from addnorm.models.layers import LayerParts
+from addnorm.models.layers import WITHOUT_POSITIONS, LayerParts
 from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig
-from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig, DynamicTanhConfig, ScaleNormConfig
-from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.parts import kind_of
 from addnorm.runs.recipes.consistency import Location
 from addnorm.training.optim import AdadeltaConfig, AdamWConfig, MuonConfig
@@ -122,7 +120,7 @@ def _of_batches(model: ModelConfig, split: str, remedy: str) -> Iterator[tuple[s
 def _of_positions(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
     """Where positions cannot be split: the field, and the problem with its remedy."""
     for name, layer in _named_layers(model):
-        if isinstance(layer.attention, RecurrentConfig | ConvolutionConfig):
+        if isinstance(layer.attention, WITHOUT_POSITIONS):
             yield (
                 "model.attention",
                 f"{kind_of(layer.attention)} of {name} reads earlier tokens, which other processes "
