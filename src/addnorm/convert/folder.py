@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -174,7 +175,9 @@ def save(
     parts that the family lacks or that do not match `spec`.
     """
     check_types("a Hugging Face folder", model)
-    check_alike(spec.model, "no Hugging Face family")
+    candidates = [*families()] if model_type is None else [model_type]
+    mixers = [family_named(name, "the family to export to").mixers for name in candidates]
+    check_alike(spec.model, "no Hugging Face family", tuple(chain.from_iterable(mixers)))
     if text is not None:
         side = text.source
         pad_id = side.pad_id if side.pad_id in side.special_ids else NO_PADDING
@@ -271,8 +274,8 @@ def _matched(
     family: Family, spec: ModelSpec, model: nn.Module, weights: Weights, folder: Path
 ) -> list[tuple[TensorMap, list[str]]]:
     """The family's tensor maps, each with the names of the file's tensors that it reads."""
-    maps = family.maps(spec, stored_tensors(model))
     names = _names_in(family, weights, folder)
+    maps = family.maps(spec, stored_tensors(model), names.actual)
     expected_names = {
         name: name.removeprefix(names.strip) for tensor_map in maps for name in tensor_map.theirs
     }

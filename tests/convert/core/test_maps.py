@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from addnorm.convert.core.maps import (
+    AlternatingHeads,
     Concatenated,
+    ConcatenatedExperts,
     InterleavedHeads,
     Renamed,
     Reshaped,
@@ -33,6 +35,9 @@ MAPS: list[tuple[TensorMap, list[tuple[int, ...]]]] = [
     (Transposed(Concatenated(("a", "b"), "x", (2, 3))), [(2, 5), (3, 5)]),
     (SkipRows("a", "x", 2), [(3, 5)]),
     (Reshaped("a", "x", (5,), (1, 1, 5)), [(5,)]),
+    (AlternatingHeads(("a", "b", "c"), "x", (2, 1, 3)), [(4, 5), (2, 5), (6, 5)]),
+    (ConcatenatedExperts(("a", "b", "c", "d"), "x", 2), [(3, 5)] * 4),
+    (ConcatenatedExperts(("a", "b"), "x"), [(3, 5)] * 2),
 ]
 
 

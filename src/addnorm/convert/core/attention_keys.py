@@ -113,9 +113,12 @@ class RotaryKeys:
     theta: float = THETA
     fraction: float | None = None
     layout: Layout = "half"
+    ignored: tuple[str, ...] = ()
+    """Keys of the table without an effect on text."""
 
     def read(self, settings: Settings) -> Fields:
         table, fraction = rope_table(settings), self.fraction
+        table.ignore(*self.ignored)
         theta = settings.get("rope_theta", self.theta)
         if fraction is not None:
             fraction = settings.get(PARTIAL, fraction)
@@ -267,15 +270,18 @@ def _written(scaling: ScalingConfig | None) -> Json:
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
-def read_layer_types(settings: Settings, n_layers: int) -> list[str] | None:
+def read_layer_types(
+    settings: Settings, n_layers: int, kinds: tuple[str, str] = (FULL, SLIDING)
+) -> list[str] | None:
     """Read `layer_types`. Raises `InputError` for a wrong length or unknown types."""
     types = settings.string_list("layer_types")
     if types is None:
         return None
     if len(types) != n_layers:
         raise settings.refuse("layer_types", f"the model has {n_layers} layers")
-    if unknown := set(types) - {FULL, SLIDING}:
-        raise settings.refuse("layer_types", f"{sorted(unknown)[0]} is neither full nor sliding")
+    if unknown := set(types) - {*kinds}:
+        wrong = f"{sorted(unknown)[0]} is neither {' nor '.join(kinds)}"
+        raise settings.refuse("layer_types", wrong)
     return types
 
 
@@ -295,6 +301,12 @@ def shortest_cycle(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
         if all(layers[i] == layers[i % period] for i in range(n)):
             return tuple(layers[:period])
     return tuple(layers)
+
+
+def cycle_of(layers: Iterable[LayerConfig]) -> Fields:
+    """The repeating layer pattern of layers that differ in any part; none if no layer does."""
+    cycle = shortest_cycle([*layers])
+    return {"layer_pattern": () if cycle == (LayerConfig(),) else cycle}
 
 
 def layers_of(layers: Iterable[LayerConfig]) -> Fields:

@@ -16,6 +16,7 @@ from addnorm.nn.attention import (
     SDPACoreConfig,
 )
 from addnorm.nn.attention.flex import FlexCoreConfig
+from addnorm.nn.delta import GatedDeltaConfig
 from addnorm.nn.feedforward import (
     ClampedFeedForwardConfig,
     FeedForwardConfig,
@@ -132,6 +133,10 @@ def _with_width(feedforward: Any, d_model: int) -> Any:
 
 def _written_out(attention: Any, d_model: int) -> Any:
     """A mixer with the defaults of attention written out."""
+    if isinstance(attention, GatedDeltaConfig):
+        heads = attention.heads(d_model)
+        sizes = {name: getattr(heads, name) for name in ("n_key_heads", "d_key", "d_value")}
+        return replace(attention, **sizes, chunk=GatedDeltaConfig().chunk)
     if not isinstance(attention, AttentionConfig):
         return attention
     heads, score = attention.heads(d_model), attention.score
@@ -202,11 +207,11 @@ def _are_layers(values: tuple[Any, ...]) -> bool:
     return bool(values) and all(isinstance(value, LayerConfig) for value in values)
 
 
-def check_alike(model: ModelConfig, reader: str) -> None:
+def check_alike(model: ModelConfig, reader: str, mixers: tuple[type, ...] = ()) -> None:
     """Raise `InputError` if a layer has another mixer or norm than the model.
 
-    Patterns, positions and feed-forward layers may differ. `reader` begins the message, such as "no
-    Hugging Face family".
+    Patterns, positions and feed-forward layers may differ, and so may the mixer where it is one of
+    `mixers`. `reader` begins the message, such as "no Hugging Face family".
     """
     for name, layers in model.stacks.items():
         parts = model
@@ -215,7 +220,7 @@ def check_alike(model: ModelConfig, reader: str) -> None:
         for i, layer in enumerate(layers):
             for field in ("attention", "norm"):
                 common, own = (_bare(getattr(owner, field)) for owner in (parts, layer))
-                if common != own:
+                if common != own and not isinstance(own, mixers):
                     of = f" of the {name}" * (name != "stack")
                     raise InputError(
                         f"{reader} has layers of different kinds: layer {i}{of} has the {field} "

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.attention_keys import shortest_cycle
+from addnorm.convert.core.attention_keys import cycle_of
 from addnorm.convert.core.family import ModelSpec
-from addnorm.convert.core.maps import Renamed, TensorMap
+from addnorm.convert.core.fused import Rule
+from addnorm.convert.core.maps import ConcatenatedExperts, Renamed, TensorMap
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
 from addnorm.models.layers import LayerConfig
@@ -25,6 +26,25 @@ def expert_names(shared: str) -> dict[str, str]:
         **{f"feedforward.experts.*.{part}": f"mlp.experts.*.{part}" for part in PARTS},
         **{f"feedforward.shared.{part}": f"mlp.{shared}.{part}" for part in PARTS},
     }
+
+
+def concatenated_experts(gate_up: str, down: str) -> Rule:
+    """Gate and up of all experts in one tensor, and down in another; `*` is the layer's number."""
+
+    def maps(spec: ModelSpec) -> Iterator[TensorMap]:
+        for i, layer in enumerate(spec.model.layers(spec.model.n_layers)):
+            if not isinstance(layer.feedforward, MixtureOfExpertsConfig):
+                continue
+            for theirs, parts in ((gate_up, PARTS[:2]), (down, PARTS[2:])):
+                names = (
+                    f"stack.blocks.{i}.feedforward.experts.{e}.{part}.weight"
+                    for e in range(layer.feedforward.n_experts)
+                    for part in parts
+                )
+                name = theirs.replace("*", str(i))
+                yield ConcatenatedExperts(tuple(names), name, len(parts))
+
+    return maps
 
 
 def corrections(spec: ModelSpec) -> Iterator[TensorMap]:
@@ -69,9 +89,7 @@ def with_dense_layers(settings: Settings, dense: Iterable[bool], bias: bool = Fa
     activation = settings.choose("hidden_act", keys.ACTIVATIONS, "silu")
     d_ff = settings.required_int("intermediate_size")
     gated = GatedFeedForwardConfig(d_ff=d_ff, activation=activation, bias=bias)
-    layers = [LayerConfig(feedforward=gated if is_dense else None) for is_dense in dense]
-    cycle = shortest_cycle(layers)
-    return {"layer_pattern": () if cycle == (LayerConfig(),) else cycle}
+    return cycle_of(LayerConfig(feedforward=gated if is_dense else None) for is_dense in dense)
 
 
 def dense_layers(spec: ModelSpec) -> tuple[list[int], int]:

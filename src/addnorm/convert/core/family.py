@@ -88,6 +88,8 @@ class Family:
     """Their names of the parts of a head by ours, for each head whose names are its own."""
     others: Callable[[ModelSpec], Iterable[TensorMap]] = lambda spec: ()
     """The maps of tensors that differ from ours in more than the name."""
+    layouts: Callable[[ModelSpec], Iterable[TensorMap]] = lambda spec: ()
+    """Maps of another layout of a file, each of which is used where a file has its tensors."""
     prefix: str = ""
     """The prefix of tensor names in a model with a head, absent in a model without one."""
     renames: tuple[tuple[str, str], ...] = ()
@@ -102,14 +104,26 @@ class Family:
     """Pairs of tied tensors: the first may also be stored and must then equal the second."""
     refine_by_names: Callable[[ModelSpec, Collection[str]], ModelSpec] | None = None
     """Refines the configuration by the names of the stored tensors."""
+    mixers: tuple[type, ...] = ()
+    """The mixers that some layers have where others have attention."""
     equivalent: Callable[[ModelConfig], ModelConfig] = lambda model: model
     """Converts to an equivalent model with supported parts (`equivalents.transform_tensors`)."""
 
-    def maps(self, spec: ModelSpec, ours: Iterable[str]) -> list[TensorMap]:
-        """The maps of a model's tensors, whose names are `ours`."""
+    def maps(
+        self, spec: ModelSpec, ours: Iterable[str], stored: Collection[str] = ()
+    ) -> list[TensorMap]:
+        """The maps of a model's tensors, whose names are `ours`.
+
+        `stored` are the tensors of a file, without the prefix where it lacks that.
+        """
         head = self.heads.get(type(spec.model.head), {})
         names = {**self.names, **{f"head.{part}": theirs for part, theirs in head.items()}}
-        return tensor_maps(ours, names, self.others(spec))
+        layouts = [
+            entry
+            for entry in self.layouts(spec)
+            if all({name, name.removeprefix(self.prefix)} & {*stored} for name in entry.theirs)
+        ]
+        return tensor_maps(ours, names, [*layouts, *self.others(spec)])
 
     def renamed(self, name: str) -> str:
         """The current name of a tensor."""

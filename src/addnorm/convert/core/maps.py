@@ -114,11 +114,11 @@ class InterleavedHeads:
 
 @dataclass(frozen=True)
 class AlternatingHeads:
-    """Two of our tensors in one of theirs, head by head: `k1 v1 k2 v2 …`, of these widths each."""
+    """Several of our tensors in one of theirs, head by head: `k1 v1 k2 v2 …`, each of a width."""
 
-    ours: tuple[str, str]
+    ours: tuple[str, ...]
     their_name: str
-    widths: tuple[int, int]
+    widths: tuple[int, ...]
 
     @property
     def theirs(self) -> tuple[str, ...]:
@@ -128,8 +128,8 @@ class AlternatingHeads:
         [tensor] = theirs
         if len(tensor) % sum(self.widths):
             raise ValueError(
-                f"has {len(tensor)} rows, which do not divide into heads of {self.widths[0]} and "
-                f"{self.widths[1]} rows"
+                f"has {len(tensor)} rows, which do not divide into heads of "
+                f"{' and '.join(map(str, self.widths))} rows"
             )
         heads = tensor.unflatten(0, (-1, sum(self.widths)))
         return [part.flatten(0, 1) for part in heads.split([*self.widths], 1)]
@@ -250,6 +250,36 @@ class StackedExperts:
 
 
 @dataclass(frozen=True)
+class ConcatenatedExperts:
+    """The weights of all experts in one, `[experts, out, in]`.
+
+    `ours` are those of the first expert, then of the second, …; of `n_parts` of each, such as gate
+    and up, the rows of one follow those of the other (Qwen3.5, Granite 4).
+    """
+
+    ours: tuple[str, ...]
+    their_name: str
+    n_parts: int = 1
+
+    @property
+    def theirs(self) -> tuple[str, ...]:
+        return (self.their_name,)
+
+    def read(self, theirs: Tensors) -> Tensors:
+        [tensor] = theirs
+        n = len(self.ours) // self.n_parts
+        if tensor.ndim != 3 or len(tensor) != n or tensor.shape[1] % self.n_parts:
+            raise ValueError(
+                f"has shape {tuple(tensor.shape)}: expected {n} experts of {self.n_parts} parts"
+            )
+        return [part for expert in tensor for part in expert.chunk(self.n_parts)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        n = self.n_parts
+        return [torch.stack([torch.cat([*ours[i : i + n]]) for i in range(0, len(ours), n)])]
+
+
+@dataclass(frozen=True)
 class ZeroTensor:
     """A tensor without effect that the other library lacks: read as zero, never written.
 
@@ -329,6 +359,7 @@ TensorMap = (
     | Reshaped
     | Duplicated
     | StackedExperts
+    | ConcatenatedExperts
     | ZeroTensor
     | UnusedTensor
     | AveragedMaps

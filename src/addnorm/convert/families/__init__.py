@@ -20,6 +20,8 @@ from addnorm.convert.families.gpt_neox import GPT_NEOX
 from addnorm.convert.families.gpt_oss import GPT_OSS
 from addnorm.convert.families.gptj import GPTJ
 from addnorm.convert.families.granite import GRANITE
+from addnorm.convert.families.granite_hybrid import GRANITE_HYBRID
+from addnorm.convert.families.lfm2 import LFM2
 from addnorm.convert.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from addnorm.convert.families.llama_relatives import (
     ARCEE,
@@ -36,6 +38,7 @@ from addnorm.convert.families.nemotron import APERTUS, NEMOTRON
 from addnorm.convert.families.olmo import OLMO, OLMO2, OLMO3
 from addnorm.convert.families.opt import OPT
 from addnorm.convert.families.phi import PHI, PHI3
+from addnorm.convert.families.qwen_delta import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
 from addnorm.convert.families.rotary_bert import GTE, JINA_V3, NOMIC_BERT
 from addnorm.convert.families.stablelm import STABLELM
 from addnorm.convert.families.starcoder import GPT_BIGCODE, STARCODER2
@@ -45,6 +48,8 @@ from addnorm.convert.families.text_halves import (
     LLAVA,
     MISTRAL3,
     QWEN2_5_VL,
+    QWEN3_5_IMAGES,
+    QWEN3_5_MOE_IMAGES,
     QWEN3_VL,
     SMOLVLM,
 )
@@ -117,6 +122,11 @@ FAMILIES: tuple[Family, ...] = (
     OLMO3,
     NEMOTRON,
     APERTUS,
+    QWEN3_NEXT,
+    QWEN3_5,
+    QWEN3_5_MOE,
+    LFM2,
+    GRANITE_HYBRID,
     GEMMA3_IMAGES,
     MISTRAL3,
     LLAVA,
@@ -127,5 +137,7 @@ FAMILIES: tuple[Family, ...] = (
     DINOV2,
     DINOV2_WITH_REGISTERS,
     DINOV3,
+    QWEN3_5_IMAGES,
+    QWEN3_5_MOE_IMAGES,
 )
 """All families; if a model can be exported as several, the first is used."""

@@ -37,22 +37,28 @@ class Divisor(keys.Key):
         return next((number for number in numbers if 1 / number == value), near)
 
 
+SCALED = replace(
+    LLAMA_MODEL,
+    attention=replace(LLAMA_ATTENTION, score=ScaledDotConfig(factor=1.0)),
+    embedding=EmbeddingConfig(scale=1.0),
+    head=TokenHeadConfig(scale=1.0),
+)
+
+NUMBERS: tuple[keys.Entry, ...] = (
+    keys.Value("embedding.scale", "embedding_multiplier", 1.0),
+    keys.Value("attention.score.factor", "attention_multiplier", 1.0),
+    keys.Value("residual.scale", "residual_multiplier", 1.0),
+)
+
 GRANITE = relative(
     "granite",
     decoder(
-        replace(
-            LLAMA_MODEL,
-            attention=replace(LLAMA_ATTENTION, score=ScaledDotConfig(factor=1.0)),
-            embedding=EmbeddingConfig(scale=1.0),
-            head=TokenHeadConfig(scale=1.0),
-        ),
+        SCALED,
         *llama_keys("Granite"),
         divides("granite"),
         ATTENTION_BIAS,
         keys.Value("feedforward.bias", "mlp_bias", False),
-        keys.Value("embedding.scale", "embedding_multiplier", 1.0),
-        keys.Value("attention.score.factor", "attention_multiplier", 1.0),
-        keys.Value("residual.scale", "residual_multiplier", 1.0),
+        *NUMBERS,
         Divisor("head.scale", "logits_scaling"),
     ),
     classifies=(),

@@ -1,8 +1,8 @@
 """The text half of folders that also read images: one warning names the rest.
 
-Gemma 3 (4 B and larger), Mistral 3, LLaVA, SmolVLM, Qwen2.5-VL and Qwen3-VL. Their language model
-stands under `text_config`, and its tensors under a prefix. With text alone, the three positions
-of a token are equal, so that their M-RoPE is RoPE (Wang et al. 2024, §2.1).
+Gemma 3 (4 B and larger), Mistral 3, LLaVA, SmolVLM, Qwen2.5-VL, Qwen3-VL and Qwen3.5. Their
+language model stands under `text_config`, and its tensors under a prefix. With text alone, the
+three positions of a token are equal, so that their M-RoPE is RoPE (Wang et al. 2024, §2.1).
 """
 
 import re
@@ -15,13 +15,11 @@ from addnorm.convert.core.family import ConfigMap, Family, ModelSpec
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families.gemma import GEMMA3
 from addnorm.convert.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from addnorm.convert.families.qwen_delta import M_ROPE, QWEN3_5, QWEN3_5_MOE
 from addnorm.errors import IgnoredSettings, InputError
 
 LEFT_ASIDE = re.compile(r".*(image|vision|video|projector|spatial_merge|mm_tokens|boi_|eoi_).*")
 """Keys about images and videos."""
-
-M_ROPE = ("mrope_section", "mrope_interleaved")
-"""Keys of rotary positions that concern the three positions of an image."""
 
 TOP = ("text_config", "scale_factor", "pixel_shuffle_factor", "_pad_token_id")
 """Keys of the whole model that are read here, or concern images."""
@@ -145,3 +143,9 @@ QWEN2_5_VL = _half("qwen2_5_vl", TextConfig(QWEN2, "Qwen2", False))
 
 QWEN3_VL = _half("qwen3_vl", TextConfig(QWEN3, "Qwen3", False))
 """Qwen Team 2025."""
+
+QWEN3_5_IMAGES = _half("qwen3_5", TextConfig(QWEN3_5, "Qwen3_5", False))
+"""Qwen Team 2026."""
+
+QWEN3_5_MOE_IMAGES = _half("qwen3_5_moe", TextConfig(QWEN3_5_MOE, "Qwen3_5Moe", False))
+"""Qwen Team 2026, with a mixture of experts."""
