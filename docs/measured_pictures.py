@@ -57,6 +57,26 @@ def window() -> plt.Figure:
     return figure
 
 
+def mixers() -> plt.Figure:
+    """The cache and the time of mixers as texts grow, as benchmarks/mixers.py measured them."""
+    rows = json.loads((RESULTS / "mixers.json").read_text(encoding="utf-8"))["rows"]
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.2), layout="constrained")
+    columns = {
+        "cache_bytes": "bytes of cache of a text",
+        "read_ms_per_token": "ms to read a token of a prompt",
+        "write_ms_per_token": "ms to write a token",
+    }
+    for axis, (column, title) in zip(axes, columns.items(), strict=True):
+        for mixer in dict.fromkeys(row["mixer"] for row in rows):
+            points = [(row["length"], row[column]) for row in rows if row["mixer"] == mixer]
+            axis.plot(*zip(*points, strict=True), marker=".", label=mixer)
+        axis.set(xscale="log", yscale="log", xlabel="tokens", title=title)
+        axis.set_xticks([128, 2048, 32768], ["128", "2k", "32k"])
+        axis.minorticks_off()
+    axes[0].legend()
+    return figure
+
+
 def confusion(file: Path) -> None:
     """Which digits the quickest recipe for 99 % takes for which, as it was measured."""
     kept = RESULTS / "digits-99-confusion.json"

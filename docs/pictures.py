@@ -15,7 +15,7 @@ from attention_pictures import latent, sinks
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measured_pictures import confusion, speed, window
+from measured_pictures import confusion, mixers, speed, window
 from plan_pictures import plans
 from series_pictures import forecast, patches
 from serving_pictures import pages
@@ -84,6 +84,7 @@ def draw_all(folder: Path) -> None:
         norms,
         gradients,
         window,
+        mixers,
         speed,
         curves,
     )
