@@ -1,6 +1,7 @@
 """Settings for all tests: runtime type checks, few threads, reproducible hypothesis runs."""
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -39,6 +40,22 @@ TYPES_CHECKED = {"data", "generate", "inspect", "models", "nn", "quantize", "tra
 The others use the whole as a user does. Checking costs them two thirds of their time or more.
 """
 
+EVERY = 5
+"""The first two cases of a test there and each fifth check annotations: more see no more."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Count the cases of each test."""
+    cases = Counter[str]()
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        item.stash[CASE] = cases[test]
+        cases[test] += 1
+
+
+CASE = pytest.StashKey[int]()
+"""The place of a test among the cases of its function."""
+
 
 @pytest.fixture(autouse=True)
 def _same_numbers_each_time() -> None:
@@ -48,7 +65,8 @@ def _same_numbers_each_time() -> None:
 @pytest.fixture(autouse=True)
 def _types(request: pytest.FixtureRequest) -> None:
     folder = request.path.relative_to(Path(__file__).parent).parts[0]
-    if folder not in TYPES_CHECKED:
+    case = request.node.stash[CASE]
+    if folder not in TYPES_CHECKED or (case > 1 and case % EVERY):
         request.getfixturevalue("types_unchecked")
 
 
