@@ -84,6 +84,7 @@ EXAMPLES = {
     "layer_pattern": [{"pattern": {"kind": "window", "size": 1024}}, {"pattern": "full"}],
     "max_len": 128,
     "metric": "bleu",
+    "mtp": {"depth": 1},
     "n_decoder_layers": 2,
     "d_embed": 128,
     "d_out": 128,

@@ -17,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measured_pictures import confusion, mixers, speed, window
 from plan_pictures import plans
+from residual_pictures import hyper_connections
 from series_pictures import forecast, patches
 from serving_pictures import pages
 from torch import Tensor
@@ -45,6 +46,7 @@ from addnorm.inspect.overview import overview
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.context import Context
+from addnorm.nn.hyper_connections import HyperConnectionsConfig, ManifoldConnectionsConfig
 from addnorm.nn.masks import Blocks, Causal, Full, Mask, Padding, Prefix, Segments, Window
 from addnorm.nn.positions import (
     ALiBiConfig,
@@ -88,8 +90,9 @@ def draw_all(folder: Path) -> None:
         speed,
         curves,
     )
-    others = (augmentation, masked, string, inside, patches, forecast, pages, plans, sinks, latent)
-    for draw in (*drawn, *others):
+    others = (augmentation, masked, string, inside, patches, forecast, pages, plans)
+    parts = (sinks, latent, hyper_connections)
+    for draw in (*drawn, *others, *parts):
         figure = draw()
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)
@@ -219,6 +222,8 @@ def gradients() -> Figure:
         SandwichNormConfig(),
         DeepNormConfig(),
         ParallelConfig(),
+        HyperConnectionsConfig(),
+        ManifoldConnectionsConfig(),
     ]
     for residual in placements:
         _plot_gradients(axis, residual)

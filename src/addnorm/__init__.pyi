@@ -91,6 +91,8 @@ from addnorm.nn.heads import SpanHeadConfig as SpanHeadConfig
 from addnorm.nn.heads import TaggingHeadConfig as TaggingHeadConfig
 from addnorm.nn.heads import TokenHeadConfig as TokenHeadConfig
 from addnorm.nn.heads import TransformConfig as TransformConfig
+from addnorm.nn.hyper_connections import HyperConnectionsConfig as HyperConnectionsConfig
+from addnorm.nn.hyper_connections import ManifoldConnectionsConfig as ManifoldConnectionsConfig
 from addnorm.nn.mamba import Mamba2Config as Mamba2Config
 from addnorm.nn.moe import MixtureOfExpertsConfig as MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig as BatchNormConfig
@@ -132,6 +134,7 @@ from addnorm.nn.routers import SigmoidRouterConfig as SigmoidRouterConfig
 from addnorm.nn.routers import SoftmaxRouterConfig as SoftmaxRouterConfig
 from addnorm.nn.short_convolution import GatedConvolutionConfig as GatedConvolutionConfig
 from addnorm.nn.similarity import SimilarityHeadConfig as SimilarityHeadConfig
+from addnorm.nn.token_ahead import MultiTokenConfig as MultiTokenConfig
 from addnorm.nn.vectors import VectorHeadConfig as VectorHeadConfig
 from addnorm.runs.planning import plan_training as plan_training
 from addnorm.runs.recipes.recipe import Recipe as Recipe

@@ -37,8 +37,9 @@ SURFACE = {
         "--run", "--prompt", "--chat", "--messages", "--beams", "--n-best", "--length-penalty",
         "--early-stopping", "--no-repeat-ngram", "--forced-bos", "--temperature", "--top-k",
         "--top-p", "--min-p", "--seed", "--max-new-tokens", "--stop", "--json", "--compile",
-        "--weights", "--exit", "--encoding", "--errors", "--device", "--dtype", "--import",
-        "--batch", "--out", "--exact", "--processes", "--language", "--task", "--timestamps",
+        "--weights", "--exit", "--speculate", "--encoding", "--errors", "--device", "--dtype",
+        "--import", "--batch", "--out", "--exact", "--processes", "--language", "--task",
+        "--timestamps",
         "--subtitles", "--json-schema", "--regex", "--parallel",
     },
     "forecast": {

@@ -358,6 +358,7 @@ NOT_VARIED: Mapping[str, str] = {
     "vocab_size": "it is read by recipes; tests/runs/recipes/test_recipe.py",
     "target_vocab_size": "it is read by recipes; tests/runs/recipes/test_recipe.py",
     "exits": "exits are read by exit_logits; tests/nn/test_exits.py",
+    "mtp": "tokens further ahead are read by hidden_ahead; tests/nn/test_token_ahead.py",
     "input": "other inputs than tokens have their own tests; tests/models/test_inputs.py",
     "attention.kind": "it names the class",
     "attention.dropout": "it is random; tests/nn/attention/test_core.py",

@@ -52,11 +52,16 @@ class Speed(InProcesses):
         Let a token leave at the first early exit that is sure of it: `confidence:0.9` for two
         likeliest tokens more than 0.9 apart, `entropy:0.3` for an entropy below 0.3 nats. Prompts
         take every layer. The mean layers of a token of each text are printed on standard error.
+    speculate
+        Speculative decoding by the model's own multi-token prediction (`model.mtp`): it drafts the
+        next tokens, and they are verified in one step. The texts stay the same; one is written at a
+        time.
     """
 
     compile: Annotated[bool, Parameter(negative="", show_default=False)] = False
     weights: Weights | None = None
     exit: str | None = None
+    speculate: Annotated[bool, Parameter(negative="", show_default=False)] = False
 
     def early_exit(self, run: "Run") -> "EarlyExit | None":
         """Return the early exits, if they are chosen. Raises `InputError` if the run has none."""
@@ -67,7 +72,15 @@ class Speed(InProcesses):
     def compiled(
         self, run: "Run", decoding: "DecodingConfig", *, several: bool
     ) -> "Compiled | None":
-        """Return the run's compiled graph, if it is chosen."""
+        """Return the run's compiled graph, or its model with its own drafts, if one is chosen."""
+        if self.speculate and (self.compile or self.exit is not None):
+            raise InputError(
+                "--speculate runs every layer as it is: leave --exit and --compile out"
+            )
+        if self.speculate:
+            from addnorm.runs.inference.text import speculation
+
+            return speculation(run)
         if not self.compile:
             return None
         from addnorm.cli.terminal import console
@@ -273,7 +286,7 @@ def generate(
 
     follows = None if grammar is None else opened.grammar(*grammar)
     early = speed.early_exit(opened)
-    graph = early or speed.compiled(opened, decoding, several=not asked.single)
+    graph = speed.compiled(opened, decoding, several=not asked.single) or early
     single = asked.input() if asked.single else None
     if single is not None and not output.json_lines and opened.can_stream(decoding):
         _print_pieces(
@@ -314,6 +327,8 @@ def _check_processes(files: Sequence[Path], asked: PromptOptions, speed: Speed) 
     speed.check_exit(speed.exit)
     if speed.compile:
         raise InputError("a compiled graph runs in one process: leave --compile or --processes out")
+    if speed.speculate:
+        raise InputError("drafts are made in one process: leave --speculate or --processes out")
     if not asked.single and (not files or STANDARD_INPUT in files):
         raise InputError(
             "several processes cannot read standard input: give files or --prompt, or leave "
@@ -328,6 +343,7 @@ def _check_alone(asked: PromptOptions, speed: Speed, others: Sequence[str]) -> N
         "--messages": asked.messages is not None,
         "--chat": asked.chat,
         "--compile": speed.compile,
+        "--speculate": speed.speculate,
         "--exit": speed.exit is not None,
         "--processes": speed.processes is not None,
     }
@@ -350,6 +366,7 @@ def _check_plain(
         "--chat": asked.chat,
         "--stop": bool(end.get("stop")),
         "--compile": speed.compile,
+        "--speculate": speed.speculate,
         "--exit": speed.exit is not None,
         "" if grammar is None else grammar[1]: grammar is not None,
     }

@@ -29,6 +29,7 @@ from addnorm.generate.next_token import (
 )
 from addnorm.generate.rules import NO_TOKEN_ALLOWED, Rules, within_grammars
 from addnorm.generate.sampling import Choose, GreedyConfig, SampleConfig
+from addnorm.generate.self_speculation import SelfSpeculation
 from addnorm.models import DecoderModel, EncoderDecoderModel
 
 DecodingConfig = Annotated[
@@ -41,6 +42,9 @@ NEW_TOKENS = 256
 
 UNFINISHED = "a text reached max_new_tokens before it was complete by its grammar: raise the limit"
 
+WITH_NEVER = (Continuation, SelfSpeculation, Translation, Transcription)
+"""Those that name tokens which are never generated."""
+
 FRAMES_PER_TOKEN = 4
 """The fewest frames, of a hundredth of a second, that a token of speech lasts."""
 
@@ -49,7 +53,7 @@ Ends = int | Sequence[int] | None
 
 
 def generate(
-    model: DecoderModel | Continuation | CompiledContinuation,
+    model: DecoderModel | Continuation | CompiledContinuation | SelfSpeculation,
     prompts: Sequence[Ids],
     decoding: DecodingConfig,
     *,
@@ -64,13 +68,14 @@ def generate(
     An empty prompt begins with `start_id`, the token that separates documents in training. At most
     `max_new_tokens` are generated, including the end token; the default is set by the rules of
     `decoding` or else 256, and the model's maximum length is never exceeded. A compiled model for
-    single texts generates one text after another. Raises `InputError` for a prompt that the model
-    cannot process.
+    single texts, and one that drafts its own tokens, generate one text after another. Raises
+    `InputError` for a prompt that the model cannot process.
     """
     rows = [_nonempty(i, prompt, start_id) for i, prompt in enumerate(prompts, 1)]
     if isinstance(model, DecoderModel):
         model = Continuation(model, never=_never(text_decoder))
-    if isinstance(model, CompiledContinuation) and not model.several:
+    alone = isinstance(model, SelfSpeculation)
+    if alone or (isinstance(model, CompiledContinuation) and not model.several):
         batch_size = 1
     return decode(
         model,
@@ -306,7 +311,7 @@ def _rules(
     config, before = decoding.rules, prompts
     if isinstance(next_token, Translation | Transcription):
         before = [[next_token.bos_id]] * len(prompts)
-    if isinstance(next_token, Continuation | Translation | Transcription) and next_token.never:
+    if isinstance(next_token, WITH_NEVER) and next_token.never:
         config = replace(config, suppress_tokens=(*config.suppress_tokens, *next_token.never))
     stamps = next_token.stamps if isinstance(next_token, Transcription) else None
     return Rules.over(config, before, limits, _ends(eos_id), stamps)

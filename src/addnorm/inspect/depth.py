@@ -1,6 +1,6 @@
 """RMS of the residual stream and of sublayer outputs by layer, and their gradient norms."""
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,14 +43,20 @@ def towers_of(model: Model) -> dict[str, Tower]:
 
 @dataclass(frozen=True)
 class LayerStates:
-    """The residual stream before each layer and after the last, and the sublayer outputs."""
+    """The residual stream before each layer and after the last, and the sublayer outputs.
 
+    Several streams lie side by side in `stream`, and `collapse` makes one of them.
+    """
+
+    collapse: Callable[[Tensor], Tensor]
     stream: list[Tensor] = field(default_factory=list[Tensor])
     outputs: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
 
     def sizes(self) -> ByLayer:
         """The root mean square of each."""
-        states = {"stream": self.stream, **self.outputs}
+        with torch.no_grad():
+            stream = [self.collapse(x) for x in self.stream]
+        states = {"stream": stream, **self.outputs}
         return {name: [rms(x) for x in by_layer] for name, by_layer in states.items()}
 
 
@@ -63,7 +69,7 @@ def layer_states(model: Model) -> Generator[dict[str, LayerStates]]:
     recorded tensors keep their gradients, if there are any.
     """
     towers = towers_of(model)
-    states = {name: LayerStates() for name in towers}
+    states = {name: LayerStates(tower.stack.collapsed) for name, tower in towers.items()}
     with ExitStack() as hooks:
         for name, tower in towers.items():
             for handle in _record(tower.stack, states[name]):

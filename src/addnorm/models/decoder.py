@@ -1,13 +1,15 @@
 """The decoder-only Transformer: each token predicts the next (GPT, LLaMA)."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.models.transformer import StackModel, TransformerConfig
+from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
@@ -15,7 +17,10 @@ from addnorm.nn.exits import check_exits, exit_logits, tie_exits
 from addnorm.nn.heads import DecoderHeadConfig, TokenHeadConfig, build_head, tie_head
 from addnorm.nn.init import initialise
 from addnorm.nn.masks import Causal, Prefix
+from addnorm.nn.norms import build_norm
+from addnorm.nn.positions import Position
 from addnorm.nn.residuals import Depth
+from addnorm.nn.token_ahead import MultiTokenConfig, TokenAhead
 from addnorm.parts import check_conflicts
 
 
@@ -23,6 +28,17 @@ class DecoderModel(StackModel):
     """`head(stack(embed(tokens)))` under the causal mask (Radford et al. 2018, eq. 2)."""
 
     embed: TokenEmbedding
+
+    def __init__(
+        self,
+        embed: nn.Module,
+        stack: Stack,
+        head: nn.Module,
+        exits: nn.ModuleDict | None = None,
+        ahead: nn.ModuleList | None = None,
+    ) -> None:
+        super().__init__(embed, stack, head, exits)
+        self.ahead = ahead or nn.ModuleList()
 
     def forward(
         self,
@@ -84,6 +100,33 @@ class DecoderModel(StackModel):
         ctx = Context.over(tokens, Causal(), valid=valid, segments=segments)
         return exit_logits(self.stack, self.exits, self.head, self.embed(tokens, ctx), ctx)
 
+    def hidden_ahead(
+        self,
+        hidden: Float[Tensor, "batch seq d_model"],
+        tokens: Int[Tensor, "batch seq"],
+        valid: Bool[Tensor, "batch seq"] | None = None,
+        segments: Int[Tensor, "batch seq"] | None = None,
+    ) -> Iterator[tuple[Float[Tensor, "batch rest d_model"], Context]]:
+        """Yield the inputs of the head for 1, 2, … tokens further ahead, and their context.
+
+        Depth `k` has `k` slots less, and slot `i` predicts token `i + k + 1` (DeepSeek-AI 2024
+        (DeepSeek-V3), §2.2). `hidden` are the final hidden states, which are those of depth 0.
+        """
+        embedded = self.embed(
+            tokens, Context.over(tokens, Causal(), valid=valid, segments=segments)
+        )
+        for k, module in enumerate(self.ahead, start=1):
+            if tokens.shape[1] <= k:
+                return
+            ctx = Context.over(
+                tokens[:, :-k],
+                Causal(),
+                valid=None if valid is None else valid[:, :-k] & valid[:, k:],
+                segments=None if segments is None else segments[:, :-k],
+            )
+            hidden = module(hidden[:, : ctx.q_slots.shape[0]], embedded[:, k:], ctx)
+            yield hidden, ctx
+
     def new_cache(self) -> KVCache:
         """An empty cache for this model."""
         return self.stack.new_cache()
@@ -103,10 +146,12 @@ class DecoderConfig(TransformerConfig):
     """
     exits: tuple[int, ...] = ()
     """Layers, counted from one, that get a head of their own for early exits."""
+    mtp: MultiTokenConfig | None = None
+    """Multi-token prediction, for training and for drafts of what comes next; by default none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_conflicts([self.head], self)
+        check_conflicts([self.head, self.mtp], self)
         check_exits(self.exits, self.n_layers)
 
     def build(self, vocab_size: int) -> DecoderModel:
@@ -115,9 +160,27 @@ class DecoderConfig(TransformerConfig):
         head = build_head(self.head, self.d_model, vocab_size)
         depth = Depth(decoder=self.n_layers, causal=True)
         exits = self.build_exits(self.exits, self.head, vocab_size)
-        model = DecoderModel(embed, self.build_stack(position, depth), head, exits)
+        stack, ahead = self.build_stack(position, depth), self._build_ahead(position, depth)
+        model = DecoderModel(embed, stack, head, exits, ahead)
         initialise(model, self.init)
         if isinstance(self.head, TokenHeadConfig) and self.head.tied:
             tie_head(head, embed.tokens)
             tie_exits(exits, embed.tokens)
         return model
+
+    def _build_ahead(self, position: Position, depth: Depth) -> nn.ModuleList:
+        """Build the modules of multi-token prediction, each with a block like the last layer's."""
+        if self.mtp is None:
+            return nn.ModuleList()
+        last = replace(depth, layer=self.n_layers - 1)
+        modules = [
+            TokenAhead(
+                self.d_model,
+                build_norm(self.norm, self.d_model),
+                build_norm(self.norm, self.d_model),
+                self.build_single(position, last),
+                loss_weight=self.mtp.weight / self.mtp.depth,
+            )
+            for _ in range(self.mtp.depth)
+        ]
+        return nn.ModuleList(modules)

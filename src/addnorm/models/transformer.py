@@ -29,6 +29,7 @@ from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig, TokenEmbedding
 from addnorm.nn.exits import ExitHead
 from addnorm.nn.feedforward import FeedForwardConfig, build_feedforward
 from addnorm.nn.heads import HeadConfig, build_head
+from addnorm.nn.hyper_connections import WITH_STREAMS
 from addnorm.nn.init import InitName
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
@@ -295,6 +296,12 @@ class TransformerConfig:
         """Build a stack of blocks that also have cross-attention."""
         return self._build_stack(position, depth, depth.decoder, cross=True)
 
+    def build_single(self, position: Position, depth: Depth) -> Stack:
+        """Build a stack of one block, like layer `depth.layer` of the model's."""
+        shared = {self.build_context(causal=depth.causal, max_len=self.max_len): position}
+        block = self._layer(shared, depth, cross=False)
+        return Stack([block], build_final_norm(self.residual, self.d_model, self.norm))
+
     def _build_stack(
         self, position: Position, depth: Depth, n_layers: int, *, cross: bool
     ) -> Stack:
@@ -318,9 +325,12 @@ class TransformerConfig:
         """Build layer `depth.layer` of a stack, with every sublayer in its placement."""
         layer = self.layer(depth.layer)
         names = ["attention", *(["cross_attention"] if cross else []), "feedforward"]
+        first = depth.layer * len(names)
         parts: dict[str, Any] = {
-            f"{name}_residual": self.build_residual(layer.norm, depth, first=name == "attention")
-            for name in names
+            f"{name}_residual": self.build_residual(
+                layer.norm, replace(depth, sublayer=first + i), first=i == 0
+            )
+            for i, name in enumerate(names)
         }
         position = self._position_in(layer, shared, depth).in_layer(depth.layer)
         parts["attention"] = build_mixer(
@@ -361,9 +371,13 @@ class TransformerConfig:
     ) -> nn.ModuleDict:
         """Build a norm and a head for each early exit."""
         exits = {
-            str(layer): ExitHead(
-                build_norm(self.norm, self.d_model), build_head(head, self.d_model, n_outputs)
-            )
+            str(layer): ExitHead(self._exit_norm(), build_head(head, self.d_model, n_outputs))
             for layer in layers
         }
         return nn.ModuleDict(exits)
+
+    def _exit_norm(self) -> nn.Module:
+        """The norm before the head of an exit, which also makes one of several streams."""
+        if isinstance(self.residual, WITH_STREAMS):
+            return self.residual.build_final(self.d_model, self.norm)
+        return build_norm(self.norm, self.d_model)

@@ -16,12 +16,13 @@ from addnorm.nn.context import Context
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.delta import GatedDeltaConfig
 from addnorm.nn.dropout import LayerDrop
+from addnorm.nn.hyper_connections import CollapsedNorm
 from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.masks import Causal, Full, Mask
 from addnorm.nn.positions.position import Position
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.short_convolution import GatedConvolutionConfig
-from addnorm.nn.types import Hidden
+from addnorm.nn.types import Hidden, Stream
 from addnorm.parts import Family
 
 
@@ -101,7 +102,7 @@ class Block(Sublayers):
     feedforward: nn.Module
     feedforward_residual: nn.Module
 
-    def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
+    def forward(self, x: Stream, ctx: Context, cache: LayerCache | None = None) -> Stream:
         self_cache = None if cache is None else cache.self_cache
         x = self.attention_residual(x, lambda h: self.attention(h, ctx, self_cache), ctx.valid)
         return self.feedforward_residual(x, self.feedforward, ctx.valid)
@@ -117,7 +118,7 @@ class CrossBlock(Sublayers):
     feedforward: nn.Module
     feedforward_residual: nn.Module
 
-    def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
+    def forward(self, x: Stream, ctx: Context, cache: LayerCache | None = None) -> Stream:
         self_cache, cross_cache = (
             (None, None) if cache is None else (cache.self_cache, cache.cross_cache)
         )
@@ -140,7 +141,7 @@ class ParallelBlock(Sublayers):
     feedforward: nn.Module
     feedforward_residual: nn.Module
 
-    def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
+    def forward(self, x: Stream, ctx: Context, cache: LayerCache | None = None) -> Stream:
         self_cache = None if cache is None else cache.self_cache
         h = self.norm(x, ctx.valid)
         attended = self.attention_residual(
@@ -160,7 +161,7 @@ class ParallelCrossBlock(Sublayers):
     feedforward: nn.Module
     feedforward_residual: nn.Module
 
-    def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
+    def forward(self, x: Stream, ctx: Context, cache: LayerCache | None = None) -> Stream:
         self_cache, cross_cache = (
             (None, None) if cache is None else (cache.self_cache, cache.cross_cache)
         )
@@ -241,8 +242,8 @@ class Stack(nn.Module):
 
     def layer_outputs(
         self, x: Hidden, ctx: Context, cache: KVCache | None = None
-    ) -> Iterator[Hidden]:
-        """Yield the output of each layer, before the final norm."""
+    ) -> Iterator[Stream]:
+        """Yield the output of each layer, before the final norm; all streams if it has several."""
         patterns = self.patterns
         contexts = {pattern: ctx.restrict(pattern) for pattern in patterns}
         for i, block in enumerate(self.blocks):
@@ -252,6 +253,10 @@ class Stack(nn.Module):
             yield x
         if cache is not None:
             cache.advance(x.shape[1])
+
+    def collapsed(self, x: Stream) -> Hidden:
+        """The output of a layer as a single stream, as the final norm would read it."""
+        return self.norm.collapse(x) if isinstance(self.norm, CollapsedNorm) else x
 
     def new_cache(self) -> KVCache:
         """An empty cache for all layers."""

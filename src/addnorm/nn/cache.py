@@ -104,6 +104,10 @@ class SelfCache(AttentionCache):
         keys, values = self._buffers
         return keys[:, :, self._first : self._end], values[:, :, self._first : self._end]
 
+    def drop(self, n: int) -> None:
+        """Forget the last `n` slots, which were all appended by the latest call."""
+        self._end -= n
+
     def _fits(self, added: int) -> bool:
         """Whether `added` more slots fit into the buffer, and the buffer is not far too long."""
         if not self._buffers:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
+from addnorm.nn.types import Stream
 
 
 class ExitHead(nn.Module):
@@ -21,9 +22,7 @@ class ExitHead(nn.Module):
         self.norm = norm
         self.head = head
 
-    def forward(
-        self, x: Float[Tensor, "batch seq d_model"], ctx: Context
-    ) -> Float[Tensor, "batch *outputs"]:
+    def forward(self, x: Stream, ctx: Context) -> Float[Tensor, "batch *outputs"]:
         return self.head(self.norm(x, ctx.valid), ctx)
 
 

@@ -1,7 +1,6 @@
 """Placements: how the norm and the residual connection wrap a sublayer (pre-norm, post-norm, …)."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -10,29 +9,14 @@ from torch import nn
 
 from addnorm.config import config
 from addnorm.nn.built import built_module
+from addnorm.nn.depth import Depth
 from addnorm.nn.dropout import Dropout
+from addnorm.nn.hyper_connections import HyperConnectionsConfig, ManifoldConnectionsConfig
 from addnorm.nn.norms import NoNorm, NormConfig, build_norm
 from addnorm.nn.types import Hidden, Valid
 from addnorm.parts import Family
 
 Sublayer = Callable[[Hidden], Hidden]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Depth:
-    """The depths of the model's stacks, and which layer of which stack is being built."""
-
-    encoder: int = 0
-    decoder: int = 0
-    causal: bool = False
-    """Whether the stack is the decoder."""
-    layer: int = 0
-    """The index of the layer in its stack, from 0."""
-
-    @property
-    def n_layers(self) -> int:
-        """The number of layers of the stack being built."""
-        return self.decoder if self.causal else self.encoder
 
 
 class PostNorm(nn.Module):
@@ -301,6 +285,8 @@ ResidualConfig = Annotated[
     | SandwichNormConfig
     | DeepNormConfig
     | ParallelConfig
+    | HyperConnectionsConfig
+    | ManifoldConnectionsConfig
     | ResidualPart,
     Family("placement", ResidualPart),
 ]

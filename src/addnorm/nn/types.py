@@ -20,6 +20,9 @@ else:
 Hidden = Float[Tensor, "batch seq d_model"]
 """Hidden states: a vector for each token of each row."""
 
+Stream = Float[Tensor, "batch seq _width"]
+"""The residual stream, as wide as all streams where there are several (`hyper_connections`)."""
+
 TokenVectors = Float[Tensor, "*tokens d_model"]
 """Token vectors with any leading axes."""
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from addnorm.errors import InputError
-from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models import DecoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Item, equal, items_of, shown
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
@@ -58,8 +58,11 @@ class Pruning:
 def smaller_config(config: ModelConfig, pruning: Pruning) -> ModelConfig:
     """The configuration of the pruned model, with the same width of heads.
 
-    Raises `InputError` if a layer with an early exit is removed.
+    Raises `InputError` if a layer with an early exit is removed, and for multi-token prediction,
+    whose modules have layers of their own.
     """
+    if isinstance(config, DecoderConfig) and config.mtp is not None:
+        raise InputError("pruning changes the layers of the model, and those of model.mtp are not")
     if pruning.heads is not None:
         config = _narrower_attention(config, pruning.heads)
     if pruning.feedforward is not None:

@@ -174,6 +174,7 @@ def _counted(recipe: Recipe) -> dict[str, bool]:
     train = recipe.train
     return {
         "model.exits": not getattr(recipe.model, "exits", ()),
+        "model.mtp": getattr(recipe.model, "mtp", None) is None,
         "train.adapter": train.adapter is None,
         "train.distillation": train.distillation is None,
         "train.r_drop": not train.r_drop,

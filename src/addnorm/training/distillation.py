@@ -263,9 +263,10 @@ class LayerLoss:
         self.student = student
         self.hidden = hidden
         self.attention = attention
+        self.stacks = stacks_of(student, teacher)
         self.pairs = [
             (path, i, n, ours, theirs)
-            for path, stacks in stacks_of(student, teacher).items()
+            for path, stacks in self.stacks.items()
             for i, n, ours, theirs in _paired(*stacks)
         ]
         if attention is not None:
@@ -294,9 +295,11 @@ class LayerLoss:
             if self.hidden is not None and learns(self.hidden.layers, i, n):
                 assert ours.output is not None
                 assert theirs.output is not None
-                hidden_states = self.map_hidden_states(path, ours.output)
-                _check_shapes("hidden states", hidden_states, theirs.output)
-                hidden.append(mean_squares(hidden_states, theirs.output.detach(), ours.valid))
+                student, teacher = self.stacks[path]
+                states = self.map_hidden_states(path, student.collapsed(ours.output))
+                target = teacher.collapsed(theirs.output).detach()
+                _check_shapes("hidden states", states, target)
+                hidden.append(mean_squares(states, target, ours.valid))
             if self.attention is not None and learns(self.attention.layers, i, n):
                 assert ours.attention is not None
                 assert theirs.attention is not None

@@ -13,6 +13,7 @@ from addnorm.models.encoder import valid_outputs
 from addnorm.nn.built import built
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
+from addnorm.nn.token_ahead import TokenAhead, targets_ahead
 from addnorm.parts import kind_of
 from addnorm.training.distillation import DistillationConfig, LayerLoss, imitation_sum
 from addnorm.training.loss import (
@@ -112,6 +113,14 @@ class Objective:
                 "train.label_smoothing, train.r_drop and a teacher are for outputs that are learnt "
                 "one by one, and this model's head learns them together: leave them out"
             )
+        plain = isinstance(config.loss, CrossEntropyConfig) and teacher is None
+        if isinstance(model, DecoderModel) and model.ahead and not plain:
+            raise InputError(
+                "model.mtp learns by the cross-entropy of its targets alone: leave mtp, or "
+                "train.loss and the teacher out"
+            )
+        if isinstance(model, DecoderModel) and model.ahead and config.r_drop:
+            raise InputError("model.mtp learns without a second pass: leave train.r_drop out")
         return cls(
             config.loss,
             label_smoothing=config.label_smoothing,
@@ -195,11 +204,36 @@ class Objective:
         if isinstance(model.head, TokenHead):
             if self.r_drop:
                 return head_r_drop_sum(model.head, x, ctx, targets, self.r_drop, smoothing)
-            return chunked(model.head, x, ctx, targets, smoothing)
+            loss = chunked(model.head, x, ctx, targets, smoothing)
+            return loss + self._loss_ahead(chunked, model, x, inputs, targets)
         outputs = model.head(x, ctx)
         if self.r_drop:
             return r_drop_sum(outputs, targets, self.r_drop, smoothing, soft)
         return labels_loss_sum(model.head, outputs, targets, smoothing, soft, valid=ctx.valid)
+
+    def _loss_ahead(
+        self,
+        chunked: ChunkedLoss,
+        model: Model,
+        x: Tensor,
+        inputs: dict[str, Tensor],
+        targets: Tensor,
+    ) -> Tensor | float:
+        """`λ / D Σ_k L_k`: the mean loss of tokens further ahead (DeepSeek-V3, §2.2, eq. 25).
+
+        In training alone; like the loss of the next token it is a sum over targets.
+        """
+        if not (isinstance(model, DecoderModel) and model.ahead and model.training):
+            return 0.0
+        texts = {name: inputs.get(name) for name in ("valid", "segments")}
+        total = x.new_zeros(())
+        for k, (hidden, ctx) in enumerate(model.hidden_ahead(x, inputs["tokens"], **texts), 1):
+            ahead, module = targets_ahead(targets, k, **texts), model.ahead[k - 1]
+            assert isinstance(module, TokenAhead)
+            assert isinstance(model.head, TokenHead)
+            loss = chunked(model.head, hidden, ctx, ahead, self.label_smoothing)
+            total = total + module.loss_weight * loss
+        return total
 
     def _custom_loss(self, module: nn.Module, logits: Tensor, targets: Tensor) -> Tensor:
         loss = module(logits, targets)

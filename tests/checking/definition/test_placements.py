@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from addnorm.checking.definition.placements import PLACEMENTS, Depth, deepnorm_alpha, parallel
+from addnorm.nn.hyper_connections import WITH_STREAMS
 from addnorm.nn.residuals import (
     DeepNormConfig,
     ParallelConfig,
@@ -53,6 +54,6 @@ def test_parallel_has_one_norm_or_one_for_each() -> None:
 
 
 def test_which_end_in_a_norm() -> None:
-    final = [PreNormConfig, SandwichNormConfig, ParallelConfig]
+    final = [PreNormConfig, SandwichNormConfig, ParallelConfig, *WITH_STREAMS]
     assert all(PLACEMENTS.of(config()).final for config in final)
     assert not any(PLACEMENTS.of(config()).final for config in (PostNormConfig, DeepNormConfig))

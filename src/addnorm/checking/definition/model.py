@@ -185,11 +185,15 @@ class _Stack:
 
     def run(self, weights: Weights, x: Tokens) -> Tokens:
         n_layers = self.depth.decoder if self.depth.causal else self.depth.encoder
+        residual, last = self.config.residual, under(weights, "norm")
+        placement = PLACEMENTS.of(residual)
+        streams = placement.streams
+        x = x if streams is None else streams.start(residual, x)
         for i in range(n_layers):
             x = self.block(under(weights, f"blocks.{i}"), x, i)
-        if PLACEMENTS.of(self.config.residual).final:
-            x = normalised(self.config.norm, under(weights, "norm"), x, self.observed)
-        return x
+        if streams is not None:
+            x, last = streams.collapsed(residual, last, x), under(last, "norm")
+        return normalised(self.config.norm, last, x, self.observed) if placement.final else x
 
     def block(self, weights: Weights, x: Tokens, layer: int) -> Tokens:
         """Apply one block: every sublayer in its placement."""
@@ -206,12 +210,15 @@ class _Stack:
         if placement.block is not None:
             branches = {name: sublayer(name) for name in self.sublayers}
             return placement.block(residual, norm, x, branches)
-        assert placement.sublayer is not None
         for name in self.sublayers:
+            here, f = _beneath(norm, f"{name}_residual"), sublayer(name)
             of_placement = under(weights, f"{name}_residual")
+            if placement.streams is not None:
+                x = placement.streams.sublayer(residual, of_placement, here, x, f)
+                continue
+            assert placement.sublayer is not None
             depth = replace(self.depth, layer=layer, name=name, weights=of_placement)
-            here = _beneath(norm, f"{name}_residual")
-            x = placement.sublayer(residual, here, x, sublayer(name), depth)
+            x = placement.sublayer(residual, here, x, f, depth)
         return x
 
 

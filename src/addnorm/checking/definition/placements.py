@@ -1,6 +1,7 @@
 """The definitions of placements, `f(config, norm, x, sublayer, depth)` for one sublayer.
 
-`norm(name, x)` applies the placement's norm of that name.
+`norm(name, x)` applies the placement's norm of that name. Placements with several residual streams
+have definitions of their own, in `streams.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +12,12 @@ from torch import Tensor
 
 from addnorm.checking.definition.definitions import Definitions
 from addnorm.checking.definition.layers import Tokens, Weights
+from addnorm.checking.definition.streams import (
+    HYPER_CONNECTIONS,
+    MANIFOLD_CONNECTIONS,
+    StreamsDefinition,
+)
+from addnorm.nn.hyper_connections import HyperConnectionsConfig, ManifoldConnectionsConfig
 from addnorm.nn.residuals import (
     DeepNormConfig,
     LayerScaleConfig,
@@ -87,9 +94,10 @@ def parallel(config: Any, norm: Norm, x: Tokens, sublayers: Mapping[str, Sublaye
 class PlacementDefinition:
     """How a placement applies each `sublayer`, or all sublayers of a `block` together.
 
-    `final` says whether a norm follows the last layer.
+    `final` says whether a norm follows the last layer. `streams` is for several residual streams.
     """
 
+    streams: StreamsDefinition | None = None
     sublayer: Callable[[Any, Norm, Tokens, Sublayer, Depth], Tokens] | None = None
     block: Callable[[Any, Norm, Tokens, Mapping[str, Sublayer]], Tokens] | None = None
     final: bool = False
@@ -105,6 +113,8 @@ PLACEMENTS = Definitions[PlacementDefinition](
         SandwichNormConfig: PlacementDefinition(sublayer=sandwich, final=True),
         DeepNormConfig: PlacementDefinition(sublayer=deepnorm),
         ParallelConfig: PlacementDefinition(block=parallel, final=True),
+        HyperConnectionsConfig: PlacementDefinition(streams=HYPER_CONNECTIONS, final=True),
+        ManifoldConnectionsConfig: PlacementDefinition(streams=MANIFOLD_CONNECTIONS, final=True),
     },
     wrap=lambda own: (
         PlacementDefinition(**own)

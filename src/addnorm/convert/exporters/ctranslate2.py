@@ -114,6 +114,7 @@ def _language_model(model: DecoderModel, tokenizer: Tokenizer, rows: int, ledger
 
     ledger.module(model, DecoderModel)
     ledger.leave_all(model.exits, because="a forward pass ends without the logits of early exits")
+    ledger.leave_all(model.ahead, because="a forward pass ends without tokens further ahead")
     ledger.module(model.embed, Embedding)
     options = stack_options(model.stack, ledger)
     decoder = transformer_spec.TransformerDecoderSpec(
@@ -335,7 +336,7 @@ def _set_norm(parent: Any, name: str, norm: nn.Module, ledger: Ledger) -> None:
 
 def _one_eps(model: EncoderDecoderModel | DecoderModel, ledger: Ledger) -> float:
     """The ε of all norms, as CTranslate2 has only one for the whole model."""
-    parts = (part for name, part in model.named_children() if name != "exits")
+    parts = (part for name, part in model.named_children() if name not in ("exits", "ahead"))
     norms = [m for part in parts for m in part.modules() if isinstance(m, Norm)]
     if len(values := {ledger.take(norm, "eps") for norm in norms}) != 1:
         raise refusal(f"norms with eps of {sorted(values)} in one model", "one eps for all")

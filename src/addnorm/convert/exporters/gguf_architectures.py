@@ -140,6 +140,7 @@ def describe_parts(model: DecoderModel, ledger: Ledger) -> dict[str, str]:
     ledger.module(model, DecoderModel)
     ledger.stack(model.stack)
     ledger.leave_all(model.exits, because="a forward pass ends without the logits of early exits")
+    ledger.leave_all(model.ahead, because="a forward pass ends without tokens further ahead")
     embed, head = ledger.module(model.embed, Embedding), ledger.module(model.head, TokenHead)
     blocks = list(blocks_of(model.stack, ledger))
     layers = [_block_facts(block, embed, ledger) for block in blocks]

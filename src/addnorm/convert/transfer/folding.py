@@ -87,6 +87,10 @@ def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
             "some layers have another norm",
         ),
         (audio, "the output of an activation cannot be centred"),
+        (
+            any(getattr(model, "mtp", None) is not None for model in (old, new)),
+            "multi-token prediction also reads what the final norm writes",
+        ),
         (tied, "the head is tied to the table of tokens, which would be centred"),
     ]
     return next((reason for applies, reason in rules if applies), None)

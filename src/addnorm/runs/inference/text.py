@@ -37,6 +37,7 @@ from addnorm.generate import (
     translate,
 )
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
+from addnorm.generate.self_speculation import SelfSpeculation, check_speculates
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
@@ -75,8 +76,8 @@ from addnorm.tasks.task import Task
 Ids = Sequence[int]
 """A text by the ids of its tokens."""
 
-Compiled = CompiledContinuation | CompiledTranslation | EarlyExit
-"""A replacement for a model: a compiled graph, or early exits at which tokens leave it."""
+Compiled = CompiledContinuation | CompiledTranslation | EarlyExit | SelfSpeculation
+"""A replacement for a model: a compiled graph, early exits, or drafts of its own."""
 
 
 def write(
@@ -94,7 +95,7 @@ def write(
 
     The translation of a blank text is empty; a language model starts a new text; a denoiser fills
     the gaps of a text. `first` is the number of texts before these, an offset for messages and
-    random seeds. `compiled` replaces the model, and may be early exits of a decoder. For a model
+    random seeds. `compiled` replaces the model, or has its exits or drafts. For a model
     that reads images or sound, texts are names of files. Each text of a language model follows the
     `grammar`, from its beginning. Raises `InputError` if the model writes no text, for early exits
     of a translator, and for a grammar of another model or of beams.
@@ -242,6 +243,17 @@ def compiled(run: TrainedModel, decoding: DecodingConfig, *, several: bool) -> C
             )
 
 
+def speculation(run: TrainedModel) -> SelfSpeculation:
+    """Return the run's model with its own drafts, for one text at a time.
+
+    Raises `InputError` for a model without multi-token prediction, or with states that cannot
+    forget a token.
+    """
+    check_speculates(run.model)
+    assert isinstance(run.model, DecoderModel)
+    return SelfSpeculation(run.model, never=run.tokenizers.target.never_ids)
+
+
 def _translator(
     model: EncoderDecoderModel, compiled: Compiled | None
 ) -> EncoderDecoderModel | CompiledTranslation:
@@ -252,8 +264,8 @@ def _translator(
 
 def _continuation(
     model: DecoderModel, compiled: Compiled | None, never: Sequence[int]
-) -> Continuation | CompiledContinuation:
-    if isinstance(compiled, CompiledContinuation):
+) -> Continuation | CompiledContinuation | SelfSpeculation:
+    if isinstance(compiled, CompiledContinuation | SelfSpeculation):
         return compiled
     if isinstance(compiled, EarlyExit):
         check_exits_early(model)

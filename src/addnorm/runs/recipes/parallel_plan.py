@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from addnorm.errors import InputError
-from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.layers import WITHOUT_POSITIONS, LayerParts
 from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
@@ -43,6 +43,7 @@ def check_parallel(
         )
     problems = [
         *_of_any(train),
+        *_of_tokens_ahead(model, plan),
         *(_of_rows(model, train, plan) if plan.data > 1 else ()),
         *(_of_positions(model, plan) if plan.context > 1 else ()),
         *(_of_heads(model, plan) if plan.tensor > 1 else ()),
@@ -83,6 +84,17 @@ def _of_any(train: TrainConfig) -> Iterator[tuple[str, str]]:
             "train.device",
             "training over processes runs on CPUs so far: give train.device = 'cpu', or use one "
             "process",
+        )
+
+
+def _of_tokens_ahead(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
+    """Where multi-token prediction cannot be split: the field, and the problem with its remedy."""
+    split = [name for name in ("context", "tensor", "pipeline") if getattr(plan, name) > 1]
+    if isinstance(model, DecoderConfig) and model.mtp is not None and split:
+        yield (
+            "model.mtp",
+            "tokens further ahead are predicted by a whole layer from whole texts: leave mtp out, "
+            f"or use parallel.{split[0]} = 1",
         )
 
 

@@ -89,6 +89,12 @@ def _check_kind(teacher: TrainedModel, student: Model) -> None:
         )
     if isinstance(student, EncoderModel | DecoderModel) and student.exits:
         raise InputError("train.distillation teaches the last layer alone: leave model.exits out")
+    for model in (teacher.model, student):
+        if isinstance(model, DecoderModel) and model.ahead:
+            raise InputError(
+                "train.distillation teaches the next token alone: leave model.mtp out of the "
+                "student, and give a teacher without"
+            )
 
 
 def _in_order(

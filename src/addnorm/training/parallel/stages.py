@@ -21,6 +21,7 @@ from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.nn.blocks import Stack
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
+from addnorm.nn.hyper_connections import HyperConnection
 from addnorm.nn.masks import Full
 from addnorm.training.parallel.pieces import Group
 
@@ -79,6 +80,23 @@ class Section:
         return x.shape[-1]
 
 
+def staged_sections(model: nn.Module) -> list[Section]:
+    """The sections of a model, for stages that hand on one residual stream.
+
+    Raises `InputError` for a model with several.
+    """
+    sections = sections_of(model)
+    for section in sections:
+        for i, block in enumerate(section.stack.blocks):
+            for name, module in block.named_children():
+                if isinstance(module, HyperConnection):
+                    raise InputError(
+                        f"parallel.pipeline: {name} of layer {i} has {module.n} residual streams, "
+                        "and stages hand on one: leave pipeline out, or give another residual"
+                    )
+    return sections
+
+
 def sections_of(model: nn.Module) -> list[Section]:
     """The sections of a model, in the order in which they compute."""
     match model:
@@ -105,7 +123,7 @@ def stages_of(model: nn.Module, total: int) -> Stages:
 
 def layers_of(model: nn.Module, total: int) -> tuple[int, ...]:
     """The number of layers of each stack. Raises `InputError` if there are fewer than stages."""
-    layers = tuple(len(section.stack.blocks) for section in sections_of(model))
+    layers = tuple(len(section.stack.blocks) for section in staged_sections(model))
     if sum(layers) < total:
         raise InputError(
             f"parallel.pipeline: {total} stages need as many layers, and the model has "
