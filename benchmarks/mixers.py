@@ -70,11 +70,10 @@ def model_of(name: str) -> DecoderModel:
 
 
 @torch.inference_mode()
-def read(model: DecoderModel, length: int) -> KVCache:
-    """Read a text; return its cache."""
-    cache = model.new_cache()
-    model.hidden(torch.arange(length)[None] % VOCABULARY, cache=cache)
-    return cache
+def read(model: DecoderModel, length: int, caches: dict[str, KVCache], name: str) -> None:
+    """Read a text, and keep its cache."""
+    caches[name] = model.new_cache()
+    model.hidden(torch.arange(length)[None] % VOCABULARY, cache=caches[name])
 
 
 @torch.inference_mode()
@@ -100,17 +99,18 @@ def tensors(cache: object) -> list[Tensor]:
 def rows_of(length: int) -> list[dict[str, object]]:
     """Measure all mixers at a length, in turn."""
     models = {name: model_of(name) for name in MIXERS}
-    for model in models.values():
-        read(model, 64)
+    caches = dict[str, KVCache]()
+    for name, model in models.items():
+        read(model, 64, caches, name)
     reading = seconds_in_turn(
-        {name: partial(read, model, length) for name, model in models.items()},
+        {name: partial(read, model, length, caches, name) for name, model in models.items()},
         1 if length >= LONG else ROUNDS,
         warm_up=0,
     )
-    caches = {name: read(model, length) for name, model in models.items()}
     sizes = {name: bytes_of(cache) for name, cache in caches.items()}
     writing = seconds_in_turn(
-        {name: partial(write, model, caches[name]) for name, model in models.items()}, ROUNDS
+        {name: partial(write, model, caches[name]) for name, model in models.items()},
+        3 if length >= LONG else ROUNDS,
     )
     first = next(iter(MIXERS))
     return [

@@ -314,3 +314,149 @@ def test_what_no_family_has_is_named(tmp_path: Path) -> None:
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     made("Qwen3_5ForCausalLM", both_kinds("qwen3_5"), tmp_path)
     check_refused(tmp_path, {"layer_types": ["full_attention"] * 4}, "missing .*self_attn")
+
+
+PUBLISHED: dict[str, Keys] = {
+    "qwen3-next-80b-a3b": {
+        "architectures": ["Qwen3NextForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": 151643,
+        "decoder_sparse_step": 1,
+        "eos_token_id": 151645,
+        "full_attention_interval": 4,
+        "head_dim": 256,
+        "hidden_act": "silu",
+        "hidden_size": 2048,
+        "initializer_range": 0.02,
+        "intermediate_size": 5120,
+        "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128,
+        "linear_num_key_heads": 16,
+        "linear_num_value_heads": 32,
+        "linear_value_head_dim": 128,
+        "max_position_embeddings": 262144,
+        "mlp_only_layers": [],
+        "model_type": "qwen3_next",
+        "moe_intermediate_size": 512,
+        "norm_topk_prob": True,
+        "num_attention_heads": 16,
+        "num_experts": 512,
+        "num_experts_per_tok": 10,
+        "num_hidden_layers": 48,
+        "num_key_value_heads": 2,
+        "output_router_logits": False,
+        "partial_rotary_factor": 0.25,
+        "rms_norm_eps": 1e-06,
+        "rope_scaling": None,
+        "rope_theta": 10000000,
+        "router_aux_loss_coef": 0.001,
+        "shared_expert_intermediate_size": 512,
+        "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+    "lfm2-1.2b": {
+        "architectures": ["Lfm2ForCausalLM"],
+        "block_auto_adjust_ff_dim": True,
+        "block_dim": 2048,
+        "block_ff_dim": 12288,
+        "block_ffn_dim_multiplier": 1.0,
+        "block_mlp_init_scale": 1.0,
+        "block_multiple_of": 256,
+        "block_norm_eps": 1e-05,
+        "block_out_init_scale": 1.0,
+        "block_use_swiglu": True,
+        "block_use_xavier_init": True,
+        "bos_token_id": 1,
+        "conv_L_cache": 3,
+        "conv_bias": False,
+        "conv_dim": 2048,
+        "conv_dim_out": 2048,
+        "conv_use_xavier_init": True,
+        "eos_token_id": 7,
+        "full_attn_idxs": [2, 5, 8, 10, 12, 14],
+        "hidden_size": 2048,
+        "initializer_range": 0.02,
+        "max_position_embeddings": 128000,
+        "model_type": "lfm2",
+        "norm_eps": 1e-05,
+        "num_attention_heads": 32,
+        "num_heads": 32,
+        "num_hidden_layers": 16,
+        "num_key_value_heads": 8,
+        "pad_token_id": 0,
+        "rope_theta": 1000000.0,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "use_pos_enc": True,
+        "vocab_size": 65536,
+    },
+    "granite-4.0-h-tiny": {
+        "architectures": ["GraniteMoeHybridForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "attention_multiplier": 0.0078125,
+        "bos_token_id": 100257,
+        "embedding_multiplier": 12,
+        "eos_token_id": 100257,
+        "hidden_act": "silu",
+        "hidden_size": 1536,
+        "init_method": "mup",
+        "initializer_range": 0.1,
+        "intermediate_size": 512,
+        "layer_types": (["mamba"] * 5 + ["attention"] + ["mamba"] * 4) * 4,
+        "logits_scaling": 6,
+        "mamba_chunk_size": 256,
+        "mamba_conv_bias": True,
+        "mamba_d_conv": 4,
+        "mamba_d_head": 64,
+        "mamba_d_state": 128,
+        "mamba_expand": 2,
+        "mamba_n_groups": 1,
+        "mamba_n_heads": 48,
+        "mamba_proj_bias": False,
+        "max_position_embeddings": 131072,
+        "model_type": "granitemoehybrid",
+        "normalization_function": "rmsnorm",
+        "num_attention_heads": 12,
+        "num_experts_per_tok": 6,
+        "num_hidden_layers": 40,
+        "num_key_value_heads": 4,
+        "num_local_experts": 64,
+        "output_router_logits": False,
+        "pad_token_id": 100256,
+        "position_embedding_type": "nope",
+        "residual_multiplier": 0.22,
+        "rms_norm_eps": 1e-05,
+        "rope_scaling": None,
+        "rope_theta": 10000,
+        "router_aux_loss_coef": 0.0001,
+        "shared_intermediate_size": 1024,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "vocab_size": 100352,
+    },
+}
+"""Configurations of the kind that is published."""
+
+
+def test_published_sizes_are_read() -> None:
+    settings = Settings(PUBLISHED["qwen3-next-80b-a3b"])
+    model = read_config(family_of(settings), settings).model
+    assert isinstance(model, DecoderConfig)
+    delta, _, _, last = (layer.attention for layer in model.layer_pattern)
+    assert delta == GatedDeltaConfig(
+        n_heads=32, n_key_heads=16, d_key=128, d_value=128, kernel_size=4
+    )
+    assert last is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lfm2-1.2b", "granite-4.0-h-tiny"])
+def test_a_published_configuration_is_proven_with_reduced_sizes(name: str) -> None:
+    result = check_settings(Settings(PUBLISHED[name]))
+    assert result.failed is None, result

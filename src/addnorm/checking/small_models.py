@@ -1,9 +1,10 @@
 """A large configuration of a family with reduced sizes, for a model that is built twice."""
 
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
-from addnorm.convert.core.differences import differences
+from addnorm.convert.core.differences import explicit_differences
 from addnorm.convert.core.family import Family, ModelSpec
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.folder import read_config
@@ -11,6 +12,8 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.models.layers import entries_of
 from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
+from addnorm.nn.delta import GatedDeltaConfig
+from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.moe import MixtureOfExpertsConfig
 
 MOST_LAYERS, MOST_TOKENS, MOST_EXPERTS = 8, 512, 8
@@ -20,8 +23,8 @@ TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_i
 def small_settings(family: Family, spec: ModelSpec, settings: Settings) -> tuple[Json, ModelSpec]:
     """The keys of a configuration with reduced sizes, and the model they stand for.
 
-    Only those keys change that the family writes differently for the smaller model. Raises
-    `InputError` if the smaller model is not read from them.
+    Only those keys change that the family writes differently for the smaller model, or than the
+    file has them. Raises `InputError` if the smaller model is not read from them.
     """
     small = replace(spec, model=small_model(spec.model), **_vocabularies(spec))
     where = f"{settings.where} with reduced sizes"
@@ -30,11 +33,15 @@ def small_settings(family: Family, spec: ModelSpec, settings: Settings) -> tuple
         before, after = family.config.write(spec), family.config.write(small)
     except InputError as error:
         raise InputError(f"{where}: {error}: {advice}") from error
-    changed = {key: value for key, value in after.items() if before.get(key) != value}
+    changed = {
+        key: value
+        for key, value in after.items()
+        if before.get(key) != value or settings.tree.get(key, value) != before.get(key)
+    }
     present = [key for key in TOKENS if settings.tree.get(key) is not None]
     tree = {**settings.tree, **changed, **{key: i for i, key in enumerate(present)}}
     read = read_config(family, Settings(tree, where))
-    if differing := differences(small.model, read.model):
+    if differing := explicit_differences(small.model, read.model):
         name, (ours, theirs) = next(iter(differing.items()))
         raise InputError(f"{where}: {name} = {ours!r} would be read as {theirs!r}: {advice}")
     return tree, read
@@ -51,6 +58,9 @@ def small_model(model: ModelConfig) -> ModelConfig:
     d_model = _fewer_heads(attention, model.d_model).n_heads * d_head
 
     def fewer_heads(part: Any) -> Any:
+        if isinstance(part, Mamba2Config):
+            n = max(1, part.n_heads * d_model // model.d_model)
+            return replace(part, n_heads=n, n_groups=gcd(n, part.n_groups))
         return _fewer_heads(part, model.d_model)
 
     def narrow(part: Any) -> Any:
@@ -70,6 +80,10 @@ def _fewer_heads(part: Any, d_model: int) -> Any:
     if isinstance(part, LatentAttentionConfig):
         rank, query_rank = min(part.rank, 16), part.query_rank and min(part.query_rank, 16)
         return replace(part, n_heads=min(part.n_heads, 2), rank=rank, query_rank=query_rank)
+    if isinstance(part, GatedDeltaConfig):
+        n = part.n_key_heads or part.n_heads
+        n_keys, share = min(n, 2), min(part.n_heads // n, 2)
+        return replace(part, n_heads=n_keys * share, n_key_heads=n_keys)
     if not isinstance(part, AttentionConfig):
         return part
     heads = part.heads(d_model)

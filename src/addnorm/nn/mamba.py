@@ -50,7 +50,7 @@ def selective_chunks(
 class GroupRMSNorm(nn.Module):
     """`γ ⊙ x / √(mean(x²) + ε)`, the mean over each of `n_groups` groups of features.
 
-    Zhang & Sennrich 2019; the groups are those of Mamba-2 (Dao & Gu 2024, §7.2).
+    Zhang & Sennrich 2019; the groups are those of Mamba-2 (Dao & Gu 2024, §8.1).
     """
 
     def __init__(self, width: int, n_groups: int, eps: float) -> None:

@@ -58,8 +58,8 @@ class ShortConvolution(nn.Module):
 class GatedConvolution(nn.Module):
     """`(c ⊙ conv(b ⊙ h)) W_o`, `b = x W_b`, `c = x W_c`, `h = x W_h`: a gated short convolution.
 
-    Liquid AI 2025 (LFM2, 2511.23404), §2.2. `conv` is a `ShortConvolution`; it looks back alone, in
-    an encoder too. The output at padding is zero.
+    Liquid AI 2025 (LFM2, 2511.23404). `conv` is a `ShortConvolution`; it looks back alone, in an
+    encoder too. The output at padding is zero.
     """
 
     pattern: Mask = Full()

@@ -84,7 +84,12 @@ def _write_width(spec: ModelSpec) -> Json:
     feedforward = spec.model.feedforward
     if not isinstance(feedforward, GatedFeedForwardConfig):
         raise InputError(f"this family has no {kind_of(feedforward)} feed-forward")
-    return {"intermediate_size": feedforward.d_ff, "block_auto_adjust_ff_dim": False}
+    width = feedforward.d_ff
+    return {
+        "intermediate_size": width,
+        "block_ff_dim": width,
+        "block_auto_adjust_ff_dim": False,
+    }
 
 
 def _convolutions(spec: ModelSpec) -> Iterator[TensorMap]:
