@@ -25,7 +25,9 @@ from addnorm.nn.heads import (
     predicts_tokens,
 )
 from addnorm.nn.norms import LayerNormConfig
+from addnorm.nn.pooling import JoinedPoolingConfig
 from addnorm.nn.positions import LearnedConfig, NoPositionConfig
+from addnorm.nn.vectors import VectorHeadConfig
 
 VOCAB, LABELS = 13, 5
 SMALL = EncoderConfig(d_model=16, n_layers=2, attention=AttentionConfig(n_heads=2), dropout=0.0)
@@ -65,7 +67,11 @@ def test_shape_of_the_logits(head: HeadConfig) -> None:
     vectors = isinstance(head, PoolerHeadConfig | HiddenHeadConfig)
     labels = SMALL.d_model if vectors else LABELS
     outputs = VOCAB if predicts_tokens(head) else 2 if isinstance(head, SpanHeadConfig) else labels
-    rows = (3,) if isinstance(head, ClassificationHeadConfig | PoolerHeadConfig) else (3, 4)
+    of_texts = ClassificationHeadConfig | PoolerHeadConfig | VectorHeadConfig
+    rows = (3,) if isinstance(head, of_texts) else (3, 4)
+    if isinstance(head, VectorHeadConfig):
+        joined = isinstance(head.pooling, JoinedPoolingConfig)
+        outputs = SMALL.d_model * (head.pooling.n_vectors if joined else 1)
     assert build(head)(TOKENS, VALID).shape == (*rows, outputs)
 
 

@@ -47,6 +47,7 @@ HEADS = {
     "ModernBertForMaskedLM": "logits",
     "ModernBertForSequenceClassification": "logits",
     "ModernBertForTokenClassification": "logits",
+    "ModernBertForQuestionAnswering": "spans",
 }
 
 
@@ -63,7 +64,8 @@ def batch() -> dict[str, object]:
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_same_numbers(kind: str, changes: dict[str, object], tmp_path: Path) -> None:
-    check_encoder(kind, config(**changes), tmp_path, pick=HEADS[kind])
+    labels = {"id2label": {0: "start", 1: "end"}} if HEADS[kind] == "spans" else {}
+    check_encoder(kind, config(**changes, **labels), tmp_path, pick=HEADS[kind])
 
 
 @pytest.mark.parametrize("only", ["full_attention", "sliding_attention"])
@@ -114,7 +116,7 @@ def test_a_body_with_the_prefix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"architectures": ["ModernBertForQuestionAnswering"]}, "Valid: ModernBertModel"),
+        ({"architectures": ["ModernBertForMultipleChoice"]}, "Valid: ModernBertModel"),
         ({"classifier_pooling": "max"}, "classifier_pooling = 'max' is not supported"),
         ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
         ({"layer_types": ["full_attention"]}, "the model has 3 layers"),

@@ -274,7 +274,7 @@ class ClassificationHeadConfig:
     """Whether tokens are pooled before that layer, or after it, as in EuroBERT."""
     dropout: Probability = 0.0
     """The dropout rate before the logits."""
-    bias: bool = True
+    out_bias: bool = True
     """Whether the logits have a bias."""
 
     @property
@@ -292,7 +292,7 @@ class ClassificationHeadConfig:
                 pooling="first", transform=TransformConfig(activation="tanh", bias=False)
             ),
             "classification_transformed": cls(pooled="transformed", transform=TransformConfig()),
-            "classification_last": cls(pooling="last", bias=False),
+            "classification_last": cls(pooling="last", out_bias=False),
             "classification_seqpool": cls(pooling="seqpool"),
             "classification_convolution": cls(
                 pooling=ConvolutionPoolingConfig(kernel_size=(2, 3), channels=5)
@@ -312,7 +312,7 @@ class ClassificationHeadConfig:
             transform=None if self.transform is None else self.transform.build(inner),
             pooled=self.pooled,
             dropout=self.dropout,
-            bias=self.bias,
+            bias=self.out_bias,
         )
 
 
@@ -368,15 +368,16 @@ class SpanHead(nn.Module):
     """`z_t = W x_t + b`: two logits for every token, that an answer starts there and ends there.
 
     `p(start = t) = softmax_t(z_t,0)` over the real tokens of a text, and `p(end = t)` likewise
-    (Devlin et al. 2019, §4.2).
+    (Devlin et al. 2019, §4.2). A `transform` of the tokens may stand before, as in ModernBERT.
     """
 
-    def __init__(self, d_model: int) -> None:
+    def __init__(self, width: int, *, transform: nn.Module | None = None) -> None:
         super().__init__()
-        self.proj = Linear(d_model, 2)
+        self.transform = transform or nn.Identity()
+        self.proj = Linear(width, 2)
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch seq 2"]:
-        return self.proj(x)
+        return self.proj(self.transform(x))
 
     def loss_sum(
         self,
@@ -399,9 +400,17 @@ class SpanHeadConfig:
     joint_loss: ClassVar[bool] = True
 
     kind: Literal["span"] = "span"
+    transform: TransformConfig | None = None
+    """A layer before the logits, as in ModernBERT; by default none."""
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """With and without a transform."""
+        return {"span": cls(), "span_transformed": cls(transform=TransformConfig(bias=False))}
 
     def build(self, d_model: int, n_outputs: int) -> SpanHead:
-        return SpanHead(d_model)
+        transform = None if self.transform is None else self.transform.build(d_model)
+        return SpanHead(width_after(self.transform, d_model), transform=transform)
 
 
 class PoolerHead(nn.Module):

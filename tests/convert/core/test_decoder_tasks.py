@@ -34,7 +34,9 @@ def test_a_text_has_the_class_of_its_last_token(n: int, problem: Any) -> None:
     spec = read("qwen2", "Qwen2ForSequenceClassification", num_labels=n, pad_token_id=0)
     assert isinstance(spec.model, EncoderConfig)
     assert spec.model.causal
-    assert spec.model.head == ClassificationHeadConfig(problem=problem, pooling="last", bias=False)
+    assert spec.model.head == ClassificationHeadConfig(
+        problem=problem, pooling="last", out_bias=False
+    )
     assert spec.labels == tuple(f"LABEL_{i}" for i in range(n))
     assert spec.pad_id == 0
 

@@ -56,7 +56,7 @@ def tagging(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
 
 def span(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
     """Devlin et al. 2019, §4.2: `S · T_i` and `E · T_i`, each with a bias."""
-    return linear(weights, "proj", x)
+    return linear(weights, "proj", transformed(config.transform, under(weights, "transform"), x))
 
 
 def ctc(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:

@@ -30,7 +30,7 @@ ENDINGS: Mapping[Task, str] = {
 
 TASKS: tuple[Task, ...] = ("sequence", "tags")
 HEADS: Mapping[Task, HeadConfig] = {
-    "sequence": ClassificationHeadConfig(pooling="last", bias=False),
+    "sequence": ClassificationHeadConfig(pooling="last", out_bias=False),
     "tags": TaggingHeadConfig(),
 }
 HEAD_NAMES: Mapping[type, Mapping[str, str]] = {

@@ -233,5 +233,6 @@ GRANITE_HYBRID = relative(
         (r"\.block_sparse_moe\.experts\.down_proj$", ".block_sparse_moe.output_linear.weight"),
         (r"\.block_sparse_moe\.router\.weight$", ".block_sparse_moe.router.layer.weight"),
     ),
+    classifies=(),
 )
 """IBM 2025; Mamba-2 is that of Dao & Gu 2024."""

@@ -151,5 +151,6 @@ LFM2 = relative(
     ),
     others=_convolutions,
     mixers=(GatedConvolutionConfig,),
+    classifies=(),
 )
 """Liquid AI 2025 (2511.23404)."""

@@ -25,6 +25,7 @@ from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HiddenHeadConfig,
+    SpanHeadConfig,
     TaggingHeadConfig,
     TokenHeadConfig,
     TransformConfig,
@@ -133,6 +134,7 @@ TABLE = keys.ConfigTable(
                 "tokens": TokenHeadConfig(transform=TRANSFORM),
                 "sequence": ClassificationHeadConfig(transform=TRANSFORM),
                 "tags": TaggingHeadConfig(transform=TRANSFORM),
+                "spans": SpanHeadConfig(transform=TRANSFORM),
                 "body": HiddenHeadConfig(),
             },
         ),

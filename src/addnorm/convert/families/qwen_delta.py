@@ -216,6 +216,7 @@ QWEN3_NEXT = relative(
     others=_maps(by_key_head),
     mixers=MIXERS,
     ignored=MTP,
+    classifies=(),
 )
 """Qwen Team 2025."""
 
@@ -232,6 +233,7 @@ QWEN3_5 = relative(
     others=_maps(by_part),
     mixers=MIXERS,
     ignored=MTP,
+    classifies=(),
 )
 """Qwen Team 2026."""
 
@@ -254,5 +256,6 @@ QWEN3_5_MOE = relative(
     ),
     mixers=MIXERS,
     ignored=MTP,
+    classifies=(),
 )
 """Qwen Team 2026, with a gated expert that every token takes; published with experts in one."""

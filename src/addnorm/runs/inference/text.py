@@ -12,7 +12,6 @@ from addnorm.data.ids.framing import (
     Read,
     around,
     encode_for_task,
-    encode_pairs,
     encode_separately,
     encode_words,
     unframed,
@@ -49,6 +48,7 @@ from addnorm.runs.inference.chat import Messages, chat_prompt, writer_of
 from addnorm.runs.inference.decoding import later
 from addnorm.runs.inference.denoiser import BLANK, restored
 from addnorm.runs.inference.media import embedded_files, transcribed
+from addnorm.runs.inference.reranking import Judge, read_pairs
 from addnorm.runs.inference.results import (
     Classified,
     LineAnswer,
@@ -313,11 +313,32 @@ def predict(
 ) -> Float[Tensor, "texts outputs"]:
     """Return the numbers of each text or pair; `first` is the number of texts before.
 
-    Raises `InputError` as `tag` does.
+    A language model judges pairs (see `reranking`). Raises `InputError` as `tag` does.
     """
+    if (judge := Judge.of(run)) is not None:
+        return _judged(run, judge, texts, batch_size, first)
     check_use(run, Regression, "gives no numbers")
     none = torch.empty(0, len(run.labels), device=run.device)
     return torch.cat([none, *map(at_least_float32, _of_texts(run, texts, batch_size, first))])
+
+
+@torch.inference_mode()
+def _judged(
+    run: TrainedModel,
+    judge: Judge,
+    texts: Sequence[str] | Sequence[TextPair],
+    batch_size: int,
+    first: int,
+) -> Float[Tensor, "texts 1"]:
+    """Return the score of each pair, `z_yes - z_no`."""
+    assert isinstance(run.model, DecoderModel)
+    pairs = judge.checked(run.name, texts)
+    scores = [torch.empty(0, 1, device=run.device)]
+    for start in range(0, len(pairs), batch_size):
+        ids = judge.pairs.encode(run.tokenizers.source, pairs[start : start + batch_size])
+        check_lengths(run.model, ids, first + start)
+        scores.append(judge.scores(run.model, *_batch(run, ids)))
+    return torch.cat(scores)
 
 
 def _of_texts(
@@ -338,7 +359,7 @@ def _of_texts(
             yield batch_logits(run, ids, first + start)
             continue
         encoded = [*map(Read, encode_for_task(run.task, tokenizer, single))]
-        encoded = as_shortened(run, [*encoded, *encode_pairs(tokenizer, pairs)])
+        encoded = as_shortened(run, [*encoded, *read_pairs(run, pairs)])
         types = [[*text.types] for text in encoded if text.types]
         yield batch_logits(run, [text.ids for text in encoded], first + start, types)
 
@@ -397,11 +418,9 @@ def classify_lines(
         return [
             LineAnswer(" ".join(tags), {"tokens": words, "tags": tags}) for words, tags in tagged
         ]
-    if isinstance(run.task_value, Regression):
-        rows = predict(run, texts, first=first).tolist()
-        return [
-            LineAnswer(numbers_line(row), dict(zip(run.labels, row, strict=True))) for row in rows
-        ]
+    if isinstance(run.task_value, Regression) or Judge.of(run) is not None:
+        rows, names = predict(run, texts, first=first).tolist(), run.labels or ("score",)
+        return [LineAnswer(numbers_line(row), dict(zip(names, row, strict=True))) for row in rows]
     results = classify(run, texts, first=first, threshold=threshold)
     return [LineAnswer(",".join(result.labels), asdict(result)) for result in results]
 
