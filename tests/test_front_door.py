@@ -65,6 +65,7 @@ NAMES = [
     "DeepNormConfig",
     "DenoisingConfig",
     "DifferentialCoreConfig",
+    "DifferentialOutputConfig",
     "DisentangledConfig",
     "DotConfig",
     "DynamicScaling",

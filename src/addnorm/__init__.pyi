@@ -62,6 +62,7 @@ from addnorm.nn.attention.differential import DifferentialCoreConfig as Differen
 from addnorm.nn.attention.flex import FlexCoreConfig as FlexCoreConfig
 from addnorm.nn.attention.latent import LatentAttentionConfig as LatentAttentionConfig
 from addnorm.nn.attention.multihead import AttentionConfig as AttentionConfig
+from addnorm.nn.attention.outputs import DifferentialOutputConfig as DifferentialOutputConfig
 from addnorm.nn.attention.outputs import GatedOutputConfig as GatedOutputConfig
 from addnorm.nn.attention.patterns import BlocksPatternConfig as BlocksPatternConfig
 from addnorm.nn.attention.patterns import FullPatternConfig as FullPatternConfig

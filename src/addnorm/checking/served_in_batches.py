@@ -86,9 +86,13 @@ class Batches:
                 n = draw.randint(1, self._room) if self._joins else 1
                 yield from self._start(waiting[:n])
                 del waiting[:n]
-            for batch in self._batches:
-                yield from self._advance(batch)
-            self._batches = [batch for batch in self._batches if batch.places]
+            yield from self._advance_all()
+
+    def _advance_all(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Advance every batch, and forget those without rows, whose slots are then free."""
+        for batch in self._batches:
+            yield from self._advance(batch)
+        self._batches = [batch for batch in self._batches if batch.places]
 
     def _start(self, texts: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
         """Read the beginnings of texts, or the sources of translations, and join those that run."""

@@ -14,7 +14,7 @@ from addnorm.checking.definition.attention import (
     self_attention,
 )
 from addnorm.checking.definition.texts import MixerContext, Texts
-from addnorm.nn.attention import AttentionConfig, GatedOutputConfig
+from addnorm.nn.attention import AttentionConfig, DifferentialOutputConfig, GatedOutputConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import NoPositionConfig, RotaryConfig
 
@@ -115,3 +115,11 @@ def test_a_gate_for_each_feature_or_each_head() -> None:
 
 def test_nothing_stands_there_by_default() -> None:
     assert after_heads(None, {}, HEADS, X) is HEADS
+
+
+def test_difference_of_a_pair_by_hand() -> None:
+    """λ = σ(ln 3) = ¾: 5 − ¾ · 4 = 2."""
+    heads = [torch.full((1, 1), value).double() for value in (5.0, 4.0)]
+    weights = {"proj.weight": torch.tensor([[3.0]]).double().log()}
+    found = after_heads(DifferentialOutputConfig(), weights, heads, torch.ones(1, 1).double())
+    assert [float(head) for head in found] == pytest.approx([2.0])

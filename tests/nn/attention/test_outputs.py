@@ -1,11 +1,20 @@
-"""Operations on attention's output: the paper's gate, and an open gate as the identity."""
+"""Operations on attention's output: gates, and the difference of heads that share keys."""
+
+from typing import Any
 
 import pytest
 import torch
 from tests.contracts import check_module, check_records, context, started
 from torch.testing import assert_close
 
-from addnorm.nn.attention import AttentionConfig, GatedOutputConfig, HeadShape, OutputConfig
+from addnorm.nn.attention import (
+    AttentionConfig,
+    DifferentialOutputConfig,
+    GatedOutputConfig,
+    HeadShape,
+    OutputConfig,
+)
+from addnorm.nn.masks import Full
 from addnorm.nn.positions import NoPosition
 
 RECORDS = [GatedOutputConfig(), GatedOutputConfig(per="head")]
@@ -13,7 +22,7 @@ HEADS = HeadShape(2, 2, 3)
 
 
 def test_every_output_has_a_record() -> None:
-    check_records(OutputConfig, RECORDS)
+    check_records(OutputConfig, [*RECORDS, DifferentialOutputConfig()])
 
 
 @pytest.mark.parametrize("config", RECORDS, ids=lambda c: c.per)
@@ -60,3 +69,49 @@ def test_beams_that_share_a_memory_have_gates_of_their_own() -> None:
     shared = attention(x, context(6, 3).attending(memory))
     repeated = attention(x, context(6, 3).attending(memory.repeat_interleave(3, 0)))
     assert_close(shared, repeated)
+
+
+PAIRS = AttentionConfig(n_heads=4, n_kv_heads=2, d_head=3, output=DifferentialOutputConfig())
+
+
+def test_contract_of_pairs() -> None:
+    heads, x = torch.randn(2, 4, 5, 3), torch.randn(2, 5, 6)
+    check_module(
+        lambda: DifferentialOutputConfig().build(6, HeadShape(4, 2, 3), 0),
+        lambda m, dtype: m(heads.to(dtype), x.to(dtype)),
+    )
+
+
+def test_pairs_are_neighbours_that_share_keys_and_values() -> None:
+    """`softmax(q₁ kᵀ) v - σ(x W_λ) softmax(q₂ kᵀ) v`: heads 0 and 1 with the first keys."""
+    attention: Any = started(PAIRS.build(6, NoPosition(), False)).double()
+    assert attention.out_proj.in_features == 2 * 3
+    x = torch.randn(1, 5, 6).double()
+    q, (k, v) = attention.queries(x), attention.keys_values(x)
+    strength = (x[0] @ attention.output.proj.weight.T).sigmoid()
+    outputs: list[torch.Tensor] = []
+    for pair in (0, 1):
+        maps = [(q[0, 2 * pair + i] @ k[0, pair].T * 3**-0.5).softmax(-1) for i in (0, 1)]
+        weights = maps[0] - strength[:, pair, None] * maps[1]
+        outputs.append(weights @ v[0, pair])
+    expected = attention.out_proj(torch.cat(outputs, -1))
+    assert_close(attention(x, context(1, 5, Full()))[0], expected)
+
+
+def test_without_the_second_map_it_is_attention_of_half_the_heads() -> None:
+    attention: Any = started(PAIRS.build(6, NoPosition(), True)).double()
+    plain = AttentionConfig(n_heads=2, d_head=3).build(6, NoPosition(), True).double()
+    state = attention.state_dict()
+    state["q_proj.weight"] = state["q_proj.weight"].view(2, 2, 3, 6)[:, 0].flatten(0, 1)
+    state["q_proj.bias"] = state["q_proj.bias"].view(2, 2, 3)[:, 0].flatten()
+    plain.load_state_dict({k: v for k, v in state.items() if not k.startswith("output.")})
+    x = torch.rand(2, 4, 6).double()
+    attention.output.proj.weight.data.fill_(-1e4)  # σ of a large negative number, of positive x
+    assert_close(attention(x, context(2, 4)), plain(x, context(2, 4)))
+
+
+@pytest.mark.parametrize("n_kv_heads", [None, 4])
+def test_rejects_pairs_with_different_keys(n_kv_heads: int | None) -> None:
+    config = AttentionConfig(n_heads=4, n_kv_heads=n_kv_heads, output=DifferentialOutputConfig())
+    with pytest.raises(ValueError, match="even multiple of n_kv_heads = 4"):
+        config.heads(8)

@@ -105,7 +105,7 @@ def check(found: Mapping[str, float | str]) -> None:
     different = {name: by for name, by in found.items() if isinstance(by, float) and by > 1e-12}
     assert len(found) > 140
     assert not different
-    assert len(refused) == 14
+    assert len(refused) == 20
     assert all("parallel.data in place of context" in reason for reason in refused.values())
 
 

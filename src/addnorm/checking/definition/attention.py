@@ -15,7 +15,7 @@ from addnorm.checking.definition.norms import normalised
 from addnorm.checking.definition.positions import Head, bias, met, rotated
 from addnorm.checking.definition.scores import Pairs, scale, scored
 from addnorm.checking.definition.texts import MixerContext
-from addnorm.nn.attention import GatedOutputConfig
+from addnorm.nn.attention import DifferentialOutputConfig, GatedOutputConfig
 
 
 def self_attention(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
@@ -101,8 +101,16 @@ def gated(config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens) -> 
     return [head * gate for head, gate in zip(heads, gates, strict=True)]
 
 
+def difference(config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens) -> list[Tensor]:
+    """Ye et al. 2026: heads 2p and 2p+1 are the two outputs of pair p."""
+    strength = sigmoid(linear(weights, "proj", x))
+    return [
+        heads[2 * p] - strength[:, p : p + 1] * heads[2 * p + 1] for p in range(len(heads) // 2)
+    ]
+
+
 OUTPUTS = Definitions[Callable[[Any, Weights, Sequence[Tensor], Tokens], list[Tensor]]](
-    "output", "attention.py", {GatedOutputConfig: gated}
+    "output", "attention.py", {GatedOutputConfig: gated, DifferentialOutputConfig: difference}
 )
 
 

@@ -11,7 +11,14 @@ from addnorm.nn.attention.multihead import (
     CrossAttention,
     SelfAttention,
 )
-from addnorm.nn.attention.outputs import GatedOutput, GatedOutputConfig, OutputConfig, OutputPart
+from addnorm.nn.attention.outputs import (
+    DifferentialOutput,
+    DifferentialOutputConfig,
+    GatedOutput,
+    GatedOutputConfig,
+    OutputConfig,
+    OutputPart,
+)
 from addnorm.nn.attention.patterns import (
     BlocksPatternConfig,
     FullPatternConfig,
@@ -40,6 +47,8 @@ __all__ = [
     "CrossAttention",
     "DifferentialCore",
     "DifferentialCoreConfig",
+    "DifferentialOutput",
+    "DifferentialOutputConfig",
     "DotConfig",
     "EagerCore",
     "EagerCoreConfig",

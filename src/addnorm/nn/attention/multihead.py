@@ -63,7 +63,8 @@ class MultiHead(nn.Module):
         self.q_proj = Linear(d_model, heads.n_heads * heads.d_head, bias=bias)
         self.k_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
         self.v_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
-        self.out_proj = Linear(heads.n_heads * heads.d_head, d_model, bias=out_bias)
+        width = heads.n_heads // getattr(output, "heads_together", 1) * heads.d_head
+        self.out_proj = Linear(width, d_model, bias=out_bias)
         norms = norms or HeadNorms()
         self.q_norm = norms.build(heads.n_heads, heads.d_head)
         self.k_norm = norms.build(heads.n_kv_heads, heads.d_head)
@@ -337,7 +338,7 @@ class AttentionConfig:
         heads = HeadShape(
             self.n_heads, self.n_kv_heads or self.n_heads, self.d_head or d_model // self.n_heads
         )
-        check_conflicts([self.core], heads)
+        check_conflicts([self.core, self.output], heads)
         return heads
 
 

@@ -3,7 +3,8 @@
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.nn.built import built_module
@@ -71,7 +72,48 @@ class GatedOutputConfig:
         return GatedOutput(d_model, heads, self.per)
 
 
-OutputConfig = Annotated[GatedOutputConfig | OutputPart, Family("output", OutputPart)]
+class DifferentialOutput(nn.Module):
+    """`a - σ(x W_λ) b` of each pair of neighbouring heads: differential attention 2.
+
+    Ye et al. 2026. Heads 2i and 2i+1 give the outputs `a` and `b` of pair i, which share their keys
+    and values; λ is a number for each pair and token. Unlike in differential attention (Ye et al.
+    2024), kernels compute plain attention, and neither a norm nor a λ by layer follows. The output
+    projection reads half as many heads.
+    """
+
+    heads_together = 2
+
+    def __init__(self, d_model: int, heads: HeadShape) -> None:
+        super().__init__()
+        self.proj = Linear(d_model, heads.n_heads // 2, bias=False)
+
+    def forward(self, heads: Heads, x: Hidden) -> Float[Tensor, "batch pairs seq d_head"]:
+        strength = torch.sigmoid(self.proj(x)).transpose(1, 2).unsqueeze(-1)
+        return heads[:, ::2] - strength * heads[:, 1::2]
+
+
+@config
+class DifferentialOutputConfig:
+    """The difference of neighbouring heads that share keys; `n_heads` counts both of each pair."""
+
+    kind: Literal["differential2"] = "differential2"
+
+    def conflict(self, around: HeadShape) -> str | None:
+        """Both heads of a pair must have the same keys."""
+        if (around.n_heads // around.n_kv_heads) % 2:
+            return (
+                f"the heads of a pair share keys: n_heads = {around.n_heads} must be an even "
+                f"multiple of n_kv_heads = {around.n_kv_heads}"
+            )
+        return None
+
+    def build(self, d_model: int, heads: HeadShape, layer: int) -> DifferentialOutput:
+        return DifferentialOutput(d_model, heads)
+
+
+OutputConfig = Annotated[
+    GatedOutputConfig | DifferentialOutputConfig | OutputPart, Family("output", OutputPart)
+]
 """Any operation on attention's output, built-in or custom."""
 
 
