@@ -106,6 +106,7 @@ UNMIRRORED = {
     "convert/core/fused.py": "parity/test_gpt_neox.py",
     "checking/small_models.py": "checking/test_checkpoints.py",
     "checking/wide.py": "checking/test_checkpoints.py",
+    "convert/importers/gguf_tokenizer.py": "convert/importers/test_gguf.py",
     "convert/exporters/claims.py": "convert/exporters/test_gguf_architectures.py",
     "convert/core/tasks.py": "parity/test_bert.py",
     "data/ids/encoding.py": "data/batches/test_buckets.py",

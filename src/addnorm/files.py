@@ -91,6 +91,8 @@ def check_model_folder(folder: Path) -> None:
     """
     if any((folder / name).exists() for name in MODEL_FILES) or (folder / ".lock").exists():
         return
+    if folder.suffix == ".gguf" and folder.is_file():
+        return
     siblings = {
         file.parent.name for name in MODEL_FILES for file in folder.parent.glob(f"*/{name}")
     }

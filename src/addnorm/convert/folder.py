@@ -31,6 +31,7 @@ from addnorm.convert.core.readback import check_logits, check_types, model_logit
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.stored_forms import check_form, dequantised
 from addnorm.convert.core.tasks import check_class
+from addnorm.convert.importers.gguf import gguf_tensors
 from addnorm.convert.registry import families, family_named, family_of
 from addnorm.convert.tokenizers.files import (
     has_tokenizer,
@@ -136,6 +137,20 @@ def load(
     _check_shapes(new, tensors, folder)
     set_parameters(new, tensors)
     return LoadedModel(spec, new.eval(), text)
+
+
+def load_gguf(
+    file: Path, *, dtype: torch.dtype | None = None, model: ModelConfig | None = None
+) -> Model:
+    """Load the model of a GGUF file, in evaluation mode; `dtype` and `model` are those of `load`.
+
+    Raises `InputError` naming the key or tensor that is missing, damaged or not supported.
+    """
+    spec, tensors = gguf_tensors(file, dtype, model)
+    with without_values():
+        new = build_untrained(spec)
+    set_parameters(new, tensors)
+    return new.eval()
 
 
 def check_weights(folder: Path) -> None:

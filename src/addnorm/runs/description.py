@@ -13,6 +13,7 @@ from rich.tree import Tree
 from addnorm.convert.core.modules import places_of
 from addnorm.convert.folder import check_weights, hf_model_type
 from addnorm.convert.weights.files import INDEX, PICKLED, SAFE
+from addnorm.convert.weights.gguf_file import GGUF, is_gguf
 from addnorm.convert.weights.peft import is_adapter, name_of_base
 from addnorm.models import EncoderConfig
 from addnorm.nn.heads import has_joint_loss
@@ -34,7 +35,7 @@ def describe(what: Path) -> RenderableType:
 
     Raises `InputError` if it is neither.
     """
-    if what.suffix == ".toml" or what.is_file():
+    if what.suffix == ".toml" or (what.is_file() and not is_gguf(what)):
         recipe = read_recipe(what)
         return Group(
             facts({"recipe": str(what), "task": task_of(recipe).name}),
@@ -51,7 +52,8 @@ def describe_run(folder: Path) -> RenderableType:
     """
     recipe, tokenizers, labels = read_settings(folder)
     foreign = hf_model_type(folder)
-    rows = {"run" if foreign is None else "folder": str(folder)}
+    gguf = GGUF.open(folder) if is_gguf(folder) else None
+    rows = {"file" if gguf else "run" if foreign is None else "folder": str(folder)}
     if is_adapter(folder):
         rows["adapter of"] = name_of_base(folder)
     rows |= {
@@ -63,6 +65,10 @@ def describe_run(folder: Path) -> RenderableType:
         rows["vocabulary"] = " and ".join(f"{n:,}" for n in sizes)
     if labels:
         rows["labels"] = f"{len(labels)}: {', '.join(labels)}"
+    if gguf is not None:
+        rows["architecture"] = f"{gguf.architecture}, of llama.cpp"
+        rows["weights"] = gguf.kinds()
+        return Group(facts(rows), Text(), parts(recipe.model, "model", recipe.model.kind))
     if foreign is not None:
         rows["family"] = f"{foreign}, from Hugging Face"
         rows["weights"] = _weights(folder)

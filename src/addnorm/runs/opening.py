@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 
 from addnorm.convert.core.modules import is_run_folder, places_of
-from addnorm.convert.folder import is_hf_folder
+from addnorm.convert.folder import is_hf_folder, load_gguf
 from addnorm.convert.folder import load as load_hf
+from addnorm.convert.weights.gguf_file import is_gguf
 from addnorm.convert.weights.peft import base_of, is_adapter
 from addnorm.errors import InputError
 from addnorm.runs.files.adapter_files import (
@@ -76,10 +77,13 @@ def _opened_otherwise(
     dtype: torch.dtype | None,
     pickled: bool,
 ) -> TrainedModel:
-    """Load an adapter with its base, or a Hugging Face folder; there is no other."""
+    """Load an adapter with its base, a Hugging Face folder or a GGUF file; there is no other."""
     saved = read_settings(folder, overrides)
     if is_adapter(folder):
         return _with_adapter(folder, saved, pickled=pickled).to(device, dtype)
+    if is_gguf(folder):
+        model = load_gguf(folder, dtype=dtype, model=saved.recipe.model)
+        return TrainedModel(folder, *saved, model.to(device))
     if is_hf_folder(folder):
         model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
         return TrainedModel(folder, *saved, model.to(device))

@@ -149,7 +149,7 @@ MODELS = {
 }
 
 
-def _built(config: DecoderConfig, size: int = VOCAB) -> DecoderModel:
+def built(config: DecoderConfig, size: int = VOCAB) -> DecoderModel:
     """The model with every parameter away from where it starts."""
     model = config.build(size).eval()
     for parameter in model.parameters():
@@ -175,7 +175,7 @@ def _read(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_is_written_as_the_architecture_that_it_is(name: str, tmp_path: Path) -> None:
     architecture = name.split(",")[0]
-    model = _built(MODELS[name])
+    model = built(MODELS[name])
     export_gguf(model, MODELS[name], Tokenizers(BPE, BPE), tmp_path / "tiny.gguf")
     settings, tensors = _read(tmp_path / "tiny.gguf")
     assert settings["general.architecture"] == architecture
@@ -190,7 +190,7 @@ def test_every_model_is_written_as_the_architecture_that_it_is(name: str, tmp_pa
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 def test_the_tensors_of_a_llama(dtype: Any, tmp_path: Path) -> None:
     config = MODELS["llama"]
-    model = _built(config)
+    model = built(config)
     export_gguf(model, config, Tokenizers(BPE, BPE), tmp_path / "a.gguf", dtype)
     settings, tensors = _read(tmp_path / "a.gguf")
     assert settings["general.file_type"] == {"f32": 0, "f16": 1, "bf16": 32}[dtype]
@@ -259,7 +259,7 @@ def test_features_are_arranged_in_pairs_and_back() -> None:
 @pytest.mark.parity
 def test_fused_and_repeated_tensors(tmp_path: Path) -> None:
     config = MODELS["gptneox, one norm, neighbours"]
-    model = _built(config)
+    model = built(config)
     export_gguf(model, config, Tokenizers(BPE, BPE), tmp_path / "a.gguf")
     settings, tensors = _read(tmp_path / "a.gguf")
     assert settings["gptneox.use_parallel_residual"]
@@ -272,7 +272,7 @@ def test_fused_and_repeated_tensors(tmp_path: Path) -> None:
 @pytest.mark.parity
 def test_the_vocabulary_and_its_special_ids(tmp_path: Path) -> None:
     config = MODELS["gpt2"]
-    model = _built(config, VOCAB + 2)
+    model = built(config, VOCAB + 2)
     export_gguf(model, config, Tokenizers(BPE, BPE), tmp_path / "a.gguf")
     settings, _ = _read(tmp_path / "a.gguf")
     kept = {key: settings[f"tokenizer.ggml.{key}"] for key in ("model", "pre", "add_bos_token")}
@@ -292,10 +292,10 @@ def test_an_export_replaces_the_file_and_a_refusal_leaves_it(tmp_path: Path) -> 
     file.write_bytes(b"old")
     refused = DecoderConfig(d_model=32, n_layers=1, attention=AttentionConfig(n_heads=4))
     with pytest.raises(InputError, match="nearest is"):
-        export_gguf(_built(refused), refused, Tokenizers(BPE, BPE), file)
+        export_gguf(built(refused), refused, Tokenizers(BPE, BPE), file)
     assert file.read_bytes() == b"old"
     config = MODELS["gpt2"]
-    export_gguf(_built(config), config, Tokenizers(BPE, BPE), file)
+    export_gguf(built(config), config, Tokenizers(BPE, BPE), file)
     assert file.read_bytes()[:4] == b"GGUF"
     assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
 
@@ -306,7 +306,7 @@ def test_a_missing_package_is_named_with_its_extra(
     monkeypatch.setitem(sys.modules, "gguf", None)
     config = MODELS["gpt2"]
     with pytest.raises(InputError, match=r"pip install 'addnorm\[gguf\]'"):
-        export_gguf(_built(config), config, Tokenizers(BPE, BPE), tmp_path / "a.gguf")
+        export_gguf(built(config), config, Tokenizers(BPE, BPE), tmp_path / "a.gguf")
     assert not list(tmp_path.iterdir())
 
 
@@ -315,7 +315,7 @@ def test_a_missing_package_is_named_with_its_extra(
 @pytest.mark.parametrize("name", MODELS)
 def test_llama_cpp_continues_prompts_as_ours_does(name: str, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
-    model = _built(MODELS[name])
+    model = built(MODELS[name])
     export_gguf(model, MODELS[name], Tokenizers(BPE, BPE), tmp_path / "a.gguf")
     wide = llama_cpp.GGML_TYPE_F32  # the cache is of half precision unless one asks
     llama = llama_cpp.Llama(
@@ -353,7 +353,7 @@ TOLERANCE = {"silu": 1e-3, "gelu_tanh": 5e-3}
 def test_llama_cpp_reads_and_writes_text_as_ours_does(tokenizer: Any, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp")
     config = MODELS["llama"]
-    model = _built(config, tokenizer.vocab_size)
+    model = built(config, tokenizer.vocab_size)
     export_gguf(model, config, Tokenizers(tokenizer, tokenizer), tmp_path / "a.gguf")
     llama = llama_cpp.Llama(str(tmp_path / "a.gguf"), vocab_only=True, verbose=False)
     for text in [*TEXTS[:9], " two  spaces\n\nand lines", "ééé 日日", "<bos> is no start"]:

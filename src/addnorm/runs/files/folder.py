@@ -15,8 +15,11 @@ from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from addnorm.atomic import atomic_write
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
 from addnorm.convert.folder import describe_folder, is_hf_folder
+from addnorm.convert.importers.gguf import describe_gguf
+from addnorm.convert.weights.gguf_file import is_gguf
 from addnorm.convert.weights.peft import TENSORS, base_of, is_adapter
 from addnorm.data import (
     ChatConfig,
@@ -164,8 +167,11 @@ def stored_recipe(folder: Path) -> dict[str, Any] | None:
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
     """Read what `write_settings` wrote. Raises `InputError` for missing or invalid files."""
     folder = path_of(folder)
+    if is_gguf(folder):
+        return _foreign_settings(folder, *describe_gguf(folder), overrides or {})
     if is_hf_folder(folder):
-        return _foreign_settings(folder, overrides or {})
+        _, shaped, tokenizers = describe_folder(folder)
+        return _foreign_settings(folder, shaped, tokenizers, overrides or {})
     if is_adapter(folder) and not is_run_folder(folder):
         return read_settings(base_of(folder), overrides)
     if not is_run(folder):
@@ -210,14 +216,15 @@ def _reads_text(recipe: Recipe) -> bool:
     return writes_text(recipe.model) or not has_signals(medium_of(recipe.data))
 
 
-def _foreign_settings(folder: Path, overrides: Mapping[str, str]) -> Saved:
-    """The settings of a Hugging Face folder: model, decoding, and data from the overrides."""
-    _, shaped, tokenizers = describe_folder(folder)
+def _foreign_settings(
+    folder: Path, shaped: ModelSpec, tokenizers: Tokenizers | None, overrides: Mapping[str, str]
+) -> Saved:
+    """The settings of a model from elsewhere: itself, decoding, and data from the overrides."""
     tree: dict[str, Any] = {
         "model": tree_of(sized(shaped)),
         "train": {"steps": 1, "start": str(folder)},
     }
-    if not isinstance(shaped.model, EncoderConfig):
+    if folder.is_dir() and not isinstance(shaped.model, EncoderConfig):
         writes = _writes(shaped.model)
         vocab_size = shaped.target_vocab_size or shaped.vocab_size
         place = generating_place(places_of(folder))

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.convert.core.settings import Settings
+from addnorm.convert.importers.gguf import chat_template_of
+from addnorm.convert.weights.gguf_file import is_gguf
 from addnorm.data.conversation import PLAIN
 from addnorm.data.readers.chat import ChatConfig
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -45,7 +47,12 @@ def _learnt(folder: Path) -> dict[str, Any] | None:
 
 
 def _written(folder: Path) -> str | dict[str, Any] | None:
-    """Return the template of a folder, or several by name; as in transformers, files come first."""
+    """Return the template of a folder, or several by name; as in transformers, files come first.
+
+    A GGUF file has it in its keys.
+    """
+    if is_gguf(folder):
+        return chat_template_of(folder)
     file, settings = folder / TEMPLATE, folder / TOKENIZER
     files = {"default": file} if file.is_file() else {}
     files |= {more.stem: more for more in sorted((folder / ADDITIONAL).glob("*.jinja"))}

@@ -12,6 +12,8 @@ from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.modules import is_run_folder
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import describe_folder, is_hf_folder
+from addnorm.convert.importers.gguf import describe_gguf
+from addnorm.convert.weights.gguf_file import is_gguf
 from addnorm.convert.weights.peft import base_of, is_adapter
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder
@@ -41,6 +43,8 @@ def model_tree(folder: Path) -> dict[str, Any]:
     Raises `InputError` if it is neither.
     """
     check_model_folder(folder)
+    if is_gguf(folder):
+        return tree_of(sized(describe_gguf(folder)[0]))
     if is_hf_folder(folder):
         return tree_of(sized(describe_folder(folder)[1]))
     if is_adapter(folder) and not is_run_folder(folder):
