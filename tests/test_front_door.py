@@ -168,6 +168,7 @@ NAMES = [
     "TransformerXLConfig",
     "VectorHeadConfig",
     "WarmupStableDecayConfig",
+    "WaveformEmbeddingConfig",
     "WindowPatternConfig",
     "WindowsConfig",
     "WordConfig",

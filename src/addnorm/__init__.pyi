@@ -137,6 +137,7 @@ from addnorm.nn.short_convolution import GatedConvolutionConfig as GatedConvolut
 from addnorm.nn.similarity import SimilarityHeadConfig as SimilarityHeadConfig
 from addnorm.nn.token_ahead import MultiTokenConfig as MultiTokenConfig
 from addnorm.nn.vectors import VectorHeadConfig as VectorHeadConfig
+from addnorm.nn.waveform import WaveformEmbeddingConfig as WaveformEmbeddingConfig
 from addnorm.runs.planning import plan_training as plan_training
 from addnorm.runs.recipes.recipe import Recipe as Recipe
 from addnorm.runs.run import Run as Run

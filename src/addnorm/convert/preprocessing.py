@@ -14,11 +14,12 @@ from torch.nn import functional as F
 from addnorm.convert.core.modules import find_file
 from addnorm.convert.core.settings import Settings
 from addnorm.data import AudioConfig, DatasetConfig, ImageFilesConfig, ImagesConfig
-from addnorm.data.readers.audio import log_mel, read_audio
+from addnorm.data.readers.audio import log_mel, read_audio, standardised
 from addnorm.data.readers.images import read_image
 from addnorm.errors import InputError
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.nn.waveform import WaveformEmbeddingConfig
 
 FILE, NESTED = "preprocessor_config.json", "processor_config.json"
 """transformers 5 writes the second for models that read two media, with a table for each."""
@@ -66,6 +67,7 @@ IMAGE_PROCESSORS: Mapping[str, ImageProcessor] = {
 """The classes that read images; older names end in `FeatureExtractor`."""
 
 FEATURE_EXTRACTORS = ("WhisperFeatureExtractor",)
+WAVEFORM_READERS = ("Wav2Vec2FeatureExtractor",)
 WITHOUT_EFFECT = (
     "processor_class", "image_processor_type", "feature_extractor_type", "auto_map",
     "data_format", "input_data_format", "return_tensors", "device", "disable_grouping",
@@ -196,6 +198,26 @@ class Sound:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Samples:
+    """The samples of a clip of any length, with mean zero and variance one where `standard`."""
+
+    sample_rate: int
+    standard: bool
+    least: int
+    """The fewest samples that the model reads."""
+
+    def read(self, file: Path, where: str) -> Float[Tensor, "1 samples"]:
+        """Read a clip as the model's input. Raises `InputError` for one that is too short."""
+        waveform, _ = read_audio(file, where, sample_rate=self.sample_rate, mix=True)
+        if waveform.shape[-1] < self.least:
+            raise InputError(
+                f"{where}: {waveform.shape[-1]} samples of sound at {self.sample_rate:,} a second, "
+                f"but this model reads at least {self.least}"
+            )
+        return standardised(waveform[0])[None] if self.standard else waveform
+
+
 def written_preprocessing(places: Sequence[Path]) -> dict[str, Any]:
     """The keys of the first preprocessor file in `places`; empty without one."""
     file = find_file(places, NESTED, FILE)
@@ -215,7 +237,7 @@ def copy_preprocessing(places: Sequence[Path], out: Path) -> None:
             (out / name).write_bytes(file.read_bytes())
 
 
-def preprocessing_of(places: Sequence[Path], model: Any) -> Pictures | Sound:
+def preprocessing_of(places: Sequence[Path], model: Any) -> Pictures | Sound | Samples:
     """How a folder reads the files of its model.
 
     Raises `InputError` if the file is missing, and for a key that is not supported.
@@ -225,6 +247,8 @@ def preprocessing_of(places: Sequence[Path], model: Any) -> Pictures | Sound:
         return _sound(
             _settings(places, "feature_extractor", FEATURE_EXTRACTORS), reads.n_mels, max_len
         )
+    if isinstance(reads, WaveformEmbeddingConfig):
+        return _samples(_settings(places, "feature_extractor", WAVEFORM_READERS), reads)
     assert isinstance(reads, PatchEmbeddingConfig)
     return _pictures(_settings(places, "image_processor", IMAGE_PROCESSORS), reads)
 
@@ -348,6 +372,17 @@ def _sound(settings: Settings, n_mels: int, max_len: int) -> Sound:
     return Sound(n_mels=n_mels, sample_rate=rate, seconds=seconds)
 
 
+def _samples(settings: Settings, reads: WaveformEmbeddingConfig) -> Samples:
+    settings.expect("feature_size", 1)
+    settings.expect("padding_value", 0.0)
+    settings.expect("padding_side", "right")
+    settings.ignore("return_attention_mask")  # padding takes no part here
+    rate = settings.optional_int("sampling_rate", missing=16_000) or 16_000
+    standard = settings.get("do_normalize", True)
+    settings.check_all_read()
+    return Samples(sample_rate=rate, standard=standard, least=reads.least)
+
+
 # Writing: the file that describes how a run reads its data.
 
 WHISPER_RATE = 16_000
@@ -373,7 +408,21 @@ def reading_of(data: object, model: Any) -> DataReading:
         return DataReading() if pictures is None else _of_pictures(pictures)
     if isinstance(reads, LogMelEmbeddingConfig) and isinstance(data, AudioConfig):
         return _of_sound(data, model.max_len)
+    if isinstance(reads, WaveformEmbeddingConfig) and isinstance(data, AudioConfig):
+        return DataReading(_of_samples(data, reads)) if data.form == "waveform" else DataReading()
     return DataReading()
+
+
+def _of_samples(data: AudioConfig, reads: WaveformEmbeddingConfig) -> dict[str, Any]:
+    return {
+        "feature_extractor_type": WAVEFORM_READERS[0],
+        "feature_size": 1,
+        "sampling_rate": data.sample_rate,
+        "padding_side": "right",
+        "padding_value": 0.0,
+        "do_normalize": True,
+        "return_attention_mask": reads.layer_norms == "every",
+    }
 
 
 def pictures_of(data: object, size: tuple[int, int], channels: int) -> Pictures | None:

@@ -21,9 +21,20 @@ from addnorm.nn.patches import (
     SeriesEmbeddingConfig,
 )
 from addnorm.nn.positions.position import Position
+from addnorm.nn.waveform import WaveformEmbedding, WaveformEmbeddingConfig
 
-Input = TokenEmbedding | PatchEmbedding | ConvolutionalEmbedding | LogMelEmbedding | SeriesEmbedding
+Input = (
+    TokenEmbedding
+    | PatchEmbedding
+    | ConvolutionalEmbedding
+    | LogMelEmbedding
+    | WaveformEmbedding
+    | SeriesEmbedding
+)
 """An input embedding of any kind."""
+
+PADDED = (LogMelEmbedding, WaveformEmbedding, SeriesEmbedding)
+"""Those whose padding is not that of the sequence that they give."""
 
 
 @config
@@ -42,6 +53,7 @@ InputConfig = Annotated[
     | PatchEmbeddingConfig
     | ConvolutionalEmbeddingConfig
     | LogMelEmbeddingConfig
+    | WaveformEmbeddingConfig
     | SeriesEmbeddingConfig,
     Field(discriminator="kind"),
     WORD,
@@ -84,6 +96,6 @@ def valid_positions(
     embed: Input, valid: Bool[Tensor, "batch input_seq"] | None
 ) -> Bool[Tensor, "batch seq"] | None:
     """Map `valid`, the mask of the real inputs, to positions of the embedded sequence."""
-    if valid is not None and isinstance(embed, LogMelEmbedding | SeriesEmbedding):
+    if valid is not None and isinstance(embed, PADDED):
         return embed.valid_positions(valid)
     return valid

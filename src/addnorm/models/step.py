@@ -25,6 +25,7 @@ from addnorm.nn.cache import ConcatenatedCache, FixedCache, KVCache
 from addnorm.nn.masks import Branches
 from addnorm.nn.patches import SeriesEmbedding
 from addnorm.nn.types import KeysValues
+from addnorm.nn.waveform import WaveformEmbedding
 
 LAST = slice(-1, None)
 EVERY = slice(None)
@@ -190,6 +191,7 @@ def pairs(tensors: Sequence[Tensor]) -> list[KeysValues]:
 # Which models can be traced.
 
 UNTRACEABLE: dict[type[nn.Module], str] = {
+    WaveformEmbedding: "a graph cannot take the samples of a sound: read tokens or images",
     LogMelEmbedding: "a graph cannot take log-mel frames as input: read tokens or images",
     SeriesEmbedding: "a graph cannot take time series as input: read tokens or images",
 }

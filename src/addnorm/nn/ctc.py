@@ -1,9 +1,10 @@
-"""The CTC head: a text by the symbols of all frames of a sound, whatever their alignment."""
+"""The CTC head: the symbols of a text and a blank for every frame of a sound or an image."""
 
 from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import NonNegativeInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -25,12 +26,13 @@ class CTCHead(nn.Module):
 
     A path has one symbol for each frame; without its blanks, and with one of each run of equal
     symbols, it is a text: `p(y | x) = Σ_paths of y Π_t softmax(z_t)_path_t` (Graves et al. 2006,
-    eq. 3). The padding of the vocabulary, id 0, is the blank.
+    eq. 3). The token `blank` is the blank.
     """
 
-    def __init__(self, d_model: int, n_outputs: int) -> None:
+    def __init__(self, d_model: int, n_outputs: int, blank: int = BLANK) -> None:
         super().__init__()
         self.proj = Linear(d_model, n_outputs)
+        self.blank = blank
 
     def forward(self, x: Hidden, ctx: Context) -> Float[Tensor, "batch frames vocab"]:
         return self.proj(x)
@@ -55,7 +57,7 @@ class CTCHead(nn.Module):
             targets.clamp(min=0),
             frames,
             (targets != IGNORED).sum(1),
-            blank=BLANK,
+            blank=self.blank,
             reduction="sum",
         )
 
@@ -69,6 +71,8 @@ class CTCHeadConfig:
     predicts_tokens: ClassVar[bool] = True
 
     kind: Literal["ctc"] = "ctc"
+    blank: NonNegativeInt = BLANK
+    """The token of a frame in which nothing is written: by default that of padding."""
 
     def build(self, d_model: int, n_outputs: int) -> CTCHead:
-        return CTCHead(d_model, n_outputs)
+        return CTCHead(d_model, n_outputs, self.blank)

@@ -19,7 +19,7 @@ from addnorm.generate import Generated
 from addnorm.metrics import scores as metrics
 from addnorm.metrics.scores import MARKS, error_rates
 from addnorm.models import Model
-from addnorm.nn.ctc import BLANK
+from addnorm.nn.ctc import BLANK, CTCHead
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task, Valid
 
@@ -65,12 +65,13 @@ class FrameTranscription(Task):
         valid: Valid,
     ) -> Mapping[int, tuple[list[int], float]]:
         """The tokens of the best path of each example, and the log-probability of that path."""
+        blank = head.blank if isinstance(head, CTCHead) else BLANK
         best = logits.log_softmax(-1).max(-1)
         paths, log_p = best.indices, best.values
         if valid is not None:
-            paths, log_p = paths.masked_fill(~valid, BLANK), log_p.masked_fill(~valid, 0.0)
+            paths, log_p = paths.masked_fill(~valid, blank), log_p.masked_fill(~valid, 0.0)
         scores = log_p.sum(1).tolist()
-        tokens = [[i for i, _ in groupby(path) if i != BLANK] for path in paths.tolist()]
+        tokens = [[i for i, _ in groupby(path) if i != blank] for path in paths.tolist()]
         return dict(zip(batch.indices, zip(tokens, scores, strict=True), strict=True))
 
     def result(

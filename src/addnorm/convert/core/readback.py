@@ -14,6 +14,7 @@ from addnorm.nn.audio import LogMelEmbedding
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.patches import PatchEmbedding, SeriesEmbedding
+from addnorm.nn.waveform import WaveformEmbedding
 
 LENGTH = 16
 """The maximum number of tokens in the comparison of a model with its export."""
@@ -59,6 +60,8 @@ def _sample_input(embed: nn.Module) -> Tensor:
         case LogMelEmbedding():
             most = 2 * (embed.position.max_len or LENGTH)  # two frames per position
             shape = (1, embed.conv1.in_channels, min(LENGTH, most))
+        case WaveformEmbedding():
+            shape = (1, 1, embed.least + 7)
         case SeriesEmbedding():
             shape = (1, embed.channels, min(LENGTH, embed.position.max_len or LENGTH))
         case _:

@@ -9,6 +9,7 @@ from addnorm.convert.core.keys import Fields
 from addnorm.convert.core.settings import Json, Settings, labels_of
 from addnorm.errors import InputError, choices
 from addnorm.models import EncoderConfig, ModelConfig
+from addnorm.nn.ctc import CTCHeadConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
@@ -23,7 +24,7 @@ from addnorm.nn.heads import (
 from addnorm.nn.vectors import VectorHeadConfig
 from addnorm.parts import kind_of
 
-Task = Literal["body", "tokens", "sequence", "tags", "spans"]
+Task = Literal["body", "tokens", "sequence", "tags", "spans", "frames"]
 
 ENDINGS: dict[str, Task] = {
     "Model": "body",
@@ -183,21 +184,22 @@ def label_keys(labels: Sequence[str], head: HeadConfig) -> Json:
     return keys
 
 
+TASKS: Mapping[type, Task] = {
+    TokenHeadConfig: "tokens",
+    ClassificationHeadConfig: "sequence",
+    TaggingHeadConfig: "tags",
+    SpanHeadConfig: "spans",
+    CTCHeadConfig: "frames",
+    PoolerHeadConfig: "body",
+    VectorHeadConfig: "body",
+    HiddenHeadConfig: "body",
+}
+"""The task of a class by its head."""
+
+
 def architecture(head: HeadConfig, stem: str, endings: Mapping[str, Task] = ENDINGS) -> str:
     """The name of the Hugging Face class with this head. Raises `InputError` if there is none."""
-    match head:
-        case TokenHeadConfig():
-            task = "tokens"
-        case ClassificationHeadConfig():
-            task = "sequence"
-        case TaggingHeadConfig():
-            task = "tags"
-        case SpanHeadConfig():
-            task = "spans"
-        case PoolerHeadConfig() | VectorHeadConfig() | HiddenHeadConfig():
-            task = "body"
-        case _:
-            task = "own"
+    task = next((task for kind, task in TASKS.items() if isinstance(head, kind)), "own")
     for ending, ending_task in endings.items():
         if ending_task == task:
             return f"{stem}{ending}"

@@ -54,6 +54,7 @@ from addnorm.convert.families.text_halves import (
     SMOLVLM,
 )
 from addnorm.convert.families.vit import DEIT, VIT
+from addnorm.convert.families.wav2vec2 import HUBERT, WAV2VEC2
 
 FAMILIES: tuple[Family, ...] = (
     GPT2,
@@ -139,5 +140,7 @@ FAMILIES: tuple[Family, ...] = (
     DINOV3,
     QWEN3_5_IMAGES,
     QWEN3_5_MOE_IMAGES,
+    WAV2VEC2,
+    HUBERT,
 )
 """All families; if a model can be exported as several, the first is used."""

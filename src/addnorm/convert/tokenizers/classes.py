@@ -134,7 +134,11 @@ def special_names(folder: Folder, kind: TokenizerClass) -> dict[str, str]:
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = folder.settings.get(key)
         given |= more if isinstance(more, dict) else {}
-    given |= {key: value for key, value in folder.settings.items() if key.endswith("_token")}
+    given |= {
+        key: value
+        for key, value in folder.settings.items()
+        if key.endswith("_token") and key != "word_delimiter_token"  # it is written in texts
+    }
     # In this order transformers adds those that are new.
     given = dict.fromkeys(NAMED) | dict(kind.names) | given
     texts = {key: token_name(value) for key, value in given.items()}

@@ -26,6 +26,7 @@ from addnorm.convert.tokenizers.classes import (
     special_names,
 )
 from addnorm.convert.tokenizers.layouts import (
+    CTC,
     GENERATION,
     JSON,
     LAYOUTS,
@@ -35,6 +36,7 @@ from addnorm.convert.tokenizers.layouts import (
     Folder,
     Wraps,
     generation_file,
+    layouts_of,
     read_object,
     token_name,
 )
@@ -95,12 +97,13 @@ def load_tokenizers(
     name = class_name(here)
     kind = CLASSES.get(name, CLASSES[GENERIC])
     here = replace(here, names=special_names(here, kind))
-    for needs, read in LAYOUTS.items():
+    layouts = layouts_of(model_type)
+    for needs, read in layouts.items():
         if all(map(here.has, needs)):
             sides = [_tokenizer(here, kind, inner, wraps) for inner, wraps in read(here, *needs)]
             _warn_of_ignored(here, name, sides[0])
             return Tokenizers(sides[0], sides[-1])
-    best = max(LAYOUTS, key=lambda needs: sum(map(here.has, needs)))
+    best = max(layouts, key=lambda needs: sum(map(here.has, needs)))
     present = [name for name in best if here.has(name)]
     if present:
         missing = [name for name in best if name not in present]
@@ -237,7 +240,8 @@ def _tokenizer(
     inner.no_padding()
     if wraps is not None and not kind.names:
         folder = replace(folder, names={**_names_of_pieces(folder, inner), **folder.names})
-    _add_tokens(folder, inner)
+    if folder.model_type not in CTC:  # there, no frame is a token that is added
+        _add_tokens(folder, inner)
     _mark_special(folder, inner, usual=wraps is not None)
     # Without tokenizer.json, the steps are those of SentencePiece, which has more of them.
     as_first = wraps is not None and isinstance(inner.model, models.Unigram)

@@ -215,6 +215,31 @@ def _lines(path: Path) -> list[str]:
     return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
+CTC = ("wav2vec2", "hubert")
+"""Model types whose texts are spelled frame by frame, from the symbols of a `vocab.json`."""
+
+
+def _symbols(folder: Folder, name: str) -> Iterator[Read]:
+    """wav2vec 2.0: a token for each character, and one between words."""
+    path = folder.path / name
+    ids = {token: i for i, token in enumerate(_vocab(path))}
+    if folder.setting("do_lower_case", bool, False):
+        raise InputError(
+            f"{folder.path / SETTINGS}: do_lower_case = true, by which texts become upper case and "
+            "transcripts lower case, is not supported"
+        )
+    space = folder.setting("word_delimiter_token", str, "|")
+    unknown = folder.names.get("unk_token", "<unk>")
+    inner = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
+    inner.normalizer = normalizers.Replace(" ", space)
+    inner.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
+    ends = tokenizers.Regex("^ +| +$")
+    inner.decoder = decoders.Sequence(
+        [decoders.Replace(space, " "), decoders.Fuse(), decoders.Replace(ends, "")]
+    )
+    yield inner, (False, False)
+
+
 LAYOUTS: dict[tuple[str, ...], Callable[..., Iterator[Read]]] = {
     (JSON,): _json,
     ("vocab.json", "merges.txt"): _merges,
@@ -225,3 +250,8 @@ LAYOUTS: dict[tuple[str, ...], Callable[..., Iterator[Read]]] = {
     ("source.spm", "target.spm", "vocab.json"): _marian,
 }
 """The files of each layout and its reader; the first complete layout is used."""
+
+
+def layouts_of(model_type: str) -> dict[tuple[str, ...], Callable[..., Iterator[Read]]]:
+    """The layouts of a model type: which files it needs, and how they are read."""
+    return LAYOUTS | ({("vocab.json",): _symbols} if model_type in CTC else {})

@@ -33,6 +33,7 @@ from addnorm.nn.norms import LayerNormConfig, OffsetRMSNormConfig, RMSNormConfig
 from addnorm.nn.positions import LearnedConfig, PositionConfig, SinusoidalConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import ParallelConfig, PreNormConfig
+from addnorm.nn.waveform import WaveformEmbeddingConfig
 from addnorm.parts import kind_of
 
 Weights = dict[str, Tensor]
@@ -62,7 +63,7 @@ def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
     """The reason why LayerNorm cannot be folded exactly in this model; None if it can be."""
     tied = isinstance(new.head, TokenHeadConfig) and new.head.tied
     positions = [position_of(new, name) for name in ("embed", "target_embed")]
-    audio = isinstance(getattr(new, "input", None), LogMelEmbeddingConfig)
+    audio = isinstance(getattr(new, "input", None), LogMelEmbeddingConfig | WaveformEmbeddingConfig)
     rules = [
         (
             not isinstance(new.residual, PreNormConfig | ParallelConfig)

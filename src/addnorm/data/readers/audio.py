@@ -42,6 +42,10 @@ class AudioConfig(LabelledFiles):
     """Samples a second; a file of another rate is resampled."""
     channels: Literal["one", "averaged"] = "one"
     """Whether a file of several channels is refused, or its channels are averaged."""
+    form: Literal["log_mel", "waveform"] = "log_mel"
+    """Whether a clip is read as log-mel features, or as its samples, with mean zero and variance
+    one, as wav2vec 2.0 reads them; lengths are then in samples.
+    """
     n_mels: PositiveInt = 80
     """Mel features of a frame, as many as `model.input` has."""
     speeds: tuple[Speed, ...] = ()
@@ -53,6 +57,8 @@ class AudioConfig(LabelledFiles):
                 "speeds make copies of clips, of which valid_fraction would hold some out: name "
                 "the files of valid instead"
             )
+        if self.form == "waveform":
+            return
         filters = mel_filters(self.n_mels, self.sample_rate // 40, self.sample_rate)
         if empty := int((filters.sum(1) == 0).sum()):
             raise ValueError(
@@ -67,7 +73,7 @@ class AudioConfig(LabelledFiles):
         return [Clip(self.features(waveform, where, speed), label) for speed in speeds]
 
     def read(self, file: Readable, where: str) -> Float[Tensor, "n_mels frames"]:
-        """Return the features of a clip."""
+        """Return the features of a clip, or its samples."""
         return self.features(self.waveform(file, where), where)
 
     def waveform(self, file: Readable, where: str) -> Float[Tensor, " samples"]:
@@ -83,10 +89,12 @@ class AudioConfig(LabelledFiles):
     def features(
         self, waveform: Float[Tensor, " samples"], where: str, speed: float = 1.0
     ) -> Float[Tensor, "n_mels frames"]:
-        """Return the log-mel features of a clip played at a speed."""
+        """Return the log-mel features of a clip played at a speed, or its samples."""
         if speed != 1.0:
             resampled = _library("soxr").resample(waveform.numpy(), speed, 1.0)
             waveform = torch.from_numpy(resampled)
+        if self.form == "waveform":
+            return standardised(waveform)[None]
         try:
             features = log_mel(waveform, self.sample_rate, self.n_mels)
         except InputError as error:
@@ -95,6 +103,13 @@ class AudioConfig(LabelledFiles):
             peak = float(waveform.abs().max())
             raise InputError(f"{where} is too loud: its samples reach {peak:.2g}, more than 1")
         return features
+
+
+def standardised(waveform: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
+    """`(x - mean) / √(var + 1e-7)`, as wav2vec 2.0 reads a clip."""
+    wide = waveform.double()
+    normal = (wide - wide.mean()) / (wide.var(correction=0) + 1e-7).sqrt()
+    return normal.to(waveform.dtype)
 
 
 def read_audio(

@@ -15,6 +15,7 @@ from addnorm.convert.preprocessing import (
     FILE,
     NESTED,
     Pictures,
+    Samples,
     Sound,
     pictures_of,
     preprocessing_of,
@@ -183,6 +184,15 @@ def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
     if (file := find_file(places, FILE, NESTED)) is None:
         return
     theirs = preprocessing_of(places, run.recipe.model)
+    if isinstance(theirs, Samples):
+        if not _heard_alike(theirs, data):
+            raise InputError(
+                f"{file}: this model reads {theirs.sample_rate:,} samples a second"
+                f"{', with mean zero and variance one' if theirs.standard else ' as they are'}, so "
+                "it cannot be evaluated on these data: give data.form = 'waveform' and "
+                f"data.sample_rate = {theirs.sample_rate}"
+            )
+        return
     if not isinstance(theirs, Pictures):
         raise InputError(
             f"{file}: this model reads {theirs.seconds} s, padded with silence, and its texts "
@@ -202,6 +212,14 @@ def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
             "model cannot be evaluated on them; `addnorm classify` reads files by the folder's "
             "settings"
         )
+
+
+def _heard_alike(theirs: Samples, data: object) -> bool:
+    """Return whether clips of data are read as those of a folder of wav2vec 2.0."""
+    if not isinstance(data, AudioConfig):
+        return isinstance(data, Corpus)
+    rate = data.sample_rate == theirs.sample_rate
+    return rate and data.form == "waveform" and theirs.standard
 
 
 def _resized_alike(theirs: Pictures, data: object) -> bool:

@@ -15,7 +15,7 @@ from addnorm.data.batches.sharded import check_rows
 from addnorm.data.media import PROPERTIES, Medium, has_signals
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, EncoderConfig, ModelConfig
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.heads import has_joint_loss
 from addnorm.nn.patches import PatchEmbeddingConfig
@@ -113,12 +113,7 @@ def _check_examples(
                 f"data.size_multiple = {patch}, or a multiple of it, for patches of {patch} pixels"
             )
     if isinstance(data, AudioConfig) and not isinstance(model, DecoderConfig):
-        heard, read = data.n_mels, getattr(model.input, "n_mels", None)
-        if heard != read:
-            raise InputError(
-                f"{place(['data', 'n_mels'])}: data.n_mels = {heard}, and the model reads "
-                f"{read} mel features: give model.input the same n_mels"
-            )
+        _check_heard(data, model, place)
 
 
 def _check_shards(
@@ -172,10 +167,29 @@ def check_joint_loss(model: ModelConfig, train: TrainConfig, place: Location) ->
             )
 
 
+def _check_heard(
+    data: AudioConfig, model: EncoderConfig | EncoderDecoderConfig, place: Location
+) -> None:
+    """Raise `InputError` for clips that are read as something else than the model reads."""
+    form = "waveform" if model.input.kind == "waveform" else "log_mel"
+    if data.form != form:
+        raise InputError(
+            f"{place(['data', 'form'])}: data.form = {data.form!r}, and the model reads "
+            f"{model.input.kind}: give data.form = {form!r}"
+        )
+    read = getattr(model.input, "n_mels", None)
+    if form == "log_mel" and data.n_mels != read:
+        raise InputError(
+            f"{place(['data', 'n_mels'])}: data.n_mels = {data.n_mels}, and the model reads "
+            f"{read} mel features: give model.input the same n_mels"
+        )
+
+
 MEDIA: dict[str, Medium] = {
     "patches": "images",
     "convolutions": "images",
     "log_mel": "audio",
+    "waveform": "audio",
     "series": "series",
 }
 """The medium that each kind of model input reads, other than tokens."""

@@ -76,6 +76,7 @@ DATA_FOR = {
     "patches": "image_files",
     "convolutions": "image_files",
     "log_mel": "audio",
+    "waveform": "audio",
     "series": "series",
 }
 """A kind of data by the kind of input that a model reads."""
