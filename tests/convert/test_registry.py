@@ -1,5 +1,6 @@
 """Families from outside: registered, or of an installed package, whose module must be imported."""
 
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,11 +11,13 @@ import pytest
 
 from addnorm.convert import registry
 from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.families import FAMILIES
 from addnorm.convert.families.llama import LLAMA, LLAMA_MODEL
 from addnorm.convert.folder import hf_model_type, load, save
 from addnorm.convert.registry import families, family_named, installed_families, register_family
 from addnorm.errors import InputError
 
+ROOT = Path(__file__).parents[2]
 MODEL = replace(LLAMA_MODEL, d_model=8, n_layers=1, max_len=16)
 MODULE = """
 from dataclasses import replace
@@ -91,3 +94,16 @@ def test_an_entry_point_must_name_a_family_of_its_name(package: Path) -> None:
     import_module("their_families")
     with pytest.raises(InputError, match="is not a Family whose model_type is 'theirs'"):
         families()
+
+
+def test_the_pages_name_every_built_in_family() -> None:
+    page = (ROOT / "docs/checkpoints.md").read_text(encoding="utf-8")
+    assert not {family.model_type for family in FAMILIES if f"`{family.model_type}`" not in page}
+
+
+@pytest.mark.parametrize("readme", ["README.md", "README.zh-CN.md"])
+def test_both_readmes_count_them(readme: str) -> None:
+    text = " ".join((ROOT / readme).read_text(encoding="utf-8").split())
+    counted = re.search(r"\[(\d+) (?:model types|种模型类型)\]\(docs/checkpoints.md\)", text)
+    assert counted is not None
+    assert int(counted[1]) == len(FAMILIES)

@@ -2,12 +2,15 @@
 
 from typing import ClassVar
 
-from torch import nn
+from torch import Tensor, nn
 
+from addnorm.checking.axes import AXES, MIXERS
+from addnorm.checking.case import build
+from addnorm.checking.matrix import AROUND_MIXERS, USUAL, Cell
 from addnorm.nn.attention import SDPACore
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.norms import RMSNorm
-from addnorm.nn.splits import Split, Splits, declared_splits
+from addnorm.nn.splits import OUTPUT, WHOLE_INPUT, Split, Splits, declared_splits
 
 
 def test_a_class_from_outside_does_not_inherit_the_splits_of_ours() -> None:
@@ -34,3 +37,26 @@ def test_a_gated_layer_is_split_as_a_plain_one_with_its_gate() -> None:
     plain, gated = (declared_splits(kind(4, 8)) for kind in (FeedForward, GatedFeedForward))
     assert plain is not None
     assert gated == {"gate_proj": Split(0), **plain}
+
+
+def test_every_split_names_what_its_part_has() -> None:
+    """A wrong name would show in a training over processes alone."""
+    cells = [
+        Cell(family="encoder_decoder", parts=tuple({**USUAL, axis: name}.items()))
+        for axis in AXES
+        for name in AXES[axis]
+    ]
+    around = tuple((axis, USUAL[axis]) for axis in AROUND_MIXERS)
+    cells += [Cell(family="decoder", parts=around, mixer=mixer) for mixer in MIXERS]
+    declared, present = set[tuple[str, str]](), set[tuple[str, str]]()
+    for cell in cells:
+        if cell.refusal():
+            continue
+        for module in build(cell.config()).modules():
+            for name, split in (declared_splits(module) or {}).items():
+                declared.add((type(module).__name__, name))
+                assert split.units is None or getattr(module, split.units) > 0
+                if isinstance(getattr(module, name, None), nn.Module | Tensor):
+                    present.add((type(module).__name__, name))
+    assert {part for part in declared - present if part[1] not in (OUTPUT, WHOLE_INPUT)} == set()
+    assert len(present) > 40
