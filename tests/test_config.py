@@ -1,10 +1,13 @@
 """Configurations are frozen, keyword-only, and refuse invalid values in one sentence."""
 
+import sys
 from dataclasses import FrozenInstanceError, replace
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
+from pydantic.dataclasses import is_pydantic_dataclass
 
 from addnorm.config import ConfigError, Probability, WordOrTable, config
 from addnorm.errors import InputError
@@ -153,3 +156,26 @@ def test_the_schema_has_both_forms() -> None:
     words, table = TypeAdapter(WordOrSize).json_schema()["properties"]["pooling"]["anyOf"]
     assert words == {"enum": ["mean", "max"], "type": "string"}
     assert table["$ref"].endswith("Sized")
+
+
+def test_every_default_is_a_value_of_its_field() -> None:
+    """A class takes its defaults as they are: nothing else looks at them."""
+    import_module("addnorm.runs.recipes.recipe")
+    configs = {
+        value
+        for name, module in [*sys.modules.items()]
+        if name.startswith("addnorm.")
+        for value in vars(module).values()
+        if isinstance(value, type) and is_pydantic_dataclass(value)
+    }
+    n_defaults = 0
+    for config_class in configs:
+        for name, field in config_class.__pydantic_fields__.items():
+            if field.is_required():
+                continue
+            default = field.get_default(call_default_factory=True, validated_data={})
+            field_type: Any = Annotated[field.annotation, name, *field.metadata]
+            valid = TypeAdapter(field_type).validate_python(default)
+            assert valid == default, (config_class, name)
+            n_defaults += 1
+    assert n_defaults > 300
