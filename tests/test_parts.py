@@ -28,7 +28,7 @@ from addnorm.nn.embed import AnyEmbeddingConfig
 from addnorm.nn.feedforward import DenseFeedForwardConfig
 from addnorm.nn.heads import AnyTokenHeadConfig, DecoderHeadConfig, HeadConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
-from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNorm, RMSNormConfig
+from addnorm.nn.norms import LayerNormConfig, NormConfig, RMSNorm, RMSNormConfig, ScaleNormConfig
 from addnorm.nn.positions import PositionConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import ResidualConfig
@@ -243,7 +243,7 @@ def test_kinds_members_and_families() -> None:
     assert found is not None
     assert found.name == "norm"
     assert family_of(int | None) is None
-    assert dict(examples(RMSNormConfig)) == {"rmsnorm": RMSNormConfig()}
+    assert dict(examples(ScaleNormConfig)) == {"scalenorm": ScaleNormConfig()}
 
 
 def test_the_imports_of_a_tree() -> None:

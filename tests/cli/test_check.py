@@ -18,7 +18,7 @@ FEW = ("--only", "encoder/alibi/*/dot/mha/full/")
 def test_cells_by_name(addnorm: Command) -> None:
     code, out, _ = addnorm("check", *FEW, "--sample", 2)
     assert (code, out.split()[0]) == (0, "2")
-    assert out.endswith("0 refused, 0 failed\n")
+    assert ", 0 refused, 0 failed\n" in out
 
 
 def test_kernels_by_name(addnorm: Command) -> None:
@@ -33,8 +33,9 @@ def test_all_of_them_and_why_some_are_refused(
     code, out, _ = addnorm("check", "--all", "--only", "encoder/rotary/*/bilinear/mha/full/")
     assert code == 0
     first, *refused = out.splitlines()
-    assert first == "0 combinations checked in 0 comparisons, 6 refused, 0 failed"
-    assert all("× rotary positions" in line or "× no fused kernel" in line for line in refused)
+    assert first == "0 combinations checked in 0 comparisons, 9 refused, 0 failed"
+    reasons = ("× rotary positions", "× no fused kernel", "× the heads of a pair share keys")
+    assert all(any(reason in line for reason in reasons) for line in refused)
 
 
 def test_a_failure_is_named_and_is_status_1(

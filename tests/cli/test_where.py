@@ -141,7 +141,7 @@ def test_a_word_is_the_part_with_its_defaults(tmp_path: Path, addnorm: Command) 
     code, _, err = addnorm("train", recipe, "--out", tmp_path / "run", *words)
     assert code == 0, err
     stored = json.loads((tmp_path / "run" / "config.json").read_text())["recipe"]
-    assert stored["model"]["norm"] == {"kind": "rmsnorm", "eps": 1e-3}
+    assert stored["model"]["norm"] == {"kind": "rmsnorm", "eps": 1e-3, "gain": "learned"}
     assert stored["model"]["position"] == {"kind": "alibi"}
     assert stored["tokenizer"]["kind"] == "bpe"
     assert stored["eval"]["decoding"]["kind"] == "greedy"

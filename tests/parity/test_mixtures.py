@@ -113,7 +113,7 @@ def test_missing_scales_are_named(tmp_path: Path) -> None:
 def test_an_unknown_form_is_named_with_those_that_are_read(tmp_path: Path) -> None:
     made("GptOssForCausalLM", gpt_oss(num_hidden_layers=1), tmp_path)
     tree = json.loads((tmp_path / "config.json").read_text())
-    tree["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    tree["quantization_config"] = {"quant_method": "bitsandbytes", "bits": 4}
     (tmp_path / "config.json").write_text(json.dumps(tree))
-    with pytest.raises(InputError, match=r"'gptq' is not supported.* Valid: mxfp4"):
+    with pytest.raises(InputError, match=r"'bitsandbytes' is not supported.* mxfp4"):
         load(tmp_path)

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 import transformers
+from tests.parity.test_dino import MODELS as PICTURES
 from tests.parity.test_encoders import ENCODERS
 from tests.parity.test_families import FAMILIES, random_settings
+from tests.parity.test_linear_hybrids import FAMILIES as HYBRIDS
+from tests.parity.test_linear_hybrids import random_settings as hybrid_settings
+from tests.parity.test_wav2vec2 import STEMS as SOUNDS
+from tests.parity.test_wav2vec2 import drawn as drawn_sound
 
 from addnorm.convert.core.family import ModelSpec, build_untrained
 from addnorm.convert.core.settings import INERT, Settings
@@ -58,6 +63,7 @@ OTHERS: dict[str, tuple[str, Tree]] = {
 
 ALIKE = {"mt5", "camembert", "xlm-roberta"} | {
     *("gemma3", "mistral3", "llava", "smolvlm", "qwen2_5_vl", "qwen3_vl"),  # text alone
+    *("qwen3_5", "qwen3_5_moe"),
 }
 """The families whose keys are those of another."""
 
@@ -70,11 +76,19 @@ def tree_of(name: str) -> Tree:
         encoder = ENCODERS[name]
         names = {"architectures": [f"{encoder.stem}ForMaskedLM"]}
         return encoder.config(0, "Model").to_dict() | names
+    if name in HYBRIDS:
+        return hybrid_settings(name, 0).tree
+    if name in PICTURES:
+        names = {"architectures": [f"{PICTURES[name].stem}Model"]}
+        return PICTURES[name].config(0, "Model").to_dict() | names
+    if name in SOUNDS:
+        names = {"architectures": [f"{SOUNDS[name]}Model"]}
+        return drawn_sound(name, "Model", 0).to_dict() | names
     kind, sizes = OTHERS[name]
     return getattr(transformers, kind)(**sizes).to_dict() | {"architectures": [name]}
 
 
-NAMES = [*FAMILIES, *ENCODERS, *OTHERS]
+NAMES = [*FAMILIES, *ENCODERS, *HYBRIDS, *PICTURES, *SOUNDS, *OTHERS]
 
 
 def places(tree: Tree, above: Place = ()) -> Iterator[Place]:

@@ -16,9 +16,9 @@ from addnorm.nn.linear import Linear
 from addnorm.nn.linear_recurrence import (
     Begins,
     Chunks,
+    MatrixState,
     RecurrenceInputs,
-    State,
-    Values,
+    RecurrentValues,
     draw_decays,
     recurrence_steps,
     state_before,
@@ -43,8 +43,8 @@ def unit(x: Float[Tensor, "*tokens width"]) -> Float[Tensor, "*tokens width"]:
 
 
 def delta_steps(
-    x: RecurrenceInputs, state: State, begins: Begins | None = None
-) -> tuple[Values, State]:
+    x: RecurrenceInputs, state: MatrixState, begins: Begins | None = None
+) -> tuple[RecurrentValues, MatrixState]:
     """One token at a time: `S ← α ⊙ S`, `S ← S + k (β (v − Sᵀk))ᵀ`, `o = Sᵀq`.
 
     Yang et al. 2024, eq. 10, with `Sᵀ` for their `S`. The state is new where a text `begins`.
@@ -54,8 +54,8 @@ def delta_steps(
 
 
 def delta_chunks(
-    x: RecurrenceInputs, state: State, size: int, begins: Begins | None = None
-) -> tuple[Values, State]:
+    x: RecurrenceInputs, state: MatrixState, size: int, begins: Begins | None = None
+) -> tuple[RecurrentValues, MatrixState]:
     """`delta_steps` by chunks of `size` tokens, within which matrices take the place of steps.
 
     With `γ_i` the product of the decays of a chunk so far, what a chunk writes solves the
@@ -157,8 +157,8 @@ class GatedDelta(nn.Module):
         )
 
     def _read(
-        self, x: RecurrenceInputs, state: State, begins: Begins | None
-    ) -> tuple[Values, State]:
+        self, x: RecurrenceInputs, state: MatrixState, begins: Begins | None
+    ) -> tuple[RecurrentValues, MatrixState]:
         """The outputs and the last state: by steps for one token, by chunks for more."""
         if (n := x.q.shape[2]) == 1:
             return delta_steps(x, state, begins)

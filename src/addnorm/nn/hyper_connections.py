@@ -295,7 +295,10 @@ StreamCount = Annotated[PositiveInt, Field(le=MOST_STREAMS)]
 
 @config
 class HyperConnectionsConfig:
-    """Several residual streams, with learned weights (Zhu et al. 2024); pre-norm at the start."""
+    """`H' = mixᵀ H + write · f(norm(readᵀ H))`: several residual streams, with learned weights.
+
+    Zhu et al. 2024, eq. 5. It is pre-norm at the start.
+    """
 
     kind: Literal["hyper_connections"] = "hyper_connections"
     streams: StreamCount = 4
@@ -331,7 +334,10 @@ class HyperConnectionsConfig:
 
 @config
 class ManifoldConnectionsConfig:
-    """Residual streams that keep their size: mHC (Xie et al. 2025), as in DeepSeek-V4."""
+    """`H' = mixᵀ H + write · f(norm(readᵀ H))`, with a `mix` that keeps the size of the streams.
+
+    mHC (Xie et al. 2025, eq. 7–9), as in DeepSeek-V4.
+    """
 
     kind: Literal["mhc"] = "mhc"
     streams: StreamCount = 4

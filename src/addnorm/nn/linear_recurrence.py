@@ -19,11 +19,11 @@ from addnorm.nn.functional import at_least_float32
 from addnorm.nn.recurrent import Compacted, StateCache
 from addnorm.nn.types import Hidden
 
-Keys = Float[Tensor, "batch heads *seq d_key"]
-Values = Float[Tensor, "batch heads *seq d_value"]
+RecurrentKeys = Float[Tensor, "batch heads *seq d_key"]
+RecurrentValues = Float[Tensor, "batch heads *seq d_value"]
 LogDecay = Float[Tensor, "batch heads *seq decays"]
 Rate = Float[Tensor, "batch heads *seq 1"]
-State = Float[Tensor, "batch heads d_key d_value"]
+MatrixState = Float[Tensor, "batch heads d_key d_value"]
 Begins = Bool[Tensor, "batch seq"]
 
 
@@ -34,9 +34,9 @@ class RecurrenceInputs:
     The decay is one of the head, or one of each feature of its keys.
     """
 
-    q: Keys
-    k: Keys
-    v: Values
+    q: RecurrentKeys
+    k: RecurrentKeys
+    v: RecurrentValues
     log_decay: LogDecay
     rate: Rate
 
@@ -46,7 +46,7 @@ class RecurrenceInputs:
         return replace(self, **changed)
 
 
-def state_before(x: Hidden, rows: Compacted, memory: StateCache, n_heads: int) -> State:
+def state_before(x: Hidden, rows: Compacted, memory: StateCache, n_heads: int) -> MatrixState:
     """The state of each row before these tokens, zero at the start of a text; in float32 at least.
 
     A `memory` holds a slot for each feature of the keys of each head.
@@ -75,10 +75,10 @@ def draw_decays(log_speed: Float[Tensor, " heads"], step_bias: Float[Tensor, " s
 
 def recurrence_steps(
     x: RecurrenceInputs,
-    state: State,
+    state: MatrixState,
     begins: Begins | None,
-    written: Callable[[RecurrenceInputs, State], Values],
-) -> tuple[Values, State]:
+    written: Callable[[RecurrenceInputs, MatrixState], RecurrentValues],
+) -> tuple[RecurrentValues, MatrixState]:
     """One token at a time; `written` gives `u` of a token and the decayed state.
 
     The state is new where a text `begins`. Returns the outputs and the last state.
@@ -140,9 +140,9 @@ class Chunks:
     def read(
         self,
         values: Float[Tensor, "batch heads chunks size d_value"],
-        state: State,
+        state: MatrixState,
         expected: Float[Tensor, "batch heads chunks size d_key"] | None = None,
-    ) -> tuple[Values, State]:
+    ) -> tuple[RecurrentValues, MatrixState]:
         """The outputs and the last state, where `u = values − expected S₀` of each chunk.
 
         `o_i = S₀ᵀ γ_i q_i + Σ_{j≤i} (q_i · γ_i/γ_j k_j) u_j`.

@@ -15,9 +15,9 @@ from addnorm.nn.linear import Linear
 from addnorm.nn.linear_recurrence import (
     Begins,
     Chunks,
+    MatrixState,
     RecurrenceInputs,
-    State,
-    Values,
+    RecurrentValues,
     draw_decays,
     recurrence_steps,
     state_before,
@@ -33,15 +33,15 @@ Order = Literal["gate_norm", "norm_gate"]
 
 
 def selective_steps(
-    x: RecurrenceInputs, state: State, begins: Begins | None = None
-) -> tuple[Values, State]:
+    x: RecurrenceInputs, state: MatrixState, begins: Begins | None = None
+) -> tuple[RecurrentValues, MatrixState]:
     """One token at a time: `S ← α S + k (Δ v)ᵀ`, `o = Sᵀq`. Returns the outputs and the state."""
     return recurrence_steps(x, state, begins, lambda now, _: now.rate * now.v)
 
 
 def selective_chunks(
-    x: RecurrenceInputs, state: State, size: int, begins: Begins | None = None
-) -> tuple[Values, State]:
+    x: RecurrenceInputs, state: MatrixState, size: int, begins: Begins | None = None
+) -> tuple[RecurrentValues, MatrixState]:
     """`selective_steps` by chunks of `size` tokens (Dao & Gu 2024, §6)."""
     chunks = Chunks.of(x, size, begins)
     return chunks.read(chunks.x.rate * chunks.x.v, state)
@@ -142,8 +142,8 @@ class Mamba2(nn.Module):
         )
 
     def _read(
-        self, x: RecurrenceInputs, state: State, begins: Begins | None
-    ) -> tuple[Values, State]:
+        self, x: RecurrenceInputs, state: MatrixState, begins: Begins | None
+    ) -> tuple[RecurrentValues, MatrixState]:
         """The outputs and the last state: by steps for one token, by chunks for more."""
         if (n := x.q.shape[2]) == 1:
             return selective_steps(x, state, begins)

@@ -22,7 +22,7 @@ Vectors = Float[Tensor, "inputs width"]
 
 
 class VectorHead(nn.Module):
-    """`pool(x)`: the vector of each input. Padding takes no part in the pool."""
+    """`pool(x)`: the vector of each input (Reimers & Gurevych 2019, §3), without its padding."""
 
     def __init__(self, pooling: Callable[[Hidden, RealTokens], Pooled]) -> None:
         super().__init__()

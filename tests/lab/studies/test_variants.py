@@ -153,6 +153,7 @@ def test_a_configuration_is_written_as_its_table() -> None:
     assert tomllib.loads(f"v = {toml_value(RMSNormConfig(eps=0.5))}")["v"] == {
         "kind": "rmsnorm",
         "eps": 0.5,
+        "gain": "learned",
     }
     assert toml_value("rotary") == "rotary"
     assert toml_value(True) == "true"

@@ -16,12 +16,14 @@ from addnorm.nn.positions.scaling import (
     Llama3Scaling,
     LongRoPEScaling,
     NTKScaling,
+    ProportionalScaling,
     ScalingConfig,
     YaRNScaling,
 )
 from addnorm.nn.positions.sinusoidal import frequencies
 
-FixedScaling = LinearScaling | NTKScaling | YaRNScaling | Llama3Scaling
+StretchedScaling = LinearScaling | NTKScaling | YaRNScaling | Llama3Scaling
+FixedScaling = StretchedScaling | ProportionalScaling
 RECORDS = [
     LinearScaling(factor=4.0),
     NTKScaling(factor=4.0),
@@ -30,8 +32,10 @@ RECORDS = [
     YaRNScaling(factor=4.0, original_max_len=2048, truncate=False, attention_factor=0.8),
     Llama3Scaling(),
     LongRoPEScaling(short=(1.0,), long=(4.0,), original_max_len=64, attention_factor=1.1),
+    ProportionalScaling(share=0.3),
 ]
 FIXED = [r for r in RECORDS if not isinstance(r, DynamicScaling | LongRoPEScaling)]
+STRETCHED = [r for r in FIXED if not isinstance(r, ProportionalScaling)]
 WIDTHS = [2, 4, 16, 128]
 
 
@@ -45,7 +49,7 @@ def omega(i: int, width: int, theta: float) -> float:
     return theta ** (-2 * i / width)
 
 
-def paper(scaling: FixedScaling, i: int, width: int, theta: float) -> float:
+def paper(scaling: StretchedScaling, i: int, width: int, theta: float) -> float:
     """The frequency of pair `i`, from the papers."""
     own = omega(i, width, theta)
     match scaling:
@@ -80,8 +84,8 @@ def paper(scaling: FixedScaling, i: int, width: int, theta: float) -> float:
 
 @pytest.mark.parametrize("theta", [10000.0, 500000.0])
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("scaling", FIXED, ids=lambda s: s.kind)
-def test_equals_the_formula(scaling: FixedScaling, width: int, theta: float) -> None:
+@pytest.mark.parametrize("scaling", STRETCHED, ids=lambda s: s.kind)
+def test_equals_the_formula(scaling: StretchedScaling, width: int, theta: float) -> None:
     got = scaling.frequencies(width, theta)
     expected = [paper(scaling, i, width, theta) for i in range(width // 2)]
     assert got.dtype == torch.float64
@@ -89,9 +93,18 @@ def test_equals_the_formula(scaling: FixedScaling, width: int, theta: float) -> 
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("scaling", FIXED, ids=lambda s: s.kind)
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.3, 1.0])
+def test_a_share_of_the_pairs_keeps_its_frequencies(share: float, width: int) -> None:
+    got = ProportionalScaling(share=share).frequencies(width, 10000.0)
+    pairs = range(width // 2)
+    expected = [omega(i, width, 10000.0) * (i + 1 <= share * width / 2) for i in pairs]
+    assert got.tolist() == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scaling", STRETCHED, ids=lambda s: s.kind)
 def test_every_frequency_is_between_its_own_and_its_own_over_s(
-    scaling: FixedScaling, width: int
+    scaling: StretchedScaling, width: int
 ) -> None:
     own, got = frequencies(width), scaling.frequencies(width, 10000.0)
     assert (got <= own * (1 + 1e-12)).all()
@@ -178,6 +191,8 @@ def test_equals_transformers(
     rope = pytest.importorskip("transformers.modeling_rope_utils")
     fields = {name: getattr(scaling, name) for name in scaling.__dataclass_fields__}
     length = fields.pop("original_max_len", 2048)
+    if "share" in fields:
+        fields["partial_rotary_factor"] = fields.pop("share")
     config = transformers.LlamaConfig(
         head_dim=width,
         max_position_embeddings=length,

@@ -38,7 +38,10 @@ USUAL = WaveformEmbeddingConfig()
 def _integers(settings: Settings, key: str, usual: tuple[int, ...]) -> tuple[int, ...]:
     value: object = settings.tree.get(key)
     n = len(value) if isinstance(value, list) else len(usual)  # pyright: ignore[reportUnknownArgumentType]
-    return tuple(settings.integers(key, n) or usual)
+    values = tuple(settings.integers(key, n) or usual)
+    if min(values) < 1:
+        raise settings.refuse(key, "every number must be at least 1")
+    return values
 
 
 def _read_waveform(settings: Settings) -> keys.Fields:

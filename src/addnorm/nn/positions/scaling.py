@@ -202,7 +202,7 @@ class LongRoPEScaling:
 
 @config
 class ProportionalScaling:
-    """`ω_i` for the first pairs and zero for the rest, so that a share of a head is rotated.
+    """`ω'_i = ω_i` for the first pairs and zero for the rest: a share of a head is rotated.
 
     Gemma 4 (Google 2026). Unlike those of a `fraction`, the pairs are of the whole head: their
     features are half a head apart, and `ω_i = θ^(-2i/width)` has its whole width.

@@ -42,6 +42,8 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     tree: dict[str, Any] = RECIPE.dump_python(recipe, mode="json")
     for path, text in given.items():
         _set(tree, model, path, text)
+    if tree["model"]["kind"] != model.kind:
+        raise InputError(f"`sets` kind: the model is of kind {model.kind!r}, which a swap keeps")
     _keep_cross_attention(tree["model"], model)
 
     def place(path: list[str]) -> str:
@@ -52,8 +54,6 @@ def changed(recipe: Recipe, sets: Sequence[str]) -> Recipe:
     new = check_recipe(tree, place, from_file=False)
     given_patterns = {name: tree["model"][name] for name in LAYER_PATTERNS if name in given}
     check_layer_patterns(given_patterns, new.model, place)
-    if new.model.kind != model.kind:
-        raise InputError(f"`sets` kind: the model is of kind {model.kind!r}, which a swap keeps")
     if kind_of(new.model.head) != kind_of(model.head):
         raise InputError(
             "`sets` head: the kind of the head is the task: train for another one from these "
