@@ -25,7 +25,7 @@ test: setup  ## the fast tests, on two cores
 	$(BIN)/python -m pytest -n 2 -m "not long and not slow and not gpu"
 
 test-long: setup  ## the tests that take seconds each; CI runs them after the fast ones
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "long and not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "long and not slow and not gpu"
 
 test-slow: setup  ## the slow tests and those that need a GPU
 	$(BIN)/python -m pytest -m "slow or gpu"

@@ -92,7 +92,7 @@ def fill() -> None:
                 write_po(opened, catalog, width=0)
 
 
-NAMES = r"AddNorm|ViT|PatchTST|Whisper"
+NAMES = r"AddNorm|ViT|PatchTST|Whisper|MHA|GQA|Mamba|MiB|ms"
 SILENT = re.compile(
     rf"`[^`]*`|\$[^$]*\$|\w+ et al\. \d+|^addnorm (?:lab )?\w+$|^\\.*|\b(?:{NAMES})\b"
 )
@@ -110,7 +110,7 @@ PUNCTUATION = (
 
 def has_words(text: str) -> bool:
     """Whether there is anything to translate; an equation of its own line has nothing."""
-    if "\\operatorname" in text and "$" not in text:
+    if re.search(r"\\(?:operatorname|qquad)", text) and "$" not in text:
         return False
     return bool(re.search("[A-Za-z]{2}", SILENT.sub("", text)))
 

@@ -16,7 +16,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.timeout(900),
     pytest.mark.usefixtures("types_unchecked"),
-    pytest.mark.xdist_group("two processes"),  # all read what the same two have trained
 ]
 
 
