@@ -37,7 +37,7 @@ def test_a_right_part_holds(part: type, definition: Any) -> None:
         (my_parts.DyTConfig, my_parts.dyt_without_bias, "logits"),
         (my_parts.LeakingConfig, None, "logits"),
         (my_parts.WideningConfig, None, "dtype"),
-        (my_parts.UnusedConfig, None, "a gradient reaches"),
+        pytest.param(my_parts.UnusedConfig, None, "a gradient reaches", marks=pytest.mark.slow),
     ],
 )
 def test_a_fault_is_named(part: type, definition: Any, failure: str) -> None:
@@ -45,7 +45,7 @@ def test_a_fault_is_named(part: type, definition: Any, failure: str) -> None:
     assert [name for name in failed if name and failure in name]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_partners_that_it_refuses_are_counted() -> None:
     found = checked(my_parts.CosineConfig, None, 1).report
     assert [reason for reason in found.refused if "no fused kernel computes" in reason]
@@ -63,7 +63,7 @@ def test_a_loss_has_a_contract_of_its_own() -> None:
     assert failed.failed == "the loss of a batch is the sum of its rows'"
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_contract_is_held_in_the_nearest_cell_that_is_allowed() -> None:
     found = checked(my_parts.ChoosyConfig, my_parts.cosine_float64).report
     assert found.failed == []
