@@ -21,6 +21,7 @@ from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig, TokenH
 from addnorm.nn.patches import PatchEmbeddingConfig, SeriesEmbeddingConfig
 from addnorm.nn.positions import LearnedConfig, NoPositionConfig, RotaryConfig
 from addnorm.nn.residuals import PreNormConfig
+from addnorm.nn.waveform import WaveformEmbeddingConfig
 
 VOCAB, LABELS = 11, 5
 INPUTS = {
@@ -28,12 +29,17 @@ INPUTS = {
     "convolutions": ConvolutionalEmbeddingConfig(size=(4, 6), channels=2, widths=(3,)),
     "log_mel": LogMelEmbeddingConfig(n_mels=3),
     "series": SeriesEmbeddingConfig(channels=2, patch=3, stride=2, norm="instance"),
-}
+    "waveform": WaveformEmbeddingConfig(
+        channels=(3, 4), kernels=(3, 2), strides=(2, 1), layer_norms="every", position_kernel=3,
+        position_groups=2,
+    ),
+}  # fmt: skip
 READ = {
     "patches": (torch.randn(3, 2, 6, 4), None),
     "convolutions": (torch.randn(3, 2, 6, 4), None),
     "log_mel": (torch.randn(3, 3, 9), torch.arange(9) < torch.tensor([[9], [4], [7]])),
     "series": (torch.randn(3, 2, 9), torch.arange(9) < torch.tensor([[9], [4], [7]])),
+    "waveform": (torch.randn(3, 1, 21), torch.arange(21) < torch.tensor([[21], [9], [14]])),
 }
 TARGET = torch.randint(1, VOCAB, (3, 6), generator=torch.Generator().manual_seed(0))
 SMALL: dict[str, Any] = {
