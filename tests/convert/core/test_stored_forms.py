@@ -141,3 +141,10 @@ def test_without_the_key_nothing_is_changed() -> None:
         weights = Weights({})
         assert dequantised(weights, Settings({})) is weights
         check_form(Settings({}))
+
+
+def test_a_form_that_no_weight_has_is_named(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "model.safetensors")
+    settings = Settings({"quantization_config": {"quant_method": "mxfp4"}})
+    with pytest.warns(IgnoredSettings, match="names mxfp4, and no weight is stored so"):
+        assert [*dequantised(Weights.open(tmp_path), settings)] == ["a"]

@@ -53,12 +53,10 @@ def dequantised(weights: Weights, settings: Settings) -> Weights:
         joined[name] = tensor
         used.update(parts)
     kinds = " and ".join(dict.fromkeys(name_of(tensor.dtype) for tensor in joined.values()))
-    warn(
-        f"{settings.where}: {len(joined)} weights are stored as {form}, and read as "
-        f"{kinds or 'numbers'}",
-        IgnoredSettings,
-        stacklevel=2,
-    )
+    how = f"{len(joined)} weights are stored as {form}, and read as {kinds}"
+    if not joined:
+        how = f"{KEY} names {form}, and no weight is stored so: all are read as they are"
+    warn(f"{settings.where}: {how}", IgnoredSettings, stacklevel=2)
     return Weights({name: tensor for name, tensor in stored.items() if name not in used} | joined)
 
 
