@@ -73,6 +73,7 @@ def test_without_a_pooler(tmp_path: Path) -> None:
     assert_close(output(opened, batch(), "last_hidden_state"), expected, rtol=0, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("ignore:.*are left aside:addnorm.errors.IgnoredSettings")
 def test_the_first_layout_of_the_hub_loads(tmp_path: Path) -> None:
     """Names of TensorFlow, the positions as a buffer, the decoder twice, all heads there."""
     theirs, _ = made("BertForPreTraining", config(), tmp_path)

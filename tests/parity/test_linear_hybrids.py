@@ -12,7 +12,6 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from tests.parity.families import (
-    changed,
     check_greedy_and_beam,
     check_logits,
     check_refused,
@@ -252,14 +251,6 @@ def test_experts_in_one_tensor(tmp_path: Path) -> None:
     save_file(weights | {f"{start}.down_proj": torch.ones(2, 5, 4)}, file)
     with pytest.raises(InputError, match="expected 3 experts"):
         load(tmp_path)
-
-
-def test_layers_that_predict_further_tokens_are_left_aside(tmp_path: Path) -> None:
-    made("Qwen3_5ForCausalLM", both_kinds("qwen3_5"), tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    save_file(weights | {"mtp.fc.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
-    changed(tmp_path, {"mtp_num_hidden_layers": 1, "mamba_ssm_dtype": "float32"})
-    load(tmp_path)
 
 
 REFUSED: dict[str, tuple[str, Keys, str]] = {

@@ -77,6 +77,7 @@ def test_padding_on_the_left(tmp_path: Path) -> None:
     check_same(theirs, tmp_path, {"input_ids": ids, "attention_mask": valid.long()})
 
 
+@pytest.mark.filterwarnings("ignore:.*are left aside:addnorm.errors.IgnoredSettings")
 def test_older_files(tmp_path: Path) -> None:
     """The positions as a buffer, the decoder twice, a pooler that nothing uses."""
     theirs, _ = made("RobertaForMaskedLM", config(), tmp_path)

@@ -8,6 +8,7 @@ from functools import reduce
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
+from warnings import warn
 
 import torch
 from pydantic import ValidationError
@@ -43,7 +44,7 @@ from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.convert.weights.mapped import check_readable, one_dtype
 from addnorm.convert.weights.peft import is_adapter
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import InputError
+from addnorm.errors import IgnoredSettings, InputError
 from addnorm.models import Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.functional import wide_dtype
@@ -297,7 +298,8 @@ def _matched(
     _drop_tied(family, weights, names, expected_names, folder)
     missing = expected_names.values() - names.actual.keys()
     left = names.actual.keys() - expected_names.values()
-    unexpected = {name for name in left if not family.ignores(name)}
+    modules = {name: family.module_left_aside(name) for name in left}
+    unexpected = {name for name in left if not (modules[name] or family.ignores(name))}
     constants = family.constants(spec)
     shapes = {name: weights.shape(names.actual[name]) for name in left if name not in unexpected}
     problems = [f"missing {name}" for name in sorted(missing)]
@@ -310,10 +312,22 @@ def _matched(
     problems += [f"unexpected {names.actual[name]}" for name in sorted(unexpected)]
     if problems:
         raise _does_not_fit(folder, problems)
+    _warn_of(sorted({module for module in modules.values() if module}), folder)
     return [
         (tensor_map, [names.actual[expected_names[name]] for name in tensor_map.theirs])
         for tensor_map in maps
     ]
+
+
+def _warn_of(left_aside: Sequence[str], folder: Path) -> None:
+    """Warn once that modules of a file are not read."""
+    if left_aside:
+        shown = ", ".join(f"{module}.*" for module in left_aside)
+        warn(
+            f"{folder}: the weights of {shown} are left aside: our model has no such part",
+            IgnoredSettings,
+            stacklevel=4,
+        )
 
 
 def _drop_tied(

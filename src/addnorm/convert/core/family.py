@@ -95,7 +95,11 @@ class Family:
     renames: tuple[tuple[str, str], ...] = ()
     """Regular expressions for tensor names in older files, and their replacements."""
     ignored: tuple[str, ...] = ()
-    """Regular expressions for tensors to ignore: old buffers, and heads the model does not have."""
+    """Regular expressions for tensors that no output depends on, such as old buffers."""
+    left_aside: tuple[str, ...] = ()
+    """Regular expressions for modules that our model lacks, such as heads for other tasks: a
+    warning names those of a file.
+    """
     constants: Callable[[ModelSpec], Mapping[str, tuple[int, ...]]] = lambda spec: {}
     """The shapes of ignored tensors that are constants of the model, such as sinusoids, by the
     regular expressions of `ignored`.
@@ -134,6 +138,11 @@ class Family:
     def ignores(self, name: str) -> bool:
         """Whether a tensor of this (current) name may be ignored."""
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
+
+    def module_left_aside(self, name: str) -> str | None:
+        """The module of a tensor of this (current) name that our model lacks."""
+        matches = (re.match(rf"({pattern})\.", name) for pattern in self.left_aside)
+        return next((match[1] for match in matches if match), None)
 
     def check_expressible(self, spec: ModelSpec, config: Json) -> None:
         """Raise `InputError` naming the model settings that `config` does not express."""

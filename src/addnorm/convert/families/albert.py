@@ -125,11 +125,8 @@ ALBERT = Family(
     others=_tensors,
     prefix="albert.",
     renames=RENAMES,
-    ignored=(
-        r"(albert\.)?embeddings\.position_ids",
-        r"(albert\.)?pooler\..*",
-        r"sop_classifier\..*",
-    ),
+    ignored=(r"(albert\.)?embeddings\.position_ids",),
+    left_aside=(r"(albert\.)?pooler", r"sop_classifier"),
     ties=(
         ("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"),
         ("predictions.decoder.bias", "predictions.bias"),

@@ -145,11 +145,8 @@ BERT = Family(
     others=lambda spec: untied_scores(spec, "cls.predictions"),
     prefix="bert.",
     renames=RENAMES,
-    ignored=(
-        r"(bert\.)?embeddings\.position_ids",
-        r"(bert\.)?pooler\..*",
-        r"cls\.seq_relationship\..*",
-    ),
+    ignored=(r"(bert\.)?embeddings\.position_ids",),
+    left_aside=(r"(bert\.)?pooler", r"cls\.seq_relationship"),
     ties=(
         ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),
@@ -215,7 +212,8 @@ def like_roberta(theirs: str, **own: Any) -> Family:
         },
         prefix=f"{theirs}.",
         renames=RENAMES,
-        ignored=(rf"({theirs}\.)?embeddings\.position_ids", rf"({theirs}\.)?pooler\..*"),
+        ignored=(rf"({theirs}\.)?embeddings\.position_ids",),
+        left_aside=(rf"({theirs}\.)?pooler",),
         ties=(
             ("lm_head.decoder.weight", f"{theirs}.embeddings.word_embeddings.weight"),
             ("lm_head.decoder.bias", "lm_head.bias"),

@@ -188,10 +188,8 @@ DEBERTA_V2 = Family(
     others=lambda spec: untied_scores(spec, "cls.predictions"),
     prefix="deberta.",
     renames=RENAMES,
-    ignored=(
-        r"(deberta\.)?embeddings\.position_(ids|embeddings\.weight)",
-        r"(lm|mask)_predictions\..*",
-    ),
+    ignored=(r"(deberta\.)?embeddings\.position_(ids|embeddings\.weight)",),
+    left_aside=("lm_predictions", "mask_predictions"),
     ties=(
         ("cls.predictions.decoder.weight", "deberta.embeddings.word_embeddings.weight"),
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),

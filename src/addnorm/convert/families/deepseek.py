@@ -240,7 +240,7 @@ DEEPSEEK_V3 = relative(
     NAMES
     | within("stack.blocks.*", "model.layers.*", LATENT_NAMES | expert_names("shared_experts")),
     others=_latent_maps,
-    ignored=(r"model\.layers\.61\..*",),  # it predicts a further token
+    left_aside=(r"model\.layers\.61",),  # it predicts a further token
 )
 """DeepSeek-AI 2024b (2412.19437); its layer that predicts further tokens is left aside."""
 
@@ -264,7 +264,7 @@ GLM4_MOE = relative(
     ),
     NAMES | within("stack.blocks.*", "model.layers.*", expert_names("shared_experts")),
     others=corrections,
-    ignored=(r"model\.layers\.(46|92)\..*",),
+    left_aside=(r"model\.layers\.(46|92)",),  # it predicts a further token
     classifies=(),
 )
 """GLM 4.5: Z.ai 2025 (2508.06471)."""

@@ -191,7 +191,8 @@ def _family(model_type: str, config: keys.ConfigTable, prefix: str) -> Family:
             (r"\.attention\.v_proj\.", ".attention.attention.value."),
             (r"\.attention\.o_proj\.", ".attention.output.dense."),
         ),
-        ignored=(r"(.*\.)?embeddings\.mask_token", r"classifier\..*"),
+        ignored=(r"(.*\.)?embeddings\.mask_token",),
+        left_aside=("classifier",),
     )
 
 

@@ -87,7 +87,8 @@ ELECTRA = Family(
     },
     prefix="electra.",
     renames=RENAMES,
-    ignored=(r"(electra\.)?embeddings\.position_ids", r"discriminator_predictions\..*"),
+    ignored=(r"(electra\.)?embeddings\.position_ids",),
+    left_aside=("discriminator_predictions",),
     ties=(("generator_lm_head.weight", "electra.embeddings.word_embeddings.weight"),),
 )
 """Clark et al. 2020. The discriminator's head, which tells replaced tokens, is left out."""

@@ -151,7 +151,6 @@ def relative(
     config: ConfigMap,
     names: Mapping[str, str] = NAMES,
     *,
-    ignored: tuple[str, ...] = (),
     classifies: tuple[Task, ...] = TASKS,
     **others: Any,
 ) -> Family:
@@ -165,7 +164,7 @@ def relative(
         names=names,
         heads=HEAD_NAMES,
         prefix="model.",
-        ignored=(r".*\.rotary_emb\.inv_freq", *ignored),
+        ignored=(r".*\.rotary_emb\.inv_freq",),
         ties=(("lm_head.weight", "model.embed_tokens.weight"),),
         **others,
     )

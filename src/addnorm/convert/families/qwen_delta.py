@@ -196,8 +196,8 @@ OF_EXPERTS: tuple[keys.Entry, ...] = (
 )
 
 MIXERS = (GatedDeltaConfig,)
-MTP = (r"mtp\..*",)
-"""Layers that predict further tokens, which are left aside."""
+MTP = ("mtp",)
+"""Layers that predict further tokens, which our model lacks."""
 
 QWEN3_NEXT = relative(
     "qwen3_next",
@@ -215,7 +215,7 @@ QWEN3_NEXT = relative(
     NAMES | within("stack.blocks.*", "model.layers.*", expert_names("shared_expert")),
     others=_maps(by_key_head),
     mixers=MIXERS,
-    ignored=MTP,
+    left_aside=MTP,
     classifies=(),
 )
 """Qwen Team 2025."""
@@ -232,7 +232,7 @@ QWEN3_5 = relative(
     ),
     others=_maps(by_part),
     mixers=MIXERS,
-    ignored=MTP,
+    left_aside=MTP,
     classifies=(),
 )
 """Qwen Team 2026."""
@@ -255,7 +255,7 @@ QWEN3_5_MOE = relative(
         "model.layers.*.mlp.experts.gate_up_proj", "model.layers.*.mlp.experts.down_proj"
     ),
     mixers=MIXERS,
-    ignored=MTP,
+    left_aside=MTP,
     classifies=(),
 )
 """Qwen Team 2026, with a gated expert that every token takes; published with experts in one."""

@@ -193,7 +193,7 @@ GTE = Family(
     others=fused(concatenated_qkv("gte.encoder.layer.*.attention.qkv_proj"), _up_gate),
     prefix="gte.",
     renames=((r"^new\.", "gte."),),
-    ignored=(r"(gte\.)?pooler\..*",),
+    left_aside=(r"(gte\.)?pooler",),
     ties=(("lm_head.decoder.weight", "gte.embeddings.word_embeddings.weight"),),
 )
 """Zhang et al. 2024 (mGTE): a gate in the feed-forward, whose last map alone has a bias."""
@@ -266,7 +266,7 @@ NOMIC_BERT = Family(
         concatenated_qkv("nomic_bert.encoder.layers.*.attn.Wqkv"), _untied("cls.predictions")
     ),
     prefix="nomic_bert.",
-    ignored=(r"(nomic_bert\.)?pooler\..*",),
+    left_aside=(r"(nomic_bert\.)?pooler",),
     ties=(
         ("cls.predictions.decoder.weight", "nomic_bert.embeddings.word_embeddings.weight"),
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),

@@ -144,7 +144,7 @@ def _family(model_type: str, config: keys.ConfigTable) -> Family:
             (r"\.mlp\.fc1\.", ".intermediate.dense."),
             (r"\.mlp\.fc2\.", ".output.dense."),
         ),
-        ignored=(rf"({model_type}\.)?pooler\..*",),
+        left_aside=(rf"({model_type}\.)?pooler",),
         refine_by_names=without_pooler,
     )
 

@@ -178,10 +178,8 @@ def _family(model_type: str, config: keys.ConfigTable) -> Family:
             (r"\.conv\.weight_g$", ".conv.parametrizations.weight.original0"),
             (r"\.conv\.weight_v$", ".conv.parametrizations.weight.original1"),
         ),
-        ignored=(
-            rf"({model_type}\.)?masked_spec_embed",
-            r"(quantizer|project_hid|project_q)\..*",
-        ),
+        ignored=(rf"({model_type}\.)?masked_spec_embed",),
+        left_aside=("quantizer", "project_hid", "project_q"),
     )
 
 

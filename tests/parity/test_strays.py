@@ -1,0 +1,107 @@
+"""A stray key or tensor in the folder of any family is refused or named, never passed over."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.parity.families import made
+from tests.parity.test_linear_hybrids import both_kinds
+from tests.parity.test_numeric_keys import ALIKE, NAMES, tree_of
+
+from addnorm.convert.core.family import Family
+from addnorm.convert.core.settings import Settings
+from addnorm.convert.folder import check_weights, load, read_config
+from addnorm.convert.registry import family_of
+from addnorm.errors import IgnoredSettings, InputError
+
+pytestmark = pytest.mark.parity
+
+Tree = dict[str, Any]
+
+TEXT_OF = {
+    "gemma3": "Gemma3ForCausalLM",
+    "mistral3": "mistral",
+    "llava": "llama",
+    "smolvlm": "llama",
+    "qwen2_5_vl": "qwen2",
+    "qwen3_vl": "Qwen3ForCausalLM",
+    "qwen3_5": "qwen3_5",
+    "qwen3_5_moe": "qwen3_5_moe",
+}
+"""The families of models of images, and the model of text in each."""
+
+SAME = {"mt5": "t5", "camembert": "roberta", "xlm-roberta": "roberta"}
+"""The families with the keys of another."""
+
+EVERY = [*NAMES, *SAME, *(f"{name} with images" for name in TEXT_OF)]
+
+UNREAD = ("id2label", "label2id", "task_specific_params", "vision_config")
+"""Tables of names, of the tasks of other libraries, and of the half that a warning names."""
+
+
+def whole_tree(name: str) -> Tree:
+    """A small valid `config.json` of any family."""
+    half = name.removesuffix(" with images")
+    if half != name:
+        text = tree_of(TEXT_OF[half])
+        return {"model_type": half, "text_config": text, "vision_config": {"depth": 1}}
+    if name in SAME:
+        return tree_of(SAME[name]) | {"model_type": name, "architectures": None}
+    return tree_of(name)
+
+
+def with_stray_key(tree: Tree, above: str = "") -> Iterator[tuple[str, Tree]]:
+    """The tree with a stray key in each of its tables in turn."""
+    yield f"{above}stray", {**tree, "stray": 3}
+    for key, inner in tree.items():
+        if isinstance(inner, dict) and key not in UNREAD:
+            for place, changed in with_stray_key(inner, f"{above}{key}."):
+                yield place, {**tree, key: changed}
+
+
+def stray_tensors(family: Family) -> set[str]:
+    """Names of tensors that no model of a family has, in each module of it and beside them."""
+    modules = {name.replace("*", "0") for name in family.names.values()}
+    return {f"{module}.stray" for module in modules} | {
+        "stray.weight",
+        f"{family.prefix}stray.weight",
+        f"{family.prefix}layers.0.stray.weight",
+    }
+
+
+def test_every_family_is_walked() -> None:
+    """`test_numeric_keys` has all others."""
+    assert {*SAME, *TEXT_OF} == ALIKE
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.*only the text half:addnorm.errors.IgnoredSettings")
+@pytest.mark.parametrize("name", EVERY)
+def test_a_stray_key_or_tensor_is_refused(name: str) -> None:
+    whole = whole_tree(name)
+    for place, tree in with_stray_key(whole):
+        settings = Settings(tree)
+        with pytest.raises(InputError, match="stray"):
+            raise AssertionError(place, read_config(family_of(settings), settings))
+    family = family_of(Settings(whole))
+    assert not {tensor for tensor in stray_tensors(family) if family.ignores(tensor)}
+
+
+def test_a_stray_tensor_is_refused_and_a_module_left_aside_is_named(tmp_path: Path) -> None:
+    made("Qwen3_5ForCausalLM", both_kinds("qwen3_5"), tmp_path)
+    file = tmp_path / "model.safetensors"
+    weights = load_file(file)
+    ahead = {"mtp.fc.weight": torch.ones(2, 2), "mtp.layers.0.norm.weight": torch.ones(2)}
+    save_file(weights | ahead, file)
+    for read in (load, check_weights):
+        with pytest.warns(
+            IgnoredSettings, match=rf"{tmp_path}: the weights of mtp\.\* are left"
+        ) as w:
+            read(tmp_path)
+        assert len(w) == 1, "one warning names all"
+    save_file(weights | {"mtp": torch.ones(2)}, file)
+    with pytest.raises(InputError, match="unexpected mtp"):
+        load(tmp_path)
