@@ -45,12 +45,15 @@ EVERY = 5
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Count the cases of each test."""
+    """Count the cases of each test; of a sampled one, only each n-th is not slow."""
     cases = Counter[str]()
     for item in items:
         test = item.nodeid.partition("[")[0]
-        item.stash[CASE] = cases[test]
+        item.stash[CASE] = case = cases[test]
         cases[test] += 1
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None and case % sampled.args[0]:
+            item.add_marker("slow")
 
 
 CASE = pytest.StashKey[int]()

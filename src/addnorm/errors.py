@@ -47,12 +47,13 @@ class NonFiniteError(ArithmeticError):
 class RankLostError(Exception):
     """One of the processes that train together has ended; the message says which, and when.
 
-    If it was `seen` by the launcher that started all, that says so, and how it ended.
+    If it was `seen` by the launcher that started all, that says so, and how it ended; `reported` is
+    whether this process has printed the message.
     """
 
-    def __init__(self, message: str, *, seen: bool = False) -> None:
+    def __init__(self, message: str, *, seen: bool = False, reported: bool = False) -> None:
         super().__init__(message)
-        self.seen = seen
+        self.seen, self.reported = seen, reported
 
 
 class Interrupted(Exception):

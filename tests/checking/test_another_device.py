@@ -80,6 +80,7 @@ def test_a_mixture_with_a_tensor_of_the_cpu_is_noticed(monkeypatch: pytest.Monke
     assert "a tensor of the CPU" in str(result_of("decoder", feedforward="moe").failed)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize("name", device_cells())
 def test_the_device_is_as_the_cpu(name: str) -> None:

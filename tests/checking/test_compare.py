@@ -333,6 +333,7 @@ def _is_right(name: str, long: bool) -> None:
     assert compare_cell(Cell.of(name)).failed is None
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("mutate", "name", "noticed"), MUTATIONS, ids=[m.__name__.strip("_") for m, *_ in MUTATIONS]

@@ -10,6 +10,7 @@ from addnorm.generate import beam
 from addnorm.generate.beam import BeamConfig, Beams
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize(("model", "way"), combined(MODELS, ways()))
 def test_it_is_as_defined(model: str, way: str) -> None:

@@ -12,6 +12,7 @@ def checked(part: type, definition: Any = None, n: int = 1) -> PartReport:
     return check_part(part, definition=definition, compile=False, partners=n)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "definition"),

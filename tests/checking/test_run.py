@@ -28,6 +28,7 @@ def some(n: int, family: str) -> list[Cell]:
     return [cell for cell in chosen if not cell.refusal()]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_a_sample_of_cells_is_as_defined(family: str) -> None:

@@ -20,6 +20,7 @@ def reached(some: list[Cell]) -> set[tuple[object, ...]]:
     return {goal for cell in some if not cell.refusal() for goal in goals(cell)}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_sample_of_480_has_everything_in_it(seed: int) -> None:

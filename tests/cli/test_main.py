@@ -300,6 +300,7 @@ def test_an_output_that_is_full_is_named() -> None:
     )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
 def test_a_closed_stream_is_accepted(stream: str) -> None:

@@ -33,6 +33,7 @@ def in_two(*words: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("task", "words"),
@@ -52,6 +53,7 @@ def test_two_processes_write_what_one_does(
     assert done.stderr == ""
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize("plan", ["tensor", "pipeline"])
 def test_two_processes_score_as_one_does(

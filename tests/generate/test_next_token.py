@@ -53,6 +53,7 @@ def scores(results) -> list[float]:
     return [g.score for best in results for g in best]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda p: p.kind)
 @settings(max_examples=6)
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
@@ -71,6 +72,7 @@ def test_the_cache_changes_nothing(architecture, position, rows, decoding, seed)
     assert scores(with_cache) == pytest.approx(scores(without), abs=1e-4)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize("position", POSITIONS, ids=lambda p: p.kind)
 @settings(max_examples=3)

@@ -138,9 +138,12 @@ def test_a_cluster_survives_the_loss_of_a_worker(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_a_missing_scheduler_is_one_message() -> None:
     pytest.importorskip("distributed")
+    import dask
+
     from addnorm.lab.executor import cluster
 
     with (
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
         pytest.raises(InputError, match="no scheduler answers there"),
         cluster("tcp://127.0.0.1:1"),
     ):

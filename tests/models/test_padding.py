@@ -159,6 +159,7 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor, list[int]]:
     return tokens, torch.tensor(rows), sorted({0, n, *inner})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize("kind", CACHES)
 @given(

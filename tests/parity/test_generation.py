@@ -128,6 +128,7 @@ def theirs_of(model: Any, config: Any, text: list[int], start: int) -> list[int]
     return ids[: first[0]] if first else ids
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "search"), combined(MODELS, SEARCHES))
 def test_every_text_is_the_same(name: str, search: str, folder_of: Any) -> None:

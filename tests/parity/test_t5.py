@@ -58,6 +58,7 @@ def own_head(folder: Path) -> Any:
     return transformers.AutoModelForSeq2SeqLM.from_pretrained(folder)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_logits_and_tokens_are_equal(changes: dict[str, object], tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ EXPECTED: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize("name", SIDES)

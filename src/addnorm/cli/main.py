@@ -219,7 +219,8 @@ def _lost(error: RankLostError) -> int:
     here = launched()
     if error.seen and here.by_us and here.rank == 0:
         return 1
-    return failed(error, EXPLAINED if here.by_us else 1)
+    status = EXPLAINED if here.by_us else 1
+    return status if error.reported else failed(error, status)
 
 
 def with_options(message: str, command: str) -> str:

@@ -245,6 +245,7 @@ class Trainer:
                     f"{lost} during step {self.state.step + 1}; saved is everything up to "
                     f"step {self.saved_step}",
                     seen=lost.seen,
+                    reported=lost.reported,
                 ) from error
             if isinstance(error, RuntimeError) and (why := compiler.failure(error)) is not None:
                 advice = "mend that, or train without compiling and with no optimizer in 8 bits"

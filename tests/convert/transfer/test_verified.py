@@ -87,6 +87,7 @@ def claimed_or_not(old: ModelConfig, changes: dict[str, Any], *, beta: bool) -> 
     return claimed
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "mixer", "feedforward", "placement"), CASES)
 def test_every_claim_of_equality_holds(

@@ -40,6 +40,7 @@ def short(settings: dict) -> dict:
     return {**settings, **({"steps": 12} if "steps" in settings else {})}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_cell_is_measured_and_a_seed_decides_it(name: str) -> None:

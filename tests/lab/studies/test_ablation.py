@@ -118,7 +118,7 @@ from tests.lab.small import recipe_file
 from addnorm.cli.main import status
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    file = recipe_file(folder, steps=400)
+    file = recipe_file(folder, steps=150)
     norms = ["--vary", "model.norm=layernorm,rmsnorm", "--seeds", "1"]
     sys.exit(status(["ablate", str(file), *norms, "--out", str(folder / "study")]))
 """

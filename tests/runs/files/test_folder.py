@@ -473,6 +473,7 @@ def around(folder: Path) -> dict[str, object]:
     }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("writer", "kind"), CELLS)
 def test_every_writer_writes_all_of_a_run(
     writer: Callable[[Made, Path], Run],

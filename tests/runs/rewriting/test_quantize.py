@@ -256,6 +256,7 @@ def test_ctranslate2_has_the_same_integers(run_of: RunOf, tmp_path: Path) -> Non
         kept.export(tmp_path / "none", to="ctranslate2")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize("task", ["language", "translation", "classification"])
 def test_onnx_has_int8_weights(task: str, run_of: RunOf, tmp_path: Path) -> None:
@@ -270,6 +271,7 @@ def test_onnx_has_int8_weights(task: str, run_of: RunOf, tmp_path: Path) -> None
     assert len([one for one in int8 if len(one.dims) == 2]) >= 6
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize("task", ["language", "translation", "classification"])
 def test_onnx_has_int4_weights(task: str, run_of: RunOf, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def alone(model: DecoderModel, prompt: list[int], n: int) -> list[tuple[int, Ten
     return out
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kernels", ["gathered", "in_place"])
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize("page_size", [1, 4, 7])

@@ -92,6 +92,7 @@ def test_bits_are_those_of_the_request_alone(
     check_bits("rotary", arrivals, page_size, limits, speculates=speculates)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize("name", [name for name in RUNS if name != "rotary"])
 @settings(max_examples=6, deadline=None)

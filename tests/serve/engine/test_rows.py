@@ -35,6 +35,7 @@ def alone(name: str, text: int, prompt: int, written: int) -> Tensor:
     return logits[0]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("name", JOINABLE)

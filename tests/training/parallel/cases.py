@@ -143,21 +143,27 @@ OF_EIGHT = (
 SCHEDULES = ("gpipe", "interleaved")
 DEEP: Mapping[str, Any] = {"parts": {"n_layers": 5, "dropout": 0.1}, "accumulate": 3}
 """The case of the other schedules; of three batches, the interleaved one takes two, then one."""
-LEFT_OUT = {
-    *("few_rows", "moe", "adadelta", "max_norm", "max_norm_of_columns", "averaged"),
-    *("layer_drop", "checkpointed", "validated"),
+OF_TWO = {
+    "shard": ("untied", "shared_layers", "accumulate", "muon", "exits"),
+    "tensor": (
+        *("encoder", "norm_over_heads", "attention_dropout", "feature_dropout", "one_key_head"),
+        *("moe_few_rows", "muon", "smoothing"),
+    ),
+    "context": ("encoder", "one_key_head", "moe", "moe_few_rows", "accumulate", "smoothing"),
+    "pipeline": ("untied", "shared_layers", "accumulate", "norm_over_heads", "r_drop"),
 }
-"""The cases that two processes try by `data` and leave by other plans to four, which are slow."""
+"""The cases that two processes try by a plan besides those of each; the others are slow."""
+BY_EACH = ("decoder", "encoder_decoder", "clip", "ema", "dropout")
+"""The cases that two processes try by each plan; by `data` they try all."""
 
 
 def cases_of(plan: str, size: int) -> list[str]:
     """The cases that a plan is tried on in so many processes: a stage has no early exits."""
     if size == 8:
         return [*OF_EIGHT]
-    left_out = {"exits"} if "pipeline" in plan else set[str]()
     if size == 2 and plan != "data":
-        left_out |= LEFT_OUT - {"moe"} if plan == "context" else LEFT_OUT
-    return [name for name in CASES if name not in left_out]
+        return [*BY_EACH, *OF_TWO[plan]]
+    return [name for name in CASES if name != "exits" or "pipeline" not in plan]
 
 
 def world_of(size: int, **plan: Any) -> processes.Processes:

@@ -125,6 +125,7 @@ def test_a_process_that_sleeps_is_named_and_all_end(tmp_path: Path, recipe: Path
     )
     assert time.time() - (run / "checkpoints/step-00000020").stat().st_mtime < 30
     assert done.returncode == 1
+    assert "addnorm: rank 1 (process " in done.stderr, done.stderr
     message = done.stderr[done.stderr.index("addnorm: rank 1 (process ") :].splitlines()[0]
     assert "did nothing for 2 s at run.py:" in message
     last = r"all_(reduce|gather) no\. \d+ of \w+"

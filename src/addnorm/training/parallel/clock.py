@@ -12,6 +12,7 @@ import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn
 
@@ -29,6 +30,8 @@ GRACE = 5.0
 """Seconds in which a process that is to end does so by itself, with its own message."""
 SHOWN = 16
 """The most processes whose last exchange a message names."""
+REPORTED = "clock/reported"
+"""Is in the store once a process has reported why all end."""
 
 
 @dataclass(frozen=True)
@@ -95,9 +98,10 @@ class Judge:
 class Clock:
     """The signs of all processes, and the end of all if one is idle for longer than `patience`.
 
-    Rank 0 watches all, and rank 1 watches rank 0. The process at fault ends itself, which breaks
-    the exchanges that others wait in, so that each ends with its own message; where it cannot, they
-    end themselves. `hint` ends a message, as with the command that resumes a run.
+    Rank 0 watches all, and rank 1 watches rank 0. Once the message is printed, the process at fault
+    ends itself, which breaks the exchanges that others wait in, so that each ends by itself; where
+    it cannot, they end themselves. `hint` ends a message, as with the command that resumes a run.
+    `has_reported` is whether this process has printed it.
     """
 
     def __init__(
@@ -106,6 +110,7 @@ class Clock:
         self.members, self.rank, self.patience, self.hint = members, rank, patience, hint
         self.step = self.saved = 0
         self.verdict: Verdict | None = None
+        self.has_reported = False
         self._watched = {0: range(len(members)), 1: range(1)}.get(rank, range(0))
         self._judge = Judge(patience)
         self._interval = min(LONGEST_INTERVAL, patience / 8)
@@ -213,14 +218,32 @@ class Clock:
         return f"{self.members[rank]} did nothing for {self.patience:g} s{at}{exchanges}"
 
     def _end(self, verdict: Verdict) -> None:
-        """End this process: at once if it is the one at fault, else if it does not do so itself."""
-        self.verdict = verdict
-        speaker = 1 if verdict.rank == 0 else 0
-        grace = 0.0 if self.rank == verdict.rank else GRACE * (1 if self.rank == speaker else 2)
-        if not self._stopped.wait(grace):
-            self._give_up(verdict, aloud=self.rank == speaker)
+        """End this process: at once if it is the one at fault, else if it does not do so itself.
 
-    def _give_up(self, verdict: Verdict, *, aloud: bool) -> NoReturn:
+        One of the others says why before that, since a launcher ends all when the first has ended.
+        """
+        self.verdict = verdict
+        speaks = self.rank == (1 if verdict.rank == 0 else 0)
+        if speaks:
+            self._report(verdict, aloud=True)
+        elif self.rank == verdict.rank:
+            if not self._reported_by_other():
+                self._report(verdict, aloud=True)
+            self._give_up()
+        if not self._stopped.wait(GRACE if speaks else 2 * GRACE):
+            if not speaks:
+                self._report(verdict, aloud=False)
+            self._give_up()
+
+    def _reported_by_other(self) -> bool:
+        """Wait until another process has reported why this one ends; return whether it has."""
+        try:
+            self._store.wait([REPORTED], timedelta(seconds=GRACE))
+        except RuntimeError:
+            return False
+        return True
+
+    def _report(self, verdict: Verdict, *, aloud: bool) -> None:
         text = (
             f"addnorm: {verdict.text} during step {self.step + 1}; saved is everything up to step "
             f"{self.saved}"
@@ -229,6 +252,10 @@ class Clock:
         print(line, file=sys.stderr, flush=True)
         if aloud and sys.stderr is not sys.__stderr__:  # it is a file, and the leader is silent
             print(line, file=sys.__stderr__, flush=True)
+        self.has_reported = True
+        self._store.set(REPORTED, "")
+
+    def _give_up(self) -> NoReturn:
         os._exit(EXPLAINED if launched().by_us else 1)
 
 

@@ -513,7 +513,9 @@ class Processes(World):
             return None
         verdict = None if self.clock is None else self.clock.judged()
         if verdict is not None:
-            return RankLostError(verdict.text)
+            return RankLostError(
+                verdict.text, reported=self.clock is not None and self.clock.has_reported
+            )
         member = ended([m for m in self.members if m.rank != self.rank])
         return RankLostError(f"{member or 'another process'} ended", seen=member is not None)
 
