@@ -148,8 +148,12 @@ FLAWS: dict[str, tuple[Callable[[Any, Any], None], str]] = {
     "heads that do not fit": (put("llama.attention.head_count_kv", 3), "the keys of llama"),
     "another width": (put("llama.feed_forward_length", 32), r"blk\.0\.ffn_\w+\.weight has shape"),
     "another scaling": (
+        put("llama.rope.scaling.type", "longrope", TEXT),
+        r"llama\.rope\.scaling\.type = 'longrope' is not supported, only none, linear, yarn",
+    ),
+    "yarn without its factor": (
         put("llama.rope.scaling.type", "yarn", TEXT),
-        r"llama\.rope\.scaling\.type = 'yarn' is not supported, only none, linear",
+        r"the key llama\.rope\.scaling\.factor is missing",
     ),
     "a tensor less": (
         without("blk.1.attn_v.weight"),

@@ -4,6 +4,8 @@ Keys become our configuration, and llama.cpp's names of tensors ours; whatever i
 is not read is refused.
 """
 
+import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -45,6 +47,7 @@ from addnorm.nn.positions import (
     LongRoPEScaling,
     NoPositionConfig,
     RotaryConfig,
+    YaRNScaling,
 )
 from addnorm.nn.positions.scaling import ScalingConfig
 from addnorm.nn.positions.sinusoidal import frequencies
@@ -55,6 +58,18 @@ SIZES = {"block_count": 512, "embedding_length": 2**20, "feed_forward_length": 2
 
 WINDOWED = ("gemma2",)
 """Architectures with a window in every second layer."""
+
+WITHOUT_EFFECT = re.compile(
+    r"""general\.(?!type$).*                      # where the model comes from
+    | split\..* | quantize\..* | imatrix\..*      # how the file was written
+    | tokenizer\.chat_templates?(\..*)?           # read where a chat begins
+    | tokenizer\.huggingface\.json                # the tokenizer once more
+    | tokenizer\.ggml\.(scores|merges|pre|token_type_count)  # of the other kind of tokenizer
+    | tokenizer\.ggml\.(cls|seperator|mask|fim_\w+|prefix|suffix|middle)_token_id  # roles in texts
+    """,
+    re.VERBOSE,
+)
+"""The keys on which no output of a decoder depends."""
 
 Change = Callable[[Tensor], Tensor]
 
@@ -73,6 +88,8 @@ def describe_gguf(file: Path) -> tuple[ModelSpec, Tokenizers]:
     spec = _spec(gguf)
     _sources(gguf, spec)
     tokenizer = tokenizer_of(gguf)
+    gguf.ignore(*filter(WITHOUT_EFFECT.fullmatch, gguf.keys))
+    gguf.check_all_read()
     if tokenizer.vocab_size > spec.vocab_size:
         raise InputError(
             f"{file}: the tokenizer has {tokenizer.vocab_size:,} tokens, and token_embd.weight "
@@ -125,6 +142,7 @@ def chat_template_of(file: Path) -> str | None:
 
 def _spec(gguf: GGUF) -> ModelSpec:
     """The configuration of a file. Raises `InputError` naming a key that is not supported."""
+    _check_whole_model(gguf)
     name = gguf.architecture
     if name not in ARCHITECTURES:
         raise InputError(
@@ -144,6 +162,19 @@ def _spec(gguf: GGUF) -> ModelSpec:
     )
     gguf.check_all_read(f"{name}.")
     return ModelSpec(model=model, vocab_size=table.shape[0])
+
+
+def _check_whole_model(gguf: GGUF) -> None:
+    """Raise `InputError` for a part of a model, and for an adapter or a projector of images."""
+    if (kind := gguf.get("general.type", "model")) != "model":
+        raise InputError(
+            f"{gguf.path}: general.type = {kind!r} is not supported: only a whole model is read"
+        )
+    if (n := gguf.get("split.count", 1)) > 1:
+        raise InputError(
+            f"{gguf.path}: this is file {gguf.get('split.no', 0) + 1} of {n} of one model: join "
+            "them with `llama-gguf-split --merge`"
+        )
 
 
 def _size(gguf: GGUF, key: str, default: int | None = None) -> int:
@@ -166,7 +197,7 @@ def _fields(gguf: GGUF, name: str) -> dict[str, Any]:
     return {
         "d_model": _size(gguf, "embedding_length"),
         "n_layers": n_layers,
-        "max_len": _size(gguf, "context_length"),
+        "max_len": _max_len(gguf),
         "position": _position(gguf),
         "attention": _attention(gguf, name),
         "feedforward": kind(d_ff=d_ff, activation=activation, bias=biased),
@@ -208,7 +239,12 @@ def _eps(gguf: GGUF) -> float:
     name = gguf.architecture
     keys = [f"{name}.attention.layer_norm_{kind}epsilon" for kind in ("", "rms_")]
     present = next((key for key in keys if key in gguf.keys), keys[-1])
-    return float(f"{gguf.required(present, float):.7g}")  # as it was before it became a float32
+    return _shortest(gguf.required(present, float))
+
+
+def _shortest(number: float) -> float:
+    """A number as it was before it became a float32."""
+    return float(f"{number:.7g}")
 
 
 def _norm(
@@ -254,10 +290,13 @@ def _position(gguf: GGUF) -> Any:
 def _scaling(gguf: GGUF, width: int, theta: float) -> ScalingConfig | None:
     name = gguf.architecture
     kind = gguf.get(f"{name}.rope.scaling.type", "none")
-    if kind not in ("none", "linear"):
+    if kind not in ("none", "linear", "yarn"):
         raise InputError(
-            f"{gguf.path}: {name}.rope.scaling.type = {kind!r} is not supported, only none, linear"
+            f"{gguf.path}: {name}.rope.scaling.type = {kind!r} is not supported, only none, "
+            "linear, yarn"
         )
+    if kind == "yarn":
+        return _yarn(gguf)
     temperature = gguf.get(f"{name}.rope.scaling.attn_factor", 1.0)
     factor = gguf.get(f"{name}.rope.scaling.factor", 1.0) if kind == "linear" else 1.0
     divisors = torch.ones(width // 2) * factor
@@ -273,10 +312,32 @@ def _scaling(gguf: GGUF, width: int, theta: float) -> ScalingConfig | None:
     if temperature == 1.0 and same:
         return llama3
     each = tuple(divisors.tolist())
-    length = _size(gguf, "context_length")
     return LongRoPEScaling(
-        short=each, long=each, original_max_len=length, attention_factor=temperature
+        short=each, long=each, original_max_len=_max_len(gguf), attention_factor=temperature
     )
+
+
+def _yarn(gguf: GGUF) -> YaRNScaling:
+    """YaRN's keys: the factor, the length of training, and β where they are given."""
+    start = f"{gguf.architecture}.rope.scaling"
+    if "rope_freqs.weight" in gguf.tensors or gguf.get(f"{start}.yarn_ext_factor", 1.0) != 1.0:
+        raise InputError(f"{gguf.path}: {start}.type = 'yarn' is not supported with other divisors")
+    factor = _shortest(gguf.required(f"{start}.factor", float))
+    extra = _shortest(
+        gguf.get(f"{start}.attn_factor", 1.0) * gguf.get(f"{start}.yarn_attn_factor", 1.0)
+    )
+    usual = 0.1 * math.log(factor) + 1 if factor > 1 else 1.0
+    return YaRNScaling(
+        factor=factor,
+        original_max_len=_size(gguf, "rope.scaling.original_context_length", _max_len(gguf)),
+        beta_fast=_shortest(gguf.get(f"{start}.yarn_beta_fast", 32.0)),
+        beta_slow=_shortest(gguf.get(f"{start}.yarn_beta_slow", 1.0)),
+        attention_factor=None if extra == 1.0 else extra * usual,
+    )
+
+
+def _max_len(gguf: GGUF) -> int:
+    return _size(gguf, "context_length")
 
 
 # Tensors.

@@ -1,6 +1,8 @@
 """The tokenizer of a GGUF file: byte-level BPE, or the BPE of SentencePiece by its scores."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 
 import tokenizers
 from tokenizers import (
@@ -28,11 +30,47 @@ from addnorm.errors import InputError, choices
 
 KEY = "tokenizer.ggml."
 
-SPLIT_BY_REGEX = {name: pattern for pattern, name in SPLITS.items()}
-GPT2 = ("gpt-2", "default", "")
-"""Names of the pre-tokenizer of GPT-2."""
-WITH_START = ("llama-bpe",)
-"""Pre-tokenizers whose texts begin with the start token where no key says so."""
+PATTERNS = {name: pattern for pattern, name in SPLITS.items()}
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """How texts become words, and words tokens: `pattern` is that of GPT-2 unless it is given."""
+
+    pattern: str | None = None
+    digits: bool = False
+    """Whether each digit is a word."""
+    whole_words: bool = False
+    """Whether a word that is a token is not merged from its bytes."""
+    starts: bool = False
+    """Whether texts begin with the start token where no key says so."""
+    composed: bool = False
+    """Whether texts are normalised to NFC."""
+
+    def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
+        """Its words, in GPT-2's alphabet of bytes."""
+        to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.pattern is None)
+        if self.pattern is not None:
+            split = pre_tokenizers.Split(Regex(self.pattern), "isolated")
+            return pre_tokenizers.Sequence([split, to_bytes])
+        if self.digits:
+            return pre_tokenizers.Sequence([pre_tokenizers.Digits(True), to_bytes])
+        return to_bytes
+
+
+LLAMA3 = Splitting(PATTERNS["llama-bpe"], whole_words=True, starts=True)
+SPLITTINGS: dict[str, Splitting] = {
+    **dict.fromkeys(("gpt-2", "default", "", "mpt", "olmo", "phi-2", "mellum"), Splitting()),
+    **dict.fromkeys(("smollm", "starcoder", "refact", "codeshell"), Splitting(digits=True)),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3", "falcon3"), LLAMA3),
+    **dict.fromkeys(("smaug-bpe", "dbrx"), Splitting(PATTERNS["llama-bpe"])),
+    "qwen2": Splitting(PATTERNS["qwen2"], composed=True),
+    **dict.fromkeys(("deepseek-r1-qwen", "megrez"), Splitting(PATTERNS["qwen2"])),
+}
+"""llama.cpp's names of pre-tokenizers, of the architectures that are read."""
+
+USUAL_IDS = {"bos": 1, "eos": 2, "unknown": 0}
+"""The special tokens of a SentencePiece vocabulary without a key for them."""
 
 ENDS = (
     *("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"),
@@ -57,32 +95,26 @@ def tokenizer_of(gguf: GGUF) -> Tokenizer:
         raise
     except Exception as error:  # the library raises no other
         raise InputError(f"{gguf.path}: its tokenizer cannot be read: {error}") from error
-    return _with_ids(gguf, inner, tokens, types, starts=kind == "llama")
+    return _with_ids(gguf, inner, tokens, types, USUAL_IDS if kind == "llama" else {})
 
 
 def _byte_level(gguf: GGUF, tokens: list[str], types: list[int]) -> tokenizers.Tokenizer:
     pre = gguf.get(f"{KEY}pre", "gpt-2")
-    names = (*GPT2, *SPLIT_BY_REGEX)
-    if pre not in names:
-        raise InputError(f"{gguf.path}: {KEY}pre = {pre!r} is not supported.{choices(pre, names)}")
+    if pre not in SPLITTINGS:
+        raise InputError(
+            f"{gguf.path}: {KEY}pre = {pre!r} is not supported.{choices(pre, SPLITTINGS)}"
+        )
+    splitting = SPLITTINGS[pre]
     vocab = {token: i for i, token in enumerate(tokens)}
     if len(vocab) < len(tokens):
         raise InputError(f"{gguf.path}: {KEY}tokens has one token twice")
     if (characters := _characters(tokens, types)) is not None:
         return _of_characters(characters, tokens, types)
     merges = [*_merges(gguf, vocab)]
-    model = models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe")
+    model = models.BPE(vocab=vocab, merges=merges, ignore_merges=splitting.whole_words)
     inner = tokenizers.Tokenizer(model)
-    if pre in GPT2:
-        inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    else:
-        inner.pre_tokenizer = pre_tokenizers.Sequence(
-            [
-                pre_tokenizers.Split(Regex(SPLIT_BY_REGEX[pre]), "isolated"),
-                pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-            ]
-        )
-    if pre == "qwen2":
+    inner.pre_tokenizer = splitting.pre_tokenizer()
+    if splitting.composed:
         inner.normalizer = normalizers.NFC()
     inner.decoder = decoders.ByteLevel()
     _add_tokens(inner, tokens, types)
@@ -154,13 +186,20 @@ def _sentencepiece(gguf: GGUF, tokens: list[str], types: list[int]) -> tokenizer
 
 
 def _with_ids(
-    gguf: GGUF, inner: tokenizers.Tokenizer, tokens: list[str], types: list[int], *, starts: bool
+    gguf: GGUF,
+    inner: tokenizers.Tokenizer,
+    tokens: list[str],
+    types: list[int],
+    usual: Mapping[str, int],
 ) -> Tokenizer:
-    bos, pad, unk = (_id(gguf, role, len(tokens)) for role in ("bos", "padding", "unknown"))
-    named = [_id(gguf, role, len(tokens)) for role in ("eos", "eot", "eom")]
+    """The tokenizer with its special tokens; `usual` are the ids of those without a key."""
+    ids_of = partial(_id, gguf, usual=usual, size=len(tokens))
+    bos, pad, unk = map(ids_of, ("bos", "padding", "unknown"))
+    named = [*map(ids_of, ("eos", "eot", "eom"))]
     control = {token: i for i, token in enumerate(tokens) if types[i] == CONTROL}
     ends = [i for i in (*named, *(control.get(name) for name in ENDS)) if i is not None]
-    starts = starts or gguf.get(f"{KEY}pre", "") in WITH_START
+    pre = gguf.get(f"{KEY}pre", "")
+    starts = bool(usual) or SPLITTINGS.get(pre, Splitting()).starts
     begins = bos is not None and gguf.get(f"{KEY}add_bos_token", starts)
     if gguf.get(f"{KEY}add_eos_token", False):
         raise InputError(f"{gguf.path}: {KEY}add_eos_token = True: no text to continue has an end")
@@ -183,12 +222,12 @@ def _with_ids(
     return tokenizer.named(names, named[0])
 
 
-def _id(gguf: GGUF, role: str, size: int) -> int | None:
+def _id(gguf: GGUF, role: str, *, usual: Mapping[str, int], size: int) -> int | None:
     """The id of a special token. Raises `InputError` for one beyond the vocabulary."""
     key = f"{KEY}{role}_token_id"
-    if key not in gguf.keys:
+    if key not in gguf.keys and usual.get(role, size) >= size:
         return None
-    i = gguf.get(key, 0)
+    i = gguf.get(key, usual.get(role, 0))
     if not 0 <= i < size:
         raise InputError(f"{gguf.path}: {key} = {i} is not from 0 to {size - 1}")
     return i

@@ -180,12 +180,12 @@ class GGUF:
         """Count keys as read, since nothing depends on their values."""
         self._read.update(keys)
 
-    def check_all_read(self, prefix: str) -> None:
-        """Raise `InputError` naming a key of the architecture that nothing has read."""
+    def check_all_read(self, prefix: str = "") -> None:
+        """Raise `InputError` naming a key with this beginning that nothing has read."""
         for key, value in self.keys.items():
             if key.startswith(prefix) and key not in self._read and value not in (0, False, "", []):
                 raise InputError(
-                    f"{self.path}: {key} = {value!r:.60} is not supported for this architecture"
+                    f"{self.path}: {key} = {value!r:.60} is not supported: nothing here reads it"
                 )
 
 
