@@ -1,12 +1,14 @@
 """The pictures of attention cores and mixers, drawn by the code that they show."""
 
 import math
+from dataclasses import replace
 
 import torch
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from addnorm.models import DecoderConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.attention.sinks import SinkCore
@@ -36,9 +38,11 @@ def sinks() -> Figure:
 
 def latent() -> Figure:
     """How many numbers the cache holds of a token and layer, with 16 heads of 128 features."""
+    gqa = AttentionConfig(n_heads=16, n_kv_heads=4, d_head=128)
     mixers: dict[str, MixerConfig] = {
         "MHA": AttentionConfig(n_heads=16, d_head=128),
-        "GQA, 4 heads": AttentionConfig(n_heads=16, n_kv_heads=4, d_head=128),
+        "GQA, 4 heads": gqa,
+        "GQA, shared by two layers": replace(gqa, kv_layers_back=1),
         "MQA": AttentionConfig(n_heads=16, n_kv_heads=1, d_head=128),
         "latent, rank 512": LatentAttentionConfig(
             n_heads=16, rank=512, d_content=128, d_position=64, d_value=128
@@ -54,11 +58,19 @@ def latent() -> Figure:
 
 
 def _numbers_in_cache(mixer: MixerConfig) -> int:
-    """The numbers that a cache holds after one token in one layer."""
-    config = DecoderConfig(d_model=64, n_layers=1, attention=mixer, position=RotaryConfig())
+    """The numbers that a cache holds of a token and layer; the first has keys in any case."""
+    first = replace(mixer, kv_layers_back=None) if isinstance(mixer, AttentionConfig) else mixer
+    config = DecoderConfig(
+        d_model=64,
+        n_layers=2,
+        attention=mixer,
+        layer_pattern=(LayerConfig(attention=first), LayerConfig()),
+        position=RotaryConfig(),
+    )
     model = config.build(4)
     cache = model.new_cache()
     with torch.no_grad():
         model(torch.zeros(1, 1, dtype=torch.long), cache=cache)
     caches = [layer.self_cache for layer in cache]
-    return sum(part.numel() for each in caches if isinstance(each, SelfCache) for part in each.kept)
+    parts = [part for each in caches if isinstance(each, SelfCache) for part in each.kept]
+    return sum(part.numel() for part in parts) // len(caches)

@@ -135,7 +135,7 @@ def check_hidden_states(theirs: Any, loaded: LoadedModel, ids: Tensor) -> None:
                 x, ctx = embedded(model.embed, ids, None)
             case EncoderDecoderModel():
                 raise AssertionError("compare encoder and decoder by themselves")
-        states = [x, *model.stack.layer_outputs(x, ctx)]
+        states = [model.stack.apart(x)[0], *model.stack.layer_outputs(x, ctx)]
         states[-1] = model.stack.norm(states[-1], None)
     assert len(states) == len(expected)
     for got, other in zip(states, expected, strict=True):

@@ -31,6 +31,7 @@ from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import HeadConfig, TokenHeadConfig, TransformConfig
 from addnorm.nn.moe import AnyFeedForwardConfig, MixtureOfExpertsConfig
 from addnorm.nn.norms import DynamicTanhConfig, LayerNormConfig, NormConfig, RMSNormConfig
+from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
 from addnorm.nn.positions import (
     ALiBiConfig,
     KERPLEConfig,
@@ -44,7 +45,7 @@ from addnorm.nn.positions import (
     TransformerXLConfig,
 )
 from addnorm.nn.recurrent import RecurrentConfig
-from addnorm.nn.residuals import ResidualConfig
+from addnorm.nn.residuals import ResidualConfig, SandwichNormConfig
 from addnorm.parts import examples, kind_of, members
 
 Architecture = Literal["decoder", "encoder", "encoder_decoder"]
@@ -123,6 +124,16 @@ TWO_WIDE_HEADS = AttentionConfig(n_heads=2, n_kv_heads=1, d_head=6, qk_norm=RMSN
 """Attention whose heads are of other sizes than those of every other cell."""
 
 
+WITH_KEYS = AttentionConfig(n_heads=4, n_kv_heads=2, d_head=4)
+"""Attention with the keys that the others of a cell have, for layers that read them."""
+
+
+def _every_second(attention: AttentionConfig) -> Changes:
+    """Of two layers, the first has this attention, and the second reads its keys and values."""
+    pattern = (LayerConfig(attention=attention), LayerConfig())
+    return {"attention.kv_layers_back": 1, "layer_pattern": pattern}
+
+
 @dataclass(frozen=True)
 class Variant:
     """A single change that is not on an axis, for the architectures that have the field."""
@@ -175,6 +186,47 @@ VARIANTS: Mapping[str, Variant] = {
         }
     ),
     "v_norm": Variant({"attention.v_norm": RMSNormConfig(gain="none", eps=0.1)}),
+    "value_residual_fixed": Variant({"n_layers": 3, "attention.value_residual": "fixed"}),
+    "value_residual_learned": Variant(
+        {
+            "n_layers": 3,
+            "attention.value_residual": "learned",
+            "attention.v_norm": RMSNormConfig(gain="none"),
+            "position": RotaryConfig(),
+        }
+    ),
+    "value_residual_interpolated": Variant(
+        {
+            "n_layers": 3,
+            "attention.value_residual": "interpolated",
+            "layer_pattern": (LayerConfig(pattern=WindowPatternConfig(size=2)), LayerConfig()),
+        }
+    ),
+    "cross_layer_attention": Variant(
+        {"n_layers": 4, "position": RotaryConfig(), **_every_second(WITH_KEYS)}
+    ),
+    "cross_layer_attention_in_windows": Variant(
+        {
+            "n_layers": 4,
+            "position": T5BiasConfig(),
+            "attention.qk_norm": RMSNormConfig(),
+            "attention.pattern": WindowPatternConfig(size=2),
+            **_every_second(
+                replace(WITH_KEYS, v_norm=RMSNormConfig(), pattern=WindowPatternConfig(size=2))
+            ),
+        }
+    ),
+    "cross_layer_attention_of_other_queries": Variant(
+        {
+            "n_layers": 3,
+            "position": KERPLEConfig(),
+            "layer_pattern": (
+                LayerConfig(),
+                LayerConfig(attention=replace(WITH_KEYS, n_heads=4, kv_layers_back=1)),
+                LayerConfig(attention=replace(WITH_KEYS, n_heads=4, kv_layers_back=2)),
+            ),
+        }
+    ),
     "no_attention_bias": Variant({"attention.bias": False}),
     "no_output_bias": Variant({"attention.out_bias": False}),
     "head_width_by_default": Variant(
@@ -332,6 +384,22 @@ VARIANTS: Mapping[str, Variant] = {
             "embedding": EmbeddingConfig(d_embed=6, map="last", norm=LayerNormConfig(), n_types=2),
             "head": TokenHeadConfig(transform=TransformConfig(norm=LayerNormConfig(), d_out=6)),
         }
+    ),
+    "per_layer_embedding": Variant(
+        {"embedding": EmbeddingConfig(per_layer=PerLayerEmbeddingConfig(width=3))},
+        ("decoder", "encoder"),
+    ),
+    "per_layer_embedding_with_factors": Variant(
+        {
+            "n_layers": 3,
+            "embedding": EmbeddingConfig(
+                per_layer=PerLayerEmbeddingConfig(width=4, activation="silu")
+            ),
+            "residual": SandwichNormConfig(layer_factor=True),
+            "norm": RMSNormConfig(),
+            "layer_pattern": (LayerConfig(pattern=WindowPatternConfig(size=2)), LayerConfig()),
+        },
+        ("decoder", "encoder"),
     ),
     "tables_apart": Variant({"share_embeddings": False}, _BOTH),
     "decoder_positions": Variant(

@@ -327,7 +327,7 @@ def _hidden_states(model: Model, batch: _Batch) -> Iterator[tuple[str, str, list
 
 
 def _states(stack: Any, x: Tensor, ctx: Context) -> list[Tensor]:
-    states = [x, *stack.layer_outputs(x, ctx)]
+    states = [stack.apart(x)[0], *stack.layer_outputs(x, ctx)]
     states[-1] = stack.norm(states[-1], ctx.valid)
     return states
 

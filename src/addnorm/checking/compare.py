@@ -21,13 +21,14 @@ from addnorm.checking.served_in_batches import served_in_batches
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderModel
 from addnorm.nn.attention import (
     AttentionConfig,
+    CrossLayerAttention,
     FullPatternConfig,
     SelfAttention,
     WindowPatternConfig,
 )
 from addnorm.nn.attention.core import HasWeights
 from addnorm.nn.attention.kernels import shared
-from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.attention.multihead import Attending
 from addnorm.nn.positions import (
     ALiBiConfig,
     KERPLEConfig,
@@ -91,11 +92,13 @@ def comparisons(case: Case, expected: Tensor) -> Iterator[Comparison]:
             yield from _documents(case, model)
     yield from shown_weights(case)
     if isinstance(model, DecoderModel):
-        attends = [isinstance(mixer, SelfAttention) for mixer in model.stack.mixers]
+        kinds = SelfAttention | CrossLayerAttention
+        attends = [isinstance(mixer, kinds) for mixer in model.stack.mixers]
         if all(attends) and case.defined:
             with torch.no_grad():
                 yield from _prefixes(case, model)
-        if any(attends) and case.may_cache():
+        reads = any(read is not None for read in model.stack.read_layers)
+        if any(attends) and case.may_cache() and not reads:
             yield from _memories(case, model, defined=all(attends) and case.defined)
 
 
@@ -239,7 +242,7 @@ def shown_weights(case: Case) -> Iterator[Comparison]:
 
 def _cores(model: nn.Module) -> list[nn.Module]:
     """Return the cores of a model that show their weights."""
-    cores = [module.core for module in model.modules() if isinstance(module, MultiHead)]
+    cores = [module.core for module in model.modules() if isinstance(module, Attending)]
     return [core for core in cores if isinstance(core, HasWeights)]
 
 

@@ -13,7 +13,15 @@ from jaxtyping import Int
 from torch import Tensor
 
 from addnorm.models.step import TranslationState
-from addnorm.nn.cache import CrossCache, FixedCache, KVCache, SelfCache, with_room
+from addnorm.nn.cache import (
+    Cache,
+    CrossCache,
+    FixedCache,
+    KVCache,
+    NoCache,
+    SelfCache,
+    with_room,
+)
 from addnorm.nn.masks import Branches
 
 
@@ -21,8 +29,7 @@ def in_buffers(cache: KVCache) -> KVCache:
     """Copy a cache (attention layers only) into preallocated buffers."""
     n = int(cache.length)
     slots = torch.arange(n)
-    tensors = [layer.self_cache.kept for layer in cache if isinstance(layer.self_cache, SelfCache)]
-    layers = [FixedCache(with_room(k, n), with_room(v, n), slots) for k, v in tensors]
+    layers = [_in_buffers(layer.self_cache, slots) for layer in cache]
     fixed = KVCache(layers, length=n)
     for new, old in zip(fixed, cache, strict=True):
         if memory := old.cross_cache.kept:
@@ -30,9 +37,19 @@ def in_buffers(cache: KVCache) -> KVCache:
     return fixed
 
 
+def _in_buffers(cache: Cache, slots: Int[Tensor, " so_far"]) -> FixedCache | NoCache:
+    if isinstance(cache, NoCache):
+        return cache
+    assert isinstance(cache, SelfCache), "only attention is compiled"
+    k, v = (with_room(part, len(slots)) for part in cache.kept)
+    return FixedCache(k, v, slots)
+
+
 def is_in_buffers(cache: KVCache | None) -> bool:
     """Whether the cache consists of preallocated buffers, which a compiled graph can fill."""
-    return cache is not None and len(_layers(cache)) == len(cache.layers)
+    return cache is not None and all(
+        isinstance(layer.self_cache, FixedCache | NoCache) for layer in cache
+    )
 
 
 def buffers(cache: KVCache | None) -> list[Tensor]:

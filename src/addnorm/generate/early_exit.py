@@ -13,8 +13,8 @@ from addnorm.models.decoder import DecoderModel
 from addnorm.models.encoder import EncoderModel
 from addnorm.models.inputs import embedded
 from addnorm.models.step import LAST, DecoderState, decoder_step
-from addnorm.nn.attention import SelfAttention
-from addnorm.nn.blocks import AnyBlock, ParallelBlock, ParallelCrossBlock, Stack
+from addnorm.nn.attention import CrossLayerAttention, SelfAttention
+from addnorm.nn.blocks import AnyBlock, ParallelBlock, ParallelCrossBlock
 from addnorm.nn.cache import KVCache, LayerCache
 from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
@@ -109,9 +109,11 @@ class EarlyExit:
         rows = torch.arange(x.shape[0], device=x.device)
         depths = torch.full_like(rows, len(model.stack.blocks))
         result: Tensor | None = None
-        contexts = _contexts(model.stack, ctx)
+        caches = model.stack.caches_of_pass(None)
+        x, vectors = model.stack.apart(x)
+        contexts = model.stack.contexts(ctx, caches, vectors)
         for layer, block in enumerate(model.stack.blocks, start=1):
-            x = block(x, contexts[layer - 1])
+            x = block(x, contexts[layer - 1], caches[layer - 1])
             if str(layer) not in model.exits:
                 continue
             logits = model.exits[str(layer)](x, ctx)
@@ -125,7 +127,10 @@ class EarlyExit:
                 return out, depths
             valid = None if ctx.valid is None else ctx.valid[~leaving]
             ctx = Context.over(x, model.mask, valid=valid)
-            contexts = _contexts(model.stack, ctx)
+            for cache in filter(None, caches):
+                cache.self_cache.select((~leaving).nonzero()[:, 0])
+            vectors = [None if vector is None else vector[~leaving] for vector in vectors]
+            contexts = model.stack.contexts(ctx, caches, vectors)
         last = model.head(model.stack.norm(x, ctx.valid), ctx)
         if result is None:
             return last, depths
@@ -201,13 +206,15 @@ class EarlyExit:
         The layers above compute the keys and values that later tokens attend to from the hidden
         state with which a token left (Schuster et al. 2022, §3.1).
         """
-        contexts, layers = _contexts(model.stack, ctx), [] if cache is None else list(cache)
+        layers = model.stack.caches_of_pass(cache)
+        x, vectors = model.stack.apart(x)
+        contexts = model.stack.contexts(ctx, layers, vectors)
         left = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
         real = torch.ones_like(left) if ctx.valid is None else ctx.valid
         depths = torch.full(x.shape[:2], len(model.stack.blocks), device=x.device)
         result: Tensor | None = None
         for i, block in enumerate(model.stack.blocks):
-            layer = layers[i] if layers else None
+            layer = layers[i]
             if bool((left | ~real).all()):
                 if layer is not None:
                     _remember(block, x, contexts[i], layer)  # pyright: ignore[reportArgumentType]
@@ -249,23 +256,18 @@ def check_exits_early(model: nn.Module) -> None:
             "get their own head"
         )
     for i, block in enumerate(model.stack.blocks):
-        if isinstance(model, DecoderModel) and not isinstance(block.attention, SelfAttention):
+        attends = isinstance(block.attention, SelfAttention | CrossLayerAttention)
+        if isinstance(model, DecoderModel) and not attends:
             raise InputError(
                 f"`exit`: layer {i} is {type(block.attention).__name__}, whose state cannot skip a "
                 "token: every layer of a language model must be attention"
             )
 
 
-def _contexts(stack: Stack, ctx: Context) -> list[Context]:
-    """The context of each layer, evaluated once for all layers with the same pattern."""
-    restricted = {pattern: ctx.restrict(pattern) for pattern in stack.patterns}
-    return [restricted[pattern] for pattern in stack.patterns]
-
-
 def _remember(block: AnyBlock, x: Hidden, ctx: Context, cache: LayerCache) -> None:
     """Store the keys and values that the layer computes from `x`, and compute nothing else."""
     attention = block.attention
-    assert isinstance(attention, SelfAttention)
+    assert isinstance(attention, SelfAttention | CrossLayerAttention)
 
     def store(h: Hidden) -> Hidden:
         attention.remember(h, ctx, cache.self_cache)  # pyright: ignore[reportArgumentType]

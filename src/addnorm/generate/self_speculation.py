@@ -18,8 +18,8 @@ from addnorm.generate.next_token import (
     positions_for,
 )
 from addnorm.models import DecoderModel
-from addnorm.nn.attention import LatentAttention, SelfAttention
-from addnorm.nn.cache import SelfCache
+from addnorm.nn.attention import CrossLayerAttention, LatentAttention, SelfAttention
+from addnorm.nn.cache import NoCache, SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal
 from addnorm.nn.positions.position import Position
@@ -134,8 +134,9 @@ class SelfSpeculation:
             held = self._states[k].shape[1]
             right = min(max(n + 1 - max(k, 1), 0), held)
             for layer in cache:
-                assert isinstance(layer.self_cache, SelfCache)
-                layer.self_cache.drop(held - right)
+                if not isinstance(layer.self_cache, NoCache):
+                    assert isinstance(layer.self_cache, SelfCache)
+                    layer.self_cache.drop(held - right)
             cache.advance(right - held)
             self._states[k] = self._states[k][:, :right]
 
@@ -148,8 +149,8 @@ def check_speculates(model: nn.Module) -> None:
         )
     check_writes(model)
     for i, mixer in enumerate(model.stack.mixers):
-        attends = isinstance(mixer, SelfAttention | LatentAttention)
-        if not attends or type(mixer.new_cache()) is not SelfCache:
+        attends = isinstance(mixer, SelfAttention | LatentAttention | CrossLayerAttention)
+        if not attends or type(mixer.new_cache()) not in (SelfCache, NoCache):
             raise InputError(
                 f"speculative decoding forgets tokens, and layer {i}, {type(mixer).__name__}, "
                 "keeps a state that cannot"

@@ -12,7 +12,8 @@ from torch.utils.hooks import RemovableHandle
 from addnorm.errors import InputError
 from addnorm.models.ledger import hooks_of
 from addnorm.nn.attention.core import HasWeights
-from addnorm.nn.attention.multihead import MultiHead, SelfAttention, unfold_beams
+from addnorm.nn.attention.cross_layer import CrossLayerAttention
+from addnorm.nn.attention.multihead import Attending, SelfAttention, unfold_beams
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.moe import MixtureOfExperts
 
@@ -32,7 +33,7 @@ def attention_weights(
     """
     weights: dict[str, Tensor] = {}
     attentions = {
-        name: module for name, module in model.named_modules() if isinstance(module, MultiHead)
+        name: module for name, module in model.named_modules() if isinstance(module, Attending)
     }
     for name, attention in attentions.items():
         _check_shows(f"{name}.core", attention.core)
@@ -72,10 +73,10 @@ def _overrides(core: nn.Module, defining: type | None) -> list[str]:
     return [*of_instance, *of_subclasses]
 
 
-def _check_hooks(name: str, attention: MultiHead) -> None:
+def _check_hooks(name: str, attention: Attending) -> None:
     """Raise `InputError` for a hook inside the core or the positions, which kernels may skip."""
     parts = {"core": attention.core}
-    if isinstance(attention, SelfAttention):
+    if isinstance(attention, SelfAttention | CrossLayerAttention):
         parts["position"] = attention.position
     for part, whole in parts.items():
         for path, module in whole.named_modules():
@@ -87,7 +88,7 @@ def _check_hooks(name: str, attention: MultiHead) -> None:
                 )
 
 
-def _record(name: str, attention: MultiHead, weights: dict[str, Tensor]) -> list[RemovableHandle]:
+def _record(name: str, attention: Attending, weights: dict[str, Tensor]) -> list[RemovableHandle]:
     core = attention.core
     assert isinstance(core, HasWeights)
     latest: list[Tensor] = []

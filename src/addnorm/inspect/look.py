@@ -16,7 +16,7 @@ from addnorm.inspect.depth import ByLayer, Tower, gradient_norms, layer_states, 
 from addnorm.inspect.distance import ByOffset, position_curves
 from addnorm.inspect.prepared_text import PreparedText, loss_of, prepare_text
 from addnorm.models import ModelConfig
-from addnorm.nn.attention.multihead import AttentionConfig, MultiHead
+from addnorm.nn.attention.multihead import Attending, AttentionConfig
 from addnorm.parts import kind_of
 from addnorm.runs.trained_model import TrainedModel
 
@@ -192,7 +192,7 @@ def _without_attention(tower: Tower) -> list[int]:
     return [
         i
         for i, mixer in enumerate(mixers)
-        if not any(isinstance(module, MultiHead) for module in mixer.modules())
+        if not any(isinstance(module, Attending) for module in mixer.modules())
     ]
 
 

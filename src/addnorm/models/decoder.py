@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from addnorm.config import config
+from addnorm.models.earlier_layers import reads_of
 from addnorm.models.transformer import StackModel, TransformerConfig
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
@@ -153,6 +154,12 @@ class DecoderConfig(TransformerConfig):
         super().__post_init__()
         check_conflicts([self.head, self.mtp], self)
         check_exits(self.exits, self.n_layers)
+        last = self.n_layers - 1
+        if self.mtp is not None and last in (reads := reads_of(self.layers(self.n_layers))):
+            raise ValueError(
+                "the modules of multi-token prediction are like the last layer, and layer "
+                f"{last} reads the keys or values of layer {reads[last]}: leave mtp out"
+            )
 
     def build(self, vocab_size: int) -> DecoderModel:
         position = self.build_position(causal=True)

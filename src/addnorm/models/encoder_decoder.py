@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from addnorm.config import ConfigError, config, problem_of
 from addnorm.errors import InputError
+from addnorm.models.earlier_layers import check_chosen
 from addnorm.models.inputs import (
     Input,
     InputConfig,
@@ -201,6 +202,7 @@ class EncoderDecoderConfig(TransformerConfig):
         """The fields of a configuration that has these layers of this one, in this order."""
         encoder, decoder = chosen["encoder"], chosen["decoder"]
         changes = super().fields_of_layers({"encoder": encoder})
+        check_chosen(self.stacks["decoder"], decoder)
         if len(decoder) != len(encoder) or self.n_decoder_layers is not None:
             changes["n_decoder_layers"] = len(decoder)
         pattern = entries_of(self.decoder_parts.layer_pattern, decoder)

@@ -17,7 +17,7 @@ from addnorm.errors import InputError
 from addnorm.models.decoder import DecoderModel
 from addnorm.models.encoder_decoder import EncoderDecoderModel
 from addnorm.models.ledger import Ledger
-from addnorm.nn.attention import CrossAttention, SelfAttention
+from addnorm.nn.attention import CrossAttention, CrossLayerAttention, SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.audio import LogMelEmbedding
 from addnorm.nn.blocks import Stack
@@ -167,20 +167,14 @@ def fixed_cache(
     stack: Stack, buffers: Sequence[Tensor], slots: Int[Tensor, " so_far"], n_new: int
 ) -> KVCache:
     """A cache in preallocated buffers (keys, values, keys, …); the last `n_new` slots are empty."""
-    layers = [
-        FixedCache(keys, values, slots)
-        for (keys, values), _ in zip(pairs(buffers), stack.blocks, strict=True)
-    ]
-    return KVCache(layers, length=slots.shape[0] - n_new)
+    layers = [FixedCache(keys, values, slots) for keys, values in pairs(buffers)]
+    return KVCache(stack.with_others(layers), length=slots.shape[0] - n_new)
 
 
 def concatenated_cache(stack: Stack, past: Sequence[Tensor]) -> KVCache:
     """A cache of these tensors (keys, values, keys, …), which it does not modify."""
-    layers = [
-        ConcatenatedCache(keys, values)
-        for (keys, values), _ in zip(pairs(past), stack.blocks, strict=True)
-    ]
-    return KVCache(layers, length=past[0].shape[2])
+    layers = [ConcatenatedCache(keys, values) for keys, values in pairs(past)]
+    return KVCache(stack.with_others(layers), length=past[0].shape[2])
 
 
 def pairs(tensors: Sequence[Tensor]) -> list[KeysValues]:
@@ -219,7 +213,7 @@ def _check_mixers(purpose: str, path: str, stack: Stack) -> None:
     """Raise `InputError` naming the first layer whose mixer is not attention."""
     of = f" of the {path}" if path in ("encoder", "decoder") else ""
     for i, mixer in enumerate(stack.mixers):
-        if not isinstance(mixer, SelfAttention):
+        if not isinstance(mixer, SelfAttention | CrossLayerAttention):
             raise InputError(
                 f"{purpose}: only attention can be traced, and in layer {i}{of} a "
                 f"{type(mixer).__name__} reads its text in runs, which depend on the data: use "

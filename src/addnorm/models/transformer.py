@@ -9,6 +9,7 @@ from torch import nn
 
 from addnorm.config import Probability, config
 from addnorm.errors import InputError
+from addnorm.models.earlier_layers import check_chosen, check_reads, reads_of
 from addnorm.models.layers import LayerConfig, LayerParts, Stacks, entries_of
 from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
 from addnorm.nn.attention.scores import is_plain_product, scale_of
@@ -16,6 +17,7 @@ from addnorm.nn.blocks import (
     AnyBlock,
     Block,
     CrossBlock,
+    EmbeddedBlock,
     MixerConfig,
     ParallelBlock,
     ParallelCrossBlock,
@@ -33,6 +35,7 @@ from addnorm.nn.hyper_connections import WITH_STREAMS
 from addnorm.nn.init import InitName
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
+from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
 from addnorm.nn.positions import PositionConfig, SinusoidalConfig
 from addnorm.nn.positions.position import (
     BuildContext,
@@ -47,6 +50,7 @@ from addnorm.nn.residuals import (
     PreNorm,
     PreNormConfig,
     ResidualConfig,
+    SandwichNormConfig,
     build_final_norm,
     build_placement,
 )
@@ -136,6 +140,7 @@ class TransformerConfig:
                 if not self.layer_pattern:
                     raise
                 raise ValueError(f"layer {i}: {error}") from error
+        self._check_earlier_layers()
         if self.n_distinct_layers is not None:
             self._check_shared_layers(self.n_distinct_layers)
         if self._position_attention is not None:
@@ -148,6 +153,26 @@ class TransformerConfig:
         if isinstance(layer.attention, POSITIONED):
             sizes = self.build_context(causal=True, max_len=self.max_len, attention=layer.attention)
             check_conflicts([layer.position], sizes)
+
+    def _check_earlier_layers(self) -> None:
+        """Raise `ValueError` for a layer that cannot read the earlier layer that it should."""
+        if self.cross_attention is not None and self.cross_attention.reads(1) is not None:
+            raise ValueError(
+                "value_residual and kv_layers_back read earlier layers of the same tokens: leave "
+                "them out of cross_attention"
+            )
+        mixers = [self.attention, *(layer.attention for layer in self.layer_pattern)]
+        if not any(isinstance(m, AttentionConfig) and m.reads(1) is not None for m in mixers):
+            return
+        for layers in self.stacks.values():
+            check_reads(layers, self.d_model)
+            for i, read in reads_of(layers).items():
+                for name in ("layer_drop", "n_distinct_layers"):
+                    if getattr(self, name):
+                        raise ValueError(
+                            f"layer {i} reads the keys or values of layer {read}, which {name} "
+                            f"= {getattr(self, name):g} does not keep for it: leave {name} out"
+                        )
 
     def _check_shared_layers(self, n_distinct: int) -> None:
         """Raise `ValueError` if layers cannot share weights since their parts differ."""
@@ -200,20 +225,25 @@ class TransformerConfig:
             position=self.position,
         ).with_own(pattern[i % len(pattern)] if pattern else LayerConfig())
         if self.cross_attention is None and isinstance(parts.attention, AttentionConfig):
-            return replace(parts, cross_attention=parts.attention)
+            return replace(parts, cross_attention=parts.attention.of_memory())
         return parts
 
     def fields_of_layers(self, chosen: Mapping[str, Sequence[int]]) -> dict[str, Any]:
         """The fields of a configuration that has these layers of this one, in this order.
 
-        Raises `InputError` where layers share their weights.
+        Raises `InputError` where layers share their weights, or would read other layers.
         """
         if self.n_distinct_layers is not None:
             raise InputError(
                 f"layers share their weights (n_distinct_layers = {self.n_distinct_layers}): none "
                 "can be chosen alone"
             )
-        [numbers] = chosen.values()
+        [(name, numbers)] = chosen.items()
+        if self.per_layer is not None and [*numbers] != [*range(self.n_layers)]:
+            raise InputError(
+                "embedding.per_layer has a table for every layer: none can be chosen alone"
+            )
+        check_chosen(self.stacks[name], numbers)
         return {
             "n_layers": len(numbers),
             "layer_pattern": entries_of(self.layer_pattern, numbers),
@@ -266,7 +296,16 @@ class TransformerConfig:
 
     def build_embedding(self, vocab_size: int, position: Position) -> TokenEmbedding:
         """Build the token embedding; a custom one has the same attributes (`EmbeddingPart`)."""
-        return build_embedding(self.embedding, vocab_size, self.d_model, position, self.dropout)
+        made = build_embedding(self.embedding, vocab_size, self.d_model, position, self.dropout)
+        if (per_layer := self.per_layer) is not None:
+            made.per_layer = per_layer.build(vocab_size, self.d_model, self.n_layers, self.norm)
+        return made
+
+    @property
+    def per_layer(self) -> PerLayerEmbeddingConfig | None:
+        """The embedding that every layer has of its own."""
+        embedding = self.embedding
+        return embedding.per_layer if isinstance(embedding, EmbeddingConfig) else None
 
     def build_position(self, *, causal: bool, max_len: int | None = None) -> Position:
         """Build the position encoding of a stack, which acts on its embeddings and its layers."""
@@ -285,7 +324,7 @@ class TransformerConfig:
         if self.cross_attention is not None:
             return self.cross_attention
         if isinstance(self.attention, AttentionConfig):
-            return self.attention
+            return self.attention.of_memory()
         return AttentionConfig(n_heads=max(n for n in range(1, 9) if self.d_model % n == 0))
 
     def build_stack(self, position: Position, depth: Depth) -> Stack:
@@ -325,10 +364,16 @@ class TransformerConfig:
         """Build layer `depth.layer` of a stack, with every sublayer in its placement."""
         layer = self.layer(depth.layer)
         names = ["attention", *(["cross_attention"] if cross else []), "feedforward"]
-        first = depth.layer * len(names)
+        first, per_layer = depth.layer * len(names), self.per_layer
         parts: dict[str, Any] = {
             f"{name}_residual": self.build_residual(
-                layer.norm, replace(depth, sublayer=first + i), first=i == 0
+                layer.norm,
+                replace(
+                    depth,
+                    sublayer=first + i,
+                    ends_layer=name == "feedforward" and per_layer is None,
+                ),
+                first=i == 0,
             )
             for i, name in enumerate(names)
         }
@@ -339,10 +384,21 @@ class TransformerConfig:
         if cross:
             parts["cross_attention"] = layer.cross_attention.build_cross(self.d_model, depth.layer)
         parts["feedforward"] = build_feedforward(layer.feedforward, self.d_model)
+        if per_layer is not None:
+            parts["per_layer"] = per_layer.build_input(self.d_model)
+            parts["per_layer_residual"] = self._build_output_norm(layer.norm, depth)
+            return EmbeddedBlock(**parts)
         if isinstance(self.residual, ParallelConfig):
             parts["norm"] = self.residual.build_shared(self.d_model, layer.norm)
             return ParallelCrossBlock(**parts) if cross else ParallelBlock(**parts)
         return CrossBlock(**parts) if cross else Block(**parts)
+
+    def _build_output_norm(self, norm: NormConfig, depth: Depth) -> nn.Module:
+        """The placement of the sublayer of per-layer embeddings: a norm of its output."""
+        factor = isinstance(self.residual, SandwichNormConfig) and self.residual.layer_factor
+        placement = SandwichNormConfig(norms="output", layer_factor=factor)
+        last = replace(depth, ends_layer=True)
+        return build_placement(placement, self.d_model, norm, self.dropout, last)
 
     def _position_in(self, layer: LayerParts, shared: SharedPositions, depth: Depth) -> Position:
         """The positions of a layer: its own, or those of all layers with heads of these sizes."""

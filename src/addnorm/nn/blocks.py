@@ -1,6 +1,7 @@
 """The Transformer block, with or without cross-attention, its mixer, and the stack of blocks."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Protocol, cast, runtime_checkable
 
@@ -11,14 +12,15 @@ from addnorm.errors import InputError
 from addnorm.nn.attention.latent import LatentAttentionConfig
 from addnorm.nn.attention.multihead import AttentionConfig, SelfAttention
 from addnorm.nn.built import built, built_module
-from addnorm.nn.cache import Cache, KVCache, LayerCache, SegmentMemory
-from addnorm.nn.context import Context
+from addnorm.nn.cache import Cache, KVCache, LayerCache, NoCache, PassCache, SegmentMemory
+from addnorm.nn.context import Context, Readable
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.delta import GatedDeltaConfig
 from addnorm.nn.dropout import LayerDrop
 from addnorm.nn.hyper_connections import CollapsedNorm
 from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.masks import Causal, Full, Mask
+from addnorm.nn.per_layer_embedding import PerLayerInput
 from addnorm.nn.positions.position import Position
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.short_convolution import GatedConvolutionConfig
@@ -37,6 +39,16 @@ class Mixer(Protocol):
 
     def new_cache(self) -> Cache:
         """An empty cache for the state that the mixer needs from earlier tokens."""
+        ...
+
+
+@runtime_checkable
+class ReadingMixer(Mixer, Protocol):
+    """A mixer that can read what an earlier layer of the stack has stored in the pass."""
+
+    @property
+    def reads(self) -> int | None:
+        """The layer that it reads, counted from 0; None for none."""
         ...
 
 
@@ -108,6 +120,26 @@ class Block(Sublayers):
         return self.feedforward_residual(x, self.feedforward, ctx.valid)
 
 
+class EmbeddedBlock(Sublayers):
+    """Self-attention, feed-forward, then what the layer makes of its own vector of each token.
+
+    Gemma 3n and 4 (see `per_layer_embedding`).
+    """
+
+    attention: nn.Module
+    attention_residual: nn.Module
+    feedforward: nn.Module
+    feedforward_residual: nn.Module
+    per_layer: nn.Module
+    per_layer_residual: nn.Module
+
+    def forward(self, x: Stream, ctx: Context, cache: LayerCache | None = None) -> Stream:
+        self_cache = None if cache is None else cache.self_cache
+        x = self.attention_residual(x, lambda h: self.attention(h, ctx, self_cache), ctx.valid)
+        x = self.feedforward_residual(x, self.feedforward, ctx.valid)
+        return self.per_layer_residual(x, lambda h: self.per_layer(h, ctx.vector), ctx.valid)
+
+
 class CrossBlock(Sublayers):
     """Self-attention, cross-attention, then feed-forward: the original decoder layer."""
 
@@ -175,7 +207,7 @@ class ParallelCrossBlock(Sublayers):
         return x + attended + crossed + self.feedforward_residual(h, self.feedforward, ctx.valid)
 
 
-AnyBlock = Block | CrossBlock | ParallelBlock | ParallelCrossBlock
+AnyBlock = Block | EmbeddedBlock | CrossBlock | ParallelBlock | ParallelCrossBlock
 
 
 def first_layer(group: int, n_layers: int, n_distinct: int) -> int:
@@ -235,24 +267,82 @@ class Stack(nn.Module):
         """The mask that each layer adds to the mask of the forward pass."""
         return [mixer.pattern for mixer in self.mixers]
 
-    def forward(self, x: Hidden, ctx: Context, cache: KVCache | None = None) -> Hidden:
+    def forward(self, x: Stream, ctx: Context, cache: KVCache | None = None) -> Hidden:
         for hidden in self.layer_outputs(x, ctx, cache):
             x = hidden
         return self.norm(x, ctx.valid)
 
     def layer_outputs(
-        self, x: Hidden, ctx: Context, cache: KVCache | None = None
+        self, x: Stream, ctx: Context, cache: KVCache | None = None
     ) -> Iterator[Stream]:
-        """Yield the output of each layer, before the final norm; all streams if it has several."""
-        patterns = self.patterns
-        contexts = {pattern: ctx.restrict(pattern) for pattern in patterns}
-        for i, block in enumerate(self.blocks):
-            layer = None if cache is None else cache.layers[i]
+        """Yield the output of each layer, before the final norm; all streams if it has several.
+
+        Behind the embedded tokens, `x` has the vectors for single layers, if there are any.
+        """
+        caches = self.caches_of_pass(cache)
+        x, vectors = self.apart(x)
+        contexts = self.contexts(ctx, caches, vectors)
+        for block, of_layer, layer_cache in zip(self.blocks, contexts, caches, strict=True):
             run = block if self.layer_drop is None else self.layer_drop.around(block)
-            x = run(x, contexts[patterns[i]], layer)
+            x = run(x, of_layer, layer_cache)
             yield x
         if cache is not None:
             cache.advance(x.shape[1])
+
+    @property
+    def read_layers(self) -> list[int | None]:
+        """The earlier layer that each layer reads in a pass, counted from 0; None for none."""
+        return [mixer.reads if isinstance(mixer, ReadingMixer) else None for mixer in self.mixers]
+
+    def caches_of_pass(self, cache: KVCache | None) -> list[LayerCache | None]:
+        """The cache of each layer in a pass.
+
+        Without a cache, those layers that others read store their keys and values for the pass.
+        """
+        if cache is not None:
+            return list(cache)
+        read = {*self.read_layers}
+        n = len(self.read_layers)
+        return [LayerCache(PassCache()) if i in read else None for i in range(n)]
+
+    def apart(self, x: Stream) -> tuple[Hidden, list[Stream | None]]:
+        """The embedded tokens, and the vectors that an embedding has for single layers.
+
+        Vectors for layers lie behind those of the tokens.
+        """
+        widths = [
+            cast(PerLayerInput, block.per_layer).width if isinstance(block, EmbeddedBlock) else 0
+            for block in self.blocks
+        ]
+        if not any(widths):
+            return x, [None] * len(widths)
+        x, *vectors = x.split([x.shape[-1] - sum(widths), *widths], dim=-1)
+        return x, [*vectors]
+
+    def contexts(
+        self,
+        ctx: Context,
+        caches: Sequence[LayerCache | None],
+        vectors: Sequence[Stream | None],
+    ) -> list[Context]:
+        """The context of each layer: its pattern, its vectors, and the cache of the layer it reads.
+
+        A mask is evaluated once for all layers that share a pattern.
+        """
+        of_pattern = {pattern: ctx.restrict(pattern) for pattern in self.patterns}
+        contexts: list[Context] = []
+        layers = zip(self.patterns, self.read_layers, vectors, strict=True)
+        for pattern, read, vector in layers:
+            of_layer = of_pattern[pattern]
+            if vector is not None:
+                of_layer = replace(of_layer, vector=vector)
+            if read is not None:
+                earlier = caches[read]
+                assert earlier is not None
+                assert isinstance(earlier.self_cache, Readable), "attention alone is read"
+                of_layer = replace(of_layer, earlier=earlier.self_cache)
+            contexts.append(of_layer)
+        return contexts
 
     def collapsed(self, x: Stream) -> Hidden:
         """The output of a layer as a single stream, as the final norm would read it."""
@@ -262,11 +352,29 @@ class Stack(nn.Module):
         """An empty cache for all layers."""
         return KVCache([mixer.new_cache() for mixer in self.mixers])
 
+    @property
+    def storing(self) -> list[bool]:
+        """Which layers store something in a cache; the others read an earlier layer's."""
+        return [not isinstance(mixer.new_cache(), NoCache) for mixer in self.mixers]
+
+    def with_others(self, caches: Sequence[Cache]) -> list[Cache]:
+        """A cache for every layer: these, in turn, for those that store something."""
+        assert len(caches) == sum(self.storing), "a cache for each layer that stores something"
+        remaining = iter(caches)
+        return [next(remaining) if stores else NoCache() for stores in self.storing]
+
     def new_memory(self, size: int) -> KVCache:
         """An empty segment memory: attention keeps its last `size` inputs, or those in its reach.
 
-        Other mixers carry their own state from segment to segment.
+        Other mixers carry their own state from segment to segment. Raises `InputError` for a layer
+        that reads an earlier one.
         """
+        for i, read in enumerate(self.read_layers):
+            if read is not None:
+                raise InputError(
+                    f"segment memory: layer {i} reads the keys or values of layer {read}, which a "
+                    "memory of hidden states has not: leave value_residual and kv_layers_back out"
+                )
         caches = [
             SegmentMemory(size) if isinstance(mixer, SelfAttention) else mixer.new_cache()
             for mixer in self.mixers

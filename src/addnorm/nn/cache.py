@@ -73,6 +73,39 @@ class AttentionCache(Cache, Protocol):
         return attention.attend(q, k, v, ctx)
 
 
+class PassCache(AttentionCache):
+    """One layer's keys and values of a pass without a cache, which later layers read."""
+
+    def __init__(self) -> None:
+        self._stored: KeysValues | None = None
+
+    def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
+        """Store all keys and values of the pass, and return them."""
+        self._stored = k, v
+        return k, v
+
+    def read(self, n: Length) -> KeysValues:
+        """The keys and values of the last `n` slots."""
+        assert self._stored is not None, "the layer that is read runs first"
+        return last_slots(*self._stored, n)
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these batch rows, in this order; rows may repeat."""
+        if self._stored is not None:
+            k, v = self._stored
+            self._stored = k.index_select(0, rows), v.index_select(0, rows)
+
+
+class NoCache:
+    """The cache of a mixer that stores nothing, since it reads the keys of an earlier layer."""
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Nothing to select."""
+
+    def join(self, other: "NoCache") -> None:
+        """Nothing to add."""
+
+
 class SelfCache(AttentionCache):
     """One layer's keys and values in a contiguous buffer that doubles in size when full.
 
@@ -103,6 +136,10 @@ class SelfCache(AttentionCache):
         """The keys and values of the slots last appended and of those within their reach."""
         keys, values = self._buffers
         return keys[:, :, self._first : self._end], values[:, :, self._first : self._end]
+
+    def read(self, n: Length) -> KeysValues:
+        """The keys and values of the last `n` slots, as views."""
+        return last_slots(*self.kept, n)
 
     def drop(self, n: int) -> None:
         """Forget the last `n` slots, which were all appended by the latest call."""
@@ -153,6 +190,11 @@ class FixedCache(AttentionCache):
         held = slice(0 if within is None else end - within, end)
         return self.keys[:, :, held], self.values[:, :, held]
 
+    def read(self, n: Length) -> KeysValues:
+        """The keys and values of the last `n` slots, as views."""
+        held = slice(self.slots.shape[0])
+        return last_slots(self.keys[:, :, held], self.values[:, :, held], n)
+
     def extend(self, slots: Int[Tensor, " so_far"]) -> None:
         """Set `slots`, which includes tokens about to be appended; grow the buffers if needed."""
         if slots.shape[0] > self.keys.shape[2]:
@@ -194,6 +236,10 @@ class ConcatenatedCache(AttentionCache):
         first = 0 if within is None else keys.shape[2] + k.shape[2] - within
         self.kept = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
         return self.kept[0][:, :, first:], self.kept[1][:, :, first:]
+
+    def read(self, n: Length) -> KeysValues:
+        """The keys and values of the last `n` slots."""
+        return last_slots(*self.kept, n)
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
         """Keep these batch rows, in this order; rows may repeat."""
@@ -299,6 +345,12 @@ class KVCache:
         for layer in self.layers:
             layer.self_cache.select(rows)
             layer.cross_cache.select(rows if memories is None else memories)
+
+
+def last_slots(k: Keys, v: Values, n: Length) -> KeysValues:
+    """The keys and values of the last `n` slots, as views."""
+    first = k.shape[2] - n
+    return k[:, :, first:], v[:, :, first:]
 
 
 def moved(

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
@@ -20,7 +21,7 @@ from addnorm.nn.masks import (
     Segments,
     Tiled,
 )
-from addnorm.nn.types import Length
+from addnorm.nn.types import KeysValues, Length
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,15 @@ class Memory:
     mask: Evaluated
 
 
+@runtime_checkable
+class Readable(Protocol):
+    """What a layer has stored in this pass, its cache, for later layers to read."""
+
+    def read(self, n: Length) -> KeysValues:
+        """The keys and values of the last `n` slots, those of the new tokens included."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Context:
     """Positions, mask and memory of a forward pass over `seq` new tokens out of `kv_seq` in all.
@@ -47,6 +57,8 @@ class Context:
     `statistics` are those by which windows of a series were normalised, for a head to restore.
     `grid` has the rows and columns of the patches of a picture, which are the last tokens.
     Where `kv_slots` are not in order, `order` has the index of each slot among them (see `part`).
+    `earlier` holds the keys and values of the earlier layer that a layer reads, if it reads one,
+    and `vector` what the embedding has for this layer alone of each new token.
     """
 
     batch: int
@@ -61,6 +73,8 @@ class Context:
     statistics: WindowStatistics | None = None
     grid: tuple[Length, Length] | None = None
     order: Int[Tensor, " kv_seq"] | None = None
+    earlier: Readable | None = None
+    vector: Float[Tensor, "batch seq width"] | None = None
 
     @property
     def positions(self) -> Int[Tensor, "#batch seq"]:

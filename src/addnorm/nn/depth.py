@@ -15,6 +15,8 @@ class Depth:
     """The index of the layer in its stack, from 0."""
     sublayer: int = 0
     """The index of the sublayer in its stack, from 0."""
+    ends_layer: bool = False
+    """Whether the sublayer is the last of its layer."""
 
     @property
     def n_layers(self) -> int:

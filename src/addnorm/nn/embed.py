@@ -22,12 +22,15 @@ from addnorm.config import Probability, config
 from addnorm.nn.built import built, built_module
 from addnorm.nn.context import Context
 from addnorm.nn.dropout import Dropout
+from addnorm.nn.hyper_connections import WITH_STREAMS
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full
 from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, NoNorm, NormConfig, build_norm
+from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
 from addnorm.nn.positions.disentangled import DisentangledConfig
 from addnorm.nn.positions.position import Position
 from addnorm.nn.positions.transformer_xl import TransformerXLConfig
+from addnorm.nn.residuals import ParallelConfig
 from addnorm.nn.splits import Split, Splits
 from addnorm.parts import Family
 
@@ -40,7 +43,7 @@ class Embedding(nn.Module):
     that of the first. `maps` has the map from a table of another width to that of the model: the
     `first` one to the table's vectors, `E[tokens] Pᵀ` (Lan et al. 2020, §3.1), or the `last` one to
     the result, whose positions, types and norm have the width of the table (Lan et al. 2020 and
-    Clark et al. 2020, code).
+    Clark et al. 2020, code). With `per_layer`, vectors for every layer follow those of the tokens.
 
     The zero keeps the values at padding, NaN included, out of every later product. It is set before
     the norm too, whose gradient for the gain would otherwise be 0 · inf.
@@ -61,6 +64,7 @@ class Embedding(nn.Module):
         word_dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.per_layer: nn.Module | None = None
         self.tokens = tokens
         self.proj = (maps or {}).get("first")
         self.proj_last = (maps or {}).get("last")
@@ -76,7 +80,7 @@ class Embedding(nn.Module):
         tokens: Int[Tensor, "batch seq"],
         ctx: Context,
         types: Int[Tensor, "batch seq"] | None = None,
-    ) -> Float[Tensor, "batch seq d_model"]:
+    ) -> Float[Tensor, "batch seq _width"]:
         x = self.tokens(tokens)
         keep = self.word_dropout(x.new_ones(*tokens.shape, 1))
         x = x if self.proj is None else self.proj(x)
@@ -86,8 +90,10 @@ class Embedding(nn.Module):
             x = x + self.types(torch.zeros_like(tokens) if first else types)
         x = zero_padding(x, ctx.valid)
         x = self.dropout(self.norm(x, ctx.valid))
-        x = x if self.proj_last is None else self.proj_last(x)
-        return zero_padding(x, ctx.valid)
+        x = zero_padding(x if self.proj_last is None else self.proj_last(x), ctx.valid)
+        if self.per_layer is None:
+            return x
+        return torch.cat([x, zero_padding(self.per_layer(tokens, x), ctx.valid)], dim=-1)
 
 
 @config
@@ -109,6 +115,8 @@ class EmbeddingConfig:
     """Whether a table of width d_embed is mapped before positions, types and norm; or after them,
     with a bias, as in ELECTRA and ALBERT: they then have the width d_embed.
     """
+    per_layer: PerLayerEmbeddingConfig | None = None
+    """Further vectors of each token, one for every layer; by default none."""
 
     def __post_init__(self) -> None:
         if self.map == "last" and self.d_embed is None:
@@ -126,8 +134,12 @@ class EmbeddingConfig:
         }
 
     def conflict(self, around: Any) -> str | None:
-        """Positions that attention projects have one width there and in the embedding."""
+        """Projected positions need one width; vectors for layers need one stack, and sublayers one
+        after another.
+        """
         position = around.position
+        if self.per_layer is not None and (problem := _no_per_layer(around)):
+            return f"embedding.per_layer gives every layer a vector of each token: {problem}"
         if self.map == "first" or not isinstance(
             position, TransformerXLConfig | DisentangledConfig
         ):
@@ -166,6 +178,20 @@ class EmbeddingConfig:
     def width(self, d_model: int) -> int:
         """The width of the table."""
         return self.d_embed or d_model
+
+
+def _no_per_layer(around: Any) -> str | None:
+    """Why a model cannot have vectors for every layer; None if it can."""
+    if around.kind == "encoder_decoder":
+        return "an encoder–decoder cannot have it"
+    if around.reads_pictures or getattr(around, "input", around).kind not in ("tokens", "decoder"):
+        return f"the input must be tokens, not {around.input.kind!r}"
+    if isinstance(around.residual, (ParallelConfig, *WITH_STREAMS)):
+        return f"give another residual than {around.residual.kind!r}"
+    for name in ("mtp", "n_distinct_layers", "layer_drop"):
+        if getattr(around, name, None):
+            return f"leave {name} out"
+    return None
 
 
 @runtime_checkable

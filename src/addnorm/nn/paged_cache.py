@@ -46,7 +46,11 @@ class PagedCache(AttentionCache):
     def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
         """Store the new keys and values; return those of the last `within` slots."""
         self._write(k, v)
-        slots = self._last(within)
+        return self.read(self._slots.shape[1] if within is None else within)
+
+    def read(self, n: Length) -> KeysValues:
+        """The keys and values of the last `n` slots."""
+        slots = self._last(n)
         return self._keys[slots].transpose(1, 2), self._values[slots].transpose(1, 2)
 
     def attend(self, attention: Attention, q: Queries, k: Keys, v: Keys, ctx: Context) -> Heads:
@@ -70,6 +74,6 @@ class PagedCache(AttentionCache):
         self._keys[new] = k.transpose(1, 2)
         self._values[new] = v.transpose(1, 2)
 
-    def _last(self, n: Length | None) -> TextSlots:
-        """The last `n` slots of each text; all of them if `n` is None."""
-        return self._slots if n is None else self._slots[:, self._slots.shape[1] - n :]
+    def _last(self, n: Length) -> TextSlots:
+        """The last `n` slots of each text."""
+        return self._slots[:, self._slots.shape[1] - n :]

@@ -134,17 +134,27 @@ class SandwichNorm(nn.Module):
     """`x + drop(norm_out(f(norm_in(x))))`: CogView (Ding et al. 2021, §2.4), Gemma 2.
 
     Without `norm_in`, `x + drop(norm(f(x)))`: OLMo 2 (OLMo Team 2024, §3.2), after Swin v2 (Liu et
-    al. 2022, §3.2).
+    al. 2022, §3.2). With a `layer_factor` s, `s · (x + …)`: Gemma 4 (Google 2026), where it is
+    held constant; here it is learned.
     """
 
-    def __init__(self, norm_in: nn.Module, norm_out: nn.Module, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        norm_in: nn.Module,
+        norm_out: nn.Module,
+        dropout: float = 0.0,
+        *,
+        with_factor: bool = False,
+    ) -> None:
         super().__init__()
         self.norm_in = norm_in
         self.norm_out = norm_out
         self.dropout = Dropout(dropout)
+        self.layer_factor = nn.Parameter(torch.ones(1)) if with_factor else None
 
     def forward(self, x: Hidden, f: Sublayer, valid: Valid | None = None) -> Hidden:
-        return x + self.dropout(self.norm_out(f(self.norm_in(x, valid)), valid))
+        y = x + self.dropout(self.norm_out(f(self.norm_in(x, valid)), valid))
+        return y if self.layer_factor is None else y * self.layer_factor.to(y.dtype)
 
 
 @config
@@ -157,15 +167,24 @@ class SandwichNormConfig:
     kind: Literal["sandwich"] = "sandwich"
     norms: Literal["both", "output"] = "both"
     """Whether the input of a sublayer has a norm as its output has."""
+    layer_factor: bool = False
+    """Whether every layer ends with a product of its states and one learned number, one at the
+    start.
+    """
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Both norms, and that of the output alone."""
-        return {"sandwich": cls(), "sandwich_output_norm": cls(norms="output")}
+        """Both norms, that of the output alone, and with a factor of each layer."""
+        return {
+            "sandwich": cls(),
+            "sandwich_output_norm": cls(norms="output"),
+            "sandwich_layer_factor": cls(layer_factor=True),
+        }
 
     def build(self, d_model: int, norm: NormConfig, dropout: float, depth: Depth) -> SandwichNorm:
         norm_in = build_norm(norm, d_model) if self.norms == "both" else NoNorm()
-        return SandwichNorm(norm_in, build_norm(norm, d_model), dropout)
+        with_factor = self.layer_factor and depth.ends_layer
+        return SandwichNorm(norm_in, build_norm(norm, d_model), dropout, with_factor=with_factor)
 
     def build_final(self, d_model: int, norm: NormConfig) -> nn.Module:
         """The final norm, since the residual stream itself is not normalised."""

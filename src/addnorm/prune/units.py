@@ -122,7 +122,10 @@ def feedforward_rows(model: Model) -> list[Units]:
 
 def _groups(path: str, attention: nn.Module) -> Units:
     if type(attention) not in (SelfAttention, CrossAttention):
-        raise _refusal("heads", path, attention, "attention can")
+        raise _refusal("heads", path, attention, "attention with keys of its own can")
+    if isinstance(attention, SelfAttention) and attention.value_residual is not None:
+        usable = "attention without value_residual can"
+        raise _refusal("heads", f"{path}.value_residual", attention.value_residual, usable)
     assert isinstance(attention, MultiHead)
     _check(f"{path}.core", attention.core, CORES, "sdpa, eager and flex can")
     _check(f"{path}.output", attention.output, OUTPUTS, "plain and gated outputs can")

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from addnorm.errors import InputError, nearest
 from addnorm.models import Model
 from addnorm.models.ledger import Ledger
+from addnorm.nn.attention.cross_layer import CrossLayerAttention
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.convolution import Convolution
 from addnorm.nn.delta import GatedDelta
@@ -29,6 +30,7 @@ from addnorm.quantize.layers import (
 
 MAPS = (
     MultiHead,
+    CrossLayerAttention,
     FeedForward,
     GatedFeedForward,
     Recurrent,

@@ -8,6 +8,7 @@ from addnorm.arguments import known_keywords
 from addnorm.data.batches.buckets import TokensConfig
 from addnorm.errors import InputError, path_of
 from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.models.earlier_layers import reads_of
 from addnorm.models.layers import LayerParts
 from addnorm.nn.init import without_values
 from addnorm.parts import kind_of
@@ -230,7 +231,8 @@ class Outline:
         model = recipe.model
         chosen, numbers = dict[str, list[int]](), list[int]()
         for stack, layers in model.stacks.items():
-            built = _different(layers)
+            whole = reads_of(layers) or model.per_layer is not None
+            built = [*range(len(layers))] if whole else _different(layers)
             first = sum(map(len, chosen.values()))
             numbers += [first + _like(layers, built, i) for i in range(len(layers))]
             chosen[stack] = built

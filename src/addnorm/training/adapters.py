@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from addnorm.config import WORD, Probability, config
 from addnorm.errors import InputError, choices
+from addnorm.nn.attention.cross_layer import CrossLayerAttention
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.blocks import check_unshared
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.linear import Linear, LowRank, divisors, linear, row_norms
 
-MAPS = (MultiHead, FeedForward, GatedFeedForward)
+MAPS = (MultiHead, CrossLayerAttention, FeedForward, GatedFeedForward)
 """The modules whose linear layers are adapted."""
 
 

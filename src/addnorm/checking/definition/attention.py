@@ -24,11 +24,22 @@ def self_attention(config: Any, weights: Weights, x: Tokens, context: MixerConte
     position_weights, score_weights = under(weights, "position"), under(weights, "core.score")
     # Segment memory contributes keys and values, but gets no gradient.
     source = torch.where(texts.is_latest()[:, None], x, x.detach())
-    q, k, v = heads_of(config, weights, x, source)
-    q, k = ([rotated(position, position_weights, y, texts) for y in ys] for ys in (q, k))
-    if config.qk_norm_after == "rotation":
-        q = [normalised(config.qk_norm, under(weights, "rotated_q_norm"), y) for y in q]
-        k = [normalised(config.qk_norm, under(weights, "rotated_k_norm"), y) for y in k]
+
+    def turned(name: str, heads: list[Tensor]) -> list[Tensor]:
+        heads = [rotated(position, position_weights, y, texts) for y in heads]
+        if config.qk_norm_after == "rotation":
+            return [normalised(config.qk_norm, under(weights, name), y) for y in heads]
+        return heads
+
+    q = turned("rotated_q_norm", queries_of(config, weights, x))
+    if config.kv_layers_back is not None:  # Brandon et al. 2024, §3
+        k, v = context.earlier[context.layer - config.kv_layers_back]
+    else:
+        k, v = keys_values_of(config, weights, source)
+        k = turned("rotated_k_norm", k)
+        if config.value_residual is not None and context.layer > 0:
+            v = with_first(config.value_residual, weights, v, context.earlier[0][1])
+        context.earlier[context.layer] = k, v
 
     def score(h: int, shared: int) -> Pairs:
         head = Head(
@@ -54,7 +65,8 @@ def cross_attention(
     config: Any, weights: Weights, x: Queries, memory: Keys, seen: AttentionMask, layer: int
 ) -> Queries:
     """`concat(heads) W_o` with cross-attention to a memory, without positions."""
-    q, k, v = heads_of(replace(config, qk_norm_after="projection"), weights, x, memory)
+    config = replace(config, qk_norm_after="projection")
+    q, k, v = heads_of(config, weights, x, memory)
 
     def score(h: int, shared: int) -> Pairs:
         return scored(config.score, under(weights, "core.score"), h, q[h], k[shared])
@@ -73,26 +85,56 @@ def heads_of(
     config: Any, weights: Weights, x: Queries, source: Keys
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """The queries of every head, and the keys and values of every key/value head."""
-    d_head = config.d_head or x.shape[1] // config.n_heads
+    return queries_of(config, weights, x), *keys_values_of(config, weights, source)
 
-    def split(name: str, y: Float[Tensor, "seq _width"]) -> list[Tensor]:
-        return list(linear(weights, name, y).split(d_head, dim=1))
 
-    def normed(name: str, heads: list[Tensor]) -> list[Tensor]:
-        if config.qk_norm_after == "rotation":
-            return heads
-        if config.qk_norm_over == "heads":  # OLMo Team 2024, §3.3
-            together = torch.cat(heads, dim=1)
-            normed = normalised(config.qk_norm, under(weights, f"{name}.norm"), together)
-            return list(normed.split(d_head, dim=1))
-        # Henry et al. 2020
-        return [normalised(config.qk_norm, under(weights, name), head) for head in heads]
+def queries_of(config: Any, weights: Weights, x: Queries) -> list[Tensor]:
+    """The queries of every head."""
+    return _normed(config, weights, "q_norm", _split(config, weights, "q_proj", x, x.shape[1]))
 
-    queries, keys = normed("q_norm", split("q_proj", x)), normed("k_norm", split("k_proj", source))
-    values = [
-        normalised(config.v_norm, under(weights, "v_norm"), v) for v in split("v_proj", source)
-    ]
-    return queries, keys, values
+
+def keys_values_of(
+    config: Any, weights: Weights, source: Keys
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The keys and values of every key/value head."""
+    width = source.shape[1]
+    keys = _normed(config, weights, "k_norm", _split(config, weights, "k_proj", source, width))
+    values = _split(config, weights, "v_proj", source, width)
+    return keys, [normalised(config.v_norm, under(weights, "v_norm"), v) for v in values]
+
+
+def _split(
+    config: Any, weights: Weights, name: str, y: Float[Tensor, "seq _width"], d_model: int
+) -> list[Tensor]:
+    """The heads of a projection."""
+    return list(linear(weights, name, y).split(config.d_head or d_model // config.n_heads, dim=1))
+
+
+def _normed(config: Any, weights: Weights, name: str, heads: list[Tensor]) -> list[Tensor]:
+    """The heads of queries or keys after the norm before the rotation, if there is one."""
+    if config.qk_norm_after == "rotation":
+        return heads
+    if config.qk_norm_over == "heads":  # OLMo Team 2024, §3.3
+        together = torch.cat(heads, dim=1)
+        normed = normalised(config.qk_norm, under(weights, f"{name}.norm"), together)
+        return list(normed.split(heads[0].shape[1], dim=1))
+    # Henry et al. 2020
+    return [normalised(config.qk_norm, under(weights, name), head) for head in heads]
+
+
+def with_first(
+    name: str, weights: Weights, values: list[Tensor], first: list[Tensor]
+) -> list[Tensor]:
+    """Zhou et al. 2024, §3.2: the values of a layer and those of the first, in a sum."""
+    match name:
+        case "fixed":
+            of_first, own = 0.5, 0.5
+        case "learned":
+            of_first, own = weights["value_residual.weights"]
+        case _:
+            of_first = weights["value_residual.weight"]
+            own = 1 - of_first
+    return [of_first * v_1 + own * v for v_1, v in zip(first, values, strict=True)]
 
 
 def gated(config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens) -> list[Tensor]:

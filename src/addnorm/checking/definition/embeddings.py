@@ -33,6 +33,25 @@ def tokens_embedding(
     return linear(weights, "proj_last", x) if order == "last" else x
 
 
+def per_layer_vectors(
+    config: Any,
+    weights: Weights,
+    tokens: Sequence[int],
+    x: Tokens,
+    norm: Callable[[Tokens], Tokens],
+) -> list[Tokens]:
+    """The vectors of the tokens for each layer in turn, `(norm(x W_l / √d) + √e E_l[t]) / √2`.
+
+    Gemma 3n and 4 (Google 2025, 2026), code.
+    """
+    of_states = linear(weights, "proj", x).split(config.width, dim=1)
+    of_tokens = weights["tokens.weight"][list(tokens)].split(config.width, dim=1)
+    return [
+        (norm(state / math.sqrt(x.shape[1])) + math.sqrt(config.width) * token) / math.sqrt(2)
+        for state, token in zip(of_states, of_tokens, strict=True)
+    ]
+
+
 EMBEDDINGS = Definitions[Callable[[Any, Weights, Sequence[int], Position, Norm], Tokens]](
     "embedding", "embeddings.py", {EmbeddingConfig: tokens_embedding}
 )

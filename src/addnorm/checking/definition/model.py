@@ -8,18 +8,20 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.checking.definition.attention import cross_attention
-from addnorm.checking.definition.embeddings import EMBEDDINGS
+from addnorm.checking.definition.embeddings import EMBEDDINGS, per_layer_vectors
 from addnorm.checking.definition.feedforward import feedforward
 from addnorm.checking.definition.heads import HEADS
-from addnorm.checking.definition.layers import Tokens, Weights, under
+from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, under
 from addnorm.checking.definition.mixers import MIXERS
 from addnorm.checking.definition.norms import Observed, normalised
-from addnorm.checking.definition.placements import PLACEMENTS, Depth
+from addnorm.checking.definition.placements import PLACEMENTS, Depth, sandwich
 from addnorm.checking.definition.positions import embedded
 from addnorm.checking.definition.texts import MixerContext, Texts
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.residuals import SandwichNormConfig
 
 Logits = Float[Tensor, "rows outputs"]
+OUTPUT_NORM = SandwichNormConfig(norms="output")
 Sublayer = Callable[[Weights, Tokens, int], Tokens]
 """A sublayer: a function of its weights, its input and the layer index."""
 
@@ -60,6 +62,19 @@ def _logits(
 ) -> Logits:
     x = _embedding(config, under(weights, "embed"), tokens, texts, config.position, observed)
     sublayers = _sublayers(config, texts, causal=depth.causal)
+    if (per_layer := getattr(config.embedding, "per_layer", None)) is not None:
+        own = under(weights, "embed.per_layer")
+
+        def norm(x: Tokens) -> Tokens:
+            return normalised(config.norm, under(own, "norm"), x, observed)
+
+        vectors = per_layer_vectors(per_layer, own, tokens, x, norm)
+
+        def gated(w: Weights, x: Tokens, layer: int) -> Tokens:
+            gate = activated(per_layer.activation, linear(w, "gate_proj", x))
+            return linear(w, "out_proj", gate * vectors[layer])
+
+        sublayers["per_layer"] = gated
     x = _Stack(config, depth, sublayers, observed).run(under(weights, "stack"), x)
     return HEADS.of(config.head)(config.head, under(weights, "head"), x, texts)
 
@@ -135,10 +150,13 @@ def _embedding(
 
 def _sublayers(config: Any, texts: Texts, *, causal: bool) -> dict[str, Sublayer]:
     """The sublayers of a block, by name, in order."""
+    earlier: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
 
     def mix(w: Weights, x: Tokens, layer: int) -> Tokens:
         parts = layer_parts(config, layer)
-        context = MixerContext(texts=texts, causal=causal, position=parts.position, layer=layer)
+        context = MixerContext(
+            texts=texts, causal=causal, position=parts.position, layer=layer, earlier=earlier
+        )
         return MIXERS.of(parts.attention)(parts.attention, w, x, context)
 
     def transform(w: Weights, x: Tokens, layer: int) -> Tokens:
@@ -218,6 +236,9 @@ class _Stack:
                 continue
             assert placement.sublayer is not None
             depth = replace(self.depth, layer=layer, name=name, weights=of_placement)
+            if name == "per_layer":  # its output has a norm, whatever the placement of others
+                x = sandwich(OUTPUT_NORM, here, x, f, depth)
+                continue
             x = placement.sublayer(residual, here, x, f, depth)
         return x
 

@@ -65,8 +65,12 @@ def layer_scale(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -
 
 
 def sandwich(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
-    """Ding et al. 2021, §2.4; with the second norm alone OLMo Team 2024, §3.2."""
-    return x + norm("norm_out", f(norm("norm_in", x) if config.norms == "both" else x))
+    """Ding et al. 2021, §2.4; with the second norm alone OLMo Team 2024, §3.2.
+
+    With a factor of the layer after its last sublayer, Gemma 4 (Google 2026), code.
+    """
+    y = x + norm("norm_out", f(norm("norm_in", x) if config.norms == "both" else x))
+    return y * depth.weights["layer_factor"] if "layer_factor" in depth.weights else y
 
 
 def deepnorm(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:

@@ -1,7 +1,7 @@
 """Concatenated texts, and the definitions of the patterns in their attention mask."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -93,13 +93,17 @@ class MixerContext:
     """The surroundings of a mixer: its texts, direction, position encoding and layer.
 
     `causal` means left to right only. `position` is the configuration of this layer's position
-    encoding; `layer` counts from 0.
+    encoding; `layer` counts from 0. `earlier` has the keys and values of the heads of the layers
+    before, by their number.
     """
 
     texts: Texts
     causal: bool
     position: Any
     layer: int = 0
+    earlier: dict[int, tuple[list[Tensor], list[Tensor]]] = field(
+        default_factory=dict[int, tuple[list[Tensor], list[Tensor]]]
+    )
 
 
 def window(config: Any, i: int, j: int) -> bool:

@@ -18,6 +18,7 @@ from addnorm.nn.positions import (
     Llama3Scaling,
     LongRoPEScaling,
     PositionConfig,
+    ProportionalScaling,
     RotaryConfig,
     ScalingConfig,
     YaRNScaling,
@@ -54,7 +55,8 @@ def rotary_of(
         scaling=None if scaling is None else scaling(table, _max_len(settings)),
     )
     if fraction is None:
-        for where in (table, settings):
+        own_share = isinstance(rotary.scaling, ProportionalScaling)
+        for where in (settings,) if own_share else (table, settings):
             _check_whole(where, rotary.scaling)
     table.check_all_read()
     return rotary
@@ -209,6 +211,11 @@ def _longrope(table: Settings, max_len: int) -> LongRoPEScaling:
     )
 
 
+def _proportional(table: Settings, max_len: int) -> ProportionalScaling:
+    table.expect("factor", 1.0, 1)
+    return ProportionalScaling(share=table.get(PARTIAL, 1.0))
+
+
 _SCALINGS: dict[str, Callable[[Settings, int], ScalingConfig] | None] = {
     "default": None,
     "linear": _linear,
@@ -216,6 +223,7 @@ _SCALINGS: dict[str, Callable[[Settings, int], ScalingConfig] | None] = {
     "yarn": _yarn,
     "llama3": _llama3,
     "longrope": _longrope,
+    "proportional": _proportional,
 }
 
 
@@ -232,6 +240,15 @@ def _written(scaling: ScalingConfig | None) -> Json:
             return {"rope_type": "default"}
         case LinearScaling() | DynamicScaling():
             return {"rope_type": scaling.kind, "factor": scaling.factor}
+        case ProportionalScaling():
+            return {"rope_type": "proportional", PARTIAL: scaling.share}
+        case _:
+            return _written_by_lengths(scaling)
+
+
+def _written_by_lengths(scaling: ScalingConfig) -> Json:
+    """The rope parameters of a scaling that depends on lengths."""
+    match scaling:
         case YaRNScaling():
             written: Json = {
                 "rope_type": "yarn",

@@ -109,7 +109,7 @@ class Family:
     refine_by_names: Callable[[ModelSpec, Collection[str]], ModelSpec] | None = None
     """Refines the configuration by the names of the stored tensors."""
     mixers: tuple[type, ...] = ()
-    """The mixers that some layers have where others have attention."""
+    """The mixers that some layers have where others have attention, or attention of other sizes."""
     equivalent: Callable[[ModelConfig], ModelConfig] = lambda model: model
     """Converts to an equivalent model with supported parts (`equivalents.transform_tensors`)."""
 

@@ -44,7 +44,7 @@ from addnorm.models.step import (
 )
 from addnorm.nn.attention import EagerCore, SDPACore, SelfAttention
 from addnorm.nn.attention.flex import FlexCore
-from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.attention.multihead import Attending, MultiHead
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, KVCache
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding, ConvolutionalEmbeddingConfig
@@ -112,7 +112,7 @@ def _plain(model: Model) -> Model:
         place_dequantized(plain)
     ledger = Ledger(plain, "ONNX")
     for module in plain.modules():
-        if isinstance(module, MultiHead) and type(module.core) in (SDPACore, FlexCore):
+        if isinstance(module, Attending) and type(module.core) in (SDPACore, FlexCore):
             core = ledger.module(module.core, SDPACore, FlexCore)
             ledger.leave(core, "dropout", because="nothing is dropped at inference")
             if core.score is not None:

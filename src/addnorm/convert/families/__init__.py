@@ -13,6 +13,7 @@ from addnorm.convert.families.eurobert import EUROBERT
 from addnorm.convert.families.fairseq import BART, MARIAN, WHISPER
 from addnorm.convert.families.falcon import FALCON
 from addnorm.convert.families.gemma import GEMMA, GEMMA2, GEMMA3
+from addnorm.convert.families.gemma4 import GEMMA4
 from addnorm.convert.families.glm import GLM, GLM4
 from addnorm.convert.families.gpt2 import GPT2
 from addnorm.convert.families.gpt_neo import GPT_NEO
@@ -45,6 +46,7 @@ from addnorm.convert.families.starcoder import GPT_BIGCODE, STARCODER2
 from addnorm.convert.families.t5 import MT5, T5, UMT5
 from addnorm.convert.families.text_halves import (
     GEMMA3_IMAGES,
+    GEMMA4_IMAGES,
     LLAVA,
     MISTRAL3,
     QWEN2_5_VL,
@@ -142,5 +144,7 @@ FAMILIES: tuple[Family, ...] = (
     QWEN3_5_MOE_IMAGES,
     WAV2VEC2,
     HUBERT,
+    GEMMA4,
+    GEMMA4_IMAGES,
 )
 """All families; if a model can be exported as several, the first is used."""

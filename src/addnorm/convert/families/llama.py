@@ -151,6 +151,7 @@ def relative(
     config: ConfigMap,
     names: Mapping[str, str] = NAMES,
     *,
+    ignored: tuple[str, ...] = (),
     classifies: tuple[Task, ...] = TASKS,
     **others: Any,
 ) -> Family:
@@ -164,7 +165,7 @@ def relative(
         names=names,
         heads=HEAD_NAMES,
         prefix="model.",
-        ignored=(r".*\.rotary_emb\.inv_freq",),
+        ignored=(r".*\.rotary_emb\.inv_freq", *ignored),
         ties=(("lm_head.weight", "model.embed_tokens.weight"),),
         **others,
     )

@@ -14,12 +14,15 @@ from warnings import warn
 from addnorm.convert.core.family import ConfigMap, Family, ModelSpec
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.families.gemma import GEMMA3
+from addnorm.convert.families.gemma4 import GEMMA4
 from addnorm.convert.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
 from addnorm.convert.families.qwen_delta import M_ROPE, QWEN3_5, QWEN3_5_MOE
 from addnorm.errors import IgnoredSettings, InputError
 
-LEFT_ASIDE = re.compile(r".*(image|vision|video|projector|spatial_merge|mm_tokens|boi_|eoi_).*")
-"""Keys about images and videos."""
+LEFT_ASIDE = re.compile(
+    r".*(image|vision|video|audio|projector|spatial_merge|mm_tokens|boi_|eoi_|boa_|eoa_).*"
+)
+"""Keys about images, videos and sounds."""
 
 TOP = ("text_config", "scale_factor", "pixel_shuffle_factor", "_pad_token_id")
 """Keys of the whole model that are read here, or concern images."""
@@ -99,6 +102,7 @@ def _half(model_type: str, config: TextConfig) -> Family:
         ),
         ignored=(
             r"(model\.)?(vision_tower|vision_model|visual|multi_modal_projector|connector)\..*",
+            r"(model\.)?(audio_tower|embed_vision|embed_audio)\..*",
             *config.text.ignored,
         ),
     )
@@ -128,6 +132,9 @@ GEMMA3_SIZES = {
 
 GEMMA3_IMAGES = _half("gemma3", TextConfig(GEMMA3, "Gemma3", True, GEMMA3_SIZES))
 """Gemma Team 2025, from 4 B on."""
+
+GEMMA4_IMAGES = _half("gemma4", TextConfig(GEMMA4, "Gemma4", True))
+"""Google 2026, with images, videos and sounds."""
 
 MISTRAL3 = _half("mistral3", TextConfig(MISTRAL, "Mistral", False, {"sliding_window": None}))
 """Mistral Small 3.1 and later."""

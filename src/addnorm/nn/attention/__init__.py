@@ -1,6 +1,7 @@
 """Attention: multi-head modules, score functions, sparsity patterns and kernels (cores)."""
 
 from addnorm.nn.attention.core import EagerCore, EagerCoreConfig, SDPACore, SDPACoreConfig
+from addnorm.nn.attention.cross_layer import CrossLayerAttention
 from addnorm.nn.attention.differential import DifferentialCore, DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCore, FlexCoreConfig
 from addnorm.nn.attention.latent import LatentAttention, LatentAttentionConfig
@@ -45,6 +46,7 @@ __all__ = [
     "CoreConfig",
     "CorePart",
     "CrossAttention",
+    "CrossLayerAttention",
     "DifferentialCore",
     "DifferentialCoreConfig",
     "DifferentialOutput",

@@ -1,5 +1,6 @@
 """Multi-head self- and cross-attention; the number of key/value heads gives MHA, GQA or MQA."""
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from addnorm.config import Probability, config
 from addnorm.errors import InputError
 from addnorm.nn.attention.core import NOT_FUSED, EagerCoreConfig, SDPACoreConfig
+from addnorm.nn.attention.cross_layer import CrossLayerAttention
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.head_norms import HeadNorms, Over
@@ -17,6 +19,11 @@ from addnorm.nn.attention.outputs import OutputConfig, PlainOutput, build_output
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig, build_score, is_fused
 from addnorm.nn.attention.sinks import SinkCoreConfig
+from addnorm.nn.attention.value_residual import (
+    ValueResidual,
+    ValueResidualName,
+    build_value_residual,
+)
 from addnorm.nn.built import built_module
 from addnorm.nn.cache import AttentionCache, CrossCache, SelfCache
 from addnorm.nn.context import Context, Memory
@@ -83,6 +90,11 @@ class MultiHead(nn.Module):
         return self.k_proj.out_features // self._width_of_unit
 
     @property
+    def n_kv_heads(self) -> int:
+        """The heads of keys and values."""
+        return self.k_proj.out_features // self.d_head
+
+    @property
     def _width_of_unit(self) -> int:
         return self.d_head * getattr(self.core, "heads_together", 1)
 
@@ -114,7 +126,7 @@ class SelfAttention(MultiHead):
     Vaswani et al. 2017, §3.2.
 
     `pattern` is the mask that this layer adds to that of the pass. `norms` may also be of rotated
-    queries and keys.
+    queries and keys. With a `value_residual`, `v` is a sum of these values and the first layer's.
     """
 
     def __init__(
@@ -125,6 +137,7 @@ class SelfAttention(MultiHead):
         position: Position,
         pattern: Mask | None = None,
         norms: HeadNorms | None = None,
+        value_residual: ValueResidual | None = None,
         **projections: Any,
     ) -> None:
         super().__init__(d_model, heads, norms=norms, **projections)
@@ -133,11 +146,17 @@ class SelfAttention(MultiHead):
         norms = norms or HeadNorms()
         self.rotated_q_norm = norms.build_rotated(heads.d_head)
         self.rotated_k_norm = norms.build_rotated(heads.d_head)
+        self.value_residual = value_residual
+
+    @property
+    def reads(self) -> int | None:
+        """The earlier layer that this one reads, counted from 0: the first for its values."""
+        return None if self.value_residual is None else 0
 
     def forward(self, x: Hidden, ctx: Context, cache: AttentionCache | None = None) -> Hidden:
         y = x if cache is None else cache.source(x, ctx.within)
         q, (k, v) = self.queries(x), self.keys_values(y)
-        q, k = self.rotated(q, k, ctx)
+        (q, k), v = self.rotated(q, k, ctx), self.with_first(v, ctx)
         heads = self.attend(q, k, v, ctx) if cache is None else cache.attend(self, q, k, v, ctx)
         return self.merge(self.output(heads, x))
 
@@ -147,6 +166,14 @@ class SelfAttention(MultiHead):
         if self.rotated_q_norm is None or self.rotated_k_norm is None:
             return q, k
         return self.rotated_q_norm(q), self.rotated_k_norm(k)
+
+    def with_first(self, v: Heads, ctx: Context) -> Heads:
+        """The values and those of the first layer, by the value residual; or the values alone."""
+        if self.value_residual is None:
+            return v
+        if ctx.earlier is None:
+            raise ValueError("a value residual reads the first layer: run it in a stack")
+        return self.value_residual(v, ctx.earlier.read(v.shape[2])[1])
 
     def attend(self, q: Queries, k: Keys, v: Keys, ctx: Context) -> Heads:
         """Attend from the new tokens to all keys and values within reach."""
@@ -158,7 +185,7 @@ class SelfAttention(MultiHead):
         k, v = self.keys_values(cache.source(x, ctx.within))
         heads = self.q_proj.out_features // self.d_head
         unused = k.new_zeros(x.shape[0], heads, x.shape[1], self.d_head)
-        cache.append(self.rotated(unused, k, ctx)[1], v, ctx.within)
+        cache.append(self.rotated(unused, k, ctx)[1], self.with_first(v, ctx), ctx.within)
 
     def new_cache(self) -> SelfCache:
         """An empty cache, which keeps the slots that later tokens can reach."""
@@ -183,6 +210,10 @@ class CrossAttention(MultiHead):
     def remember(self, memory: Memory) -> KeysValues:
         """Project the memory to keys and values."""
         return self.keys_values(memory.hidden)
+
+
+Attending = MultiHead | CrossLayerAttention
+"""Attention with queries of several heads, and a core."""
 
 
 def fold_beams(
@@ -281,6 +312,14 @@ class AttentionConfig:
     """
     output: OutputConfig | None = None
     """An operation on the heads before the output projection; by default none."""
+    value_residual: ValueResidualName | None = None
+    """A sum of the values of each layer after the first with the first layer's: their mean, with
+    two learned factors, or with factors λ and 1 - λ; by default none.
+    """
+    kv_layers_back: PositiveInt | None = None
+    """How many layers back the layer is whose keys and values this one reads, in place of its own
+    (cross-layer attention); by default it has its own.
+    """
 
     def __post_init__(self) -> None:
         if isinstance(self.core, FUSED_CORES) and not is_fused(self.score):
@@ -292,21 +331,39 @@ class AttentionConfig:
             raise ValueError(
                 'qk_norm_over = "heads" stands before the rotation: qk_norm_after = "projection"'
             )
+        if self.value_residual is not None and self.kv_layers_back is not None:
+            raise ValueError(
+                "value_residual adds to a layer's own values, of which kv_layers_back leaves none: "
+                "give one of them"
+            )
+
+    def of_memory(self) -> "AttentionConfig":
+        """This attention for a memory: without what reads earlier layers of the same tokens."""
+        if self.value_residual is None and self.kv_layers_back is None:
+            return self
+        return replace(self, value_residual=None, kv_layers_back=None)
+
+    def reads(self, layer: int) -> int | None:
+        """The layer whose keys or values a layer with this attention reads; None for no other."""
+        if self.kv_layers_back is not None:
+            return layer - self.kv_layers_back
+        return 0 if self.value_residual is not None and layer > 0 else None
 
     def build(
         self, d_model: int, position: Position, causal: bool, layer: int = 0
-    ) -> SelfAttention:
+    ) -> SelfAttention | CrossLayerAttention:
         parts = self.build_parts(d_model, layer)
         if self.qk_norm is not None and self.qk_norm_after == "rotation":
             _check_rotates_once(position)
             parts["norms"] = HeadNorms(rotated=self.qk_norm, values=self.v_norm)
-        return SelfAttention(
-            d_model,
-            self.heads(d_model),
-            position=position,
-            pattern=build_pattern(self.pattern),
-            **parts,
-        )
+        parts |= {"position": position, "pattern": build_pattern(self.pattern)}
+        heads, reads = self.heads(d_model), self.reads(layer)
+        if self.kv_layers_back is not None and reads is not None:
+            _check_reads_no_projections(position)
+            return CrossLayerAttention(d_model, heads, reads=reads, **parts)
+        if self.value_residual is not None and layer > 0:
+            parts["value_residual"] = build_value_residual(self.value_residual)
+        return SelfAttention(d_model, heads, **parts)
 
     def build_cross(self, d_model: int, layer: int = 0) -> CrossAttention:
         return CrossAttention(d_model, self.heads(d_model), **self.build_parts(d_model, layer))
@@ -340,6 +397,15 @@ class AttentionConfig:
         )
         check_conflicts([self.core, self.output], heads)
         return heads
+
+
+def _check_reads_no_projections(position: Position) -> None:
+    """Raise `InputError` for positions that project their embeddings as a layer projects keys."""
+    if type(position).content_bias is not Position.content_bias:
+        raise InputError(
+            f"{type(position).__name__} positions read the projections of keys, and a layer with "
+            "kv_layers_back has none: give it other positions"
+        )
 
 
 def _check_rotates_once(position: Position) -> None:

@@ -8,7 +8,7 @@ import torch
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model
 from addnorm.models.transformer import StackModel
-from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.attention.multihead import Attending, MultiHead
 from addnorm.serve.engine.pages import PagePool
 
 Writer = DecoderModel | EncoderDecoderModel
@@ -46,7 +46,7 @@ def scores_at_once(model: Model, memory: int) -> float:
     heads = [
         module.q_proj.out_features // module.d_head
         for module in stack.modules()
-        if isinstance(module, MultiHead)
+        if isinstance(module, Attending)
     ]
     return memory // (max(heads) * _bytes_of_number(model)) if heads else inf
 

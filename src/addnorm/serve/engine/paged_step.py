@@ -35,7 +35,10 @@ class PagedStep(nn.Module):
     def __init__(self, model: DecoderModel, buffers: Buffers, *, in_place: bool) -> None:
         super().__init__()
         self.model = model
-        self.scores, self.why_gathered = kernel_scores(model, buffers[::2], in_place=in_place)
+        self.storing = model.stack.storing
+        remaining = iter(buffers[::2])
+        keys = [next(remaining) if stores else None for stores in self.storing]
+        self.scores, self.why_gathered = kernel_scores(model, keys, in_place=in_place)
 
     def forward(
         self,
@@ -45,11 +48,13 @@ class PagedStep(nn.Module):
         buffers: Buffers,
         positions: slice = LAST,
     ) -> Float[Tensor, "chosen vocab"]:
+        scores = [score for score, stores in zip(self.scores, self.storing, strict=True) if stores]
         layers = [
             PagedCache(keys, values, slots, score)
-            for (keys, values), score in zip(pairs(buffers), self.scores, strict=True)
+            for (keys, values), score in zip(pairs(buffers), scores, strict=True)
         ]
-        cache = KVCache(layers, length=slots.shape[1] - tokens.shape[1])
+        length = slots.shape[1] - tokens.shape[1]
+        cache = KVCache(self.model.stack.with_others(layers), length=length)
         state = DecoderState(cache=cache, valid=valid)
         return decoder_step(self.model, tokens, state, positions)[0].flatten(0, 1)
 
@@ -90,7 +95,7 @@ def new_buffers(model: DecoderModel, n_slots: int) -> list[Tensor]:
         model(torch.zeros(1, 1, dtype=torch.long, device=device_of(model)), cache=cache)
     layers = [layer.self_cache for layer in cache]
     parts = [part for layer in layers if isinstance(layer, SelfCache) for part in layer.kept]
-    assert len(parts) == 2 * len(layers), "only attention has keys and values"
+    assert len(parts) == 2 * sum(model.stack.storing), "only attention has keys and values"
     buffers = [part.new_empty(n_slots, part.shape[1], part.shape[3]) for part in parts]
     for buffer in buffers:
         buffer[-1] = 0.0

@@ -265,10 +265,15 @@ def check_texts(model: nn.Module) -> None:
     check_batch_norms(model, "positions", "parallel.data in place of context")
     paths = {module: path for path, module in model.named_modules()}
     for _, _, stack in _stacks(model):
-        for mixer in stack.mixers:
+        for mixer, read in zip(stack.mixers, stack.read_layers, strict=True):
+            place = f"{placed(paths[cast(nn.Module, mixer)])} ({type(mixer).__name__})"
+            if read is not None:
+                raise InputError(
+                    f"{place} reads the keys or values of layer {read}, of which each process has "
+                    "those of some positions: give parallel.data in place of context"
+                )
             if not _attends(mixer):
-                path = paths[cast(nn.Module, mixer)]
-                raise InputError(f"{placed(path)} ({type(mixer).__name__}) {NO_KEYS}")
+                raise InputError(f"{place} {NO_KEYS}")
 
 
 def _attends(mixer: Mixer) -> bool:

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
-from addnorm.nn.blocks import Stack
+from addnorm.nn.blocks import EmbeddedBlock, Stack
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.hyper_connections import HyperConnection
@@ -83,18 +83,34 @@ class Section:
 def staged_sections(model: nn.Module) -> list[Section]:
     """The sections of a model, for stages that hand on one residual stream.
 
-    Raises `InputError` for a model with several.
+    Raises `InputError` for a model with several, or with a layer that reads an earlier one.
     """
     sections = sections_of(model)
     for section in sections:
+        for i, read in enumerate(section.stack.read_layers):
+            if read is not None:
+                raise InputError(
+                    f"parallel.pipeline: layer {i} reads the keys or values of layer {read}, and "
+                    "stages hand on hidden states alone: leave pipeline out"
+                )
         for i, block in enumerate(section.stack.blocks):
-            for name, module in block.named_children():
-                if isinstance(module, HyperConnection):
-                    raise InputError(
-                        f"parallel.pipeline: {name} of layer {i} has {module.n} residual streams, "
-                        "and stages hand on one: leave pipeline out, or give another residual"
-                    )
+            _check_block(i, block)
     return sections
+
+
+def _check_block(i: int, block: nn.Module) -> None:
+    """Raise `InputError` for a layer that needs more than one residual stream."""
+    if isinstance(block, EmbeddedBlock):
+        raise InputError(
+            f"parallel.pipeline: layer {i} reads its own vectors of the tokens, and stages hand on "
+            "hidden states alone: leave pipeline out"
+        )
+    for name, module in block.named_children():
+        if isinstance(module, HyperConnection):
+            raise InputError(
+                f"parallel.pipeline: {name} of layer {i} has {module.n} residual streams, "
+                "and stages hand on one: leave pipeline out, or give another residual"
+            )
 
 
 def sections_of(model: nn.Module) -> list[Section]:

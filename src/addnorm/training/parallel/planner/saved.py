@@ -12,9 +12,10 @@ from torch import nn
 from addnorm.errors import InputError
 from addnorm.models.ledger import shown
 from addnorm.nn.attention.core import EagerCore, SDPACore
+from addnorm.nn.attention.cross_layer import CrossLayerAttention
 from addnorm.nn.attention.flex import FlexCore
 from addnorm.nn.attention.head_norms import HeadsTogether
-from addnorm.nn.attention.multihead import CrossAttention, MultiHead, SelfAttention
+from addnorm.nn.attention.multihead import Attending, CrossAttention, MultiHead, SelfAttention
 from addnorm.nn.attention.outputs import GatedOutput, PlainOutput
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import Block, CrossBlock, ParallelBlock, ParallelCrossBlock
@@ -117,7 +118,7 @@ def _read(module: nn.Module, layer: _Layer) -> Iterator[Part]:
             yield from _in_parallel(module, layer)
         case PreNorm() | PostNorm() | DeepNorm() | Branch() | SandwichNorm():
             yield Part(saved=_residual(module, layer.width))
-        case SelfAttention() | CrossAttention():
+        case SelfAttention() | CrossAttention() | CrossLayerAttention():
             yield _attention(module, layer)
         case FeedForward() | GatedFeedForward():
             yield _feedforward(module, layer.width)
@@ -163,7 +164,13 @@ def unknown(module: nn.Module) -> InputError:
     )
 
 
-def _attention(module: MultiHead, layer: _Layer) -> Part:
+def _attention(module: Attending, layer: _Layer) -> Part:
+    if isinstance(module, CrossLayerAttention):
+        return _cross_layer_attention(module, layer)
+    return _of_own_keys(module, layer)
+
+
+def _of_own_keys(module: MultiHead, layer: _Layer) -> Part:
     """`q k v`, the output of the heads, and the input that the projections share.
 
     A core of plain products also saves scores, which `Attention` counts.
@@ -186,24 +193,43 @@ def _attention(module: MultiHead, layer: _Layer) -> Part:
         saved += _of_products(module.v_norm, keys)
     if isinstance(module, SelfAttention) and module.rotated_q_norm is not None:
         saved += _of_products(module.rotated_q_norm, queries + keys)
+    if isinstance(module, SelfAttention) and module.value_residual is not None:
+        saved += Saved(products=keys)  # the values before the sum; those of the first are there
+    return _with_core(module, layer, tuple(products), saved)
+
+
+def _cross_layer_attention(module: CrossLayerAttention, layer: _Layer) -> Part:
+    """`q`, the output of the heads, and the input: keys and values are another layer's."""
+    width, queries = layer.width, module.q_proj.out_features
+    saved = Saved(products=2 * queries + width) + _of_products(module.q_norm, queries)
+    if module.rotated_q_norm is not None:
+        saved += _of_products(module.rotated_q_norm, queries)
+    return _with_core(module, layer, (Product(width, queries), Product(queries, width)), saved)
+
+
+def _with_core(
+    module: Attending, layer: _Layer, products: tuple[Product, ...], saved: Saved
+) -> Part:
+    """Attention by these products, with what its core and the operation after it save."""
+    cross, width = isinstance(module, CrossAttention), layer.width
+    queries = module.q_proj.out_features
     match module.output:
         case PlainOutput():
             pass
         case GatedOutput():
-            products.append(Product(width, queries))
+            products = (*products, Product(width, queries))
             saved += Saved(products=2 * queries, copies=width)
         case _:
             raise unknown(module.output)
     attention = _core(module, layer, cross=cross)
     if not attention.scores:
         saved += Saved(bytes=4 * attention.heads)
-    if isinstance(module, SelfAttention) and isinstance(module.position, Rotary):
+    in_text = isinstance(module, SelfAttention | CrossLayerAttention)
+    if in_text and isinstance(module.position, Rotary):
         # Rotated queries lie in memory head by head, and so does the output: it is copied once.
         saved += Saved(products=queries, positions=2 * len(module.position.frequencies))
     entered = width * (2 if cross else 1)
-    return Part(
-        products=tuple(products), attention=(attention,), saved=saved, entered=entered, left=width
-    )
+    return Part(products=products, attention=(attention,), saved=saved, entered=entered, left=width)
 
 
 def _of_products(module: nn.Module, width: int) -> Saved:
@@ -212,9 +238,10 @@ def _of_products(module: nn.Module, width: int) -> Saved:
     return Saved(products=saved.stream, bytes=saved.bytes)
 
 
-def _core(module: MultiHead, layer: _Layer, *, cross: bool) -> Attention:
-    position = module.position if isinstance(module, SelfAttention) else None
-    pattern = module.pattern if isinstance(module, SelfAttention) else Full()
+def _core(module: Attending, layer: _Layer, *, cross: bool) -> Attention:
+    in_text = isinstance(module, SelfAttention | CrossLayerAttention)
+    position = module.position if in_text else None
+    pattern = module.pattern if in_text else Full()
     scores, on_cpu = _scores(module.core)
     if position is not None and type(position) not in BIASES:
         raise unknown(position)
@@ -224,7 +251,7 @@ def _core(module: MultiHead, layer: _Layer, *, cross: bool) -> Attention:
     heads = module.q_proj.out_features // module.d_head
     return Attention(
         heads=heads,
-        kv_heads=module.k_proj.out_features // module.d_head,
+        kv_heads=module.n_kv_heads,
         d_head=module.d_head,
         causal=layer.causal and not cross,
         scores=scores,
