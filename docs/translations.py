@@ -32,23 +32,23 @@ def main() -> int:
 
 
 def translated_pages() -> list[str]:
-    """The front page, the guides to recipes and commands, and every page of the parts."""
+    """All pages but those of the Python interface, of serving and of the laboratory's claims."""
     front = (HERE / "index.md").read_text(encoding="utf-8")
     [parts] = re.findall(r":caption: The parts\n\n(.*?)\n```", front, re.DOTALL)
     recipes = sorted(page.stem for page in HERE.glob("recipe*.md"))
-    return ["index", *recipes, "commands", *parts.split()]
+    guides = sorted(f"howto/{page.stem}" for page in HERE.glob("howto/*.md"))
+    others = ["api_inspection", "checkpoints", "commands", "look", "speed"]
+    return ["index", *recipes, *others, *parts.split(), *guides]
 
 
 def write_templates(folder: Path, *settings: str) -> dict[str, Catalog]:
     """What there is to translate, by page, as Sphinx extracts it; `folder` then has it as files."""
     pages = translated_pages()
     others = [page.name for page in HERE.glob("*.md") if page.stem not in pages]
-    settings = (
-        *settings,
-        f"exclude_patterns={','.join(['_build', '_reference', 'howto', 'claims', *others])}",
-    )
+    excluded = ["_build", "_reference", "claims", *others]
+    settings = (*settings, f"exclude_patterns={','.join(excluded)}")
     command = ["-q", "-b", "gettext", *(word for one in settings for word in ("-D", one))]
-    quiet = ["-D", "suppress_warnings=toc,myst"]  # of links to the pages that are left out
+    quiet = ["-D", "suppress_warnings=toc,myst,ref"]  # of links to the pages that are left out
     options = [*command, *quiet, "-d", str(folder / ".doctrees")]
     subprocess.run([sys.executable, "-m", "sphinx", *options, HERE, folder], check=True)
     return {page: read(folder / f"{page}.pot") for page in pages}
@@ -70,7 +70,7 @@ def messages(catalog: Catalog) -> Iterator[Message]:
 
 def fill() -> None:
     """Translate what the rules can, and what another page has already."""
-    catalogs = {file: read(file) for file in sorted(CATALOGUES.glob("*.po"))}
+    catalogs = {file: read(file) for file in sorted(CATALOGUES.rglob("*.po"))}
     known = {
         message.id: message.string
         for catalog in catalogs.values()
@@ -92,7 +92,10 @@ def fill() -> None:
                 write_po(opened, catalog, width=0)
 
 
-NAMES = r"AddNorm|ViT|PatchTST|Whisper|MHA|GQA|Mamba|MiB|ms"
+NAMES = (
+    r"AddNorm|ViT|PatchTST|Whisper|MHA|GQA|Mamba|GPT-2|GPT-OSS|OPT|ELECTRA|MPNet|EuroBERT"
+    r"|MFU|HFU|MiB|ms"
+)
 SILENT = re.compile(
     rf"`[^`]*`|\$[^$]*\$|\w+ et al\. \d+|^addnorm (?:lab )?\w+$|^\\.*|\b(?:{NAMES})\b"
 )
