@@ -112,6 +112,14 @@ def test_the_template_may_refuse_messages() -> None:
         rendered(ChatInput.of([USER, {**TALK[1], "tool_calls": [CALL, CALL]}], TOOLS), LLAMA)
 
 
+def called(arguments: str) -> dict[str, object]:
+    return {"function": {"name": "a", "arguments": arguments}}
+
+
+def nested(depth: int) -> str:
+    return '{"a": ' * depth + "1" + "}" * depth
+
+
 @pytest.mark.parametrize(
     ("messages", "problem"),
     [
@@ -135,6 +143,9 @@ def test_the_template_may_refuse_messages() -> None:
         ([{**USER, "tool_calls": [CALL]}], "tool_calls are the assistant's"),
         ([{**TALK[1], "tool_calls": "x"}], "message 1: tool_calls is 'x', which is not a list"),
         ([{**TALK[1], "tool_calls": [{}]}], "message 1: call 1: expected"),
+        ([{**TALK[1], "tool_calls": [called('{"a": NaN}')]}], "NaN is not a number of JSON"),
+        ([{**TALK[1], "tool_calls": [called(nested(70))]}], "more than 64 levels deep"),
+        ([{**TALK[1], "tool_calls": [called(nested(10**5))]}], "more than 64 levels deep"),
         (
             [{**TALK[1], "tool_calls": [{"function": {"name": "a", "arguments": "{"}}]}],
             "message 1: call 1: its arguments are not JSON",

@@ -90,6 +90,15 @@ def test_no_penalty_returns_the_same_tensor() -> None:
     assert Rules.over(RulesConfig(max_new_tokens=3, max_length=9), [[1]], [9], ENDS) is None
 
 
+@pytest.mark.parametrize("penalty", [1e-30, 1e-45, 1e-320])
+def test_a_tiny_penalty_makes_no_score_infinite(penalty: float) -> None:
+    scores = torch.tensor([[1e10, 0.0, -2.0, -inf, 5.0]])
+    penalised = repetition_penalised(scores, torch.tensor([[0, 1, 2, 3]]), penalty)
+    assert not (penalised.isnan() | (penalised == inf)).any()
+    assert penalised.argmax() == 0
+    assert penalised[0, 4] == 5.0
+
+
 def test_limits_follow_the_rules() -> None:
     assert RulesConfig().limit(None, 3, 7) == 7
     assert RulesConfig(max_length=5).limit(None, 3, 7) == 2

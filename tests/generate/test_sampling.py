@@ -82,6 +82,14 @@ def test_a_tiny_temperature_is_greedy_and_does_not_overflow() -> None:
     assert cold.softmax(-1).tolist() == [[1.0, 0.0, 0.0, 0.0]]
 
 
+@pytest.mark.parametrize("value", [1e-44, 1e-320])
+def test_a_temperature_that_rounds_to_zero_is_greedy(value: float) -> None:
+    logits = torch.tensor([[1.0, 3.0, -inf, 2.0]])
+    assert temperature(logits, value).softmax(-1).tolist() == [[0.0, 1.0, 0.0, 0.0]]
+    chosen = draw(SampleConfig(temperature=value).filtered(logits), torch.tensor([0.5]))
+    assert chosen.tolist() == [1]
+
+
 def test_all_top_k_ties_stay() -> None:
     assert kept(top_k(torch.tensor([[1.0, 2.0, 2.0, 2.0]]), 2)) == {1, 2, 3}
     assert kept(top_p(torch.tensor([[1.0, 1.0, 1.0, 1.0]]), 0.3)) == {0, 1, 2, 3}

@@ -80,6 +80,22 @@ def test_an_input_that_cannot_be_read_fails_its_request_alone(run_of: RunOf) -> 
     assert "99999" in bad.message
 
 
+def test_a_request_at_which_the_task_fails_fails_alone(
+    run_of: RunOf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def outputs(run: Run, endpoint: str, inputs: Sequence[Any], options: Any) -> tuple[Any, int]:
+        return [{"dog": 1}[each] for each in inputs], 0
+
+    monkeypatch.setattr("addnorm.serve.input_queue.outputs_for", outputs)
+    queue = InputQueue(Run.open(run_of("classification")))
+    queue.add(Apply(name="good", endpoint="/classify", inputs=("dog", "dog")))
+    queue.add(Apply(name="bad", endpoint="/classify", inputs=("dog", "cat"), field="rows"))
+    ended = emptied(queue, 1000)
+    assert ended["good"] == Result(name="good", outputs=(1, 1), n_tokens=ended["good"].n_tokens)
+    assert ended["bad"] == Error(name="bad", message="rows: KeyError: 'cat'", kind="failed")
+    assert "KeyError" in capsys.readouterr().err
+
+
 def test_a_request_is_cancelled_between_steps_and_within(run_of: RunOf) -> None:
     queue = InputQueue(Run.open(run_of("classification")))
     for name in "abc":

@@ -35,9 +35,10 @@ def test_fields_mean_options(fields: dict[str, Any], options: dict[str, Any]) ->
     assert SamplingRequest(**fields).options(10) == Options(**options)
 
 
-def test_a_bias_is_for_a_token_of_the_vocabulary() -> None:
-    with pytest.raises(InputError, match="'10' is not an id from 0 to 9"):
-        SamplingRequest(logit_bias={"10": 1.0}).options(10)
+@pytest.mark.parametrize("name", ["10", "-1", "a", "²", "٣", "1" * 5000, " 1", ""])
+def test_a_bias_is_for_a_token_of_the_vocabulary(name: str) -> None:
+    with pytest.raises(InputError, match=f"logit_bias: '{name[:40]}' is not an id from 0 to 9"):
+        SamplingRequest(logit_bias={name: 1.0}).options(10)
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e308, -1.0])

@@ -13,6 +13,7 @@ import torch
 
 from addnorm.data.tokenizing.prompts import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.errors import InputError
 from addnorm.runs.run import Run
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.events import Event, Stats
@@ -221,21 +222,33 @@ def test_a_translator_answers_token_by_token(run_of: RunOf, tmp_path: Path) -> N
             assert event.score == pytest.approx(answer.score, abs=1e-5)
 
 
-def test_after_too_little_memory_the_next_request_is_answered(
-    run_of: RunOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("failure", "kind", "message"),
+    [
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "memory", "less `memory`"),
+        (InputError("no token can be drawn"), "failed", "no token can be drawn"),
+    ],
+    ids=["memory", "input"],
+)
+def test_after_a_step_that_failed_the_next_request_is_answered(
+    failure: Exception,
+    kind: str,
+    message: str,
+    run_of: RunOf,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    step = Engine.step
-    failures = ["[enforce fail] DefaultCPUAllocator: can't allocate memory", "", ""]
+    step, failures = Engine.step, [failure]
 
     def failing(engine: Engine, look_up: Callable[[], None]) -> list[Event]:
-        if message := failures.pop(0) if failures else "":
-            raise RuntimeError(message)
+        if failures:
+            raise failures.pop()
         return step(engine, look_up)
 
     monkeypatch.setattr(Engine, "step", failing)
     with opened(run_of("language"), tmp_path) as (client, _):
         client.send(Generate(name="a", prompt=(5, 6), limit=3))
         error = client.next()
-        assert (error.name, error.kind) == ("a", "memory")
-        assert "less `memory`" in error.message
+        assert (error.name, error.kind) == ("a", kind)
+        assert message in error.message
         assert client.tokens(Generate(name="a", prompt=(5, 6), limit=3))

@@ -17,6 +17,10 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 TEXT = ("text", "input_text", "output_text")
 """The types of pieces of content that are text."""
 
+DEEPEST = 64
+"""How deep lists and objects may lie in one another in arguments that are a text."""
+TOO_DEEP = f"are more than {DEEPEST} levels deep"
+
 Tool = Mapping[str, Any]
 """A tool: `{"type": "function", "function": {"name": …, "description": …, "parameters": …}}`."""
 
@@ -165,14 +169,36 @@ def _call(call: object, place: str) -> Mapping[str, Any]:
                 f"…}}}}, not {call!r:.100}"
             )
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments or "{}")
-        except ValueError as error:
-            raise InputError(f"{place}: its arguments are not JSON: {error}") from error
+        arguments = _arguments_of(arguments, place)
     if not isinstance(arguments, dict):
         raise InputError(f"{place}: its arguments are {arguments!r:.100}, not a JSON object")
     new = {"type": "function", "function": {**function, "arguments": arguments}}
     return {**cast(Mapping[str, Any], call), **new}
+
+
+def _arguments_of(text: str, place: str) -> Any:
+    """The value of a JSON text. Raises `InputError` for anything else, and for a deep one."""
+    try:
+        value = json.loads(text or "{}", parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise InputError(f"{place}: its arguments are not JSON: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{place}: its arguments {TOO_DEEP}") from error
+    level: list[Any] = [value]
+    for _ in range(DEEPEST + 1):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in cast(list[Any], [*outer.values()] if isinstance(outer, dict) else outer)
+        ]
+    if level:
+        raise InputError(f"{place}: its arguments {TOO_DEEP}")
+    return value
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _check_texts(value: object, place: str) -> None:

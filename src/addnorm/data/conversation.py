@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, cast
@@ -136,19 +136,31 @@ def texts_in(value: object) -> Iterator[str]:
             yield from texts_in(inner)
 
 
+def whole_prompt(
+    messages: Sequence[Message], template: str | None, names: Mapping[str, Any] = PLACEHOLDERS
+) -> Conversation:
+    """Return the text after which the assistant answers, in one part."""
+    text = render(messages, template, "chat", names, prompt=True)
+    return Conversation((ChatPart(text, False),), _contents(messages, names.get("tools")))
+
+
 def prompt_of(
     messages: Sequence[Message], template: str | None, names: Mapping[str, Any] = PLACEHOLDERS
 ) -> Conversation:
-    """Return the text after which the assistant answers, in the parts that a model learnt."""
-    whole = render(messages, template, "chat", names, prompt=True)
+    """Return the text after which the assistant answers, in the parts that a model learnt.
+
+    The template writes the conversation up to each answer again, to find where it begins and ends.
+    """
+    whole = whole_prompt(messages, template, names)
+    [last] = whole.parts
     try:
-        chat = conversation(messages, template, "chat", names)
+        parts = conversation(messages, template, "chat", names).parts
     except InputError:  # the template writes earlier answers in another way than the last one
-        chat = conversation([], template)
-    before = "".join(part.text for part in chat.parts)
-    parts, before = (chat.parts, before) if whole.startswith(before) else ((), "")
-    contents = _contents(messages, names.get("tools"))
-    return Conversation((*parts, ChatPart(whole[len(before) :], False)), contents)
+        return whole
+    before = "".join(part.text for part in parts)
+    if not last.text.startswith(before):
+        return whole
+    return replace(whole, parts=(*parts, ChatPart(last.text[len(before) :], False)))
 
 
 def render(

@@ -32,6 +32,11 @@ class ToolCall:
     arguments: Mapping[str, Any]
     id: str = field(default_factory=_new_id, compare=False)
 
+    @property
+    def arguments_as_json(self) -> str:
+        """The arguments as the JSON text that OpenAI's API has."""
+        return json.dumps(self.arguments, ensure_ascii=False)
+
     def as_message(self) -> Message:
         """The call as templates read it."""
         function = {"name": self.name, "arguments": dict(self.arguments)}

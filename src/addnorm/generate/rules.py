@@ -202,11 +202,17 @@ def check_rules(config: RulesConfig, vocab: int) -> None:
 def repetition_penalised(
     scores: Scores, history: Int[Tensor, "rows seq"], penalty: float
 ) -> Scores:
-    """Penalise tokens of the history: `s / penalty` if `s > 0`, else `s · penalty`."""
+    """Penalise tokens of the history: `s / penalty` if `s > 0`, else `s · penalty`.
+
+    A penalty that the type rounds to 0 is its smallest normal number; no score becomes infinite.
+    """
     if penalty == 1.0:
         return scores
+    limits = torch.finfo(scores.dtype)
+    penalty = max(penalty, limits.tiny)
     seen = _mask(history, torch.ones_like(history, dtype=torch.bool), scores.shape[-1])
-    return torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+    divided = (scores / penalty).clamp(max=limits.max)
+    return torch.where(seen, torch.where(scores < 0, scores * penalty, divided), scores)
 
 
 def ngrams_repeated(

@@ -19,10 +19,12 @@ def temperature(logits: Float[Tensor, "rows vocab"], value: float) -> Float[Tens
     """Flatten (`value` > 1) or sharpen (`value` < 1) the distribution: `(z - max z) / value`.
 
     The largest logit becomes 0, which leaves the softmax unchanged and avoids overflow for a tiny
-    `value`. Logits of -inf stay -inf.
+    `value`; one that the type of the logits rounds to 0 is its smallest normal number. Logits of
+    -inf stay -inf.
     """
-    best = logits.amax(-1, keepdim=True).clamp(min=torch.finfo(logits.dtype).min)
-    return (logits - best) / value
+    limits = torch.finfo(logits.dtype)
+    best = logits.amax(-1, keepdim=True).clamp(min=limits.min)
+    return (logits - best) / max(value, limits.tiny)
 
 
 def top_k(logits: Float[Tensor, "rows vocab"], k: int) -> Float[Tensor, "rows vocab"]:

@@ -1,5 +1,6 @@
 """Requests for the results of whole inputs, which are computed together, a few tokens a step."""
 
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,9 @@ from addnorm.runs.run import Run
 from addnorm.serve.engine.interruption import Interrupted, interruptible
 from addnorm.serve.messages import Apply, Error, Result
 from addnorm.serve.whole_inputs import outputs_for, token_count
+
+FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What code that reads an input raises where it expects another one; the model still works."""
 
 
 @dataclass(eq=False)
@@ -48,8 +52,9 @@ class InputQueue:
     """The open requests for whole inputs to a run.
 
     A step takes the next inputs of the first request, and of those after it that ask for the same,
-    up to a number of tokens. If one of them cannot be read, each request is computed by itself, so
-    that its error names its own inputs. No input has more tokens than `longest`.
+    up to a number of tokens. If one of them cannot be read, or the task fails at it, each request
+    is computed by itself, so that its error names its own inputs. No input has more tokens than
+    `longest`.
     """
 
     def __init__(self, run: Run, longest: int = maxsize) -> None:
@@ -103,7 +108,7 @@ class InputQueue:
         events: list[Result | Error]
         try:
             outputs = self._outputs(jobs, inputs, look_up)
-        except InputError:
+        except FAULTS:
             events = [event for job in jobs for event in self._by_itself(job, look_up)]
         else:
             for job, chosen in parts:
@@ -155,6 +160,11 @@ class InputQueue:
         except InputError as error:
             self._jobs.remove(job)
             yield Error(name=job.request.name, message=str(error), kind="input")
+        except FAULTS as error:
+            self._jobs.remove(job)
+            traceback.print_exc()
+            message = f"{job.request.field}: {type(error).__name__}: {error}"
+            yield Error(name=job.request.name, message=message, kind="failed")
         else:
             if job.wanted:
                 yield self._result(job)

@@ -1,5 +1,6 @@
 """The sampling fields of OpenAI's requests, and the options of the engine that they mean."""
 
+import re
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -150,11 +151,15 @@ class SamplingRequest(ApiRequest):
         )
 
 
+ID = re.compile(r"[0-9]{1,18}")
+"""The id of a token, as the name of a field."""
+
+
 def _biases(given: dict[str, float], vocab_size: int) -> dict[int, float]:
     """The biases by the ids of the tokens."""
     biases: dict[int, float] = {}
     for name, bias in given.items():
-        if not name.isdecimal() or int(name) >= vocab_size:
-            raise InputError(f"logit_bias: {name!r} is not an id from 0 to {vocab_size - 1}")
+        if ID.fullmatch(name) is None or int(name) >= vocab_size:
+            raise InputError(f"logit_bias: {name[:40]!r} is not an id from 0 to {vocab_size - 1}")
         biases[int(name)] = bias
     return biases

@@ -40,6 +40,7 @@ from addnorm.serve.messages import (
     Apply,
     Cancel,
     Error,
+    ErrorKind,
     Events,
     Generate,
     Inbox,
@@ -234,8 +235,10 @@ class Worker:
                         self._ended(event.name)
             if self._inputs:
                 self._read(self._inputs, budget)
+        except InputError as error:  # about one of the open requests
+            self._end_requests(str(error), "failed")
         except (RuntimeError, MemoryError) as error:
-            self._end_requests(_too_little_memory(error))
+            self._end_requests(_too_little_memory(error), "memory")
 
     def _read(self, inputs: InputQueue, budget: int) -> None:
         """Compute the next whole inputs, of at most `budget` tokens."""
@@ -249,12 +252,12 @@ class Worker:
             for name in inputs.drop_running():
                 self._send(Error(name=name, message=why, kind="memory"))
 
-    def _end_requests(self, why: str) -> None:
-        """End the open requests after a step for which memory lacked; later ones may have it."""
+    def _end_requests(self, why: str, kind: ErrorKind) -> None:
+        """End the open requests after a step that failed; later ones may be answered."""
         assert self._engine is not None
         for name in self._answers:
             self._engine.cancel(name)
-            self._send(Error(name=name, message=why, kind="memory"))
+            self._send(Error(name=name, message=why, kind=kind))
         self._answers.clear()
 
     def _tell_load_at_times(self) -> None:

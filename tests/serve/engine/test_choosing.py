@@ -82,13 +82,33 @@ def test_penalties_count_the_tokens_written_and_not_the_prompt() -> None:
 def test_a_row_without_an_allowed_token_fails_alone() -> None:
     only_end = RulesConfig(suppress_tokens=tuple(set(range(VOCAB)) - {3}), min_new_tokens=1)
     stuck = chooser(GreedyConfig(rules=only_end)).answer(0, [])
-    logits = torch.randn(3, VOCAB)
-    logits[2, 0] = torch.nan
-    chosen = choose(logits, [chooser().answer(0, []), stuck, chooser().answer(0, [])])
+    logits = torch.randn(4, VOCAB)
+    logits[2, 0], logits[3, 0] = torch.nan, inf
+    drawn = chooser(SampleConfig()).answer(0, [])
+    chosen = choose(logits, [chooser().answer(0, []), stuck, chooser().answer(0, []), drawn])
     assert chosen.tokens[0] == int(logits[0].argmax())
     assert "allow no token" in chosen.failed[1]
     assert "NaN" in chosen.failed[2]
-    assert chosen.failed.keys() == {1, 2}
+    assert chosen.failed.keys() == {1, 2, 3}
+
+
+@given(
+    number=st.sampled_from([5e-324, 1e-320, 1e-300, 1e-40, 1e-20, 1.0, 100.0]),
+    field=st.sampled_from(["temperature", "repetition_penalty", "top_p", "min_p"]),
+    frequency=st.sampled_from([-2.0, 0.0, 2.0]),
+    drawn=st.booleans(),
+)
+def test_every_number_that_is_taken_gives_a_token(
+    number: float, field: str, frequency: float, drawn: bool
+) -> None:
+    changes: dict[str, Any] = {"rules": RulesConfig()}
+    if field == "repetition_penalty":
+        changes["rules"] = RulesConfig(repetition_penalty=number)
+    elif drawn:
+        changes[field] = number if field == "temperature" else min(number, 1.0)
+    decoding = SampleConfig(**changes) if drawn else GreedyConfig(rules=changes["rules"])
+    answer = chooser(decoding, frequency_penalty=frequency).answer(0, [*range(VOCAB)] * 3)
+    assert choose(1e3 * torch.randn(1, VOCAB), [answer]).failed == {}
 
 
 def test_near_ties_of_greedy_choices_are_counted() -> None:

@@ -11,6 +11,7 @@ from tests.serve.http.conftest import CALLED, SAID
 PATH = "/v1/chat/completions"
 HELLO = [{"role": "user", "content": "Hallo"}]
 IMAGE = "messages.0.content.0.type"
+PIECE = "messages.0.content.0"
 
 
 def test_a_stream_begins_with_the_role_and_ends_with_the_reason(client: httpx.Client) -> None:
@@ -38,11 +39,12 @@ def test_a_stream_begins_with_the_role_and_ends_with_the_reason(client: httpx.Cl
 
 def test_parts_of_a_message_are_one_text(client: httpx.Client) -> None:
     parts = [{"type": "text", "text": "Hal"}, {"type": "text", "text": "lo"}]
-    asked = [[{"role": "user", "content": content}] for content in ("Hallo", parts)]
+    refused = [{"type": "refusal", "refusal": "Hallo"}]
+    asked = [[{"role": "user", "content": content}] for content in ("Hallo", parts, refused)]
     counts = [
         client.post(PATH, json={"messages": m}).json()["usage"]["prompt_tokens"] for m in asked
     ]
-    assert counts[0] == counts[1]
+    assert counts[0] == counts[1] == counts[2]
 
 
 def test_a_developer_is_the_system(client: httpx.Client) -> None:
@@ -77,6 +79,8 @@ def test_a_developer_is_the_system(client: httpx.Client) -> None:
         ({"messages": [*HELLO, {"role": "tool", "content": "x"}]}, "messages"),
         ({"messages": TALK[:2]}, "messages.1.tool_calls.0.function.arguments"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, IMAGE),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, PIECE),
+        ({"messages": [{"role": "user", "content": [{"type": "refusal", "text": "x"}]}]}, PIECE),
         ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": "\0"}]}, "messages"),
         ({"max_completion_tokens": 0}, "max_completion_tokens"),

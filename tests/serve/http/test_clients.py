@@ -2,15 +2,18 @@
 
 import asyncio
 import json
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
 import pytest
+from openai.types.responses import FunctionToolParam
+from tests.data.chat_templates import TOOLS
 
 pytestmark = pytest.mark.long
 
 HELLO: Any = [{"role": "user", "content": "Hallo"}]
+BERN = '{"city": "Bern"}'
 
 
 @pytest.fixture
@@ -50,6 +53,18 @@ def test_openai_responses(sdk: openai.OpenAI) -> None:
         deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
     assert "".join(deltas) == whole.output_text
     assert whole.status == "incomplete"
+
+
+def test_openai_calls_of_functions(sdk: openai.OpenAI) -> None:
+    tool = cast(FunctionToolParam, {"type": "function", **TOOLS[0]["function"], "strict": None})
+    whole = sdk.responses.create(model="caller", input="Rain?", tools=[tool])
+    message, *calls = whole.output
+    assert message.type == "message"
+    assert [call.arguments for call in calls if call.type == "function_call"] == [BERN] * 2
+    with sdk.responses.stream(model="caller", input="Rain?", tools=[tool]) as stream:
+        streamed = stream.get_final_response()
+    assert [item.type for item in streamed.output] == [item.type for item in whole.output]
+    assert streamed.output_text == whole.output_text
 
 
 def test_openai_embeddings_and_models(sdk: openai.OpenAI) -> None:

@@ -5,6 +5,8 @@ from typing import Any
 
 import httpx
 import pytest
+from tests.data.chat_templates import TOOLS
+from tests.serve.http.conftest import CALLED, SAID
 
 PATH = "/v1/responses"
 
@@ -61,9 +63,65 @@ def test_state_is_refused_by_name(client: httpx.Client, field: str) -> None:
     assert response.json()["error"]["param"] == field
 
 
-def test_tools_are_refused_by_name(client: httpx.Client) -> None:
-    body = {"input": "x", "tools": [{"type": "function", "name": "f"}]}
-    assert client.post(PATH, json=body).json()["error"]["param"] == "tools"
+TOOL = {"type": "function", **TOOLS[0]["function"]}
+ASKED = {"model": "caller", "input": "Rain?", "tools": [TOOL], "max_output_tokens": 400}
+
+
+def test_calls_are_items_after_the_message(client: httpx.Client) -> None:
+    whole = client.post(PATH, json=ASKED).json()
+    assert whole["status"] == "completed"
+    message, *calls = whole["output"]
+    assert message["content"][0]["text"] == SAID.strip()
+    assert [call["type"] for call in calls] == ["function_call"] * 2
+    assert {call["arguments"] for call in calls} == {'{"city": "Bern"}'}
+    assert len({call["call_id"] for call in calls}) == 2
+    assert whole["tools"] == [TOOL]
+    first = client.post(PATH, json={**ASKED, "parallel_tool_calls": False}).json()
+    assert len(first["output"]) == 2
+    result = {"type": "function_call_output", "call_id": calls[0]["call_id"], "output": "rain"}
+    again = [{"role": "user", "content": "Rain?"}, *whole["output"], result]
+    assert client.post(PATH, json={**ASKED, "input": again}).status_code == 200
+
+
+def test_calls_are_streamed_as_items(client: httpx.Client) -> None:
+    streamed = events(client, **ASKED)
+    assert [event["sequence_number"] for event in streamed] == [*range(len(streamed))]
+    done = [e for e in streamed if e["type"] == "response.output_item.done"]
+    assert [e["output_index"] for e in done] == [0, 1, 2]
+    assert [e["item"] for e in done] == streamed[-1]["response"]["output"]
+    deltas = [e for e in streamed if e["type"] == "response.function_call_arguments.delta"]
+    assert [(e["output_index"], e["delta"]) for e in deltas] == [
+        (1, '{"city": "Bern"}'),
+        (2, '{"city": "Bern"}'),
+    ]
+    text = "".join(e["delta"] for e in streamed if e["type"] == "response.output_text.delta")
+    assert text == SAID.strip()
+
+
+def test_tools_are_not_shown_where_none_may_be_called(client: httpx.Client) -> None:
+    [message] = client.post(PATH, json={**ASKED, "tool_choice": "none"}).json()["output"]
+    assert message["content"][0]["text"] == SAID + CALLED + CALLED
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [TOOL]}, "tools"),
+        ({"tools": [TOOL], "model": "plain"}, "model"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"input": [{"type": "function_call_output", "call_id": "a", "output": "x"}]}, "input"),
+        ({"input": [{"role": "assistant", "content": "x"}]}, "input"),
+        ({"input": [{"role": "user"}]}, "input.0"),
+    ],
+    ids=str,
+)
+def test_unsupported_values_are_named(
+    client: httpx.Client, more: dict[str, Any], param: str
+) -> None:
+    response = client.post(PATH, json={"input": "x", **more})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
 
 
 def test_a_failure_before_the_first_token_has_a_status(client: httpx.Client) -> None:

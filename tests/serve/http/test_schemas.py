@@ -15,13 +15,13 @@ from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.options import Options
 from addnorm.serve.engine.schedule import TooLarge
 from addnorm.serve.engine.sequence import Request
+from addnorm.serve.http.responses_request import ResponsesRequest
 from addnorm.serve.http.schemas import (
     ChatRequest,
     ClassifyRequest,
     CompletionRequest,
     EmbeddingsRequest,
     PredictRequest,
-    ResponsesRequest,
     TagRequest,
     TokenizeRequest,
     TranslateRequest,

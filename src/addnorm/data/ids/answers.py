@@ -14,6 +14,7 @@ from addnorm.data.conversation import (
     Message,
     conversation,
     prompt_of,
+    whole_prompt,
     with_date,
 )
 from addnorm.data.tokenizing.codecs import LibraryCodec
@@ -56,8 +57,9 @@ def prompt_ids(
     given = with_date(names) if dated else names
     asked = messages if isinstance(messages, ChatInput) else ChatInput(messages)
     asked = asked.for_template(template, given)
-    tools = {"tools": [*asked.tools]} if asked.tools else {}
-    return _encoded(tokenizer, prompt_of(asked.messages, template, {**given, **tools}), names)[0]
+    named = {**given, "tools": [*asked.tools]} if asked.tools else given
+    read = whole_prompt if _encodes_whole(tokenizer, names) else prompt_of
+    return _encoded(tokenizer, read(asked.messages, template, named), names)[0]
 
 
 def template_names(tokenizer: Tokenizer) -> Mapping[str, str]:
@@ -73,6 +75,11 @@ def template_names(tokenizer: Tokenizer) -> Mapping[str, str]:
     ids = {"bos_token": tokenizer.bos_id, "eos_token": tokenizer.end_id}
     named = {role: tokenizer.codec.name(i) for role, i in ids.items() if i is not None}
     return {role: name for role, name in named.items() if name is not None}
+
+
+def _encodes_whole(tokenizer: Tokenizer, names: Mapping[str, str]) -> bool:
+    """Whether the text of a conversation is encoded at once, and not part by part."""
+    return names is not PLACEHOLDERS and isinstance(tokenizer.codec, LibraryCodec)
 
 
 def _encoded(tokenizer: Tokenizer, chat: Conversation, names: Mapping[str, str]) -> IdsAndAnswers:

@@ -247,10 +247,9 @@ def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
 
     Answers whose tokens are chosen in the same way are computed together; none depends on another.
     """
-    broken = logits.sum(-1).isnan()
-    failed = dict.fromkeys(ints(broken.nonzero()[:, 0]), NOT_A_NUMBER)
+    failed = dict.fromkeys(_broken(logits), NOT_A_NUMBER)
     if failed:
-        logits = logits.masked_fill(broken[:, None], 0.0)
+        logits = logits.index_fill(0, _ids([*failed], logits), 0.0)
     groups: dict[Choice, list[int]] = {}
     for i, answer in enumerate(answers):
         groups.setdefault(answer.chooser.choice, []).append(i)
@@ -271,6 +270,11 @@ def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
             if i not in failed and (error := answers[i].accept(token)) is not None:
                 failed[i] = error
     return Chosen(tokens, failed, near_ties)
+
+
+def _broken(logits: Logits) -> list[int]:
+    """The rows that hold NaN or plus infinity, from which no token can be drawn."""
+    return ints((~(logits < inf)).any(-1).nonzero()[:, 0])
 
 
 def _is_near(scores: Logits, chosen: Int[Tensor, " rows"]) -> Bool[Tensor, " rows"]:

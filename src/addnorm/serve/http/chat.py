@@ -1,7 +1,6 @@
 """`POST /v1/chat/completions`: answers to conversations, by the model's chat template."""
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import Any
@@ -10,13 +9,14 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from addnorm.data.tool_calls import CallForm, CallReader, Reply, call_form
+from addnorm.data.tool_calls import Reply, call_form
 from addnorm.serve.http.answers import Piece, chat_logprobs
 from addnorm.serve.http.generation import (
     STREAMED,
     Answer,
     Head,
     Job,
+    ReplyReader,
     streamed,
     usage,
     whole,
@@ -68,7 +68,7 @@ async def _job(served: Served, body: ChatRequest, timeout: float | None) -> Job:
 
 
 def _choice(body: ChatRequest, job: Job, index: int, answer: Answer) -> dict[str, Any]:
-    reply = Reply(answer.text) if job.calls is None else job.calls.reply(answer.text)
+    reply = job.reply(answer)
     calls = {"tool_calls": _calls(body, reply)} if reply.calls else {}
     content = None if reply.calls and not reply.content else reply.content
     return {
@@ -81,17 +81,13 @@ def _choice(body: ChatRequest, job: Job, index: int, answer: Answer) -> dict[str
 
 def _calls(body: ChatRequest, reply: Reply) -> list[dict[str, Any]]:
     """The calls of an answer, with their arguments as JSON; the first alone where asked for."""
-    calls = reply.calls[:1] if body.parallel_tool_calls is False else reply.calls
     return [
         {
             "id": call.id,
             "type": "function",
-            "function": {
-                "name": call.name,
-                "arguments": json.dumps(call.arguments, ensure_ascii=False),
-            },
+            "function": {"name": call.name, "arguments": call.arguments_as_json},
         }
-        for call in calls
+        for call in body.returned(reply)
     ]
 
 
@@ -105,24 +101,11 @@ def _logprobs(body: ChatRequest, served: Served, part: Answer | Piece) -> dict[s
     return chat_logprobs(served.tokenizer, part.scores, body.top_logprobs or 0)
 
 
-class _Deltas:
-    """What the pieces of an answer add to its message: content as it comes, calls at the end."""
-
-    def __init__(self, body: ChatRequest, form: CallForm | None) -> None:
-        self._body, self._reader = body, None if form is None else CallReader(form)
-
-    def push(self, piece: Piece) -> tuple[dict[str, Any], str | None]:
-        """The change of the message, and why the answer ended if it did."""
-        if self._reader is None:
-            return {"content": piece.text} if piece.text else {}, piece.finished
-        content = self._reader.push(piece.text)
-        if piece.finished is None:
-            return {"content": content} if content else {}, None
-        reply = self._reader.finish()
-        content += reply.content
-        calls = [{"index": i, **call} for i, call in enumerate(_calls(self._body, reply))]
-        delta = ({"content": content} if content else {}) | ({"tool_calls": calls} if calls else {})
-        return delta, _reason(piece.finished, reply)
+def _delta(body: ChatRequest, added: Reply) -> dict[str, Any]:
+    """What a piece of an answer adds to its message."""
+    calls = [{"index": i, **call} for i, call in enumerate(_calls(body, added))]
+    content = {"content": added.content} if added.content else {}
+    return content | ({"tool_calls": calls} if calls else {})
 
 
 async def _chunks(body: ChatRequest, head: Head, job: Job) -> AsyncGenerator[bytes, None]:
@@ -142,13 +125,14 @@ async def _chunks(body: ChatRequest, head: Head, job: Job) -> AsyncGenerator[byt
         return data(head.chunk(choices=[choice], **facts))
 
     begun = set[int]()
-    deltas = [_Deltas(body, job.calls) for _ in range(job.request.answers)]
+    readers = [ReplyReader(job.calls) for _ in range(job.request.answers)]
     async with aclosing(job.pieces()) as pieces:
         async for index, piece in pieces:
             if index not in begun:
                 begun.add(index)
                 yield chunk(index, {"role": "assistant", "content": ""})
-            delta, reason = deltas[index].push(piece)
+            added = readers[index].push(piece)
+            delta, reason = _delta(body, added), _reason(piece.finished, added)
             if delta or reason or (body.logprobs and piece.scores):
                 yield chunk(index, delta, piece, reason)
     if with_usage:

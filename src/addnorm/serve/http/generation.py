@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import time
 from typing import Any, TypeVar
 from uuid import uuid4
@@ -12,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 
 from addnorm.data.tokenizing.text_decoding import TextDecoder
-from addnorm.data.tool_calls import CallForm
+from addnorm.data.tool_calls import CallForm, CallReader, Reply
 from addnorm.serve.engine.events import PromptScores
 from addnorm.serve.http.answers import AnswerText, FinishReason, Piece, Score
 from addnorm.serve.http.served import Served, models_of
@@ -72,6 +72,10 @@ class Job:
                     self.served.supervisor.cancel(self.request.name, event.index)
                 yield event.index, piece
 
+    def reply(self, answer: "Answer") -> Reply:
+        """A whole answer as its content and its calls."""
+        return Reply(answer.text) if self.calls is None else self.calls.reply(answer.text)
+
     async def answers(self) -> list["Answer"]:
         """All answers, when they are whole."""
         answers = [Answer() for _ in range(self.request.answers)]
@@ -96,6 +100,23 @@ class Answer:
         self.scores += piece.scores
         self.score += piece.score
         self.finished = piece.finished or self.finished
+
+
+class ReplyReader:
+    """Gives the content of an answer as its pieces come, and its calls of tools at the end."""
+
+    def __init__(self, form: CallForm | None) -> None:
+        self._reader = None if form is None else CallReader(form)
+
+    def push(self, piece: Piece) -> Reply:
+        """What a piece adds to the answer."""
+        if self._reader is None:
+            return Reply(piece.text)
+        content = self._reader.push(piece.text)
+        if piece.finished is None:
+            return Reply(content)
+        rest = self._reader.finish()
+        return replace(rest, content=content + rest.content)
 
 
 def usage(jobs: Sequence[Job]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""`POST /v1/responses`: text in, text out, without state."""
+"""`POST /v1/responses`: text in, text or calls of functions out, without state."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from itertools import count
 from time import time
@@ -12,9 +12,17 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from addnorm.data.chat_input import ChatInput
-from addnorm.serve.http.generation import STREAMED, Job, streamed, usage, whole, writer
-from addnorm.serve.http.schemas import ResponsesRequest, text_of
+from addnorm.data.tool_calls import Reply, ToolCall, call_form
+from addnorm.serve.http.generation import (
+    STREAMED,
+    Job,
+    ReplyReader,
+    streamed,
+    usage,
+    whole,
+    writer,
+)
+from addnorm.serve.http.responses_request import ResponsesRequest
 from addnorm.serve.http.served import Served, new_name, unless_gone
 from addnorm.serve.messages import Generate
 from addnorm.web.errors import WebError
@@ -32,20 +40,14 @@ async def responses(body: ResponsesRequest, request: HttpRequest) -> Response:
     if body.stream:
         return await streamed(request, body, _events(facts, job), b"")
     [answer] = await unless_gone(request, job.answers())
-    return whole(body, facts.response(answer.text, answer.finished, job))
+    reply = job.reply(answer)
+    message = facts.messages(reply.content, answer.finished, has_calls=bool(reply.calls))
+    calls = [facts.call(call) for call in body.returned(reply)]
+    return whole(body, facts.response([*message, *calls], answer.finished, job))
 
 
 async def _job(served: Served, body: ResponsesRequest, timeout: float | None) -> Job:
-    messages = [] if body.instructions is None else [("system", body.instructions)]
-    if isinstance(body.input, str):
-        messages.append(("user", body.input))
-    else:
-        messages += [(item.role, text_of(item.content)) for item in body.input]
-    chat = [
-        {"role": "system" if role == "developer" else role, "content": text}
-        for role, text in messages
-    ]
-    ids = await served.conversation(ChatInput.of(chat), "input")
+    ids = await served.conversation(body.conversation, "input")
     limit = served.new_tokens(len(ids), body.max_output_tokens, "max_output_tokens")
     grammar = await asyncio.to_thread(body.grammar)
     return Job(
@@ -59,6 +61,7 @@ async def _job(served: Served, body: ResponsesRequest, timeout: float | None) ->
             timeout=timeout,
         ),
         continues=grammar is not None,
+        calls=call_form(served.ready.template) if body.shown_tools else None,
     )
 
 
@@ -76,22 +79,33 @@ class _Facts:
             else given.model_dump(exclude_none=True, by_alias=True)
         )
 
-    def message(self, text: str, status: str) -> dict[str, Any]:
-        """The item of the output."""
-        content = [] if status == "in_progress" else [part(text)]
+    def messages(self, text: str, finished: str | None, *, has_calls: bool) -> list[dict[str, Any]]:
+        """The message of the output; there is none without a text next to calls."""
+        if has_calls and not text:
+            return []
+        return [self.message([part(text)], STATUS[finished])]
+
+    def message(self, content: Sequence[dict[str, Any]], status: str) -> dict[str, Any]:
+        """The item of the output with the text."""
+        facts = {"id": self.item, "type": "message", "role": "assistant"}
+        return {**facts, "status": status, "content": [*content]}
+
+    def call(self, call: ToolCall, arguments: str | None = None) -> dict[str, Any]:
+        """The item of the output with a call; with other `arguments` it is in progress."""
         return {
-            "id": self.item,
-            "type": "message",
-            "role": "assistant",
-            "status": status,
-            "content": content,
+            "id": f"fc_{call.id}",
+            "type": "function_call",
+            "call_id": call.id,
+            "name": call.name,
+            "arguments": call.arguments_as_json if arguments is None else arguments,
+            "status": "completed" if arguments is None else "in_progress",
         }
 
     def response(
-        self, text: str | None, finished: str | None, job: Job | None = None
+        self, output: Sequence[dict[str, Any]], finished: str | None, job: Job | None = None
     ) -> dict[str, Any]:
-        """The response; without a text it is in progress."""
-        status = {"stop": "completed", "length": "incomplete"}.get(finished or "", "in_progress")
+        """The response; until it is `finished` it is in progress."""
+        body, status = self.body, STATUS[finished]
         return {
             "id": self.id,
             "object": "response",
@@ -101,22 +115,26 @@ class _Facts:
             "incomplete_details": (
                 {"reason": "max_output_tokens"} if status == "incomplete" else None
             ),
-            "instructions": self.body.instructions,
-            "max_output_tokens": self.body.max_output_tokens,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
             "model": self.served.name,
-            "output": [] if text is None else [self.message(text, status)],
-            "parallel_tool_calls": False,
+            "output": [*output],
+            "parallel_tool_calls": bool(body.tools) and body.parallel_tool_calls is not False,
             "previous_response_id": None,
             "store": False,
-            "temperature": self.body.temperature,
+            "temperature": body.temperature,
             "text": {"format": self.format},
-            "tool_choice": "none",
-            "tools": [],
-            "top_p": self.body.top_p,
+            "tool_choice": "auto" if body.shown_tools else "none",
+            "tools": body.given_tools,
+            "top_p": body.top_p,
             "truncation": "disabled",
             "usage": None if job is None else _usage(job),
             "metadata": {},
         }
+
+
+STATUS = {None: "in_progress", "stop": "completed", "length": "incomplete"}
+"""The status of a response, by why its answer ended."""
 
 
 def _usage(job: Job) -> dict[str, Any]:
@@ -135,42 +153,89 @@ def part(text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
+class _Events:
+    """Writes the events of a response."""
+
+    def __init__(self, facts: _Facts) -> None:
+        self._facts, self._numbers = facts, count()
+        self._text: str | None = None
+
+    def _event(self, kind: str, **values: Any) -> bytes:
+        return data({"type": kind, "sequence_number": next(self._numbers), **values}, kind)
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        return {"item_id": self._facts.item, "output_index": 0, "content_index": 0}
+
+    def begin(self) -> Iterator[bytes]:
+        """The beginning."""
+        for kind in ("created", "in_progress"):
+            yield self._event(f"response.{kind}", response=self._facts.response((), None))
+
+    def text(self, text: str) -> Iterator[bytes]:
+        """A piece of the message, which the first one opens."""
+        if self._text is None:
+            self._text = ""
+            item = self._facts.message((), "in_progress")
+            yield self._event("response.output_item.added", output_index=0, item=item)
+            yield self._event("response.content_part.added", **self._place, part=part(""))
+        if text:
+            self._text += text
+            delta = {"delta": text, "logprobs": []}
+            yield self._event("response.output_text.delta", **self._place, **delta)
+
+    def end(self, calls: Sequence[ToolCall], finished: str | None, job: Job) -> Iterator[bytes]:
+        """The end of the message, the calls, and the whole response."""
+        if not calls:
+            yield from self.text("")
+        output = list[dict[str, Any]]()
+        if (text := self._text) is not None:
+            output = self._facts.messages(text, finished, has_calls=False)
+            yield self._event("response.output_text.done", **self._place, text=text, logprobs=[])
+            yield self._event("response.content_part.done", **self._place, part=part(text))
+            yield self._event("response.output_item.done", output_index=0, item=output[0])
+        for call in calls:
+            yield from self._call(call, len(output))
+            output.append(self._facts.call(call))
+        kind = "response.completed" if finished == "stop" else "response.incomplete"
+        yield self._event(kind, response=self._facts.response(output, finished, job))
+
+    def _call(self, call: ToolCall, index: int) -> Iterator[bytes]:
+        begun, item = self._facts.call(call, arguments=""), self._facts.call(call)
+        place = {"item_id": item["id"], "output_index": index}
+        arguments = item["arguments"]
+        yield self._event("response.output_item.added", output_index=index, item=begun)
+        kind = "response.function_call_arguments"
+        yield self._event(f"{kind}.delta", **place, delta=arguments)
+        yield self._event(f"{kind}.done", **place, name=call.name, arguments=arguments)
+        yield self._event("response.output_item.done", output_index=index, item=item)
+
+    def failed(self, error: WebError) -> bytes:
+        """The end of a response that failed."""
+        code = "invalid_prompt" if error.status == 400 else "server_error"
+        failure = {"code": error.code or code, "message": error.message}
+        response = {**self._facts.response((), None), "status": "failed", "error": failure}
+        return self._event("response.failed", response=response)
+
+
 async def _events(facts: _Facts, job: Job) -> AsyncGenerator[bytes, None]:
-    numbers = count()
-
-    def event(kind: str, **values: Any) -> bytes:
-        return data({"type": kind, "sequence_number": next(numbers), **values}, kind)
-
-    place = {"item_id": facts.item, "output_index": 0, "content_index": 0}
-    text, finished = "", None
+    events, reader = _Events(facts), ReplyReader(job.calls)
+    finished, added = None, Reply("")
     begun = False
     try:
         async with aclosing(job.pieces()) as pieces:
             async for _, piece in pieces:
                 if not begun:
                     begun = True
-                    yield event("response.created", response=facts.response(None, None))
-                    yield event("response.in_progress", response=facts.response(None, None))
-                    item = facts.message("", "in_progress")
-                    yield event("response.output_item.added", output_index=0, item=item)
-                    yield event("response.content_part.added", **place, part=part(""))
-                if piece.text:
-                    text += piece.text
-                    yield event(
-                        "response.output_text.delta", **place, delta=piece.text, logprobs=[]
-                    )
-                finished = piece.finished or finished
+                    for event in events.begin():
+                        yield event
+                added, finished = reader.push(piece), piece.finished
+                for event in events.text(added.content) if added.content else ():
+                    yield event
     except WebError as error:
         if not begun:
             raise
-        code = "invalid_prompt" if error.status == 400 else "server_error"
-        failure = {"code": error.code or code, "message": error.message}
-        failed = {**facts.response(None, None), "status": "failed", "error": failure}
-        yield event("response.failed", response=failed)
+        yield events.failed(error)
         return
-    yield event("response.output_text.done", **place, text=text, logprobs=[])
-    yield event("response.content_part.done", **place, part=part(text))
-    response = facts.response(text, finished, job)
-    yield event("response.output_item.done", output_index=0, item=response["output"][0])
-    kind = "response.completed" if finished == "stop" else "response.incomplete"
-    yield event(kind, response=response)
+    for event in events.end(facts.body.returned(added), finished, job):
+        yield event

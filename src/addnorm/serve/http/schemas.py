@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from addnorm.data.chat_input import ChatInput, tools_of
+from addnorm.data.tool_calls import Reply, ToolCall
 from addnorm.errors import InputError
 from addnorm.serve.engine.options import Options
 from addnorm.serve.sampling_options import (
@@ -24,7 +25,6 @@ from addnorm.serve.sampling_options import (
     LengthPenalty,
     SamplingRequest,
 )
-from addnorm.serve.structured_output import ResponseFormat, TextOptions, grammar_of
 
 MOST_TEXTS = 2048
 """The most texts of a request."""
@@ -136,6 +136,19 @@ class ContentPart(BaseModel):
 
     type: Literal["text", "input_text", "output_text", "refusal"]
     text: str = ""
+    refusal: str = ""
+
+    @model_validator(mode="after")
+    def _check_text(self) -> "ContentPart":
+        field = "refusal" if self.type == "refusal" else "text"
+        if field not in self.model_fields_set:
+            raise ValueError(f"a part of the type {self.type} has its text in {field!r}")
+        return self
+
+    @property
+    def content(self) -> str:
+        """Its text."""
+        return self.refusal if self.type == "refusal" else self.text
 
 
 class CalledFunction(BaseModel):
@@ -173,7 +186,7 @@ class ChatMessage(BaseModel):
         """The message; a developer is the system to a template."""
         message = self.model_dump(exclude_none=True)
         parts = self.content if isinstance(self.content, list) else ()
-        pieces = [{"type": "text", "text": part.text} for part in parts]
+        pieces = [{"type": "text", "text": part.content} for part in parts]
         return {
             **message,
             "role": "system" if self.role == "developer" else self.role,
@@ -185,10 +198,37 @@ def text_of(content: str | Sequence[ContentPart] | None) -> str:
     """The text of a message."""
     if content is None or isinstance(content, str):
         return content or ""
-    return "".join(part.text for part in content)
+    return "".join(part.content for part in content)
 
 
-class ChatRequest(SamplingRequest):
+class ToolsRequest(ApiRequest):
+    """A request with functions that the assistant may call."""
+
+    tools: Tools | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    """Whether the tools are shown to the model; it is never made to call one."""
+    parallel_tool_calls: bool | None = None
+    """Whether all calls of an answer are returned, or the first alone."""
+
+    @property
+    def shown_tools(self) -> list[dict[str, Any]]:
+        """The tools that the model is told of."""
+        return [] if self.tool_choice == "none" else self.tools or []
+
+    def returned(self, reply: Reply) -> Sequence[ToolCall]:
+        """The calls of an answer that are returned."""
+        return reply.calls[:1] if self.parallel_tool_calls is False else reply.calls
+
+    def check_calls(self, grammar_field: str | None) -> None:
+        """Raise `ValueError` for tools next to the field of a grammar, if there is one."""
+        if self.shown_tools and grammar_field is not None:
+            raise ValueError(
+                f"{grammar_field}: an answer that follows a grammar calls no tool: leave it "
+                'out, or give tool_choice = "none"'
+            )
+
+
+class ChatRequest(SamplingRequest, ToolsRequest):
     """`POST /v1/chat/completions`."""
 
     unsupported = {  # noqa: RUF012
@@ -203,11 +243,6 @@ class ChatRequest(SamplingRequest):
     harmless = ApiRequest.harmless | {"reasoning_effort", "verbosity"}
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MOST_MESSAGES)]
-    tools: Tools | None = None
-    tool_choice: Literal["auto", "none"] | None = None
-    """Whether the tools are shown to the model; it is never made to call one."""
-    parallel_tool_calls: bool | None = None
-    """Whether all calls of an answer are returned, or the first alone."""
     max_tokens: MaxTokens = None
     max_completion_tokens: MaxTokens = None
     logprobs: bool | None = None
@@ -225,82 +260,13 @@ class ChatRequest(SamplingRequest):
 
     @model_validator(mode="after")
     def _check_tools(self) -> "ChatRequest":
-        if self.shown_tools and self.is_structured:
-            raise ValueError(
-                f"{self.grammar_field}: an answer that follows a grammar calls no tool: leave it "
-                'out, or give tool_choice = "none"'
-            )
+        self.check_calls(self.grammar_field if self.is_structured else None)
         return self
-
-    @property
-    def shown_tools(self) -> list[dict[str, Any]]:
-        """The tools that the model is told of."""
-        return [] if self.tool_choice == "none" else self.tools or []
 
     @property
     def conversation(self) -> ChatInput:
         """The conversation as a template reads it. Raises `InputError` for a wrong message."""
         return ChatInput.of([m.as_template_reads() for m in self.messages], self.shown_tools)
-
-
-class InputItem(BaseModel):
-    """A message of a conversation, as the Responses API has it."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    type: Literal["message"] = "message"
-    role: Literal["developer", "system", "user", "assistant"]
-    content: str | list[ContentPart]
-
-
-FORMAT = "text.format"
-"""The field of a response's form, as errors name it."""
-
-
-class ResponsesRequest(ApiRequest):
-    """`POST /v1/responses`: text in, text out, nothing kept."""
-
-    unsupported = {  # noqa: RUF012
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
-        "previous_response_id": (),
-        "conversation": (),
-        "background": (False,),
-        "prompt": (),
-        "truncation": ("disabled", "auto"),
-        "max_tool_calls": (),
-    }
-    harmless = ApiRequest.harmless | {
-        *("include", "parallel_tool_calls", "reasoning", "store", "stream_options"),
-    }
-
-    input: str | Annotated[list[InputItem], Field(min_length=1, max_length=MOST_MESSAGES)]
-    instructions: str | None = None
-    text: TextOptions | None = None
-    max_output_tokens: MaxTokens = None
-    temperature: Annotated[float | None, Field(ge=0.0, le=100.0)] = None
-    top_p: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
-    stream: bool | None = None
-
-    @property
-    def format(self) -> ResponseFormat | None:
-        """The form of the answer."""
-        return None if self.text is None else self.text.format
-
-    def grammar(self) -> str | None:
-        """The grammar of the answer; None is any text. Raises `InputError` for a wrong one."""
-        return grammar_of(self.format, field=FORMAT)
-
-    def options(self, grammar: str | None) -> Options:
-        """The options of the engine."""
-        greedy = self.temperature == 0
-        return Options(
-            decoding="greedy" if greedy else None,
-            temperature=None if greedy else self.temperature,
-            top_p=None if greedy else self.top_p,
-            grammar=grammar,
-            grammar_field=FORMAT,
-        )
 
 
 class EmbeddingsRequest(ApiRequest):

@@ -1,6 +1,7 @@
 """The models of a server: their texts in and out, and the errors of their engines."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from math import ceil
 from pathlib import Path
@@ -13,7 +14,7 @@ from addnorm.data.conversation import texts_in
 from addnorm.data.ids.answers import prompt_ids
 from addnorm.data.tokenizing.prompts import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-from addnorm.errors import choices
+from addnorm.errors import InputError, choices
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.serve.engine.events import Event
 from addnorm.serve.http.metrics import Clock, Metrics
@@ -184,11 +185,15 @@ class Served:
             )
         size = sum(map(len, texts_in([*chat.messages, *chat.tools])))
         self.check_size(size, field)
-        return self._checked(await self._in_thread(size, self._chat_ids, chat), field)
+        work = size + len(chat.messages) ** 2  # a template may write all messages for each of them
+        return self._checked(await self._in_thread(work, self._chat_ids, chat, field), field)
 
-    def _chat_ids(self, chat: ChatInput) -> list[int]:
+    def _chat_ids(self, chat: ChatInput, field: str) -> list[int]:
         template, dated = self.ready.template, self.ready.dated
-        return prompt_ids(self.tokenizer, chat.checked(), template, dated=dated)
+        try:
+            return prompt_ids(self.tokenizer, chat.checked(), template, dated=dated)
+        except InputError as error:
+            raise about(re.sub("^messages\\b", field, str(error))) from error
 
     async def _in_thread(self, size: int, function: Any, *args: Any) -> Any:
         return await asyncio.to_thread(function, *args) if size > LONG else function(*args)
