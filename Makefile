@@ -50,4 +50,4 @@ bench: setup  ## ours beside its peers, one benchmark after another; keep the ma
 	$(BIN)/addnorm bench
 
 build: setup  ## wheel and source archive into dist/
-	$(BIN)/python -m build
+	$(BIN)/python -m build --no-isolation

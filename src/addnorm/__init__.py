@@ -20,7 +20,7 @@ from addnorm.lazy import lazy_names
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __getattr__, __dir__ = lazy_names(__name__)
 

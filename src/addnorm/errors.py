@@ -40,6 +40,10 @@ class Unfinished(UserWarning):
     """A text that follows a grammar ended at its last allowed token, before it was complete."""
 
 
+class Stopped(UserWarning):
+    """A run is used before its end; the message names the step and how to resume it."""
+
+
 class NonFiniteError(ArithmeticError):
     """A loss or gradient is not finite; the update was not applied."""
 

@@ -40,6 +40,6 @@ def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[st
         raise AttributeError(f"module {package!r} has no attribute {name!r}.{hint}", name=name)
 
     def directory() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *get("__all__")})
+        return sorted(get("__all__"))
 
     return get, directory

@@ -1,5 +1,7 @@
 """`addnorm lab`: claims from one command; wrong input is one message and leaves nothing."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +17,24 @@ def test_the_claims_are_listed_with_their_results(tmp_path: Path, addnorm: Comma
     assert code == 0
     assert all(name in out for name in CLAIMS)
     assert out.count("not measured") == len(CLAIMS)
+
+
+def test_the_list_needs_no_extra_and_a_measurement_asks_for_all_at_once(
+    tmp_path: Path,
+) -> None:
+    script = """
+import sys
+sys.modules |= dict.fromkeys(["matplotlib", "markdown_it", "scipy"])
+from addnorm.cli.main import status
+assert status(["lab", "list"]) == 0
+for words in (["lab", "run", "heads"], ["lab", "report"]):
+    assert status(words) == 2
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    for command, line in zip(("run", "report"), done.stderr.decode().splitlines(), strict=True):
+        extra = "needs an extra package: pip install 'addnorm[lab]'"
+        assert line == f"addnorm: `addnorm lab {command}` {extra}"
 
 
 WRONG = [

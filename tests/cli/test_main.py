@@ -153,6 +153,14 @@ def test_the_list_of_commands_has_the_first_sentence_of_each(addnorm: Command) -
     assert addnorm("help")[1] == listed
 
 
+def test_help_groups_the_commands_in_the_order_of_a_first_day(addnorm: Command) -> None:
+    _, listed, _ = addnorm("--help")
+    titles = [line.split()[1] for line in listed.splitlines() if line.startswith("╭")]
+    assert titles == [*main.GROUPS, "Help"]
+    words = [line.split()[1] for line in listed.splitlines() if line.startswith("│ ")]
+    assert [word for word in words if word in main.COMMANDS] == [*main.COMMANDS]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_shells_complete_commands(shell: str) -> None:
     assert "evaluate" in app.generate_completion(shell=shell)

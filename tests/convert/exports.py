@@ -84,7 +84,8 @@ def _onnx(config: Any, model: Any, out: Path, one: Tensor, other: Tensor) -> tup
         return decoder.run(new | memory | decoder.empty_past())["logits"], model(one, other)
     if isinstance(model, EncoderModel):
         session = Session(out / "model.onnx")
-        return session.run(session.source(one))["output"], model(one)
+        [outputs] = session.run(session.source(one)).values()
+        return outputs, model(one)
     session = Session(out / "decoder_model.onnx")
     new = {"input_ids": one, "attention_mask": torch.ones_like(one)}
     return session.run(new | session.empty_past())["logits"], model(one)
@@ -108,7 +109,7 @@ def _graphs(
         parts = tensors if isinstance(tensors, list) else [tensors]
         found |= dict(zip(graph.outputs, parts, strict=True))
         given |= {name: one for name, one in found.items() if name.startswith("cross")}
-    last = found["output"] if "output" in found else found["logits"]
+    last = [*found.values()][-1] if isinstance(model, EncoderModel) else found["logits"]
     return last, model(one, other) if both else model(one)
 
 

@@ -1,17 +1,16 @@
 """A shortened demo: it trains, evaluates, translates, plots, and keeps other files safe."""
 
+import sys
 from io import StringIO
 from pathlib import Path
 
 import pytest
-import torch
 from rich.console import Console
 
 import addnorm.demo as demo_module
 from addnorm.data.examples import Pair
-from addnorm.demo import clear, demo, gathered, varied, warn_of_fonts, words_of
+from addnorm.demo import clear, demo, varied
 from addnorm.errors import InputError
-from addnorm.inspect import pictures
 
 
 @pytest.fixture
@@ -43,16 +42,18 @@ def test_a_short_demo_leaves_a_run_and_two_pictures(short: None, tmp_path: Path,
     assert not any((tmp_path / "run").iterdir())
 
 
-def test_fonts_are_asked_for_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    installed = pictures._upright()
-    own = [entry for entry in installed if entry.name == "DejaVu Sans"]
-    monkeypatch.setattr(pictures, "_upright", lambda: own)
+@pytest.mark.slow
+def test_without_matplotlib_the_demo_runs_and_a_line_says_what_pictures_need(
+    short: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("addnorm.demo.drawing", "addnorm.inspect.pictures"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
     said = StringIO()
-    warn_of_fonts(["5. März 2026"], Console(file=said))
-    assert said.getvalue() == ""
-    warn_of_fonts(["2026年3月5日"], Console(file=said, width=200))
-    assert said.getvalue().startswith("No installed font draws 年 日 月: ")
-    assert "fonts-noto-cjk" in said.getvalue()
+    demo("de", tmp_path / "run", Console(file=said, width=100))
+    assert "Pictures need matplotlib: pip install 'addnorm[plots]'" in said.getvalue()
+    assert "What next?" in said.getvalue()
+    assert not [*(tmp_path / "run").glob("*.png")]
 
 
 def test_another_folder_is_left_alone(tmp_path: Path) -> None:
@@ -72,24 +73,3 @@ def test_shown_examples_are_varied() -> None:
     sources = ["Friday, March 5, 2026", "March 5, 2026 at 7:45 PM", "four hundred", "7:45 PM"] * 4
     shown = [pair.source for pair in varied([Pair(s, s) for s in sources])]
     assert set(shown) == {"Friday, March 5, 2026", "March 5, 2026 at 7:45 PM", "four hundred"}
-
-
-def test_pieces_join_to_words_where_there_are_spaces() -> None:
-    pieces = ["Don", "nerstag", ",", " 5", ".", " Mär", "z"]
-    assert words_of(pieces) == [("Donnerstag,", [0, 1, 2]), ("5.", [3, 4]), ("März", [5, 6])]
-
-
-def test_each_token_is_a_word_without_spaces() -> None:
-    assert words_of(["2026年", "3月", "5日"]) == [("2026年", [0]), ("3月", [1]), ("5日", [2])]
-    assert words_of(["5日", " 16", ":06"]) == [("5日", [0]), ("16", [1]), (":06", [2])]
-
-
-def test_without_pieces_words_are_empty() -> None:
-    assert words_of([]) == []
-
-
-def test_gathering_sums_over_source_and_averages_over_target() -> None:
-    weights = torch.tensor([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])
-    found = gathered(weights, rows=[[0, 1], [2]], columns=[[0, 1], [2]])
-    assert torch.allclose(found, torch.tensor([[0.65, 0.35], [0.0, 1.0]]))
-    assert torch.allclose(found.sum(1), torch.ones(2))

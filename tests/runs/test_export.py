@@ -19,7 +19,7 @@ from addnorm.generate import BeamConfig, GreedyConfig, RulesConfig, SampleConfig
 from addnorm.models import EncoderConfig, presets
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.runs.evaluation import evaluate_run
-from addnorm.runs.export import Form, export_run
+from addnorm.runs.export import Form, export_run, unsupported_forms
 from addnorm.runs.files.folder import AROUND, WEIGHTS
 from addnorm.runs.inference.text import write
 from addnorm.runs.run import Run
@@ -42,6 +42,42 @@ def exported(run: Path) -> Path:
         f"{out}: a gpt2 folder, for transformers.AutoModel.from_pretrained"
     ]
     return out
+
+
+README_PARTS: dict[str, str] = {
+    "model.position": '"rotary"',
+    "model.feedforward": '"gated"',
+    "model.norm": '"rmsnorm"',
+    "model.residual": '"pre"',
+    "model.embedding": '{scale = "one"}',
+}
+"""The parts of the recipe in the README, which says that it can be exported to every format."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacking"),
+    [
+        (README_PARTS, {}),
+        (README_PARTS | {"model.embedding": '{scale = "sqrt"}'}, {"hf": "embedding.scale"}),
+        (README_PARTS | {"model.feedforward": '"mlp"'}, {"gguf": "relu"}),
+        (README_PARTS | {"model.norm": '"batchnorm"'}, {"hf": "", "ctranslate2": "", "gguf": ""}),
+    ],
+    ids=["readme", "scale", "feed-forward", "norm"],
+)
+def test_the_formats_that_are_promised_before_training_are_those_that_are_written(
+    changes: dict[str, str], lacking: dict[str, str], tmp_path: Path
+) -> None:
+    run = Run.open(train_tiny(tmp_path, "language", **changes))
+    reasons = unsupported_forms(run)
+    assert {form for form in reasons if form != "onnx"} == {*lacking}
+    for form in ("hf", "ctranslate2", "gguf"):  # a graph takes seconds
+        if form not in lacking:
+            assert export_run(run, tmp_path / form, to=form)
+            continue
+        assert lacking[form] in reasons[form]
+        with pytest.raises(InputError) as refused:
+            export_run(run, tmp_path / form, to=form)
+        assert str(refused.value) == reasons[form]
 
 
 def test_another_dtype_is_that_of_the_export_alone(run: Path, tmp_path: Path) -> None:

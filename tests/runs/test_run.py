@@ -1,5 +1,6 @@
 """A run in Python: single texts and lists, equal to the underlying functions, and saving."""
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from tests.test_house import write_gpt2
 from addnorm.data import Labelled
 from addnorm.data.ids.framing import encode_for_task
 from addnorm.data.readers.constructors import labelled, text
-from addnorm.errors import InputError, listed, path_of
+from addnorm.errors import InputError, Stopped, listed, path_of
 from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
 from addnorm.models import EncoderModel
 from addnorm.nn.heads import PoolerHeadConfig
@@ -183,8 +184,34 @@ def test_a_saved_run_is_the_same_run(task: str, run_of: RunOf, tmp_path: Path) -
     assert (again.recipe, again.labels) == (run.recipe, run.labels)
     assert again.weights.keys() == run.weights.keys()
     assert all(torch.equal(w, run.weights[name]) for name, w in again.weights.items())
+    assert run.save(tmp_path / "saved").folder == saved.save(tmp_path / "saved").folder
+    with torch.no_grad():
+        next(run.model.parameters()).add_(1.0)
     with pytest.raises(InputError, match="is there already"):
         run.save(tmp_path / "saved")
+
+
+def test_a_stopped_run_is_opened_at_its_last_checkpoint(run_of: RunOf, tmp_path: Path) -> None:
+    finished = Run.open(run_of("language"))
+    folder = tmp_path / "stopped"
+    shutil.copytree(run_of("language"), folder)
+    (folder / "model.safetensors").unlink()
+    newest = max((folder / "checkpoints").iterdir())
+    step = int(newest.name.removeprefix("step-"))
+    with pytest.warns(Stopped, match=f"after step {step}, .*`addnorm train --resume {folder}`"):
+        run = Run.open(folder)
+    assert all(torch.equal(w, finished.weights[name]) for name, w in run.weights.items())
+    assert run.generate("To be", beams=1) == finished.generate("To be", beams=1)
+    shutil.rmtree(folder / "checkpoints")
+    with pytest.raises(InputError, match="training has not finished"):
+        Run.open(folder)
+
+
+def test_a_temperature_of_zero_is_greedy(run_of: RunOf) -> None:
+    run = Run.open(run_of("language"))
+    assert run.decoding(temperature=0, top_k=3) == run.decoding(beams=1)
+    with pytest.raises(InputError, match="beam search does not sample"):
+        run.decoding(temperature=0, beams=2)
 
 
 @pytest.mark.long

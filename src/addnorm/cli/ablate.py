@@ -9,6 +9,7 @@ from addnorm.cli.fields import fields_given
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.files import check_recipe_file
+from addnorm.lab import check_packages
 from addnorm.lab.studies.options import DEFAULTS, StudyOptions
 
 Varying = Annotated[list[str] | None, Parameter(negative="", consume_multiple=False)]
@@ -52,6 +53,7 @@ def ablate(
     if recipe.is_dir():
         raise InputError(f"{recipe}: a folder: ablate takes a recipe, and --out {recipe}")
     check_recipe_file(recipe)
+    check_packages("`addnorm ablate`")
     from addnorm.cli.terminal import console
     from addnorm.lab.studies.ablation import ablate_recipe
     from addnorm.lab.studies.variants import read_vary

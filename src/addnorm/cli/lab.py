@@ -6,10 +6,15 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from addnorm.errors import InputError
+from addnorm.lab import check_packages
 from addnorm.lab.claims import claims_called
 from addnorm.lab.records import boards_of
 
-lab = App(name="lab", help="Measure ten claims that tutorials repeat, and say which of them hold.")
+lab = App(
+    name="lab",
+    help="Measure ten claims that tutorials repeat, and say which of them hold.",
+    group_commands="Commands",
+)
 
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
 FOLDER = Path("lab")
@@ -31,8 +36,7 @@ def list_claims(*, out: Path = FOLDER) -> None:
     from addnorm.cli.terminal import output
     from addnorm.lab.claims import CLAIMS, claim_called
     from addnorm.lab.claims.claim import verdict
-    from addnorm.lab.claims.laboratory import measured
-    from addnorm.lab.claims.report import findings_of
+    from addnorm.lab.claims.laboratory import findings_of, measured
 
     table = Table("claim", "subject", "data", "verdict")
     for name in CLAIMS:
@@ -82,6 +86,7 @@ def run(
     if not claims:
         raise InputError("no claims to run: give names that `addnorm lab list` shows, or all")
     claims = claims_called(claims)
+    check_packages("`addnorm lab run`")
     from addnorm.cli.terminal import console
     from addnorm.lab.claims.laboratory import jobs_of, run_with_progress
     from addnorm.lab.claims.report import write_claims_report
@@ -105,6 +110,7 @@ def report(*, out: Path = FOLDER) -> None:
     out
         The folder of figures and report.
     """
+    check_packages("`addnorm lab report`")
     from addnorm.cli.terminal import console
     from addnorm.lab.claims.laboratory import has_figures
     from addnorm.lab.claims.report import write_claims_report

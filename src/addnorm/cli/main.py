@@ -11,7 +11,7 @@ from errno import ENOSPC
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from cyclopts import App, CoercionError, CycloptsError, Parameter, Token, convert
+from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, Token, convert
 
 from addnorm import __version__
 from addnorm.arguments import problem_of_number
@@ -23,6 +23,7 @@ from addnorm.errors import (
     NonFiniteError,
     RankLostError,
     Shortened,
+    Stopped,
     Unfinished,
     choices,
 )
@@ -96,43 +97,26 @@ app = App(
     result_action="return_value",
     exit_on_error=False,
     print_error=False,
+    group_commands=Group("Help", sort_key=99),
     default_parameter=Parameter(validator=check_number, converter=convert_words),
 )
-COMMANDS = (
-    "demo",
-    "tokenize",
-    "plan",
-    "train",
-    "evaluate",
-    "generate",
-    "classify",
-    "predict",
-    "forecast",
-    "fill",
-    "embed",
-    "info",
-    "plot",
-    "compare",
-    "ablate",
-    "lab",
-    "look",
-    "export",
-    "swap",
-    "prune",
-    "quantize",
-    "merge",
-    "distill",
-    "new",
-    "parts",
-    "schema",
-    "check",
-    "calibrate",
-    "bench",
-    "serve",
-    "chat",
-)
-for name in COMMANDS:
-    app.command(f"addnorm.cli.{name}:{name}", name=name)  # imported on use
+GROUPS = {
+    "Start": ("demo", "new", "parts", "schema"),
+    "Train": ("train", "plan", "tokenize", "distill"),
+    "Use": ("generate", "chat", "classify", "predict", "forecast", "fill", "embed", "serve"),
+    "Look": ("info", "evaluate", "plot", "look"),
+    "Change": ("swap", "prune", "quantize", "merge"),
+    "Compare": ("compare", "ablate", "lab"),
+    "Export": ("export",),
+    "Machine": ("check", "calibrate", "bench"),
+}
+"""The commands as help shows them, in the order of a first day."""
+
+COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+for place, (title, names) in enumerate(GROUPS.items()):
+    group = Group(title, sort_key=place)
+    for i, name in enumerate(names):  # imported on use
+        app.command(f"addnorm.cli.{name}:{name}", name=name, group=group, sort_key=i)
 
 
 @app.command(name="help")
@@ -167,7 +151,7 @@ def main() -> None:
     show = warnings.showwarning
     warnings.showwarning = lambda message, category, *place: (
         print(f"addnorm: {message}", file=sys.stderr)
-        if issubclass(category, IgnoredSettings | Shortened | Unfinished)
+        if issubclass(category, IgnoredSettings | Shortened | Stopped | Unfinished)
         else show(message, category, *place)
     )
     sys.exit(status(sys.argv[1:]))

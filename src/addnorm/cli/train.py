@@ -170,15 +170,27 @@ def progress(folder: Path, recipe: "Recipe") -> str:
 
 def show_expectations(recipe: "Recipe", console: "Console") -> None:
     """Print what a recipe builds and needs; steps are timed if they fit into memory."""
-    from addnorm.runs.description import expectation, expected_memory, planned, too_large
+    from addnorm.runs.description import (
+        expectation,
+        expected_memory,
+        exports,
+        facts,
+        planned,
+        too_large,
+    )
     from addnorm.runs.train.cost import estimate, predict_peak_memory
     from addnorm.runs.train.train_run import TrainingSetup
+    from addnorm.runs.trained_model import TrainedModel
 
     setup = TrainingSetup(recipe, console=console)
     setup.report(console)
     peak = predict_peak_memory(setup)
     console.print(planned(recipe))
     console.out()
+    if setup.adapted is None:
+        plain = TrainedModel(None, recipe, setup.tokenizers, setup.labels, setup.model)
+        console.print(facts(exports(plain)))
+        console.out()
     console.print(expected_memory(peak))
     console.out()
     if problem := too_large(peak):

@@ -432,6 +432,11 @@ def _write_tensors(family: Family, spec: ModelSpec, model: nn.Module) -> dict[st
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
+def family_for(spec: ModelSpec) -> str:
+    """The first family that can express a model. Raises `InputError` with what the nearest has."""
+    return _choose_family(spec, None)[0].model_type
+
+
 def _choose_family(spec: ModelSpec, model_type: str | None) -> tuple[Family, Json]:
     """The requested family, or the first that can express the model, and its `config.json`."""
     if model_type is not None:

@@ -34,7 +34,10 @@ class Curves:
         lines = read_journal(folder / "metrics.jsonl").lines
         steps = {name: _points(lines, name) for name in MEASURES}
         if not steps["loss"][0]:
-            raise InputError(f"{folder}: no step in {folder / 'metrics.jsonl'}: nothing to draw")
+            raise InputError(
+                f"{folder}: no step in {folder / 'metrics.jsonl'}: nothing to draw: the folder in "
+                "which the model was trained has them"
+            )
         return cls(
             folder.resolve().name if name is None else name, steps, _points(lines, "valid_loss")
         )

@@ -3,11 +3,22 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from addnorm.errors import optional
+
 if TYPE_CHECKING:
     from addnorm.lab.studies.ablation import StudyTable as StudyTable
     from addnorm.lab.studies.ablation import study as study
 
 __all__ = ["StudyTable", "study"]
+
+PACKAGES = ("matplotlib", "markdown_it", "scipy.stats")
+"""What the extra `lab` installs."""
+
+
+def check_packages(what: str) -> None:
+    """Raise `InputError`, before any work is done, if `what` lacks a package of the extra."""
+    for module in PACKAGES:
+        optional(module, "lab", what)
 
 
 def __getattr__(name: str) -> Any:

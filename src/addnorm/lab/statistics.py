@@ -7,14 +7,12 @@ effect of a seed on both cancels out.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from addnorm.errors import optional
-
-stats = optional("scipy.stats", "lab", "a comparison")
 
 LEVEL = 0.95
 """The confidence of every interval."""
@@ -56,6 +54,11 @@ class Difference:
     """The seeds that would decide it, if this is the true difference; None if none would."""
 
 
+def _stats() -> Any:
+    """scipy's module of distributions. Raises `InputError` if it is not installed."""
+    return optional("scipy.stats", "lab", "a comparison")
+
+
 def mean_interval(values: Sequence[float], least_spread: float = 0.0) -> Interval:
     """The mean with its 95 % interval, `mean ± t(n - 1) · s / √n`; infinite for a single value.
 
@@ -67,7 +70,7 @@ def mean_interval(values: Sequence[float], least_spread: float = 0.0) -> Interva
     if n == 1:
         return Interval(mean=mean, low=-math.inf, high=math.inf, n=1)
     error = max(float(np.std(values, ddof=1)), least_spread) / math.sqrt(n)
-    reach = float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * error
+    reach = float(_stats().t.ppf((1 + LEVEL) / 2, n - 1)) * error
     return Interval(mean=mean, low=mean - reach, high=mean + reach, n=n)
 
 
@@ -105,7 +108,7 @@ def _p(values: Sequence[float], resolution: float) -> float:
     spread = max(_spread(values), resolution)
     if not spread:
         return 2.0 ** (1 - n)
-    return float(2 * stats.t.sf(abs(float(np.mean(values))) / (spread / math.sqrt(n)), n - 1))
+    return float(2 * _stats().t.sf(abs(float(np.mean(values))) / (spread / math.sqrt(n)), n - 1))
 
 
 def _difference(
@@ -201,9 +204,9 @@ def seeds_to_decide(values: Sequence[float], n_tests: int = 1) -> int | None:
 
 def power_of(effect: float, n: int, n_tests: int = 1) -> float:
     """The probability that a t-test of `n` seeds finds a true effect of this size."""
-    limit = stats.t.ppf(1 - (1 - LEVEL) / 2 / n_tests, n - 1)
+    limit = _stats().t.ppf(1 - (1 - LEVEL) / 2 / n_tests, n - 1)
     shift = effect * math.sqrt(n)
-    return float(sum(stats.nct.sf(limit, n - 1, sign * shift) for sign in (1, -1)))
+    return float(sum(_stats().nct.sf(limit, n - 1, sign * shift) for sign in (1, -1)))
 
 
 def bootstrap_interval(
@@ -232,13 +235,17 @@ def bootstrap_interval(
         drawn = weights[index]
         return (difference[index] * drawn).sum(axis) / drawn.sum(axis)
 
-    interval = stats.bootstrap(
-        (np.arange(ours.size),),
-        weighted,
-        n_resamples=resamples,
-        batch=max(1, 2**22 // ours.size),
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
+    interval = (
+        _stats()
+        .bootstrap(
+            (np.arange(ours.size),),
+            weighted,
+            n_resamples=resamples,
+            batch=max(1, 2**22 // ours.size),
+            confidence_level=LEVEL,
+            method="percentile",
+            rng=np.random.default_rng(seed),
+        )
+        .confidence_interval
+    )
     return Interval(mean=mean, low=float(interval.low), high=float(interval.high), n=ours.size)

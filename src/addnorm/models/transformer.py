@@ -108,7 +108,9 @@ class TransformerConfig:
     norm: NormConfig = LayerNormConfig()
     """The norm of every sublayer."""
     residual: ResidualConfig = PostNormConfig()
-    """Where norms stand around a sublayer and its residual connection."""
+    """Where norms stand around a sublayer and its residual connection: by default after the sum,
+    as in the original; `pre` is easier to train.
+    """
     embedding: AnyEmbeddingConfig = EmbeddingConfig()
     """The table of token vectors, with their scale, norm and word dropout."""
     dropout: Probability = 0.1

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -18,12 +18,15 @@ from addnorm.convert.weights.peft import is_adapter, name_of_base
 from addnorm.models import EncoderConfig
 from addnorm.nn.heads import has_joint_loss
 from addnorm.parts import kind_of
+from addnorm.runs.export import unsupported_forms
 from addnorm.runs.files.folder import is_finished, read_settings
 from addnorm.runs.files.quantization_file import read_quantization
-from addnorm.runs.files.weights import count_parameters
+from addnorm.runs.files.weights import build_model, count_parameters
 from addnorm.runs.inference.decoding import usual_decoding
+from addnorm.runs.options import Form
 from addnorm.runs.recipes.recipe import Recipe, read_recipe, task_of
 from addnorm.runs.train.cost import Estimate, PeakMemory
+from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.of_model import task_of_head
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.journal import read_journal
@@ -76,7 +79,23 @@ def describe_run(folder: Path) -> RenderableType:
     if (quantization := read_quantization(folder)) is not None:
         rows |= quantization.facts()
     rows |= progress(folder)
+    small = count_parameters(recipe, tokenizers, labels) <= SMALL
+    if quantization is None and small:
+        model = build_model(recipe, tokenizers, labels)
+        rows |= exports(TrainedModel(folder, recipe, tokenizers, labels, model))
     return Group(facts(rows), Text(), planned(recipe))
+
+
+SMALL = 10**8
+"""The most parameters of a model that is built to see where it can be exported to."""
+
+
+def exports(run: TrainedModel) -> dict[str, str]:
+    """The formats that a model of our parts can be exported to, and what prevents the others."""
+    reasons = unsupported_forms(run)
+    possible = [form for form in get_args(Form) if form not in reasons]
+    rows = {"exports to": ", ".join(possible) or "no other format"}
+    return rows | {f"not to {form}": reason for form, reason in reasons.items()}
 
 
 def _weights(folder: Path) -> str:

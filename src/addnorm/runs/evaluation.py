@@ -93,6 +93,10 @@ def evaluate_on(
     """
     if isinstance(data, str) and data in get_args(Split):
         raise InputError(f"`data = {data}`: that is a split: give `split = {data}`")
+    if data is None and run.corpus is None and run.recipe.data is None:
+        raise InputError(
+            f"{run.name}: its data are in no file: give some, as `evaluate(addnorm.text([…]))` does"
+        )
     other = None if data is None else corpus_of(data)
     if other is not None and not (other.valid or other.test):
         other = replace(other, test=other.train, reports={})
@@ -103,7 +107,10 @@ def usual_split(data: EncodedData) -> Split:
     """Return the split to evaluate on: test, else valid. Raises `InputError` if both are empty."""
     splits = data.encoded.splits
     if not (splits["valid"] or splits["test"]):
-        raise InputError("the data have no test and no validation split: name some to evaluate")
+        raise InputError(
+            "the data have no test and no validation split: give other data to evaluate on, or "
+            "train with `data.valid_fraction`"
+        )
     return "test" if splits["test"] else "valid"
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 
 from addnorm.convert.core.family import ModelSpec
-from addnorm.convert.exporters.ctranslate2 import export_ctranslate2
+from addnorm.convert.exporters.ctranslate2 import export_ctranslate2, specification
 from addnorm.convert.exporters.gguf import Dtype, export_gguf
-from addnorm.convert.exporters.onnx import export_onnx
-from addnorm.convert.folder import save
+from addnorm.convert.exporters.gguf_architectures import architecture_of
+from addnorm.convert.exporters.gguf_vocabulary import vocabulary
+from addnorm.convert.exporters.onnx import check_exportable, export_onnx
+from addnorm.convert.folder import family_for, save
 from addnorm.convert.preprocessing import DataReading, reading_of, write_preprocessing
 from addnorm.data import ChatConfig
 from addnorm.errors import InputError, choices
@@ -22,8 +24,10 @@ from addnorm.models import (
     DecoderModel,
     EncoderConfig,
     EncoderDecoderConfig,
+    EncoderDecoderModel,
     EncoderModel,
 )
+from addnorm.models.ledger import Ledger
 from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, dequantize
 from addnorm.quantize.model import scales_of
 from addnorm.runs.export_account import (
@@ -44,6 +48,9 @@ from addnorm.runs.saving import write_for_use
 from addnorm.runs.trained_model import TrainedModel, dtype_named, moved_copy
 from addnorm.tasks.of_model import task_of_head
 from addnorm.tasks.registry import TASKS
+
+Writing = DecoderModel | EncoderDecoderModel
+WritingConfig = DecoderConfig | EncoderDecoderConfig
 
 GGUF: dict[torch.dtype, Dtype] = {
     torch.float32: "f32",
@@ -77,6 +84,35 @@ def export_run(
     if to == "hf" and (reading := _reading(run)).keys:
         rest[OF_DATA] = reading.left
     return lines + write_account(out, to, rest)
+
+
+def unsupported_forms(run: TrainedModel) -> dict[Form, str]:
+    """The forms in which a model cannot be exported, with the part or setting that prevents each.
+
+    Weights are not looked at: an untrained model of the same configuration has the same answer.
+    """
+    reasons: dict[Form, str] = {}
+    for form, check in CHECKS.items():
+        try:
+            check(run)
+        except InputError as error:
+            reasons[form] = str(error)
+    return reasons
+
+
+def _check_parts_for_gguf(run: TrainedModel) -> None:
+    model, _ = _decoder(run)
+    architecture_of(model, Ledger(model, "GGUF"))
+    vocabulary(run.tokenizers.source, model.embed.tokens.num_embeddings)
+
+
+CHECKS: dict[Form, Callable[[TrainedModel], object]] = {
+    "hf": lambda run: family_for(shaped_of(without_head(run))),
+    "onnx": lambda run: check_exportable(giving_vectors(run.model)),
+    "ctranslate2": lambda run: specification(*_writing(run), run.tokenizers),
+    "gguf": _check_parts_for_gguf,
+}
+"""What each format asks of the parts of a model."""
 
 
 def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
@@ -170,10 +206,24 @@ def _without_lower_case(run: TrainedModel, why: str) -> list[str]:
     return [f"the model learnt from texts in lower case, and {why}: put texts in lower case first"]
 
 
-def _ctranslate2(run: TrainedModel, out: Path, _: str | None) -> list[str]:
+def _writing(run: TrainedModel) -> tuple[Writing, WritingConfig]:
+    """The model and its configuration. Raises `InputError` for an encoder."""
     model, config = run.model, run.recipe.model
-    if isinstance(model, EncoderModel) or config.kind == "encoder":
+    if isinstance(model, EncoderModel) or isinstance(config, EncoderConfig):
         raise InputError("CTranslate2 is for models that write: this one is an encoder")
+    return model, config
+
+
+def _decoder(run: TrainedModel) -> tuple[DecoderModel, DecoderConfig]:
+    """The model and its configuration. Raises `InputError` for another than a decoder."""
+    model, config = run.model, run.recipe.model
+    if not isinstance(model, DecoderModel) or not isinstance(config, DecoderConfig):
+        raise InputError("GGUF is for llama.cpp, which runs decoders only")
+    return model, config
+
+
+def _ctranslate2(run: TrainedModel, out: Path, _: str | None) -> list[str]:
+    model, config = _writing(run)
     lines = [f"{out}: a CTranslate2 folder"]
     if run.quantization is None:
         stored = str(next(model.parameters()).dtype).removeprefix("torch.")
@@ -208,9 +258,7 @@ def _check_as_ctranslate2(quantization: Quantization) -> list[str]:
 
 
 def _gguf(run: TrainedModel, out: Path, _: str | None) -> list[str]:
-    model, config = run.model, run.recipe.model
-    if not isinstance(model, DecoderModel) or config.kind != "decoder":
-        raise InputError("GGUF is for llama.cpp, which runs decoders only")
+    model, config = _decoder(run)
     lines = [f"{out}: for llama.cpp", *_without_lower_case(run, "GGUF has no lower case")]
     text, template = run.tokenizers.lowercased(False), exported_template(run)
     if run.quantization is None:

@@ -1,5 +1,6 @@
 """Opening a folder as a run: one of ours, one from Hugging Face, or an adapter with its base."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from addnorm.convert.folder import is_hf_folder, load_gguf
 from addnorm.convert.folder import load as load_hf
 from addnorm.convert.weights.gguf_file import is_gguf
 from addnorm.convert.weights.peft import base_of, is_adapter
-from addnorm.errors import InputError
+from addnorm.errors import InputError, Stopped
 from addnorm.runs.files.adapter_files import (
     apply_adapter,
     check_base,
@@ -28,9 +29,16 @@ from addnorm.runs.files.folder import (
 )
 from addnorm.runs.files.quantization_file import check_float, read_quantization
 from addnorm.runs.files.resuming import resume_command
-from addnorm.runs.files.weights import Splitting, build_model, load_model, unsplit
+from addnorm.runs.files.weights import (
+    Splitting,
+    build_model,
+    load_model,
+    stopped_model,
+    unsplit,
+)
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.trained_model import TrainedModel
+from addnorm.training.checkpoint import latest_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -87,8 +95,28 @@ def _opened_otherwise(
     if is_hf_folder(folder):
         model = load_hf(folder, dtype=dtype, pickled=pickled, model=saved.recipe.model).model
         return TrainedModel(folder, *saved, model.to(device))
+    return _stopped(folder, saved).to(device, dtype)
+
+
+def _stopped(folder: Path, saved: Saved) -> TrainedModel:
+    """A run that was stopped, at its last checkpoint, with a warning that says so.
+
+    Raises `InputError` if there is no checkpoint, and for a run that learns an adapter.
+    """
     command = resume_command(folder, saved.recipe)
-    raise InputError(f"{folder}: training has not finished: resume it with `{command}`")
+    newest, _ = latest_checkpoint(folder / "checkpoints")
+    if newest is None or saved.recipe.train.adapter is not None:
+        raise InputError(f"{folder}: training has not finished: resume it with `{command}`")
+    model = stopped_model(newest, *saved)
+    step = int(newest.name.removeprefix("step-"))
+    warnings.warn(
+        f"{folder}: training was stopped: this is the model after step {step:,}, its last "
+        f"checkpoint; `{command}` resumes it",
+        Stopped,
+        stacklevel=2,
+    )
+    scaling = read_scaling(folder, saved.recipe)
+    return TrainedModel(folder, *saved, model, scaling=scaling, variables=read_variables(folder))
 
 
 def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> TrainedModel:

@@ -60,7 +60,9 @@ class DecodingOptions(TypedDict, total=False):
     several languages need it. As in the recipe where it is not given, or else none.
     """
     temperature: float | None
-    """Sample, dividing the logits by this: 1 where other options ask for samples."""
+    """Sample, dividing the logits by this: 1 where other options ask for samples. 0 is greedy, as
+    one beam is.
+    """
     top_k: int | None
     """Sample from the k likeliest tokens; from all where it is not given."""
     top_p: float | None

@@ -572,8 +572,9 @@ class Run(TrainedModel):
     def save(self, folder: FileName) -> "Run":
         """Save the run to a folder that `addnorm.load` and all commands can open; return it.
 
-        Data passed in Python are not saved. Raises `InputError` if the folder is not empty, or if
-        the model no longer matches its configuration.
+        Data passed in Python are not saved; a folder that has this very run already is left as it
+        is. Raises `InputError` if the folder has other content, or if the model no longer matches
+        its configuration.
         """
         folder = path_of(folder)
         save_run(self, folder)

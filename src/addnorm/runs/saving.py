@@ -4,35 +4,64 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from addnorm.atomic import atomic_directory
 from addnorm.convert.preprocessing import copy_preprocessing
 from addnorm.data import ChatConfig
 from addnorm.errors import InputError
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.files.adapter_files import without_adapter
-from addnorm.runs.files.folder import AROUND, write_scaling, write_settings, write_variables
+from addnorm.runs.files.folder import (
+    AROUND,
+    settings_of,
+    stored_recipe,
+    write_scaling,
+    write_settings,
+    write_variables,
+)
 from addnorm.runs.files.quantization_file import write_quantization
 from addnorm.runs.files.speech_prompt import copy_speech_keys
-from addnorm.runs.files.weights import check_model, save_model
+from addnorm.runs.files.weights import WEIGHTS, check_model, save_model
 from addnorm.runs.inference.sentence_vectors import copy_modules
 from addnorm.runs.measured_with import lines_of
 from addnorm.runs.recipes.chat_template import copy_template
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.training.journal import Journal
+from addnorm.training.checkpoint import load_weights
+from addnorm.training.journal import LOG, Journal
 
 
 def save_run(run: TrainedModel, folder: Path) -> None:
     """Save a run to a folder (see `Run.save`).
 
-    Raises `InputError` if the folder is not empty, or if the model no longer matches its
+    Raises `InputError` if the folder has other content, or if the model no longer matches its
     configuration.
     """
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        if _holds(folder, run):
+            return
         raise InputError(f"{folder}: is there already: save in a new folder")
     check_model(run.model, run.recipe, run.text, run.labels, run.quantization)
     with atomic_directory(folder, index="config.json") as partial:
         write_run(partial, run)
+        if run.log:
+            (partial / LOG).write_bytes(run.log)
+
+
+def _holds(folder: Path, run: TrainedModel) -> bool:
+    """Whether a folder has this very run: its recipe, labels and every weight."""
+    stored = stored_recipe(folder)
+    if stored is None:
+        return False
+    recipe, _, labels = settings_of(folder, stored)
+    weights = load_weights(folder / WEIGHTS)
+    same = (recipe, labels) == (without_adapter(run.recipe), run.labels)
+    return (
+        same
+        and weights.keys() == run.weights.keys()
+        and all(torch.equal(weight.cpu(), weights[name]) for name, weight in run.weights.items())
+    )
 
 
 def write_run(folder: Path, run: TrainedModel) -> None:

@@ -96,6 +96,8 @@ class TrainedModel:
         The names of the variables of the series that it reads whole.
     bases
         The folders of an adapter's base: they have what the adapter's folder has not.
+    log
+        The lines of `metrics.jsonl`, where it was trained in memory alone.
     """
 
     folder: Path | None
@@ -108,6 +110,7 @@ class TrainedModel:
     scaling: Scaling | None = None
     variables: tuple[str, ...] = ()
     bases: tuple[Path, ...] = ()
+    log: bytes = b""
 
     def __repr__(self) -> str:
         n = sum(weight.numel() for weight in self.weights.values())
@@ -126,7 +129,7 @@ class TrainedModel:
 
     def written_to(self: T, folder: Path | None) -> T:
         """Return this run as the content of a folder that has all of its files."""
-        return replace(self, folder=folder, bases=())
+        return replace(self, folder=folder, bases=(), log=b"")
 
     @property
     def task(self) -> str:

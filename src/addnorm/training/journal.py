@@ -14,6 +14,10 @@ MEASURED_WITH = "measured_with"
 """The field of a line with the settings that its figures depend on, by metric."""
 
 
+LOG = "metrics.jsonl"
+"""The name of the file in a run folder."""
+
+
 class Journal:
     """Appends metrics to `metrics.jsonl`, unbuffered, so that a run can be watched live.
 
@@ -22,7 +26,7 @@ class Journal:
 
     def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.file = folder / "metrics.jsonl"
+        self.file = folder / LOG
         self._board = _summary_writer(folder / "tensorboard") if tensorboard else None
 
     def write(

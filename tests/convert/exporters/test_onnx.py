@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from addnorm.convert.exporters.onnx import export_onnx
+from addnorm.convert.exporters.onnx import export_onnx, output_name
 from addnorm.errors import InputError
 from addnorm.models import (
     DecoderConfig,
@@ -337,7 +337,9 @@ def test_an_encoder_gives_our_outputs(name: str, tmp_path: Path) -> None:
         with torch.inference_mode():
             ours = model(ids, valid, types)
         given = {} if types is None else {"token_type_ids": types}
-        found = session(input_ids=ids, attention_mask=valid.long(), **given)["output"]
+        found = session(input_ids=ids, attention_mask=valid.long(), **given)[
+            output_name(model.head)
+        ]
         real = valid if ours.ndim == 3 else slice(None)
         torch.testing.assert_close(found[real], ours[real], atol=1e-4, rtol=1e-4)
 
@@ -377,7 +379,7 @@ def test_an_encoder_of_images_gives_our_outputs(
         pixels = torch.rand(batch, 3, 8, 12)
         with torch.inference_mode():
             ours = model(pixels)
-        found = session(pixels=pixels)["output"]
+        found = session(pixels=pixels)["logits"]
         torch.testing.assert_close(found, ours, atol=1e-4, rtol=1e-4)
 
 
@@ -428,7 +430,7 @@ def test_a_translator_continues_targets_as_ours_does(name: str, tmp_path: Path) 
         encoded = encoder(input_ids=source, attention_mask=valid.long())
         with torch.inference_mode():
             memory = model.encode(source, valid)
-        torch.testing.assert_close(encoded.pop("memory"), memory, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(encoded.pop("last_hidden_state"), memory, atol=1e-4, rtol=1e-4)
         new, cache, past = torch.full((batch, 1), 2), model.new_cache(), decoder.empty_past(batch)
         for _ in range(11):
             with torch.inference_mode():
@@ -453,7 +455,7 @@ def test_images_are_captioned_as_by_ours(tmp_path: Path) -> None:
     decoder, encoder = map(Session, export_onnx(model, config, tmp_path))
     pixels, target = torch.rand(2, 1, 8, 8), torch.randint(VOCAB, (2, 3))
     encoded = encoder(pixels=pixels)
-    seen = torch.ones(encoded.pop("memory").shape[:2], dtype=torch.long)
+    seen = torch.ones(encoded.pop("last_hidden_state").shape[:2], dtype=torch.long)
     past = decoder.empty_past(2)
     found = decoder(input_ids=target, encoder_attention_mask=seen, **encoded, **past)
     with torch.inference_mode():

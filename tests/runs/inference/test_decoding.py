@@ -58,7 +58,7 @@ def test_rules_hold_in_every_decoding(run_of: RunOf) -> None:
 @pytest.mark.parametrize(
     ("task", "options", "expected"),
     [
-        ("language", {"temperature": 0.0}, "temperature = 0.0"),
+        ("language", {"temperature": -0.5}, "temperature = -0.5"),
         ("language", {"top_p": 1.5}, "top_p = 1.5"),
         ("language", {"seed": -1}, "seed = -1"),
         ("language", {"beams": 0}, "beams = 0"),

@@ -36,7 +36,7 @@ from addnorm.models.ledger import Ledger
 from addnorm.nn.attention import SelfAttention
 from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.attention.scores import DotProduct
-from addnorm.nn.blocks import Block, CrossBlock, ParallelBlock, ParallelCrossBlock, Stack
+from addnorm.nn.blocks import Block, CrossBlock, ParallelBlock, Stack
 from addnorm.nn.embed import Embedding
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.heads import TokenHead
@@ -84,6 +84,26 @@ def export_ctranslate2(
     is loaded by the runtime and must reproduce the model's logits. Raises `InputError` naming a
     part that CTranslate2 lacks, or if the package is missing.
     """
+    spec = specification(model, config, tokenizers)
+    spec.optimize(quantization=quantization)
+    replaced = ["*vocabulary.json", "*tokenizer*.json", TEMPLATE]
+    with atomic_directory(folder, replaced) as partial:
+        spec.save(str(partial))
+        tokenizers.save(partial)
+        if template is not None:
+            (partial / TEMPLATE).write_text(template, encoding="utf-8")
+        check_ctranslate2(partial, model, tokenizers, quantization)
+
+
+# The whole model.
+
+
+def specification(
+    model: EncoderDecoderModel | DecoderModel,
+    config: EncoderDecoderConfig | DecoderConfig,
+    tokenizers: Tokenizers,
+) -> Any:
+    """The model in CTranslate2's parts, with its weights. Errors are those of the export."""
     optional("ctranslate2", "ctranslate2", "this export")
     check_types("CTranslate2", model)
     ledger = Ledger(model, "CTranslate2")
@@ -96,17 +116,7 @@ def export_ctranslate2(
     spec.config.layer_norm_epsilon = _one_eps(model, ledger)
     ledger.close()
     spec.validate()
-    spec.optimize(quantization=quantization)
-    replaced = ["*vocabulary.json", "*tokenizer*.json", TEMPLATE]
-    with atomic_directory(folder, replaced) as partial:
-        spec.save(str(partial))
-        tokenizers.save(partial)
-        if template is not None:
-            (partial / TEMPLATE).write_text(template, encoding="utf-8")
-        check_ctranslate2(partial, model, tokenizers, quantization)
-
-
-# The whole model.
+    return spec
 
 
 def _language_model(model: DecoderModel, tokenizer: Tokenizer, rows: int, ledger: Ledger) -> Any:
@@ -244,7 +254,7 @@ def _set_stack(spec: Any, stack: Stack, ledger: Ledger) -> None:
             for norm in {"q_norm", "k_norm"} & vars(layer.attention).keys():
                 delattr(layer.attention, norm)  # spec inherits these from self-attention
         _set_feedforward(layer.ffn, block.feedforward, ledger)
-        assert not isinstance(block, ParallelCrossBlock)
+        assert isinstance(block, Block | CrossBlock | ParallelBlock)  # claimed as such
         _set_block_norms(layer, block, ledger)
     if "layer_norm" in vars(spec):
         _set_norm(spec, "layer_norm", stack.norm, ledger)

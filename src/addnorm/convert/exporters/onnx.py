@@ -50,7 +50,10 @@ from addnorm.nn.cache import ConcatenatedCache, KVCache
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding, ConvolutionalEmbeddingConfig
 from addnorm.nn.crf import CRFHead
 from addnorm.nn.embed import Embedding, TokenEmbedding
+from addnorm.nn.forecast import ForecastHead
+from addnorm.nn.heads import HiddenHead, PoolerHead
 from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
+from addnorm.nn.vectors import VectorHead
 from addnorm.quantize import is_quantized
 
 EXTERNAL = 2**30
@@ -62,9 +65,9 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
 
     | model | file | inputs | outputs |
     |---|---|---|---|
-    | encoder | `model.onnx` | `input_ids`, `attention_mask`, or `pixels` | `output` |
+    | encoder | `model.onnx` | `input_ids`, `attention_mask`, or `pixels` | see `output_name` |
     | decoder | `decoder_model.onnx` | `input_ids`, `attention_mask`, past | `logits`, present |
-    | both | `encoder_model.onnx` | as an encoder | `memory`, cross |
+    | both | `encoder_model.onnx` | as an encoder | `last_hidden_state`, cross |
     | | `decoder_model.onnx` | `input_ids`, `encoder_attention_mask`, cross, past | as a decoder |
 
     Past are `past_key.i` and `past_value.i` of each layer `i`, of shape (batch, kv_heads, past,
@@ -216,7 +219,8 @@ def graphs_of(model: Model, config: ModelConfig) -> list[Graph]:
         case EncoderModel():
             inputs = _readable(model.embed, config, types=True)
             module = Traced(model, _encoded)
-            return [Graph(name="model.onnx", module=module, inputs=inputs, outputs=["output"])]
+            outputs = [output_name(model.head)]
+            return [Graph(name="model.onnx", module=module, inputs=inputs, outputs=outputs)]
         case DecoderModel():
             new = {"input_ids": _ids(3, "sequence"), "attention_mask": _ids(7, "past + sequence")}
             return [_decoder(Traced(model, _decoder_step), new | _past(model.stack))]
@@ -226,11 +230,26 @@ def graphs_of(model: Model, config: ModelConfig) -> list[Graph]:
                 name="encoder_model.onnx",
                 module=Traced(model, _memory),
                 inputs=_readable(model.source_embed, config),
-                outputs=["memory", *cross],
+                outputs=["last_hidden_state", *cross],
             )
             new = {"input_ids": _ids(3, "sequence"), "encoder_attention_mask": _ids(5, "memory")}
             past = _past(model.decoder)
             return [encoder, _decoder(Traced(model, _translation_step), new | cross | past)]
+
+
+def output_name(head: nn.Module) -> str:
+    """The name of what an encoder gives, as transformers and sentence-transformers have it."""
+    match head:
+        case HiddenHead():
+            return "last_hidden_state"
+        case PoolerHead():
+            return "pooler_output"
+        case VectorHead():
+            return "sentence_embedding"
+        case ForecastHead():
+            return "prediction_outputs"
+        case _:
+            return "logits"
 
 
 def _decoder(module: nn.Module, inputs: Mapping[str, GraphTensor]) -> Graph:

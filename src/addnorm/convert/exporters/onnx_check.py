@@ -39,7 +39,7 @@ def check_onnx(folder: Path, model: Model) -> None:
     match model:
         case EncoderModel():
             session = Session(folder / "model.onnx", as_written=as_written)
-            outputs = session.run(session.source(on_cpu[0]))["output"]
+            [outputs] = session.run(session.source(on_cpu[0])).values()
         case DecoderModel():
             session = Session(folder / "decoder_model.onnx", as_written=as_written)
             new = {"input_ids": on_cpu[0], "attention_mask": torch.ones_like(on_cpu[0])}
@@ -69,7 +69,7 @@ def _translated(folder: Path, inputs: tuple[Tensor, ...], *, as_written: bool) -
     decoder = Session(folder / "decoder_model.onnx", as_written=as_written)
     memory = encoder.run(encoder.source(inputs[0]))
     cross = {name: tensor for name, tensor in memory.items() if name.startswith("cross")}
-    rows, length = memory["memory"].shape[:2]
+    rows, length = memory["last_hidden_state"].shape[:2]
     new = {"input_ids": inputs[1], "encoder_attention_mask": torch.ones(rows, length).long()}
     return decoder.run(new | cross | decoder.empty_past())["logits"]
 

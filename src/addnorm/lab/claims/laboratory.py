@@ -17,7 +17,16 @@ from rich.console import Console
 
 from addnorm.errors import InputError
 from addnorm.lab.claims import CLAIMS, claim_called, claims_called
-from addnorm.lab.claims.claim import SEEDS, Results, Row, Settings, Size
+from addnorm.lab.claims.claim import (
+    SEEDS,
+    Both,
+    Claim,
+    Finding,
+    Results,
+    Row,
+    Settings,
+    Size,
+)
 from addnorm.lab.claims.tasks import GENERATED
 from addnorm.lab.digest import code_digest, digest_of_file
 from addnorm.lab.executor import Watch, outcomes, processes, progress_bar
@@ -219,6 +228,17 @@ def measured(folder: Path, claim: str) -> list[Measured]:
         sizes = [size for size in sizes if size.n_seeds]
         by_task += [*(size for size in sizes if not size.left), *sizes][:1]
     return by_task
+
+
+LEFT: Both = ("{n} cells are not measured yet.", "还有 {n} 个格子尚未测量。")
+
+
+def findings_of(claim: Claim, figures: Measured) -> Sequence[Finding]:
+    """Return the parts of the verdict; only an undecided one while cells are missing."""
+    if figures.left:
+        english, chinese = (text.format(n=figures.left) for text in LEFT)
+        return [Finding("undecided", (english, chinese))]
+    return claim.judge(figures.results)
 
 
 def _measured(claim: str, size: Size, task: str, lines: Sequence[Line]) -> Measured:

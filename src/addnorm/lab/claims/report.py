@@ -10,8 +10,8 @@ from addnorm.atomic import atomic_write
 from addnorm.inspect.curves import COLORS
 from addnorm.inspect.pictures import FAINT, INK, Axes, Lettering, blank_figure, finished, log_scale
 from addnorm.lab.claims import CLAIMS, claim_called
-from addnorm.lab.claims.claim import Both, Claim, Finding, Panel, Results, Word, verdict
-from addnorm.lab.claims.laboratory import Measured, measured
+from addnorm.lab.claims.claim import Both, Claim, Panel, Results, Word, verdict
+from addnorm.lab.claims.laboratory import Measured, findings_of, measured
 from addnorm.lab.claims.tasks import GENERATED
 from addnorm.lab.markup import Language, page, plain
 from addnorm.lab.statistics import Interval, with_reach
@@ -89,14 +89,6 @@ def overview(claims: Mapping[str, Sequence[Measured]], language: Language) -> st
 def data_name(figures: Measured, words: Mapping[str, str]) -> str:
     """Return the name of the data that the models learned."""
     return words["generated"] if figures.task == GENERATED else plain(figures.task)
-
-
-def findings_of(claim: Claim, figures: Measured) -> Sequence[Finding]:
-    """Return the parts of the verdict; only an undecided one while cells are missing."""
-    if figures.left:
-        english, chinese = (WORDS[language]["left"].format(n=figures.left) for language in SUFFIX)
-        return [Finding("undecided", (english, chinese))]
-    return claim.judge(figures.results)
 
 
 def claim_page(name: str, by_task: Sequence[Measured], language: Language) -> str:
@@ -273,7 +265,6 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "supported": "supported",
         "refuted": "refuted",
         "undecided": "undecided",
-        "left": "{n} cells are not measured yet.",
         "quick": "quick",
         "full": "full",
         "night": "night",
@@ -298,7 +289,6 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "supported": "成立",
         "refuted": "被否定",
         "undecided": "未定",
-        "left": "还有 {n} 个格子尚未测量。",
         "quick": "快速",
         "full": "完整",
         "night": "整夜",

@@ -20,7 +20,7 @@ from addnorm.runs.files.digests import check_digest, write_digests
 from addnorm.runs.files.quantization_file import Quantization, laid_out_as
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.recipe import Recipe
-from addnorm.training.checkpoint import load_weights, save_weights
+from addnorm.training.checkpoint import load_checkpoint, load_weights, save_weights
 from addnorm.training.parallel.pieces import AnyPiece
 
 Splitting = Callable[[nn.Module], Mapping[str, AnyPiece]]
@@ -170,6 +170,22 @@ def load_into(
     else:
         copy_into(model, weights)
     return chosen
+
+
+def stopped_model(
+    checkpoint: Path, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
+) -> Model:
+    """The model of a run that was stopped, with the weights of a checkpoint, or their moving mean.
+
+    Raises `InputError` for a checkpoint that is damaged, or of another model.
+    """
+    model = build_model(recipe, tokenizers, labels)
+    groups, _ = load_checkpoint(checkpoint)
+    weights = dict(groups.get("average", groups["model"]))
+    if problems := _differences(weights, weights_of(model)):
+        raise InputError(f"{checkpoint}: does not fit this model {problems}")
+    copy_into(model, weights)
+    return model.eval()
 
 
 def _fill(model: nn.Module, weights: Weights) -> None:

@@ -37,7 +37,7 @@ def decoding_for(run: TrainedModel, **options: Unpack[DecodingOptions]) -> Decod
     `SampleConfig` but the seed for sampling, the other two for neither. Raises `InputError` for an
     option out of its range, for a search that samples, and for an option that would do nothing.
     """
-    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    given = _given(options)
     check_decodes(run, given)
     n_best, seed = given.pop("n_best", 1), given.pop("seed", 0)
     sampled = {name: given[name] for name in SAMPLING if name in given}
@@ -61,6 +61,15 @@ def decoding_for(run: TrainedModel, **options: Unpack[DecodingOptions]) -> Decod
     except ValidationError as error:
         raise _out_of_range(error) from error
     return own
+
+
+def _given(options: DecodingOptions) -> dict[str, Any]:
+    """The options that have a value; a temperature of 0, the limit of sampling, is greedy."""
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if given.get("temperature") == 0 and given.get("beams", 1) == 1:
+        given = {name: value for name, value in given.items() if name not in SAMPLING}
+        given["beams"] = 1
+    return given
 
 
 def chosen_decoding(

@@ -30,6 +30,7 @@ from addnorm.runs.recipes.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import TrainingSetup, fit
 from addnorm.tasks.eval_config import EvalConfig
+from addnorm.training.journal import LOG
 from addnorm.training.settings import TrainConfig
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -175,8 +176,9 @@ def _in_memory(setup: TrainingSetup, console: Console) -> Run:
     try:
         with TemporaryDirectory(prefix="addnorm-") as folder:
             run = fit(setup, Path(folder), console)
+            log = (Path(folder) / LOG).read_bytes()
     except Interrupted as stopped:
         message = f"stopped after step {stopped.step}; nothing is kept without folder="
         raise KeyboardInterrupt(message) from stopped
     recipe = replace(run.recipe, train=settings)
-    return replace(run, folder=None, recipe=recipe, bases=setup.bases)
+    return replace(run, folder=None, recipe=recipe, bases=setup.bases, log=log)
