@@ -73,6 +73,17 @@ def test_a_compiled_step_multiplies_short_texts_plainly(
             assert kernels.prefers_products(q, q) == expected
 
 
+@pytest.mark.parametrize("n_keys", [kernels.MANY_KEYS - 1, kernels.MANY_KEYS])
+def test_heads_that_share_many_keys_read_them_by_products(n_keys: int) -> None:
+    """Whatever was measured for heads that share none."""
+    q, k, v = torch.randn(2, 4, 1, 8), *torch.randn(2, 2, 1, n_keys, 8)
+    with use_choices(KernelChoices(few_queries=0)):
+        assert kernels.prefers_products(q, k) == (n_keys == kernels.MANY_KEYS)
+        assert not kernels.prefers_products(q, k.expand(-1, 4, -1, -1))
+        got = kernels.dot_product_attention(q, k, v, Full())
+    assert_close(got.double(), definition(q, k, v, None, 8**-0.5), rtol=0, atol=1e-5)
+
+
 LOWEST = torch.finfo(torch.bfloat16).min / 2
 P = 0.25
 

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts import context, started
 from torch.testing import assert_close
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import LatentAttention, LatentAttentionConfig, ScaledDotConfig
+from addnorm.nn.attention.kernels import MANY_KEYS
 from addnorm.nn.attention.patterns import WindowPatternConfig
 from addnorm.nn.masks import Causal
 from addnorm.nn.positions import DisentangledConfig, NoPosition, RotaryConfig
@@ -109,6 +111,33 @@ def test_the_cache_holds_the_latent_and_the_shared_key() -> None:
         latents, keys = layer.self_cache.kept
         assert latents.shape == (2, 1, 7, SMALL.rank)
         assert keys.shape == (2, 1, 7, SMALL.d_position)
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers of a tensor that an operation has newly made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        storages = {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
+        if isinstance(out, torch.Tensor) and out.untyped_storage().data_ptr() not in storages:
+            self.numbers = max(self.numbers, out.numel())
+        return out
+
+
+def test_a_step_copies_nothing_of_the_cache() -> None:
+    """Its largest new tensor has a score of each head for each token, and no feature of a token."""
+    model = decoder(replace(SMALL, rank=24, d_position=4), n_layers=1).float()
+    cache, n = model.new_cache(), MANY_KEYS + 100
+    with torch.no_grad():
+        model(torch.randint(20, (1, n - 5)), cache=cache)
+        model(torch.randint(20, (1, 1)), cache=cache)
+        with Largest() as largest:
+            model(torch.randint(20, (1, 1)), cache=cache)
+    assert largest.numbers <= SMALL.n_heads * n
 
 
 @pytest.mark.parametrize("d_value", [3, 6, 9])

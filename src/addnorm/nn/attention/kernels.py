@@ -35,6 +35,9 @@ Floor = Float[Tensor, "#batch 1 q_seq kv_seq"]
 Sinks = Float[Tensor, " heads"]
 """A logit for each head, in the denominator of its softmax alone (see `SinkCore`)."""
 
+MANY_KEYS = 2048
+"""Number of keys from which heads that share them read them once, for one query, by products."""
+
 AT_ONCE = 2**20
 """Number of scores in one block: 4 MB in float32."""
 
@@ -137,13 +140,13 @@ def plain_products(
         k, v = shared(k, q.shape[1]), shared(v, q.shape[1])
         mixed = blocked_attention(q, k, v, floor, dropout)
     else:
-        scores = _grouped_product(q, k.mT)
+        scores = grouped_product(q, k.mT)
         scores = scores if bias is None else scores + bias.to(q.dtype)
         scores = scores if allowed is None else scores + _floor(allowed, q.dtype)
         # In float32, because a weight near one would round to one and have no gradient.
         wide = wide_dtype(q.dtype)
         weights = softmax_with_sinks(scores, sinks, wide).to(q.dtype)
-        mixed = _grouped_product(F.dropout(weights, dropout), v)
+        mixed = grouped_product(F.dropout(weights, dropout), v)
     if isinstance(mask, Dense | Tiled) and allowed is not None:  # some queries may be fully masked
         mixed = mixed.masked_fill(~allowed.any(-1, keepdim=True), 0.0)
     return mixed
@@ -159,7 +162,7 @@ def softmax_with_sinks(
     return torch.cat([scores.to(dtype), column], dim=-1).softmax(-1)[..., :-1]
 
 
-def _grouped_product(
+def grouped_product(
     x: Float[Tensor, "batch heads q_seq inner"], y: Float[Tensor, "batch kv_heads inner outer"]
 ) -> Float[Tensor, "batch heads q_seq outer"]:
     """`x y`, with the heads of a group as rows of one matrix, so that `y` is not repeated."""
@@ -172,13 +175,18 @@ def _grouped_product(
 
 
 def prefers_products(q: Queries, k: Keys) -> bool:
-    """Whether plain products are faster than the fused kernel: few queries or short sequences."""
+    """Whether plain products are faster than the fused kernel: few queries or short sequences.
+
+    The fused kernel reads keys that heads share once for each head, products once for all.
+    """
     if q.device.type != "cpu":
         return False
     if torch.compiler.is_exporting():
         return type(q.shape[2]) is int and q.shape[2] <= DEFAULTS.few_queries  # no symbol
     if q.dtype is torch.float32:
-        return not torch.compiler.is_compiling() and q.shape[2] <= choices().few_queries
+        once = q.shape[2] == 1 and k.shape[1] < q.shape[1] and k.shape[2] >= MANY_KEYS
+        few = once or q.shape[2] <= choices().few_queries
+        return few and not torch.compiler.is_compiling()
     autocast = q.dtype is torch.bfloat16 and torch.is_autocast_enabled("cpu")
     # A compiler makes one loop of scale, mask and softmax, which eager measurements do not show.
     fused = 256 if torch.compiler.is_compiling() and multiplies_bfloat16 else 0

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from addnorm.config import WORD, Probability, config
 from addnorm.errors import InputError
 from addnorm.nn.attention.core import EagerCore, SDPACore
+from addnorm.nn.attention.kernels import grouped_product
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
 from addnorm.nn.attention.scores import DotProduct, ScaledDotConfig, is_fused
 from addnorm.nn.cache import AttentionCache, SelfCache
@@ -18,7 +19,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Mask
 from addnorm.nn.norms import NormConfig, RMSNormConfig, build_norm
-from addnorm.nn.positions.position import Position
+from addnorm.nn.positions.position import Bias, Position
 from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Heads, HeadShape, Hidden
 
@@ -65,7 +66,8 @@ class LatentAttention(nn.Module):
         self.k_up_proj = Linear(s.rank, n * s.d_content, bias=False)
         self.v_up_proj = Linear(s.rank, n * s.d_value, bias=False)
         self.out_proj = Linear(n * s.d_value, d_model, bias=s.bias)
-        score = DotProduct(s.score.scale(s.width(d_model)), softcap=s.score.softcap)
+        self.scale = s.score.scale(s.width(d_model))
+        score = DotProduct(self.scale, softcap=s.score.softcap)
         self.core = (SDPACore if is_fused(s.score) else EagerCore)(score, dropout=s.dropout)
         self.position = position
         self.pattern: Mask = build_pattern(s.pattern)
@@ -127,12 +129,28 @@ class LatentAttention(nn.Module):
     ) -> ValueHeads:
         """Attend to the latents themselves: `q (c W_uk)ᵀ = (q W_ukᵀ) cᵀ` and `A (c W_uv) = (A c)
         W_uv`.
+
+        The scores by position are a bias of those by content, so that nothing of the cache is
+        copied; a cap covers their sum, for which queries and keys are joined.
         """
         k_up = self.k_up_proj.weight.unflatten(0, (-1, self.d_content))
         v_up = self.v_up_proj.weight.unflatten(0, (-1, self.d_value))
-        q = torch.cat([q @ k_up.to(q.dtype), q_r], dim=-1)
-        bias = self.position.score_bias(q_r, ctx)
-        return self.core(q, torch.cat([c, k_r], dim=-1), c, ctx.mask, bias) @ v_up.mT.to(c.dtype)
+        q, k, bias = q @ k_up.to(q.dtype), c, self.position.score_bias(q_r, ctx)
+        if isinstance(self.core, SDPACore):
+            bias = self._position_scores(q_r, k_r, bias)
+        else:
+            q, k = torch.cat([q, q_r], dim=-1), torch.cat([c, k_r], dim=-1)
+        return self.core(q, k, c, ctx.mask, bias) @ v_up.mT.to(c.dtype)
+
+    def _position_scores(self, q_r: PositionQueries, k_r: SharedKeys, more: Bias | None) -> Bias:
+        """`q_r k_rᵀ`, scaled, and `more`."""
+        q_r = q_r * self.scale
+
+        def tile(rows: slice, keys: slice) -> Float[Tensor, "batch heads q_seq kv_seq"]:
+            scores = grouped_product(q_r[:, :, rows], k_r[:, :, keys].mT)
+            return scores if more is None else scores + more(rows, keys).to(scores.dtype)
+
+        return tile
 
     def new_cache(self) -> SelfCache:
         """An empty cache for the latents and the shared keys, in place of keys and values."""
