@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.parity.families import (
     changed,
+    check_greedy_and_beam,
     check_logits,
     check_refused,
     check_round_trip,
@@ -624,6 +625,16 @@ def test_a_family_is_equal_to_transformers(name: str) -> None:
 def test_a_decoder_that_classifies_is_equal_to_transformers(name: str, ending: str) -> None:
     result = check_settings(random_settings(name, 0, ending))
     assert result.failed is None, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*FAMILIES} - {*TRANSLATORS}))
+def test_ragged_batches_are_written_alike_by_beam_search(name: str, tmp_path: Path) -> None:
+    stem, draw = FAMILIES[name]
+    config = getattr(transformers, f"{stem}Config")(**draw(random.Random(name)))
+    theirs, loaded = made(f"{stem}ForCausalLM", config, tmp_path)
+    theirs.set_experts_implementation("eager")  # the grouped one has no float64
+    check_greedy_and_beam(theirs, loaded, config.vocab_size, 8)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from tests.parity.families import (
     padded,
     prompts,
 )
-from tests.parity.test_families import flags, rms, rotary, sizes, some_dense
+from tests.parity.test_families import CLASSIFIERS, flags, rms, rotary, sizes, some_dense
 
 from addnorm.checking.checkpoints import check_settings
 from addnorm.checking.wide import Wide
@@ -136,11 +136,15 @@ def random_config(name: str, seed: int) -> Any:
     return getattr(transformers, kind)(**draw(random.Random(f"{name} {seed}")))
 
 
-def random_settings(name: str, seed: int) -> Settings:
+def random_settings(name: str, seed: int, ending: str = "ForCausalLM") -> Settings:
     """A random `config.json`, as transformers writes it."""
     tree = random_config(name, seed).to_dict()
     tree.pop("time_step_limit", None)  # an infinite number, which is not JSON
-    return Settings(tree | {"architectures": [f"{FAMILIES[name][0]}ForCausalLM"]})
+    return Settings(tree | {"architectures": [f"{FAMILIES[name][0]}{ending}"]})
+
+
+CLASSIFYING = [(name, ending) for name in ("qwen3_next", "qwen3_5") for ending in CLASSIFIERS]
+"""The hybrids with a class in transformers that classifies texts, or tags tokens."""
 
 
 @pytest.mark.long
@@ -148,6 +152,14 @@ def random_settings(name: str, seed: int) -> Settings:
 def test_a_family_is_equal_to_transformers(name: str) -> None:
     result = check_settings(random_settings(name, 0))
     assert result.failed is None, result
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "ending"), CLASSIFYING)
+def test_a_hybrid_that_classifies_is_equal_to_transformers(name: str, ending: str) -> None:
+    for seed in range(10):
+        result = check_settings(random_settings(name, seed, ending))
+        assert result.failed is None, (seed, result)
 
 
 @pytest.mark.slow

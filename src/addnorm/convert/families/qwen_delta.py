@@ -216,7 +216,6 @@ QWEN3_NEXT = relative(
     others=_maps(by_key_head),
     mixers=MIXERS,
     left_aside=MTP,
-    classifies=(),
 )
 """Qwen Team 2025."""
 
@@ -233,7 +232,6 @@ QWEN3_5 = relative(
     others=_maps(by_part),
     mixers=MIXERS,
     left_aside=MTP,
-    classifies=(),
 )
 """Qwen Team 2026."""
 
