@@ -189,6 +189,24 @@ def test_texts_are_spelled_as_theirs(tmp_path: Path) -> None:
         assert text.target.decode(ids) == tokenizer.decode([i for two in spelled for i in two])
 
 
+def test_a_saved_vocabulary_is_read_by_their_class(tmp_path: Path) -> None:
+    config = drawn("wav2vec2", "ForCTC", 0)
+    config.vocab_size, config.pad_token_id = len(VOCABULARY), 0
+    made("Wav2Vec2ForCTC", config, tmp_path)
+    file = tmp_path / "vocab.json"
+    file.write_text(json.dumps({t: i for i, t in enumerate(VOCABULARY)}))
+    first = transformers.Wav2Vec2CTCTokenizer(file)
+    first.save_pretrained(tmp_path)
+    loaded, out = load(tmp_path), tmp_path / "out"
+    save(out, loaded.spec, loaded.model, loaded.text)
+    tokenizer, again = transformers.AutoTokenizer.from_pretrained(out), load(out).text
+    assert again is not None
+    assert type(tokenizer) is type(first)
+    for words in ("A B", "CAB'S", "AA  BB", ""):
+        assert tokenizer(words).input_ids == again.target.encode(words) == first(words).input_ids
+    assert tokenizer.decode([5, 5, 0, 5, 4, 6]) == first.decode([5, 5, 0, 5, 4, 6]) == "AA B"
+
+
 @pytest.fixture(scope="module")
 def speaker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny wav2vec 2.0 with its vocabulary and reader, and three clips."""

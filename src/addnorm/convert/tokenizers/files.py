@@ -38,6 +38,7 @@ from addnorm.convert.tokenizers.layouts import (
     generation_file,
     layouts_of,
     read_object,
+    symbols_of,
     token_name,
 )
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -191,6 +192,11 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
             "split_special_tokens": tokenizers.source.before is None,
         }
     )
+    if model_type in CTC and (spelling := symbols_of(source)) is not None:
+        symbols, space = spelling
+        _write(folder / VOCABULARY, json.dumps(symbols, ensure_ascii=False, indent=2) + "\n")
+        (folder / JSON).unlink()  # the class of transformers reads the other file alone
+        settings |= {"tokenizer_class": SPELLER, "word_delimiter_token": space}
     _warn_of_class(folder, model_type, source)
     _write(folder / NAMES, json.dumps(names, ensure_ascii=False, indent=2) + "\n")
     _write(folder / SETTINGS, json.dumps(settings, ensure_ascii=False, indent=2) + "\n")
@@ -212,6 +218,9 @@ def _warn_of_class(folder: Path, model_type: str, inner: tokenizers.Tokenizer) -
             stacklevel=3,
         )
 
+
+VOCABULARY, SPELLER = "vocab.json", "Wav2Vec2CTCTokenizer"
+"""The file of symbols, and the class of transformers that reads it."""
 
 STEPS = ("normalizer", "pre_tokenizer", "decoder")
 """The parts of a tokenizer that a class of transformers may replace."""

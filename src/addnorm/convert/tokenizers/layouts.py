@@ -229,7 +229,11 @@ def _symbols(folder: Folder, name: str) -> Iterator[Read]:
             "transcripts lower case, is not supported"
         )
     space = folder.setting("word_delimiter_token", str, "|")
-    unknown = folder.names.get("unk_token", "<unk>")
+    yield _speller(ids, space, folder.names.get("unk_token", "<unk>")), (False, False)
+
+
+def _speller(ids: dict[str, int], space: str, unknown: str) -> tokenizers.Tokenizer:
+    """A tokenizer with a token for each character, and `space` between words."""
     inner = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
     inner.normalizer = normalizers.Replace(" ", space)
     inner.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
@@ -237,7 +241,24 @@ def _symbols(folder: Folder, name: str) -> Iterator[Read]:
     inner.decoder = decoders.Sequence(
         [decoders.Replace(space, " "), decoders.Fuse(), decoders.Replace(ends, "")]
     )
-    yield inner, (False, False)
+    return inner
+
+
+def symbols_of(inner: tokenizers.Tokenizer) -> tuple[dict[str, int], str] | None:
+    """The symbols of a tokenizer like that of wav2vec 2.0, and the one between words; else None."""
+    tree = json.loads(inner.to_str())
+    model, normalizer = tree["model"], tree["normalizer"] or {}
+    space = normalizer.get("content") if normalizer.get("type") == "Replace" else None
+    if model["type"] != "WordLevel" or space not in model["vocab"]:
+        return None
+    symbols: dict[str, int] = model["vocab"]
+    same = _speller(symbols, space, model["unk_token"])
+    alike = all(tree[step] == json.loads(same.to_str())[step] for step in SPELLING)
+    return (symbols, space) if alike else None
+
+
+SPELLING = ("normalizer", "pre_tokenizer", "decoder")
+"""The steps of a tokenizer that make its texts and tokens each other's."""
 
 
 LAYOUTS: dict[tuple[str, ...], Callable[..., Iterator[Read]]] = {
