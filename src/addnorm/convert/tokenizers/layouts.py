@@ -246,9 +246,9 @@ def _speller(ids: dict[str, int], space: str, unknown: str) -> tokenizers.Tokeni
 
 def symbols_of(inner: tokenizers.Tokenizer) -> tuple[dict[str, int], str] | None:
     """The symbols of a tokenizer like that of wav2vec 2.0, and the one between words; else None."""
-    tree = json.loads(inner.to_str())
+    tree: dict[str, Any] = json.loads(inner.to_str())
     model, normalizer = tree["model"], tree["normalizer"] or {}
-    space = normalizer.get("content") if normalizer.get("type") == "Replace" else None
+    space: str = normalizer.get("content", "")
     if model["type"] != "WordLevel" or space not in model["vocab"]:
         return None
     symbols: dict[str, int] = model["vocab"]
