@@ -1,10 +1,18 @@
 """Error messages suggest the nearest valid name, or none."""
 
 import sys
+import warnings
 
 import pytest
 
-from addnorm.errors import InputError, Interrupted, nearest, optional
+from addnorm.errors import (
+    IgnoredSettings,
+    InputError,
+    Interrupted,
+    nearest,
+    optional,
+    print_warnings,
+)
 
 
 def test_an_optional_package_is_imported_or_named_with_its_extra() -> None:
@@ -53,3 +61,17 @@ def test_an_interruption_is_the_same_in_another_process() -> None:
         error.add_note("go on")
         found = pickle.loads(pickle.dumps(error))
         assert (str(found), found.step, found.saved) == (str(error), error.step, error.saved)
+
+
+def test_our_warnings_are_lines_for_users(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = list[str]()
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_: others.append(str(message)))
+    print_warnings()
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("config.json: x is ignored", IgnoredSettings, stacklevel=1)
+        warnings.warn("of another library", UserWarning, stacklevel=1)
+    assert capsys.readouterr().err == "addnorm: config.json: x is ignored\n"
+    assert others == ["of another library"]

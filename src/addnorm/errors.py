@@ -3,6 +3,8 @@
 `import addnorm` reads this file, so what only a message needs is imported with the message.
 """
 
+import sys
+import warnings
 from collections.abc import Iterable, Mapping, Sequence, Set
 from importlib import import_module
 from os import PathLike, fsencode, fspath
@@ -42,6 +44,16 @@ class Unfinished(UserWarning):
 
 class Stopped(UserWarning):
     """A run is used before its end; the message names the step and how to resume it."""
+
+
+def print_warnings() -> None:
+    """Print our warnings on standard error as lines for users, without a place in the code."""
+    show = warnings.showwarning
+    warnings.showwarning = lambda message, category, *place: (
+        print(f"addnorm: {message}", file=sys.stderr)
+        if issubclass(category, IgnoredSettings | Shortened | Stopped | Unfinished)
+        else show(message, category, *place)
+    )
 
 
 class NonFiniteError(ArithmeticError):

@@ -3,7 +3,6 @@
 import io
 import os
 import sys
-import warnings
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
@@ -17,15 +16,12 @@ from addnorm import __version__
 from addnorm.arguments import problem_of_number
 from addnorm.cli.messages import in_options, message_of
 from addnorm.errors import (
-    IgnoredSettings,
     InputError,
     Interrupted,
     NonFiniteError,
     RankLostError,
-    Shortened,
-    Stopped,
-    Unfinished,
     choices,
+    print_warnings,
 )
 
 
@@ -148,12 +144,7 @@ def main() -> None:
             setattr(sys, name, nowhere)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # input is UTF-8, so output is too
-    show = warnings.showwarning
-    warnings.showwarning = lambda message, category, *place: (
-        print(f"addnorm: {message}", file=sys.stderr)
-        if issubclass(category, IgnoredSettings | Shortened | Stopped | Unfinished)
-        else show(message, category, *place)
-    )
+    print_warnings()
     sys.exit(status(sys.argv[1:]))
 
 

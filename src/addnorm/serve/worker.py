@@ -16,7 +16,7 @@ from typing import Any
 from addnorm.data.conversation import PLAIN
 from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.codecs import CustomCodec
-from addnorm.errors import InputError
+from addnorm.errors import InputError, print_warnings
 from addnorm.generate.next_token import maximum_length
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.runs.inference.chat import template_of
@@ -361,6 +361,7 @@ def main() -> None:
     """
     for name in ("SIGINT", "SIGTERM"):
         signal.signal(getattr(signal, name), signal.SIG_IGN)
+    print_warnings()
     connection = socket.socket(fileno=os.dup(0))
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)  # a process that we start must not hold the socket
