@@ -46,6 +46,8 @@ def keys(draw: random.Random) -> dict[str, Any]:
         "layer_types": types,
         "sliding_window": draw.randint(2, 6),
         "num_kv_shared_layers": n - n_own,
+        "attention_k_eq_v": draw.random() < 0.4,
+        "num_global_key_value_heads": draw.choice((None, 1)),
         "use_double_wide_mlp": draw.random() < 0.5,
         "hidden_size_per_layer_input": draw.choice(widths),
         "hidden_activation": draw.choice(("gelu_pytorch_tanh", "silu")),
@@ -83,6 +85,10 @@ SHARING = {
     "layer_types": [WINDOW, WHOLE, WINDOW, WINDOW, WHOLE],
     "num_kv_shared_layers": 3,
     "use_double_wide_mlp": True,
+    "attention_k_eq_v": False,
+    "num_global_key_value_heads": None,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
     "hidden_size_per_layer_input": 3,
     "head_dim": 4,
     "global_head_dim": 8,
@@ -117,14 +123,20 @@ def test_ragged_batches_are_written_alike_by_beam_search(tmp_path: Path) -> None
     check_greedy_and_beam(theirs, loaded, 64, 8)
 
 
-def test_keys_of_published_files_and_of_newer_ones_are_the_same() -> None:
+@pytest.mark.parametrize("of_keys", [False, True])
+def test_keys_of_published_files_and_of_newer_ones_are_the_same(of_keys: bool) -> None:
     """`global_head_dim` in the first files, and `per_layer_config` in later ones."""
-    tree = config(0, **SHARING).to_dict() | {"architectures": ["Gemma4ForCausalLM"]}
+    own = {"attention_k_eq_v": of_keys, "num_global_key_value_heads": 1}
+    tree = config(0, **SHARING | own).to_dict() | {"architectures": ["Gemma4ForCausalLM"]}
     older = {k: v for k, v in tree.items() if k != "per_layer_config"}
-    older |= {"global_head_dim": 8, "num_global_key_value_heads": None}
+    older |= {"global_head_dim": 8, "num_global_key_value_heads": 1}
     new, old = (read_config(GEMMA4, Settings(each)) for each in (tree, older))
     assert new == old
-    assert [layer.attention.d_head for layer in old.model.layers(5)] == [4, 8, 4, 4, 8]
+    attentions = [layer.attention for layer in old.model.layers(5)]
+    assert [attention.d_head for attention in attentions] == [4, 8, 4, 4, 8]
+    n_full = 1 if of_keys else 2
+    assert [attention.n_kv_heads for attention in attentions] == [2, n_full, 2, 2, n_full]
+    assert [a.values for a in attentions].count("keys") == of_keys
 
 
 def test_the_tensors_of_shared_layers_may_be_there_and_are_not_read(tmp_path: Path) -> None:
@@ -141,7 +153,6 @@ def test_the_tensors_of_shared_layers_may_be_there_and_are_not_read(tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "match"),
     [
-        ({"attention_k_eq_v": True}, "attention_k_eq_v = True"),
         ({"enable_moe_block": True}, "enable_moe_block = True"),
         ({"use_bidirectional_attention": "all"}, "use_bidirectional_attention = 'all'"),
         ({"num_kv_shared_layers": 4}, "num_kv_shared_layers = 4 .* every type of the 5 layers"),
@@ -170,7 +181,7 @@ def test_the_text_half_of_a_model_of_pictures() -> None:
     with pytest.warns(IgnoredSettings, match="only the text half is read"):
         half = read_config(GEMMA4_IMAGES, Settings(tree))
     assert half == read_config(GEMMA4, Settings(text | {"architectures": ["Gemma4ForCausalLM"]}))
-    with pytest.raises(InputError, match="attention_k_eq_v"), pytest.warns(IgnoredSettings):
+    with pytest.raises(InputError, match="enable_moe_block"), pytest.warns(IgnoredSettings):
         read_config(
-            GEMMA4_IMAGES, Settings(tree | {"text_config": text | {"attention_k_eq_v": True}})
+            GEMMA4_IMAGES, Settings(tree | {"text_config": text | {"enable_moe_block": True}})
         )

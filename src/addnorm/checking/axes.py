@@ -186,6 +186,14 @@ VARIANTS: Mapping[str, Variant] = {
         }
     ),
     "v_norm": Variant({"attention.v_norm": RMSNormConfig(gain="none", eps=0.1)}),
+    "values_of_keys": Variant(
+        {
+            "attention.values": "keys",
+            "attention.qk_norm": RMSNormConfig(),
+            "attention.v_norm": RMSNormConfig(gain="none"),
+            "position": RotaryConfig(),
+        }
+    ),
     "value_residual_fixed": Variant({"n_layers": 3, "attention.value_residual": "fixed"}),
     "value_residual_learned": Variant(
         {

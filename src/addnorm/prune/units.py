@@ -11,7 +11,7 @@ from addnorm.nn.attention import CrossAttention, SelfAttention
 from addnorm.nn.attention.core import EagerCore, SDPACore
 from addnorm.nn.attention.flex import FlexCore
 from addnorm.nn.attention.head_norms import HeadsTogether
-from addnorm.nn.attention.multihead import MultiHead
+from addnorm.nn.attention.multihead import MultiHead, has_tied_values
 from addnorm.nn.attention.outputs import GatedOutput, PlainOutput
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.blocks import CrossBlock, ParallelCrossBlock, Stack
@@ -123,10 +123,12 @@ def feedforward_rows(model: Model) -> list[Units]:
 def _groups(path: str, attention: nn.Module) -> Units:
     if type(attention) not in (SelfAttention, CrossAttention):
         raise _refusal("heads", path, attention, "attention with keys of its own can")
+    assert isinstance(attention, MultiHead)
+    if has_tied_values(attention):
+        raise _refusal("heads", path, attention, "attention whose values are projected can")
     if isinstance(attention, SelfAttention) and attention.value_residual is not None:
         usable = "attention without value_residual can"
         raise _refusal("heads", f"{path}.value_residual", attention.value_residual, usable)
-    assert isinstance(attention, MultiHead)
     _check(f"{path}.core", attention.core, CORES, "sdpa, eager and flex can")
     _check(f"{path}.output", attention.output, OUTPUTS, "plain and gated outputs can")
     score: object = attention.core.score

@@ -328,3 +328,21 @@ def test_what_makes_no_sense_is_refused() -> None:
 def test_impossible_values_are_refused(field: str, value: int) -> None:
     with pytest.raises(ValueError, match=field):
         AttentionConfig(**{field: value})
+
+
+def test_values_of_keys_have_their_weights_and_a_norm_of_their_own() -> None:
+    """Keys and values are one projection; the norm of values has no gain."""
+    config = AttentionConfig(
+        n_heads=2, values="keys", qk_norm=RMSNormConfig(), v_norm=RMSNormConfig(gain="none")
+    )
+    module = started(config.build(8, NoPosition(), True)).double()
+    names = {name for name, _ in module.named_parameters()}
+    assert {"k_proj.weight", "k_proj.bias"} <= names
+    assert not {"v_proj.weight", "v_proj.bias"} & names
+    y = torch.randn(2, 3, 8).double()
+    raw = module.split(module.k_proj(y))
+    k, v = module.keys_values(y)
+    assert_close(v, raw / (raw.square().mean(-1, keepdim=True) + module.v_norm.eps).sqrt())
+    assert_close(k, module.k_norm(raw))
+    with pytest.raises(ValueError, match="values is about a layer's own values"):
+        dataclasses.replace(config, kv_layers_back=1)

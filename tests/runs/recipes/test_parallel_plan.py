@@ -112,6 +112,11 @@ POSITIONS = {
         "parallel.data = 1, context = 2: recurrent of layer 1 reads earlier tokens, which other "
         "processes have: use attention, or parallel.data = 2 and context = 1",
     ),
+    "values of the first layer": (
+        {"model.attention.value_residual": "learned", "model.n_layers": "2"},
+        "layer 1 reads the keys or values of layer 0, which other processes have: use "
+        "parallel.context = 1",
+    ),
     "the delta rule": (
         {"model.attention": "gated_delta"},
         "gated_delta of layer 0 reads earlier tokens",

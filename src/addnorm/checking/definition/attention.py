@@ -99,7 +99,8 @@ def keys_values_of(
     """The keys and values of every key/value head."""
     width = source.shape[1]
     keys = _normed(config, weights, "k_norm", _split(config, weights, "k_proj", source, width))
-    values = _split(config, weights, "v_proj", source, width)
+    name = "k_proj" if config.values == "keys" else "v_proj"  # Gemma 4 (Google 2026), code
+    values = _split(config, weights, name, source, width)
     return keys, [normalised(config.v_norm, under(weights, "v_norm"), v) for v in values]
 
 

@@ -39,6 +39,7 @@ VOCABULARY = 262144
 WIDTH = 256
 EVERY = 6
 SHARED = "num_kv_shared_layers"
+OF_KEYS = "attention_k_eq_v"
 OF_LAYER = ("head_dim", "num_key_value_heads")
 
 FEEDFORWARD = GatedFeedForwardConfig(bias=False, activation="gelu_tanh")
@@ -86,11 +87,12 @@ def _sources(settings: Settings, types: Sequence[str]) -> dict[int, int]:
 def _heads(settings: Settings, types: Sequence[str]) -> list[tuple[int, int]]:
     """The width of a head, and the heads of keys and values, of every layer."""
     width, n_kv = settings.get("head_dim", D_HEAD), settings.get("num_key_value_heads", 4)
-    settings.ignore("num_global_key_value_heads")  # of models whose values are their keys
     of_full = settings.get("global_head_dim", D_HEAD_FULL)
+    n_full = settings.optional_int("num_global_key_value_heads")
+    n_full = n_full if n_full and settings.get(OF_KEYS, False) else n_kv
     tables = settings.table("per_layer_config")
     if tables is None:
-        return [(of_full if kind == FULL else width, n_kv) for kind in types]
+        return [(of_full, n_full) if kind == FULL else (width, n_kv) for kind in types]
     heads: list[tuple[int, int]] = []
     for i in range(len(types)):
         table = tables.table(str(i)) or Settings({}, tables.where)
@@ -114,6 +116,7 @@ def _read_layers(settings: Settings) -> keys.Fields:
     sources, heads = _sources(settings, types), _heads(settings, types)
     size = settings.optional_int("sliding_window", missing=WINDOW)
     bias, eps = settings.get("attention_bias", False), settings.get("rms_norm_eps", 1e-6)
+    of_keys = settings.get(OF_KEYS, False)
     d_ff = settings.required_int("intermediate_size")
     wide = settings.get("use_double_wide_mlp", False)
     feedforward = replace(FEEDFORWARD, d_ff=d_ff, activation=ACTIVATION.decoded(settings))
@@ -130,6 +133,7 @@ def _read_layers(settings: Settings) -> keys.Fields:
             v_norm=RMSNormConfig(eps=eps, gain="none"),
             score=ScaledDotConfig(factor=1.0),
             pattern=pattern_for_layer_type(settings, kind, size),
+            values="keys" if of_keys and kind == FULL and i not in sources else "projected",
             kv_layers_back=i - sources[i] if i in sources else None,
         )
         double = wide and i in sources
@@ -161,6 +165,7 @@ def _write_layers(spec: ModelSpec) -> Json:
         for i, each in enumerate(heads)
         if each != first
     }
+    of_keys = any(attention.values == "keys" for attention in attentions)
     shared = sum(attention.kv_layers_back is not None for attention in attentions)
     widths = {
         layer.feedforward.d_ff
@@ -178,6 +183,7 @@ def _write_layers(spec: ModelSpec) -> Json:
         "rms_norm_eps": getattr(model.norm, "eps", 1e-6),
         "intermediate_size": feedforward.d_ff,
         "use_double_wide_mlp": len(widths) > 1,
+        OF_KEYS: of_keys,
         SHARED: shared,
         "layer_types": types,
         "sliding_window": size or WINDOW,
@@ -226,7 +232,6 @@ GEMMA4 = relative(
         keys.Computed(_read_vectors, _write_vectors),
         Cap("head.softcap", "final_logit_softcapping", None),
         keys.Fixed("use_bidirectional_attention", None, ("vision",)),  # of pictures alone
-        keys.Fixed("attention_k_eq_v", False),
         keys.Fixed("enable_moe_block", False),
         keys.Ignored("num_experts top_k_experts moe_intermediate_size"),
         DecoderHead("Gemma4", tied=True),
@@ -251,4 +256,4 @@ GEMMA4 = relative(
     ignored=(r"model\.layers\.\d+\.self_attn\.(k_proj|v_proj|k_norm)\.weight",),  # of readers
     classifies=(),
 )
-"""Google 2026; those whose values are their keys, and mixtures of experts, are refused."""
+"""Google 2026; mixtures of experts are refused."""

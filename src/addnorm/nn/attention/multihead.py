@@ -1,7 +1,7 @@
 """Multi-head self- and cross-attention; the number of key/value heads gives MHA, GQA or MQA."""
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -118,6 +118,20 @@ class MultiHead(nn.Module):
     def merge(self, heads: Heads) -> Hidden:
         """`concat(heads) W_o`."""
         return self.out_proj(heads.transpose(1, 2).flatten(-2))
+
+
+def tie_values(attention: MultiHead) -> None:
+    """Let the projection of values have the weights of that of keys (Gemma 4, Google 2026).
+
+    Their norms and the rotation still differ. Both are computed, each by itself.
+    """
+    attention.v_proj.weight = attention.k_proj.weight
+    attention.v_proj.bias = attention.k_proj.bias
+
+
+def has_tied_values(attention: MultiHead) -> bool:
+    """Whether values and keys are projected by the same weights."""
+    return attention.v_proj.weight is attention.k_proj.weight
 
 
 class SelfAttention(MultiHead):
@@ -270,6 +284,8 @@ def build_core(
     return built_module(core, made, "core(q, k, v, mask, bias)", (q, k, k, Full(), None), q.shape)
 
 
+A = TypeVar("A", bound=MultiHead)
+
 FUSED_CORES = (SDPACoreConfig, FlexCoreConfig, DifferentialCoreConfig, SinkCoreConfig)
 
 
@@ -312,6 +328,8 @@ class AttentionConfig:
     """
     output: OutputConfig | None = None
     """An operation on the heads before the output projection; by default none."""
+    values: Literal["projected", "keys"] = "projected"
+    """Whether values are projected by weights of their own, or by those of the keys."""
     value_residual: ValueResidualName | None = None
     """A sum of the values of each layer after the first with the first layer's: their mean, with
     two learned factors, or with factors λ and 1 - λ; by default none.
@@ -331,10 +349,12 @@ class AttentionConfig:
             raise ValueError(
                 'qk_norm_over = "heads" stands before the rotation: qk_norm_after = "projection"'
             )
-        if self.value_residual is not None and self.kv_layers_back is not None:
+        changed = self.value_residual is not None or self.values == "keys"
+        if changed and self.kv_layers_back is not None:
+            name = "values" if self.value_residual is None else "value_residual"
             raise ValueError(
-                "value_residual adds to a layer's own values, of which kv_layers_back leaves none: "
-                "give one of them"
+                f"{name} is about a layer's own values, of which kv_layers_back leaves none: give "
+                "one of them"
             )
 
     def of_memory(self) -> "AttentionConfig":
@@ -363,10 +383,17 @@ class AttentionConfig:
             return CrossLayerAttention(d_model, heads, reads=reads, **parts)
         if self.value_residual is not None and layer > 0:
             parts["value_residual"] = build_value_residual(self.value_residual)
-        return SelfAttention(d_model, heads, **parts)
+        return self._tied(SelfAttention(d_model, heads, **parts))
 
     def build_cross(self, d_model: int, layer: int = 0) -> CrossAttention:
-        return CrossAttention(d_model, self.heads(d_model), **self.build_parts(d_model, layer))
+        parts = self.build_parts(d_model, layer)
+        return self._tied(CrossAttention(d_model, self.heads(d_model), **parts))
+
+    def _tied(self, attention: A) -> A:
+        """The attention, whose values have the weights of keys if the configuration says so."""
+        if self.values == "keys":
+            tie_values(attention)
+        return attention
 
     def build_parts(self, d_model: int, layer: int) -> dict[str, Any]:
         """The constructor arguments that self- and cross-attention share."""

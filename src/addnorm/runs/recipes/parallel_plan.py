@@ -8,6 +8,7 @@ from torch import nn
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models.earlier_layers import reads_of
 from addnorm.models.layers import WITHOUT_POSITIONS, LayerParts
 from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
@@ -44,6 +45,7 @@ def check_parallel(
     problems = [
         *_of_any(train),
         *_of_tokens_ahead(model, plan),
+        *_of_earlier_layers(model, plan),
         *(_of_rows(model, train, plan) if plan.data > 1 else ()),
         *(_of_positions(model, plan) if plan.context > 1 else ()),
         *(_of_heads(model, plan) if plan.tensor > 1 else ()),
@@ -95,6 +97,27 @@ def _of_tokens_ahead(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterat
             "model.mtp",
             "tokens further ahead are predicted by a whole layer from whole texts: leave mtp out, "
             f"or use parallel.{split[0]} = 1",
+        )
+
+
+def _of_earlier_layers(
+    model: ModelConfig, plan: ParallelTrainingConfig
+) -> Iterator[tuple[str, str]]:
+    """Where layers read what other processes have: the field, and the problem with its remedy."""
+    split = [name for name in ("context", "pipeline") if getattr(plan, name) > 1]
+    for name, layers in model.stacks.items() if split else ():
+        of_stack = "" if name == "stack" else f" of the {name}"
+        for i, read in reads_of(layers).items():
+            yield (
+                "model.attention",
+                f"layer {i}{of_stack} reads the keys or values of layer {read}, which other "
+                f"processes have: use parallel.{split[0]} = 1",
+            )
+    if model.per_layer is not None and plan.pipeline > 1:
+        yield (
+            "model.embedding.per_layer",
+            "layers read vectors of the embedding, which the first process has: use "
+            "parallel.pipeline = 1",
         )
 
 
