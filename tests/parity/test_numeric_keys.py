@@ -37,6 +37,15 @@ SMALL = {
     "intermediate_size": 24,
 }
 GEMMA = {**SMALL, "num_key_value_heads": 1, "head_dim": 8}
+GEMMA4 = {
+    **GEMMA,
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "full_attention"],
+    "global_head_dim": 16,
+    "num_kv_shared_layers": 1,
+    "hidden_size_per_layer_input": 4,
+    "vocab_size_per_layer_input": 64,
+}
 TRANSLATOR = {
     "vocab_size": 64,
     "d_model": 16,
@@ -51,6 +60,7 @@ OTHERS: dict[str, tuple[str, Tree]] = {
     "GemmaForCausalLM": ("GemmaConfig", GEMMA),
     "Gemma2ForCausalLM": ("Gemma2Config", GEMMA),
     "Gemma3ForCausalLM": ("Gemma3TextConfig", GEMMA),
+    "Gemma4ForCausalLM": ("Gemma4TextConfig", GEMMA4),
     "Qwen3ForCausalLM": ("Qwen3Config", GEMMA),
     "OPTForCausalLM": ("OPTConfig", {"ffn_dim": 24, "hidden_size": 16, "num_attention_heads": 2}),
     "ViTForImageClassification": ("ViTConfig", {"image_size": 8, "patch_size": 4}),
@@ -62,7 +72,7 @@ OTHERS: dict[str, tuple[str, Tree]] = {
 """The families without a random configuration, by their class."""
 
 ALIKE = {"mt5", "camembert", "xlm-roberta"} | {
-    *("gemma3", "mistral3", "llava", "smolvlm", "qwen2_5_vl", "qwen3_vl"),  # text alone
+    *("gemma3", "gemma4", "mistral3", "llava", "smolvlm", "qwen2_5_vl", "qwen3_vl"),  # text alone
     *("qwen3_5", "qwen3_5_moe"),
 }
 """The families whose keys are those of another."""

@@ -23,6 +23,7 @@ Tree = dict[str, Any]
 
 TEXT_OF = {
     "gemma3": "Gemma3ForCausalLM",
+    "gemma4": "Gemma4ForCausalLM",
     "mistral3": "mistral",
     "llava": "llama",
     "smolvlm": "llama",
