@@ -30,7 +30,6 @@ BIN = Path(sys.executable).parent
 
 UNMIRRORED = {
     "serve/http/metrics.py": "serve/http/test_service.py",
-    "serve/http/served.py": "serve/http/test_completions.py",
     "web/errors.py": "serve/http/test_completions.py",
     "web/keys.py": "web/test_access.py",
     "data/conversation.py": "data/readers/test_chat.py",

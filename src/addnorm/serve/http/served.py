@@ -261,11 +261,20 @@ class Served:
         return of_engine(error.error, field)
 
 
+FIELDS = {"beams": "num_beams", "max_new_tokens": "max_tokens"}
+"""The fields of requests whose options have another name in the library."""
+
+
+def in_fields(message: str) -> str:
+    """A message with the names of fields in place of those of options."""
+    return re.sub(r"`(\w+)", lambda name: f"`{FIELDS.get(name[1], name[1])}", message)
+
+
 def of_engine(error: Error, field: str) -> WebError:
     """An error of the engine as the answer to a request, whose texts are in a field."""
     match error.kind:
         case "input":
-            return about(error.message)
+            return about(in_fields(error.message))
         case "large":
             return WebError(400, error.message, param=field, code="context_length_exceeded")
         case "full":
