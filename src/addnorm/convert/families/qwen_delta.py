@@ -232,6 +232,7 @@ QWEN3_5 = relative(
     others=_maps(by_part),
     mixers=MIXERS,
     left_aside=MTP,
+    classifies=(),
 )
 """Qwen Team 2026."""
 
