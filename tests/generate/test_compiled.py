@@ -27,9 +27,11 @@ from addnorm.models import (
 )
 from addnorm.nn.attention import AttentionConfig, BlocksPatternConfig, WindowPatternConfig
 from addnorm.nn.attention.scores import AdditiveConfig
+from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import RMSNormConfig
+from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
 from addnorm.nn.positions import (
     ALiBiConfig,
     DynamicScaling,
@@ -53,6 +55,11 @@ LLAMA = {
 }
 
 OTHERS = {
+    "values of the first layer": {
+        "position": RotaryConfig(),
+        "attention": AttentionConfig(n_heads=4, n_kv_heads=2, value_residual="learned"),
+        "embedding": EmbeddingConfig(per_layer=PerLayerEmbeddingConfig(width=4)),
+    },
     "alibi": {"position": ALiBiConfig(), "residual": ParallelConfig()},
     "t5": {"position": T5BiasConfig()},
     "transformer_xl": {"position": TransformerXLConfig()},

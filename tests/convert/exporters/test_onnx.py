@@ -41,6 +41,7 @@ from addnorm.nn.heads import (
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, RMSNormConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
 from addnorm.nn.positions import (
     ALiBiConfig,
     DynamicScaling,
@@ -179,6 +180,18 @@ DECODERS = {
         attention=AttentionConfig(n_heads=4, n_kv_heads=2),
         residual=PreNormConfig(),
         layer_pattern=(LayerConfig(pattern=WindowPatternConfig(size=2)), LayerConfig()),
+    ),
+    "keys, values and vectors of other layers": DecoderConfig(
+        d_model=32,
+        n_layers=3,
+        position=RotaryConfig(),
+        attention=AttentionConfig(n_heads=4, n_kv_heads=2, value_residual="learned"),
+        embedding=EmbeddingConfig(per_layer=PerLayerEmbeddingConfig(width=4)),
+        layer_pattern=(
+            LayerConfig(),
+            LayerConfig(),
+            LayerConfig(attention=AttentionConfig(n_heads=4, n_kv_heads=2, kv_layers_back=2)),
+        ),
     ),
     "no positions": DecoderConfig(
         **SMALL, position=NoPositionConfig(), attention=AttentionConfig(n_heads=2)
