@@ -41,6 +41,13 @@ def test_a_bias_is_for_a_token_of_the_vocabulary(name: str) -> None:
         SamplingRequest(logit_bias={name: 1.0}).options(10)
 
 
+def test_too_many_biases_are_refused_before_each_is_checked() -> None:
+    biases = {str(i): "x" for i in range(1025)}
+    with pytest.raises(ValidationError, match="at most 1024 items, not 1025") as caught:
+        SamplingRequest.model_validate({"logit_bias": biases})
+    assert caught.value.error_count() == 1
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e308, -1.0])
 def test_numbers_have_bounds(number: float) -> None:
     for name in ("temperature", "top_p", "min_p", "repetition_penalty"):

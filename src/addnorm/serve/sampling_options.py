@@ -36,6 +36,18 @@ LengthPenalty = Annotated[float | None, Field(ge=-10.0, le=10.0)]
 Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 
 
+def _few(value: Any) -> Any:
+    """The biases, unless they are too many: pydantic would check each of them first."""
+    if isinstance(value, dict) and len(value) > MOST_BIASES:
+        raise ValueError(f"must have at most {MOST_BIASES} items, not {len(value)}")
+    return value
+
+
+BiasTable = Annotated[dict[str, Bias], Field(max_length=MOST_BIASES)]
+Biases = Annotated[BiasTable | None, BeforeValidator(_few)]
+"""Numbers to add to the logits of tokens, by their ids as texts."""
+
+
 class ApiRequest(BaseModel):
     """A body of which unknown fields are ignored, and named in a header of the answer.
 
@@ -75,7 +87,7 @@ class SamplingRequest(ApiRequest):
     n: Annotated[int | None, Field(ge=1, le=MOST_ANSWERS)] = None
     seed: Annotated[int | None, Field(ge=-SEEDS, lt=SEEDS)] = None
     stop: Stops | None = None
-    logit_bias: Annotated[dict[str, Bias] | None, Field(max_length=MOST_BIASES)] = None
+    logit_bias: Biases = None
     presence_penalty: Annotated[float | None, Field(ge=-2.0, le=2.0)] = None
     frequency_penalty: Annotated[float | None, Field(ge=-2.0, le=2.0)] = None
     # Beyond OpenAI, under vLLM's names.
