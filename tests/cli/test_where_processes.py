@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -70,11 +71,55 @@ def test_two_processes_score_as_one_does(
 
 
 @pytest.mark.long
-def test_a_mistake_is_told_once(run_of: RunOf) -> None:
-    done = in_two("generate", run_of("language"), "--prompt", "x", "--weights", "int8")
+def test_a_mistake_that_all_find_is_told_once(run_of: RunOf) -> None:
+    done = in_two("generate", run_of("language"), "--prompt", "x", "--chat")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "leave --weights out, or --processes" in done.stderr
+    assert "chat template" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds processes as Linux does")
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("plan", ["tensor", "pipeline"])
+def test_a_process_that_is_killed_is_named(
+    plan: str, rank: int, run_of: RunOf, tmp_path: Path
+) -> None:
+    """While a long text is read; the other one ends without a traceback."""
+    (tmp_path / "in.txt").write_text("a red cat\n" * 20_000)
+    words = ["generate", run_of("translation"), tmp_path / "in.txt", "--parallel", plan]
+    command = [sys.executable, "-m", "addnorm", *map(str, words), "--processes", "2"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes)
+    assert process.stdout is not None
+    assert process.stdout.readline()
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(next(pid for pid in map(int, children) if rank_of(pid) == rank), signal.SIGKILL)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert err.startswith(f"addnorm: rank {rank} (process ")
+    assert err.endswith(") was ended by SIGKILL\n")
+    assert err.count("\n") == 1
+
+
+def rank_of(pid: int) -> int | None:
+    """The rank of a process that torchrun has started."""
+    words = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return next((int(word[5:]) for word in words if word.startswith("RANK=")), None)
+
+
+def test_as_many_processes_are_given_as_torchrun_has_started(
+    run_of: RunOf, addnorm: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of("language")
+    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("RANK", "0"), ("WORLD_SIZE", "2")):
+        monkeypatch.setenv(name, value)
+    for words in ([], ["--processes", 3]):
+        code, out, err = addnorm("generate", run, "--prompt", "x", *words)
+        assert (code, out) == (2, "")
+        assert err == (
+            "addnorm: torchrun has started 2 processes: give --processes 2, or start one\n"
+        )
 
 
 def test_a_process_has_half_of_a_model(run_of: RunOf) -> None:
@@ -104,6 +149,7 @@ def test_a_process_has_half_of_a_model(run_of: RunOf) -> None:
         (["-"], "several processes cannot read standard input"),
         (["--prompt", "x", "--compile"], "leave --compile or --processes out"),
         (["--batch", "x.jsonl"], "leave out --processes"),
+        (["--prompt", "x", "--weights", "int8"], "leave --weights out, or --processes"),
         (["--prompt", "x", "--parallel", "pipeline"], "the nearest number is --processes 1"),
         (
             ["--prompt", "x", "--parallel", "pipeline", "--exit", "confidence:0.9"],

@@ -7,6 +7,8 @@ from addnorm.data.batches.batch import Batch
 from addnorm.inspect.flops import forward_flops
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.nn.choices import KernelChoices, use_choices
+from addnorm.nn.hyper_connections import HyperConnectionsConfig
+from addnorm.nn.residuals import PreNormConfig
 
 
 def batch_of(**inputs: torch.Tensor) -> Batch:
@@ -32,3 +34,15 @@ def test_an_encoder_decoder_reads_its_source_once() -> None:
     cross = 16 * (2 * 2 * 32 * 32 + 4 * 8 * 32) + 8 * (2 * 2 * 32 * 32)
     decoder = 16 * (own + ff + 4 * 16 * 32) + cross
     assert flops == 3 * (encoder + decoder + 16 * 2 * 32 * 50)
+
+
+def test_streams_whose_weights_are_those_of_every_token_are_counted() -> None:
+    """A module returns its parameters there."""
+    plain = DecoderConfig(d_model=16, n_layers=2, residual=PreNormConfig()).build(50)
+    static = HyperConnectionsConfig(streams=2, dynamic=False)
+    model = DecoderConfig(d_model=16, n_layers=2, residual=static).build(50)
+    model.head.requires_grad_(False)
+    learned = [p.requires_grad for p in model.parameters()]
+    batch = batch_of(tokens=torch.randint(0, 50, (3, 16)))
+    assert forward_flops(model, batch) == forward_flops(plain, batch)
+    assert [p.requires_grad for p in model.parameters()] == learned

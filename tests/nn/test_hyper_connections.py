@@ -8,7 +8,6 @@ from tests.contracts import check_module, started
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from addnorm.errors import InputError
 from addnorm.inspect.depth import layer_states
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
@@ -25,7 +24,6 @@ from addnorm.nn.hyper_connections import (
 from addnorm.nn.norms import NoNorm, RMSNormConfig
 from addnorm.nn.residuals import PreNormConfig, ResidualConfig
 from addnorm.training.optim import roles_of
-from addnorm.training.parallel.stages import layers_of
 
 HYPER: list[Any] = [
     HyperConnectionsConfig(),
@@ -184,12 +182,6 @@ def test_first_weights() -> None:
     read, mix = first_weights(3, 4)
     assert read.tolist() == [0, 1, 0]
     assert mix.equal(torch.eye(3))
-
-
-@pytest.mark.parametrize("config", HYPER)
-def test_stages_are_refused_with_the_layer(config: Any) -> None:
-    with pytest.raises(InputError, match="attention_residual of layer 0 has 4 residual streams"):
-        layers_of(decoder(config), 2)
 
 
 def grown(model: nn.Module, x: Tensor) -> float:

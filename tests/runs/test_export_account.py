@@ -22,6 +22,7 @@ from addnorm.generate import SampleConfig
 from addnorm.models import EncoderConfig
 from addnorm.nn.heads import ClassificationHeadConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.nn.token_ahead import MultiTokenConfig
 from addnorm.runs.export import export_run
 from addnorm.runs.export_account import CARRIES, Form, exported_template, facts_of, rest_of
 from addnorm.runs.files.folder import AROUND
@@ -185,6 +186,18 @@ def test_classes_and_scales_are_in_the_account(tmp_path: Path) -> None:
     rest = json.loads(json.dumps(rest_of("onnx", facts)))
     assert rest.keys() == {"labels", "scaling", "variables", "tokenizer", "maximum length"}
     assert rest_of("hf", facts).keys() == {"scaling", "variables"}
+
+
+def test_parts_outside_a_forward_pass_are_in_the_account(tmp_path: Path) -> None:
+    run = Run.open(train_tiny(tmp_path, "language"))
+    for field, fact, value in (
+        ({"mtp": MultiTokenConfig(depth=2)}, "multi-token prediction", 2),
+        ({"exits": (1,), "n_layers": 2}, "early exits", [1]),
+    ):
+        model = replace(run.recipe.model, **field)
+        facts = facts_of(replace(run, recipe=replace(run.recipe, model=model)))
+        for form in FORMS:
+            assert rest_of(form, facts).get(fact) == (None if form == "hf" else value)
 
 
 FACTS = {

@@ -10,6 +10,8 @@ from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.patterns import WindowPatternConfig
+from addnorm.nn.delta import GatedDeltaConfig
+from addnorm.nn.hyper_connections import HyperConnectionsConfig
 from addnorm.nn.init import without_values
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.nn.positions import T5BiasConfig
@@ -118,6 +120,7 @@ def test_a_missing_size_is_named(recipe: Recipe, tmp_path: Path) -> None:
     [
         ("[train]", "r_drop = 0.5"),
         ("[model]", "exits = [2]"),
+        ("[model]", "mtp = { depth = 1 }"),
     ],
 )
 def test_a_setting_that_is_not_counted_is_refused(tmp_path: Path, table: str, line: str) -> None:
@@ -156,3 +159,19 @@ def test_each_step_of_a_plan_has_the_rows_of_the_recipe(recipe: Recipe) -> None:
     fields = batches(recipe, Plan(data=4, rows=2, checkpointing="block"), training)
     assert fields["batching"].batch_size * fields["accumulate"] == 16
     assert fields["activation_checkpointing"] == "block"
+
+
+def test_a_part_without_figures_is_named_with_its_layer(recipe: Recipe) -> None:
+    pattern = (
+        LayerConfig(),
+        LayerConfig(),
+        LayerConfig(),
+        LayerConfig(attention=GatedDeltaConfig()),
+    )
+    model = replace(recipe.model, n_layers=8, layer_pattern=pattern)
+    with pytest.raises(InputError, match="layer 3: plan has no figures for GatedDelta: it knows"):
+        plan_recipe(replace(recipe, model=model), CPUS)
+    with pytest.raises(InputError, match="layer 0: plan has no figures for HyperConnection"):
+        plan_recipe(
+            replace(recipe, model=replace(recipe.model, residual=HyperConnectionsConfig())), CPUS
+        )

@@ -58,14 +58,14 @@ def evaluate(
     fields = fields_given(overrides)
     where.check_exit(early_exit)
     import_named(imports)
-    if (status := where.started(run)) is not None:
+    if (status := where.started(run, weights)) is not None:
         return status
-    opened = where.open(run, fields, weights)
     from addnorm.cli.terminal import console
 
-    _check(opened.task_value, predictions, confusion, fields)
-    early = None if early_exit is None else opened.early_exit(early_exit)
-    evaluation = opened.evaluation(split, console=console, early=early)
+    with where.opened(run, fields, weights) as opened:
+        _check(opened.task_value, predictions, confusion, fields)
+        early = None if early_exit is None else opened.early_exit(early_exit)
+        evaluation = opened.evaluation(split, console=console, early=early)
     if not where.leads:
         return None
     if early is not None:

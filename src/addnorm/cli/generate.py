@@ -137,11 +137,10 @@ class PromptOptions:
             raise InputError("--exact is for the lines of --batch: give both, or leave it out")
         return self.batch
 
-    def checked(self, run: "Run") -> "Run":
-        """Return the run. Raises `InputError` for a chat without a chat template."""
+    def check(self, run: "Run") -> None:
+        """Raise `InputError` for a chat without a chat template."""
         if self.chat or self.messages is not None:
             run.check_chats()
-        return run
 
     @property
     def single(self) -> bool:
@@ -271,42 +270,49 @@ def generate(
     grammar = output.grammar
     _check_processes(files, asked, speed)
     import_named(imports)
-    if (status := speed.started(run)) is not None:
+    if (status := speed.started(run, speed.weights)) is not None:
         return status
-    opened = asked.checked(speed.open(run, weights=speed.weights))
-    decoding = opened.decoding(**choices)
-    if opened.reads_files:
-        _check_plain(run, asked, end, speed, grammar)
-        most = end.get("max_new_tokens")
-        for lines in _of_files(opened, files, decoding, most, asked.speech, reading, output):
-            print(*lines, sep="\n", end="\n" if lines else "", flush=True)
-        return None
-    _check_text(run, asked, output)
-    from addnorm.runs.inference.chat import whole_conversation
+    with speed.opened(run, weights=speed.weights) as opened:
+        asked.check(opened)
+        decoding = opened.decoding(**choices)
+        if opened.reads_files:
+            _check_plain(run, asked, end, speed, grammar)
+            most = end.get("max_new_tokens")
+            for lines in _of_files(opened, files, decoding, most, asked.speech, reading, output):
+                print(*lines, sep="\n", end="\n" if lines else "", flush=True)
+            return None
+        _check_text(run, asked, output)
+        from addnorm.runs.inference.chat import whole_conversation
 
-    follows = None if grammar is None else opened.grammar(*grammar)
-    early = speed.early_exit(opened)
-    graph = speed.compiled(opened, decoding, several=not asked.single) or early
-    single = asked.input() if asked.single else None
-    if single is not None and not output.json_lines and opened.can_stream(decoding):
-        _print_pieces(
-            opened.stream(single, decoding=decoding, compiled=graph, grammar=follows, **end)
+        follows = None if grammar is None else opened.grammar(*grammar)
+        early = speed.early_exit(opened)
+        graph = speed.compiled(opened, decoding, several=not asked.single) or early
+        single = asked.input() if asked.single else None
+        if single is not None and not output.json_lines and opened.can_stream(decoding):
+            _print_pieces(
+                opened.stream(single, decoding=decoding, compiled=graph, grammar=follows, **end)
+            )
+            _report(early)
+            return None
+
+        def answer(first: int, group: list[Any]) -> list[tuple[Any, list["Generated"]]]:
+            texts = [asked.of(text) for text in group]
+            written = opened.write(
+                texts, decoding, first=first, compiled=graph, grammar=follows, **end
+            )
+            return [*zip(texts, written, strict=True)]
+
+        lines = Lines(files, reading, _conversations(opened, asked, reading))
+        answers = (
+            lines.answers(answer) if single is None else enumerate(answer(0, [single]), start=1)
         )
+        for number, (text, best) in answers:
+            whole = partial(whole_conversation, opened, text)
+            _print(
+                whole, best, number, decoding, json_lines=output.json_lines, deep=early is not None
+            )
         _report(early)
         return None
-
-    def answer(first: int, group: list[Any]) -> list[tuple[Any, list["Generated"]]]:
-        texts = [asked.of(text) for text in group]
-        written = opened.write(texts, decoding, first=first, compiled=graph, grammar=follows, **end)
-        return [*zip(texts, written, strict=True)]
-
-    lines = Lines(files, reading, _conversations(opened, asked, reading))
-    answers = lines.answers(answer) if single is None else enumerate(answer(0, [single]), start=1)
-    for number, (text, best) in answers:
-        whole = partial(whole_conversation, opened, text)
-        _print(whole, best, number, decoding, json_lines=output.json_lines, deep=early is not None)
-    _report(early)
-    return None
 
 
 def _check_inputs(files: Sequence[Path], asked: PromptOptions) -> None:

@@ -1,10 +1,10 @@
 """`--device`, `--dtype`, `--processes` and `--import`: options of commands that open a model."""
 
-import atexit
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+import traceback
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -103,67 +103,83 @@ class InProcesses(Where):
                 "give --parallel tensor"
             )
 
-    def started(self, folder: Path) -> int | None:
+    def started(self, folder: Path, weights: Weights | None = None) -> int | None:
         """Start this command in its processes and return their exit status; None in each of them.
 
         Of these the first one speaks. Raises `InputError` if the heads of the model in `folder`, or
-        its layers, cannot be divided among so many.
+        its layers, cannot be divided among so many, or for weights and devices that are not split.
         """
-        if self.processes in (None, 1):
-            return None
-        from addnorm.training.parallel.launch import started
         from addnorm.training.parallel.plan import launched
 
         here = launched()
-        if self.processes == here.processes:
-            if here.rank:
-                sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        if here.rank:
+            _only_faults_are_seen()
+        if here.processes not in (1, self.processes):
+            raise InputError(
+                f"torchrun has started {here.processes} processes: give --processes "
+                f"{here.processes}, or start one"
+            )
+        if self.processes in (None, 1):
             return None
         check_model_folder(folder)
         from addnorm.runs.files.folder import read_settings
         from addnorm.runs.recipes.parallel_plan import check_heads, check_layers
+        from addnorm.runs.trained_model import device_named
+        from addnorm.training.parallel.launch import started
 
-        check = check_heads if self.parallel == "tensor" else check_layers
-        check(read_settings(folder).recipe.model, self.processes)
-        ended = started(words_given.get(), self.processes)
-        return failed(str(ended), ended.status) if ended.number else ended.status
-
-    def open(
-        self,
-        folder: Path,
-        overrides: Mapping[str, str] | None = None,
-        weights: Weights | None = None,
-    ) -> "Run":
-        """Open the run in a folder; of several processes, each opens its part."""
-        if self.processes in (None, 1):
-            return super().open(folder, overrides, weights)
-        check_model_folder(folder)
-        from addnorm.runs.opening import open_model
-        from addnorm.runs.run import Run
-        from addnorm.runs.trained_model import device_named, dtype_named
-        from addnorm.training.parallel.inference_stages import split_layers
-        from addnorm.training.parallel.plan import ParallelTrainingConfig
-        from addnorm.training.parallel.processes import connected
-        from addnorm.training.parallel.tensor import split_model
-
-        device = device_named(self.device)
-        if weights is not None or device.type != "cpu":
+        if weights is not None or device_named(self.device).type != "cpu":
             raise InputError(
                 "a model is split over processes on CPUs so far, with its weights as they are "
                 "stored: give --device cpu, and leave --weights out, or --processes"
             )
-        processes = ExitStack()
+        if self.processes == here.processes:
+            return None
+        check = check_heads if self.parallel == "tensor" else check_layers
+        check(read_settings(folder).recipe.model, self.processes)
+        ended = started(words_given.get(), self.processes)
+        explained = not ended.number and not ended.rank  # by the first process itself
+        return ended.status if explained else failed(str(ended), ended.status)
+
+    @contextmanager
+    def opened(
+        self,
+        folder: Path,
+        overrides: Mapping[str, str] | None = None,
+        weights: Weights | None = None,
+    ) -> "Generator[Run]":
+        """The run in a folder; of several processes, each has its part of the model.
+
+        What is wrong with the input all find, and the first one says it, which ends all. Raises
+        `RankLostError` if one of them ends.
+        """
+        if self.processes in (None, 1):
+            yield self.open(folder, overrides, weights)
+            return
+        check_model_folder(folder)
+        from addnorm.runs.opening import open_model
+        from addnorm.runs.run import Run
+        from addnorm.runs.trained_model import dtype_named
+        from addnorm.training.parallel.inference_stages import split_layers
+        from addnorm.training.parallel.members import ended
+        from addnorm.training.parallel.plan import ParallelTrainingConfig
+        from addnorm.training.parallel.processes import connected
+        from addnorm.training.parallel.tensor import split_model
+
         plan = replace(ParallelTrainingConfig(), **{self.parallel: self.processes})
-        world = processes.enter_context(connected(print, plan))
-        atexit.register(processes.close)
+        with connected(print, plan) as world:
 
-        def split(model: "nn.Module") -> "Mapping[str, AnyPiece]":
-            if self.parallel == "pipeline":
-                return split_layers(model, world.pipeline)
-            return split_model(model, world.tensor).parameters
+            def split(model: "nn.Module") -> "Mapping[str, AnyPiece]":
+                if self.parallel == "pipeline":
+                    return split_layers(model, world.pipeline)
+                return split_model(model, world.tensor).parameters
 
-        dtype = None if self.dtype is None else dtype_named(self.dtype)
-        return Run.of(open_model(folder, overrides, dtype=dtype, split=split))
+            dtype = None if self.dtype is None else dtype_named(self.dtype)
+            try:
+                yield Run.of(open_model(folder, overrides, dtype=dtype, split=split))
+            except InputError:
+                if not world.leads:
+                    ended(world.members[:1])
+                raise
 
     @property
     def leads(self) -> bool:
@@ -175,3 +191,9 @@ class InProcesses(Where):
 
 ALONE = InProcesses()
 """One process, on any device."""
+
+
+def _only_faults_are_seen() -> None:
+    """Write nothing in this process, which does what another one tells of, but faults of ours."""
+    sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.excepthook = lambda *error: traceback.print_exception(*error, file=sys.__stderr__)

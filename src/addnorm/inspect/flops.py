@@ -1,5 +1,8 @@
 """Counting the floating-point operations of a model."""
 
+from collections.abc import Generator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -19,7 +22,23 @@ def forward_flops(model: nn.Module, batch: Batch) -> int:
     training = model.training
     counter = FlopCounterMode(display=False)
     plain = KernelChoices(product="torch", bias="torch", few_queries=0)
-    with torch.no_grad(), use_choices(plain), sdpa_kernel(SDPBackend.MATH), counter:
+    with _frozen(model), use_choices(plain), sdpa_kernel(SDPBackend.MATH), counter:
         model.eval()(**batch.inputs)
     model.train(training)
     return counter.get_total_flops()
+
+
+@contextmanager
+def _frozen(model: nn.Module) -> Generator[None]:
+    """In this context, nothing is learned: the counter follows even a parameter that is returned,
+    which has no gradient function.
+    """
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in learned:
+        parameter.requires_grad_(False)
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for parameter in learned:
+            parameter.requires_grad_(True)

@@ -12,7 +12,7 @@ from addnorm.convert.tokenizers.files import special_ids
 from addnorm.convert.tokenizers.layouts import generation_file, read_object
 from addnorm.data import ChatConfig
 from addnorm.generate import BeamConfig
-from addnorm.models import EncoderConfig, EncoderDecoderConfig
+from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.files.folder import SCALES
 from addnorm.runs.files.speech_prompt import speech_keys
@@ -27,6 +27,10 @@ ACCOUNT = "export_account.json"
 
 OF_DATA = "preprocessing of the data"
 """How a run's own data are read. A Hugging Face folder holds a part of it, the account the rest."""
+
+EXITS, AHEAD = "early exits", "multi-token prediction"
+"""Parts of a model outside its forward pass. A Hugging Face folder has them, or is not written.
+"""
 
 TOKEN_IDS = {
     "bos_token_id": "start token",
@@ -49,6 +53,7 @@ CARRIES: dict[Form, set[str]] = {
         *("sentence-transformers modules", "reading of sentences", "prompts"),
         *("maximum length", "longest text"),
         *("preprocessing", "language and task"),
+        *(EXITS, AHEAD),
     },
     "gguf": {
         *("tokenizer", "start token", "end tokens", "padding token", "chat template"),
@@ -85,6 +90,7 @@ def facts_of(run: TrainedModel) -> dict[str, Any]:
         template = exported_template(run)
         facts |= {} if template is None else {"chat template": template}
         facts |= {} if decoding == BeamConfig() else {"decoding": asdict(decoding)}
+    facts |= _outside_forward(run)
     if run.text is not None:
         facts["tokenizer"] = "tokenizer.json of the run"
         facts |= {"lower case": True} if run.text.lowercase else {}
@@ -97,6 +103,17 @@ def facts_of(run: TrainedModel) -> dict[str, Any]:
     facts |= _of_files(run)
     if not isinstance(model.head, SimilarityHeadConfig):
         facts |= facts_of_vectors(run.places)
+    return facts
+
+
+def _outside_forward(run: TrainedModel) -> dict[str, Any]:
+    """Return the layers with early exits, and how many tokens further ahead are predicted."""
+    model = run.recipe.model
+    facts: dict[str, Any] = {}
+    if not isinstance(model, EncoderDecoderConfig) and model.exits:
+        facts[EXITS] = list(model.exits)
+    if isinstance(model, DecoderConfig) and model.mtp is not None:
+        facts[AHEAD] = model.mtp.depth
     return facts
 
 

@@ -14,7 +14,7 @@ from addnorm.nn.init import without_values
 from addnorm.parts import kind_of
 from addnorm.runs.files.weights import sized_model
 from addnorm.runs.inference.results import FileName
-from addnorm.runs.recipes.parallel_plan import check_parallel
+from addnorm.runs.recipes.parallel_plan import check_parallel, named_layers
 from addnorm.runs.recipes.recipe import Recipe, read_recipe
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.optim import AdadeltaConfig, AdamW8bitConfig, AdamWConfig, MuonConfig
@@ -224,6 +224,8 @@ class Outline:
     vocabularies: tuple[int, int]
     layers: tuple[int, ...]
     """For each layer of the recipe's model, the layer here that is like it."""
+    names: tuple[str, ...]
+    """The names of the layers here, by their numbers in the recipe's model."""
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Outline":
@@ -237,13 +239,19 @@ class Outline:
             numbers += [first + _like(layers, built, i) for i in range(len(layers))]
             chosen[stack] = built
         smaller = replace(model, **model.fields_of_layers(chosen))
-        return cls(model=smaller, vocabularies=_vocabularies(recipe), layers=tuple(numbers))
+        names = [name for name, _ in named_layers(model)]
+        return cls(
+            model=smaller,
+            vocabularies=_vocabularies(recipe),
+            layers=tuple(numbers),
+            names=tuple(names[numbers.index(i)] for i in range(max(numbers) + 1)),
+        )
 
     def sizes(self, tensor: int) -> ModelSizes:
         """The sizes in a process of `tensor`. Raises `InputError` if it cannot be split so."""
         with without_values():
             built = sized_model(self.model, *self.vocabularies, 1)
-        sizes = sizes_of(built, self.model.d_model, tensor)
+        sizes = sizes_of(built, self.model.d_model, tensor, names=self.names)
         return replace(sizes, layers=tuple(sizes.layers[i] for i in self.layers))
 
 

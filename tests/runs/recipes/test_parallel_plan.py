@@ -77,6 +77,21 @@ HEADS = {
         "n_heads = 4, in pairs, of layer 0 do not divide among 4 processes: the nearest that does "
         "is parallel.tensor = 2",
     ),
+    "latent heads": (
+        {
+            "model.attention": '{ kind = "latent", n_heads = 6 }',
+            "model.position": "rotary",
+        },
+        4,
+        "n_heads = 6 of layer 0 do not divide among 4 processes: the nearest that does is "
+        "parallel.tensor = 3",
+    ),
+    "tokens ahead": (
+        {"model.mtp": "{ depth = 1 }"},
+        2,
+        "model.mtp`: parallel.data = 1, tensor = 2: tokens further ahead are predicted by a whole "
+        "layer from whole texts: leave mtp out, or use parallel.tensor = 1",
+    ),
     "a layer of its own": (
         {"model.layer_pattern": "[{}, { attention = { n_heads = 1 } }]", "model.n_layers": "2"},
         2,
@@ -107,6 +122,7 @@ def test_key_heads_may_be_fewer_than_processes(tmp_path: Path) -> None:
 
 
 POSITIONS = {
+    "tokens ahead": ({"model.mtp": "{ depth = 1 }"}, "leave mtp out, or use parallel.context = 1"),
     "a recurrence": (
         {"model.layer_pattern": '[{}, { attention = "recurrent" }]', "model.n_layers": "2"},
         "parallel.data = 1, context = 2: recurrent of layer 1 reads earlier tokens, which other "
@@ -169,6 +185,11 @@ LAYERS = {
     ),
     "batchnorm": ({"model.norm": "batchnorm"}, 2, "or parallel.pipeline = 1"),
     "early exits": ({"model.exits": "[1]", "model.n_layers": "2"}, 2, "leave exits out"),
+    "tokens ahead": (
+        {"model.mtp": "{ depth = 1 }"},
+        2,
+        "leave mtp out, or use parallel.pipeline = 1",
+    ),
     "states in 8 bits": ({"train.optimizer": "adamw_8bit"}, 2, "use adamw, muon, adadelta"),
     "compiled": ({"train.compile": "true"}, 2, "leave compile out"),
 }

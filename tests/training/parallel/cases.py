@@ -31,11 +31,13 @@ from addnorm.nn.attention.core import EagerCoreConfig
 from addnorm.nn.context import Context
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
+from addnorm.nn.hyper_connections import HyperConnectionsConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.positions import KERPLEConfig
 from addnorm.nn.residuals import SandwichNormConfig
 from addnorm.nn.routers import SigmoidRouterConfig
+from addnorm.nn.token_ahead import MultiTokenConfig
 from addnorm.tasks.registry import TASKS
 from addnorm.training.checkpoint import save_weights
 from addnorm.training.constraint import MaxNormConfig
@@ -107,6 +109,8 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "layer_drop": {"parts": {"layer_drop": 0.3, "n_layers": 3, "dropout": 0.1}},
     "r_drop": {"parts": {"dropout": 0.2}, "r_drop": 1.0},
     "checkpointed": {"parts": {"dropout": 0.2}, "activation_checkpointing": "block"},
+    "streams": {"parts": {"residual": HyperConnectionsConfig(streams=3), "dropout": 0.1}},
+    "ahead": {"parts": {"mtp": MultiTokenConfig(depth=2)}},
     "exits": {"parts": {"n_layers": 3, "exits": (1, 2)}, "double": True},
     "validated": {"validate": True, "select": "best", "validate_every": 3, "ema": 0.5},
     "averaged": {"average": 2, "save_every": 5},
@@ -158,12 +162,18 @@ BY_EACH = ("decoder", "encoder_decoder", "clip", "ema", "dropout")
 
 
 def cases_of(plan: str, size: int) -> list[str]:
-    """The cases that a plan is tried on in so many processes: a stage has no early exits."""
+    """The cases that a plan is tried on in so many processes.
+
+    A stage has no early exits, and tokens ahead are predicted by a whole layer from whole texts.
+    """
     if size == 8:
         return [*OF_EIGHT]
     if size == 2 and plan != "data":
         return [*BY_EACH, *OF_TWO[plan]]
-    return [name for name in CASES if name != "exits" or "pipeline" not in plan]
+    left_out = {"exits"} if "pipeline" in plan else set[str]()
+    if any(split in plan for split in ("context", "tensor", "pipeline")):
+        left_out |= {"ahead"}
+    return [name for name in CASES if name not in left_out]
 
 
 def world_of(size: int, **plan: Any) -> processes.Processes:

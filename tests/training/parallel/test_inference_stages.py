@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.training.parallel.cells import chosen
-from tests.training.parallel.test_stages import model_of
+from tests.training.parallel.test_stages import KINDS, PARTS, model_of
 from tests.training.parallel.threads import together
 from torch import nn
 
@@ -19,8 +19,9 @@ from addnorm.checking.matrix import Cell
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig, SampleConfig
 from addnorm.generate.decode import generate, translate
-from addnorm.models import DecoderModel
+from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.models.weights import n_bytes, weights_of
+from addnorm.nn.token_ahead import MultiTokenConfig
 from addnorm.training.parallel.inference_stages import even_ends, split_layers
 from addnorm.training.parallel.pieces import Group
 
@@ -32,7 +33,7 @@ def in_turn(model: nn.Module, group: Group) -> Any:
     return part
 
 
-@pytest.mark.parametrize("kind", ["decoder", "narrow_table", "images", "speech", "translator"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_layers_in_turn_compute_as_the_model(kind: str) -> None:
     model, inputs = model_of(kind)
     model.eval()
@@ -73,6 +74,21 @@ def test_a_process_has_its_layers_its_caches_and_a_table_once() -> None:
         shared = name == "embed.position.table.weight"  # all layers add the same biases
         assert sorted(sizes) == [weight.numel() if shared else 0, weight.numel()]
     assert max(sum(sizes.values()) for sizes, _ in parts) * 4 <= 0.6 * n_bytes(whole.values())
+
+
+def test_what_predicts_tokens_ahead_is_in_one_process() -> None:
+    torch.manual_seed(0)
+    model = DecoderConfig(n_layers=4, mtp=MultiTokenConfig(), **PARTS).build(20).eval()
+    expected = generate(model, [[4, 5, 6]], GreedyConfig(), max_new_tokens=5)
+
+    def held(group: Group) -> tuple[int, Any]:
+        part = in_turn(model, group)
+        size = n_bytes(weights_of(part.ahead).values())
+        return size, generate(part, [[4, 5, 6]], GreedyConfig(), max_new_tokens=5)
+
+    (first, texts), (last, same) = together(2, held)
+    assert (first, last) == (0, n_bytes(weights_of(model.ahead).values()))
+    assert texts == same == expected
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=7), st.data())

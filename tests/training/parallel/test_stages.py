@@ -21,6 +21,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.heads import ClassificationHeadConfig, TokenHeadConfig
+from addnorm.nn.hyper_connections import HyperConnectionsConfig, ManifoldConnectionsConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.nn.positions import T5BiasConfig
 from addnorm.nn.residuals import PreNormConfig
@@ -35,6 +36,12 @@ PARTS: dict[str, Any] = {
     "attention": AttentionConfig(n_heads=2),
     "residual": PreNormConfig(),
 }
+
+KINDS = (
+    *("decoder", "narrow_table", "streams", "translator_with_streams"),
+    *("images", "speech", "translator"),
+)
+"""The models of `model_of`."""
 
 
 class Alone(Group):
@@ -86,6 +93,14 @@ def model_of(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
                 **PARTS,
             )
             return config.build(tiny.VOCAB), {"tokens": tokens(2, 5)}
+        case "streams":
+            streams = {**PARTS, "residual": HyperConnectionsConfig(streams=3)}
+            config = DecoderConfig(n_layers=4, **streams)
+            return config.build(tiny.VOCAB), {"tokens": tokens(2, 5), "valid": VALID}
+        case "translator_with_streams":
+            streams = {**PARTS, "residual": ManifoldConnectionsConfig(streams=2)}
+            config = EncoderDecoderConfig(n_layers=3, n_decoder_layers=2, **streams)
+            return config.build(tiny.VOCAB), {"source": tokens(2, 4), "target": tokens(2, 5)}
         case "images":
             embedding = PatchEmbeddingConfig(size=(8, 8), patch=4)
             config = EncoderConfig(
@@ -105,7 +120,7 @@ def model_of(kind: str) -> tuple[nn.Module, dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-@pytest.mark.parametrize("kind", ["decoder", "narrow_table", "images", "speech", "translator"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_stages_in_turn_compute_as_the_model(kind: str, processes: int) -> None:
     model, inputs = model_of(kind)
     model.train()
@@ -126,7 +141,7 @@ def test_stages_in_turn_compute_as_the_model(kind: str, processes: int) -> None:
 
 
 @pytest.mark.usefixtures("types_unchecked")
-@pytest.mark.parametrize("kind", ["decoder", "images", "speech", "translator"])
+@pytest.mark.parametrize("kind", ["decoder", "streams", "images", "speech", "translator"])
 def test_stages_of_parts_of_texts_compute_as_the_model(kind: str) -> None:
     """Outputs and gradients; two threads have other positions of each text."""
     model, inputs = model_of(kind)
@@ -234,7 +249,7 @@ def test_a_tied_table_is_held_by_the_first_and_the_last() -> None:
 
 
 def test_every_parameter_has_a_holder() -> None:
-    for kind in ("decoder", "narrow_table", "images", "speech", "translator"):
+    for kind in KINDS:
         model, _ = model_of(kind)
         held = holders(model, 4, 2)
         assert held.keys() == dict(model.named_parameters()).keys()

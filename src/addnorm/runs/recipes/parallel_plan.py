@@ -10,7 +10,7 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.earlier_layers import reads_of
 from addnorm.models.layers import WITHOUT_POSITIONS, LayerParts
-from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig
+from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig, LatentAttentionConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig, DynamicTanhConfig, ScaleNormConfig
 from addnorm.parts import kind_of
@@ -154,7 +154,7 @@ def _of_batches(model: ModelConfig, split: str, remedy: str) -> Iterator[tuple[s
 
 def _of_positions(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
     """Where positions cannot be split: the field, and the problem with its remedy."""
-    for name, layer in _named_layers(model):
+    for name, layer in named_layers(model):
         if isinstance(layer.attention, WITHOUT_POSITIONS):
             yield (
                 "model.attention",
@@ -165,7 +165,7 @@ def _of_positions(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[
     yield from _of_batches(model, "positions", "parallel.context = 1")
 
 
-def _named_layers(model: ModelConfig) -> Iterator[tuple[str, LayerParts]]:
+def named_layers(model: ModelConfig) -> Iterator[tuple[str, LayerParts]]:
     """Yield the parts of each layer, and what to call it."""
     for stack, layers in model.stacks.items():
         of_stack = "" if stack == "stack" else f" of the {stack}"
@@ -237,19 +237,16 @@ class Heads:
 
 def _heads_of(model: ModelConfig) -> Iterator[Heads]:
     """Yield the heads of self- and cross-attention in each layer."""
-    for name, layer in _named_layers(model):
+    for name, layer in named_layers(model):
         attentions = {"attention": layer.attention}
         if name.endswith("decoder"):
             attentions["cross_attention"] = layer.cross_attention
         for field, part in attentions.items():
-            if isinstance(part, AttentionConfig):
+            if isinstance(part, AttentionConfig | LatentAttentionConfig):
                 heads = part.heads(model.d_model)
+                pairs = isinstance(getattr(part, "core", None), DifferentialCoreConfig)
                 yield Heads(
-                    f"model.{field}",
-                    name,
-                    heads.n_heads,
-                    heads.n_kv_heads,
-                    2 if isinstance(part.core, DifferentialCoreConfig) else 1,
+                    f"model.{field}", name, heads.n_heads, heads.n_kv_heads, 2 if pairs else 1
                 )
 
 

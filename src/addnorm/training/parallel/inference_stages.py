@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from addnorm.models import Model
 from addnorm.models.weights import n_bytes
-from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import KVCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
@@ -48,7 +47,7 @@ def split_layers(model: nn.Module, group: Group) -> Mapping[str, StagePiece]:
     for i, section in enumerate(sections):
         if isinstance(section.embed, TokenEmbedding):
             _embed_in(section, rank_of[section.embed], group)
-        _run_in_turn(section.stack, [stages.of(rank)[i] for rank in range(group.size)], group)
+        _run_in_turn(section, [stages.of(rank)[i] for rank in range(group.size)], group)
     head = cast(Model, model).head
     if isinstance(head, TokenHead):
         _predict_in(head, rank_of[head], group)
@@ -65,7 +64,9 @@ def _parts(model: nn.Module, sections: Sequence[Section]) -> list[list[nn.Module
     """The modules that are held together, for each layer of the model: the layer's block first."""
     parts = [[block] for section in sections for block in section.stack.blocks]
     parts[-1] += [
-        m for name, m in model.named_children() if name == "exits" or isinstance(m, TokenHead)
+        m
+        for name, m in model.named_children()
+        if name in ("exits", "ahead") or isinstance(m, TokenHead)
     ]
     place_of: dict[Tensor, int] = {
         parameter: len(parts) - 1 for module in parts[-1][1:] for parameter in module.parameters()
@@ -113,17 +114,20 @@ def _embed_in(section: Section, rank: int, group: Group) -> None:
     vars(embed)["forward"] = embed_in_turn
 
 
-def _run_in_turn(stack: Stack, layers: Sequence[range], group: Group) -> None:
+def _run_in_turn(section: Section, layers: Sequence[range], group: Group) -> None:
     """Let each process compute its layers of a stack, and all others receive what it computes."""
-    n = len(stack.blocks)
+    stack, n = section.stack, len(section.stack.blocks)
     blocks = stack.blocks = StageBlocks(stack.blocks)
     blocks.present = layers[group.rank]
 
     def run(x: Tensor, ctx: Context, cache: KVCache | None = None) -> Tensor:
+        d_model = x.shape[-1]
         for rank, of_rank in enumerate(layers):
             if rank == group.rank:
                 *_, x = [x, *stack.layer_outputs(x, ctx, cache)]  # a cache advances without layers
                 x = stack.norm(x, ctx.valid) if ends_stack(of_rank, n) else x
+            elif of_rank:
+                x = x.new_empty(*x.shape[:-1], d_model * section.streams_after(of_rank.stop))
             x = group.sent(x, rank) if of_rank else x
         return x
 

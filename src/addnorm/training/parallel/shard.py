@@ -1,6 +1,7 @@
 """The twin of a model, and its weights split among processes by torch's `fully_shard`."""
 
 import copy
+import warnings
 from collections import Counter
 from collections.abc import Iterable
 
@@ -50,6 +51,8 @@ def sharded(twin: nn.Module, mesh: DeviceMesh) -> nn.Module:
     for module in (module for module in twin.modules() if isinstance(module, FSDPModule)):
         module.set_gradient_divide_factor(1.0)  # the mean would depend on the number of processes
         module.set_force_sum_reduction_for_comms(True)
+    # Blocks with several residual streams return a view, which nothing changes in place.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
     register_fsdp_forward_method(twin, "hidden")
     if isinstance(twin, StackModel):
         register_fsdp_forward_method(twin, "exit_logits")

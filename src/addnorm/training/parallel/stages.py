@@ -1,13 +1,14 @@
 """A model cut into stages of consecutive layers, of which each process of a pipeline computes some.
 
 Each process has the inputs of every batch, and so the context of its layers. What it receives from
-the stage before are hidden states alone, as one flat vector; of an encoder–decoder the memory, then
-the decoder's states.
+the stage before are hidden states alone, as one flat vector, all residual streams of them; of an
+encoder–decoder the memory, then the decoder's states.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -79,11 +80,21 @@ class Section:
         self.embed.train(training)
         return x.shape[-1]
 
+    @cached_property
+    def streams(self) -> int:
+        """The number of residual streams between two layers."""
+        modules = self.stack.blocks.modules()
+        return next((m.n for m in modules if isinstance(m, HyperConnection)), 1)
+
+    def streams_after(self, layers: int) -> int:
+        """The number of residual streams after so many layers: one before and after the stack."""
+        return self.streams if 0 < layers < len(self.stack.blocks) else 1
+
 
 def staged_sections(model: nn.Module) -> list[Section]:
-    """The sections of a model, for stages that hand on one residual stream.
+    """The sections of a model, for stages that hand on hidden states alone.
 
-    Raises `InputError` for a model with several, or with a layer that reads an earlier one.
+    Raises `InputError` for a model with a layer that needs more than these.
     """
     sections = sections_of(model)
     for section in sections:
@@ -94,23 +105,12 @@ def staged_sections(model: nn.Module) -> list[Section]:
                     "stages hand on hidden states alone: leave pipeline out"
                 )
         for i, block in enumerate(section.stack.blocks):
-            _check_block(i, block)
+            if isinstance(block, EmbeddedBlock):
+                raise InputError(
+                    f"parallel.pipeline: layer {i} reads its own vectors of the tokens, and stages "
+                    "hand on hidden states alone: leave pipeline out"
+                )
     return sections
-
-
-def _check_block(i: int, block: nn.Module) -> None:
-    """Raise `InputError` for a layer that needs more than one residual stream."""
-    if isinstance(block, EmbeddedBlock):
-        raise InputError(
-            f"parallel.pipeline: layer {i} reads its own vectors of the tokens, and stages hand on "
-            "hidden states alone: leave pipeline out"
-        )
-    for name, module in block.named_children():
-        if isinstance(module, HyperConnection):
-            raise InputError(
-                f"parallel.pipeline: {name} of layer {i} has {module.n} residual streams, "
-                "and stages hand on one: leave pipeline out, or give another residual"
-            )
 
 
 def sections_of(model: nn.Module) -> list[Section]:
@@ -241,7 +241,7 @@ class StagedModel:
     def length(self, inputs: Mapping[str, Tensor]) -> int:
         """The number of values that a stage hands on, at most."""
         return sum(
-            prod(self._shape(i, inputs[section.argument]))
+            section.streams * prod(self._shape(i, inputs[section.argument]))
             for i, section in enumerate(self.sections)
         )
 
@@ -295,18 +295,19 @@ class StagedModel:
                 return self._forwards[i](inputs, *rest)
             if self.widths[i]:
                 ctx: Context = rest[0]
-                return self._taken(layers, (len(inputs), ctx.within, self.widths[i]))
+                return self._taken(i, layers, (len(inputs), ctx.within, self.widths[i]))
             x, ctx = self._in_context(i, inputs, *rest)
-            return self._taken(layers, x.shape), ctx
+            return self._taken(i, layers, x.shape), ctx
 
         return embed
 
-    def _taken(self, layers: range, shape: Sequence[int]) -> Tensor:
+    def _taken(self, i: int, layers: range, shape: Sequence[int]) -> Tensor:
         """The hidden states that were received before these layers; zeros if none have begun.
 
-        The shape is that of all positions.
+        The shape is that of one residual stream at all positions.
         """
-        shape = self._own_shape(shape)
+        rows, positions, width = self._own_shape(shape)
+        shape = rows, positions, width * self.sections[i].streams_after(layers.start)
         if not layers.stop:
             return self._received.new_zeros(shape)
         n = prod(shape)

@@ -36,6 +36,7 @@ from addnorm.nn.positions import (
 )
 from addnorm.nn.residuals import (
     DeepNormConfig,
+    LayerScaleConfig,
     ParallelConfig,
     PostNormConfig,
     PreNormConfig,
@@ -67,6 +68,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "llama": LLAMA,
     "post": {"residual": PostNormConfig()},
+    "layer_scale": {"residual": LayerScaleConfig()},
+    "dropped_layer_scale": {"residual": LayerScaleConfig(), "dropout": 0.1},
     "sandwich": {"residual": SandwichNormConfig()},
     "deepnorm": {"residual": DeepNormConfig()},
     "parallel": {"residual": ParallelConfig()},
@@ -106,7 +109,10 @@ PARTS: dict[str, dict[str, Any]] = {
     **{f"mlp_{a}": {"feedforward": FeedForwardConfig(activation=a)} for a in ACTIVATIONS},
     **{f"gated_{a}": {"feedforward": GatedFeedForwardConfig(activation=a)} for a in ACTIVATIONS},
 }
-NARROW = ("plain", "llama", "post", "sandwich", "parallel", "rotary", "gqa", "dropout", "moe")
+NARROW = (
+    *("plain", "llama", "post", "layer_scale", "sandwich", "parallel", "rotary", "gqa"),
+    *("dropout", "moe"),
+)
 
 
 def config(part: str) -> DecoderConfig:
@@ -186,5 +192,6 @@ def test_a_part_without_figures_is_named() -> None:
     model = DecoderConfig(
         d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2, core=DifferentialCoreConfig())
     ).build(20)
-    with pytest.raises(InputError, match="plan has no figures for DifferentialCore: it knows"):
+    message = "layer 0: plan has no figures for DifferentialCore: it knows"
+    with pytest.raises(InputError, match=message):
         sizes_of(model, 16)

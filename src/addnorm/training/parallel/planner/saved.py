@@ -40,7 +40,14 @@ from addnorm.nn.positions.rotary import DynamicRotary, Rotary
 from addnorm.nn.positions.sinusoidal import Sinusoidal
 from addnorm.nn.positions.t5 import T5Bias
 from addnorm.nn.positions.transformer_xl import RelativeScores
-from addnorm.nn.residuals import Branch, DeepNorm, PostNorm, PreNorm, SandwichNorm
+from addnorm.nn.residuals import (
+    Branch,
+    DeepNorm,
+    LayerScale,
+    PostNorm,
+    PreNorm,
+    SandwichNorm,
+)
 from addnorm.training.parallel.planner.model import Attention, Part, Product, Saved
 
 NORMS: dict[type[nn.Module], tuple[int, int]] = {
@@ -116,7 +123,7 @@ def _read(module: nn.Module, layer: _Layer) -> Iterator[Part]:
                 yield from _read(child, layer)
         case ParallelBlock() | ParallelCrossBlock():
             yield from _in_parallel(module, layer)
-        case PreNorm() | PostNorm() | DeepNorm() | Branch() | SandwichNorm():
+        case PreNorm() | LayerScale() | PostNorm() | DeepNorm() | Branch() | SandwichNorm():
             yield Part(saved=_residual(module, layer.width))
         case SelfAttention() | CrossAttention() | CrossLayerAttention():
             yield _attention(module, layer)
@@ -128,12 +135,17 @@ def _read(module: nn.Module, layer: _Layer) -> Iterator[Part]:
             yield norm(module, layer.width)
 
 
-def _residual(module: PreNorm | PostNorm | DeepNorm | Branch | SandwichNorm, width: int) -> Saved:
-    """What the norms and the dropout around a sublayer save."""
+Placement = PreNorm | LayerScale | PostNorm | DeepNorm | Branch | SandwichNorm
+"""The placements with one residual stream."""
+
+
+def _residual(module: Placement, width: int) -> Saved:
+    """What the norms and the dropout around a sublayer save, and what learned factors multiply."""
     dropped = Saved(masks=width if module.dropout.p > 0 else 0)
     if isinstance(module, SandwichNorm):
         return dropped + norm(module.norm_in, width).saved + _of_products(module.norm_out, width)
-    return dropped + norm(module.norm, width).saved
+    scaled = Saved(products=width if isinstance(module, LayerScale) else 0)
+    return dropped + norm(module.norm, width).saved + scaled
 
 
 def _in_parallel(block: ParallelBlock | ParallelCrossBlock, layer: _Layer) -> Iterator[Part]:
@@ -159,8 +171,8 @@ def norm(module: nn.Module, width: int) -> Part:
 def unknown(module: nn.Module) -> InputError:
     """The error for a part that is not among those whose saved values are known."""
     return InputError(
-        f"plan has no figures for {shown(module)}: it knows attention, feed-forward layers, "
-        "mixtures of experts, and the norms and placements of AddNorm"
+        f"plan has no figures for {shown(module)}: it knows plain attention, feed-forward layers, "
+        "mixtures of experts, norms, and placements with one residual stream"
     )
 
 

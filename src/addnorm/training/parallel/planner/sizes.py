@@ -1,11 +1,12 @@
 """What each part of a model holds, multiplies and saves, in one process of `tensor`."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from torch import Tensor, nn
 
+from addnorm.errors import InputError
 from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
 from addnorm.nn.blocks import Stack
 from addnorm.nn.heads import TokenHead
@@ -37,12 +38,17 @@ class Outlined(Group):
 
 
 def sizes_of(
-    model: nn.Module, d_model: int, tensor: int = 1, rank: int | None = None
+    model: nn.Module,
+    d_model: int,
+    tensor: int = 1,
+    rank: int | None = None,
+    names: Sequence[str] = (),
 ) -> ModelSizes:
     """The sizes of a model in a process of `tensor`, which is split here and may have no values.
 
     By default those of the last process, whose pieces are the largest. Raises `InputError` for a
-    model that cannot be split among so many processes, or that has a part without known values.
+    model that cannot be split among so many processes, or that has a part without known values,
+    with the layer's name among `names`.
     """
     head = model.get_submodule("head")
     n_logits = head.weight.shape[0] if isinstance(head, TokenHead) else 0
@@ -58,13 +64,14 @@ def sizes_of(
     causal = isinstance(model, DecoderModel | EncoderDecoderModel) or (
         isinstance(model, EncoderModel) and model.causal
     )
-    layers = tuple(
-        replace(
-            part_of_layer(block, d_model, causal=causal and last),
-            weights=weights.of(p for p in block.parameters() if uses[p] == 1),
-        )
-        for block, last in blocks
-    )
+    layers = list[Part]()
+    for i, (block, last) in enumerate(blocks):
+        try:
+            part = part_of_layer(block, d_model, causal=causal and last)
+        except InputError as error:
+            raise InputError(f"{names[i] if names else f'layer {i}'}: {error}") from error
+        own = weights.of(p for p in block.parameters() if uses[p] == 1)
+        layers.append(replace(part, weights=own))
     read = [p for child in embeds for p in child.parameters() if p not in uses]
     written = [p for p in model.parameters() if p not in uses and p not in {*read}]
     tied = [p for p in head.parameters() if p in {*read}]
@@ -75,7 +82,7 @@ def sizes_of(
             saved=Saved(bytes=2 * TOKEN, masks=_dropped(embeds, d_model)),
             left=d_model if tensor > 1 else 0,
         ),
-        layers=layers,
+        layers=tuple(layers),
         head=_head(head, stacks, d_model, weights.of([*written, *tied])),
         tied=weights.of(tied),
         shared=weights.of(p for p, n in uses.items() if n > 1),
