@@ -209,7 +209,8 @@ def section_lines(name: str, known: Sections) -> Iterator[str]:
         if "kind" in hints_of(config):
             kind = kind_of(config)
             yield from (f"(recipe-{name}-{kind})=", f'### `"{kind}"`', "")
-        yield from (summary(config), "")
+        if summary(config) != about:  # which may be the sentence of the recipe's table
+            yield from (summary(config), "")
         yield from field_lines(config, known)
 
 

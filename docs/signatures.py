@@ -40,6 +40,12 @@ def source_signature(function: Any, *, is_method: bool) -> tuple[str, str | None
     assert isinstance(node, ast.FunctionDef)
     if is_method:
         del node.args.args[0]
+    for argument in [*node.args.args, *node.args.kwonlyargs]:
+        match argument.annotation:  # a string names a union
+            case ast.Constant(value=str(union)):
+                argument.annotation = ast.parse(union, mode="eval").body
+            case _:
+                pass
     return f"({ast.unparse(node.args)})", node.returns and ast.unparse(node.returns).strip("'")
 
 

@@ -62,11 +62,15 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
 
 @cache
 def _keywords(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
-    """The names and the types of the arguments of a function, and of its options."""
+    """The names and the types of the arguments of a function, and of its options.
+
+    An annotation that is a string names a union as readers of the signature know it.
+    """
     from inspect import Parameter, signature
 
     names: list[str] = []
     hints: dict[str, Any] = {}
+    of_function = get_type_hints(function, include_extras=True)
     for name, parameter in signature(function).parameters.items():
         if parameter.kind is Parameter.VAR_KEYWORD:
             [group] = get_args(parameter.annotation)
@@ -76,7 +80,7 @@ def _keywords(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
         elif name not in ("self", "cls"):
             names.append(name)
             if name in function.__annotations__:
-                hints[name] = parameter.annotation
+                hints[name] = of_function[name]
     return names, hints
 
 

@@ -31,6 +31,7 @@ from pydantic_core import (
 from pydantic_core.core_schema import ErrorType
 
 from addnorm.errors import InputError, choices
+from addnorm.notebooks import html_table
 
 T = TypeVar("T")
 
@@ -87,7 +88,25 @@ def config(cls: type[T]) -> type[T]:
     """
     made: Any = dataclass(frozen=True, kw_only=True, config=SETTINGS)(cls)
     made.__init__ = _in_one_sentence(made.__init__)
+    made._repr_html_ = _as_html
     return made
+
+
+def _as_html(self: Any) -> str:
+    """The fields of a configuration, and of each part within it those that differ from default."""
+    rows = {field.name: _brief(getattr(self, field.name)) for field in fields(self)}
+    return html_table(type(self).__name__, rows)
+
+
+def _brief(value: Any) -> str:
+    if not is_dataclass(value):
+        return repr(value)
+    changed = [
+        f"{field.name}={_brief(given)}"
+        for field in fields(value)
+        if (given := getattr(value, field.name)) != field.default
+    ]
+    return f"{type(value).__name__}({', '.join(changed)})"
 
 
 def _in_one_sentence(init: Callable[..., None]) -> Callable[..., None]:

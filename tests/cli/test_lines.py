@@ -52,6 +52,29 @@ def test_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         lines_from([])
 
 
+@pytest.mark.parametrize(
+    ("content", "medium"),
+    [
+        (b"\x89PNG\r\n\x1a\n\0\0", "a picture"),
+        (b"\xff\xd8\xff\xe0\0\x10JFIF", "a picture"),
+        (b"RIFF\x24\x08\0\0WAVEfmt ", "a sound"),
+        (b"RIFF\x24\x08\0\0WEBPVP8 ", "a picture"),
+        (b"OggS\0\2", "a sound"),
+    ],
+)
+def test_a_picture_or_a_sound_given_as_text_is_named(
+    content: bytes, medium: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_bytes(content)
+    with pytest.raises(InputError, match=f"a: {medium}, and this model reads lines of text"):
+        lines_from([tmp_path / "a"])
+
+
+def test_text_that_begins_as_a_sound_does_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("RIFF is a form of files\nOggS\n")
+    assert lines_from([tmp_path / "a"]) == ["RIFF is a form of files", "OggS"]
+
+
 def test_a_line_holds_no_line_breaks() -> None:
     assert one_line("a\nb\r\nc\u2028") == "a\\nb\\r\\nc\u2028"
 

@@ -26,6 +26,33 @@ def test_shows_step_loss_and_scores(console: Console) -> None:
     assert "step      3 · valid loss 2 · bleu 31.42" in shown
 
 
+def test_validations_are_shown_seconds_apart_and_the_last_always(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with ProgressBar(console) as bar:
+        for step in range(1, 101):
+            now += 0.5
+            bar.stepped(step, 100, 1.0, 1)
+            if step % 4 == 0:
+                bar.validated(step, {"loss": 2.0})
+    shown = console.file.getvalue()
+    assert shown.count("valid loss") == 9
+    assert "step      4 · valid" in shown
+    assert "step    100 · valid" in shown
+
+
+@pytest.mark.parametrize("widgets", [True, False])
+def test_a_notebook_shows_a_bar_or_without_ipywidgets_lines(
+    widgets: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "find_spec", lambda _: object() if widgets else None)
+    notebook = Console(file=io.StringIO(), force_jupyter=True)
+    assert progress.shows_bars(notebook) == widgets
+    assert not progress.shows_bars(Console(file=io.StringIO()))
+
+
 def test_counts_from_the_step_at_which_a_run_resumes(console: Console) -> None:
     with ProgressBar(console) as bar:
         bar.stepped(9001, 10_000, 1.0, 1)

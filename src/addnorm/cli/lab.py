@@ -1,14 +1,18 @@
 """`addnorm lab`: claims of the tutorials, settled by experiment."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
 from addnorm.errors import InputError
 from addnorm.lab import check_packages
-from addnorm.lab.claims import claims_called
+from addnorm.lab.claims import CLAIMS, claims_called
 from addnorm.lab.records import boards_of
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 lab = App(
     name="lab",
@@ -31,21 +35,27 @@ def list_claims(*, out: Path = FOLDER) -> None:
     out
         The folder with the figures.
     """
+    from addnorm.cli.terminal import output
+
+    output().print(_verdicts(CLAIMS, out))
+
+
+def _verdicts(names: Sequence[str], out: Path) -> "Table":
+    """A table of claims, with the verdict on each kind of data that is measured in `out`."""
     from rich.table import Table
 
-    from addnorm.cli.terminal import output
-    from addnorm.lab.claims import CLAIMS, claim_called
+    from addnorm.lab.claims import claim_called
     from addnorm.lab.claims.claim import verdict
     from addnorm.lab.claims.laboratory import findings_of, measured
 
     table = Table("claim", "subject", "data", "verdict")
-    for name in CLAIMS:
+    for name in names:
         claim = claim_called(name)
         figures = measured(out, name)
         verdicts = [(of_task.task, verdict(findings_of(claim, of_task))) for of_task in figures]
         for task, word in verdicts or [("", "not measured")]:
             table.add_row(name, claim.title[0], task, word)
-    output().print(table)
+    return table
 
 
 @lab.command
@@ -97,6 +107,7 @@ def run(
     run_with_progress(jobs, out, workers(processes), console)
     for file in write_claims_report(out):
         console.out(str(file), highlight=False)
+    console.print(_verdicts(claims, out))
 
 
 @lab.command

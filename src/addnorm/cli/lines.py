@@ -23,6 +23,19 @@ is.
 """
 
 
+SIGNATURES = {
+    b"\x89PNG\r": "a picture",
+    b"\xff\xd8\xff": "a picture",
+    b"GIF87a": "a picture",
+    b"GIF89a": "a picture",
+    b"fLaC\0": "a sound",
+    b"OggS\0": "a sound",
+    b"ID3\3": "a sound",
+    b"ID3\4": "a sound",
+    b"\xff\xfb": "a sound",
+}
+"""The first bytes of files that hold no text."""
+
 NUMBER = re.compile(r"^(row|text|prompt) \d+(: | (?=has))")
 """The number of an input in a message about it, which the place in a file stands for."""
 
@@ -231,6 +244,8 @@ class Lines:
                 f"{name}:{number}: a line of more than {LONGEST:,} bytes: each line is one text, "
                 "so divide it into lines"
             )
+        if number == 1 and (medium := _medium(line)):
+            return TextError(f"{name}: {medium}, and this model reads lines of text")
         encoding = self.reading.encoding.upper()
         how = "replace" if self.reading.errors == "replace" else "strict"
         try:
@@ -246,6 +261,14 @@ class Lines:
         if number == 1:
             text = text.removeprefix("\ufeff")
         return text.removesuffix("\r")
+
+
+def _medium(line: bytes) -> str:
+    """What a file is by its first bytes, `a picture` or `a sound`; empty for what may be text."""
+    if line.startswith(b"RIFF"):
+        return {b"WAVE": "a sound", b"WEBP": "a picture"}.get(line[8:12], "")
+    media = (medium for start, medium in SIGNATURES.items() if line.startswith(start))
+    return next(media, "")
 
 
 def _whole_lines(stream: Any) -> Iterator[list[bytes]]:

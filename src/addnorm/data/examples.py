@@ -461,6 +461,10 @@ class Corpus:
                 f"every text needs as many values; one has {min(sizes)}, another {max(sizes)}"
             )
 
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in self.splits.items())
+        return f"<Corpus of {self.kind.__name__}: {sizes}>"
+
     def _every(self) -> Iterator[Example]:
         return chain.from_iterable(self.splits.values())
 

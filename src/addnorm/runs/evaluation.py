@@ -22,6 +22,7 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
 from addnorm.models import EncoderDecoderModel, Model
+from addnorm.notebooks import html_table
 from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.files.folder import Saved
 from addnorm.runs.inference.media import check_read_alike
@@ -84,6 +85,13 @@ class Evaluator:
         return self.early.logits(model, batch)
 
 
+class Scores(dict[str, float]):
+    """Scores by name, which notebooks show as a table."""
+
+    def _repr_html_(self) -> str:
+        return html_table("scores", self)
+
+
 def evaluate_on(
     run: TrainedModel, data: Corpus | DataConfig | None = None, split: Split | None = None
 ) -> dict[str, float]:
@@ -100,7 +108,7 @@ def evaluate_on(
     other = None if data is None else corpus_of(data)
     if other is not None and not (other.valid or other.test):
         other = replace(other, test=other.train, reports={})
-    return evaluated(run, split, data_of(run, other)).scores
+    return Scores(evaluated(run, split, data_of(run, other)).scores)
 
 
 def usual_split(data: EncodedData) -> Split:

@@ -129,7 +129,7 @@ class Run(TrainedModel):
         self,
         texts: str,
         *,
-        decoding: DecodingConfig | None = None,
+        decoding: "DecodingConfig | None" = None,
         **options: Unpack[GenerateOptions],
     ) -> str: ...
     @overload
@@ -137,7 +137,7 @@ class Run(TrainedModel):
         self,
         texts: Texts,
         *,
-        decoding: DecodingConfig | None = None,
+        decoding: "DecodingConfig | None" = None,
         **options: Unpack[GenerateOptions],
     ) -> list[str]: ...
     @known_keywords
@@ -145,7 +145,7 @@ class Run(TrainedModel):
         self,
         texts: str | Texts,
         *,
-        decoding: DecodingConfig | None = None,
+        decoding: "DecodingConfig | None" = None,
         **options: Unpack[GenerateOptions],
     ) -> str | list[str]:
         """Continue a text with a language model, or translate it with an encoder–decoder.
@@ -168,7 +168,7 @@ class Run(TrainedModel):
     def write(
         self,
         texts: Sequence[str | Messages],
-        decoding: DecodingConfig | None = None,
+        decoding: "DecodingConfig | None" = None,
         *,
         first: int = 0,
         compiled: Compiled | None = None,
@@ -191,7 +191,7 @@ class Run(TrainedModel):
         self,
         text: str | Messages,
         *,
-        decoding: DecodingConfig | None = None,
+        decoding: "DecodingConfig | None" = None,
         compiled: Compiled | None = None,
         grammar: Grammar | None = None,
         **options: Unpack[GenerateOptions],
@@ -223,7 +223,7 @@ class Run(TrainedModel):
     def transcribe(
         self,
         files: Sequence[FileName],
-        decoding: DecodingConfig | None = None,
+        decoding: "DecodingConfig | None" = None,
         *,
         max_new_tokens: int | None = None,
         skipped: Callable[[InputError], None] = refuse,
@@ -311,7 +311,7 @@ class Run(TrainedModel):
         self,
         texts: str,
         *,
-        decoding: DecodingConfig | None = None,
+        decoding: "DecodingConfig | None" = None,
         max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> str: ...
@@ -320,7 +320,7 @@ class Run(TrainedModel):
         self,
         texts: Texts,
         *,
-        decoding: DecodingConfig | None = None,
+        decoding: "DecodingConfig | None" = None,
         max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> list[str]: ...
@@ -329,7 +329,7 @@ class Run(TrainedModel):
         self,
         texts: str | Texts,
         *,
-        decoding: DecodingConfig | None = None,
+        decoding: "DecodingConfig | None" = None,
         max_new_tokens: int | None = None,
         **options: Unpack[DecodingOptions],
     ) -> str | list[str]:
@@ -519,7 +519,7 @@ class Run(TrainedModel):
 
     @known_keywords
     def evaluate(
-        self, data: Corpus | DataConfig | None = None, *, split: Split | None = None
+        self, data: "Corpus | DataConfig | None" = None, *, split: Split | None = None
     ) -> dict[str, float]:
         """Evaluate the model on a split of the run's own data, or of other `data`.
 

@@ -17,6 +17,7 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice, choices, nearest
 from addnorm.models import DecoderConfig, Model
 from addnorm.models.weights import weights_of
+from addnorm.notebooks import html_table
 from addnorm.quantize import with_weights
 from addnorm.runs.files.quantization_file import Quantization, check_float
 from addnorm.runs.options import Weights
@@ -116,6 +117,15 @@ class TrainedModel:
         n = sum(weight.numel() for weight in self.weights.values())
         article = "an" if (kind := self.recipe.model.kind).startswith("encoder") else "a"
         return f"<{type(self).__name__} of {article} {kind}: {n:,} weights, {self.name}>"
+
+    def _repr_html_(self) -> str:
+        n = sum(weight.numel() for weight in self.weights.values())
+        sizes = {} if self.text is None else {"vocabulary": self.text.source.vocab_size}
+        classes = {"labels": ", ".join(self.labels)} if self.labels else {}
+        model = self.recipe.model
+        rows = {"task": self.task, "model": model.kind, "layers": model.n_layers}
+        rows |= {"width": model.d_model, "weights": n, **sizes, **classes, "folder": self.name}
+        return html_table(type(self).__name__, rows)
 
     @property
     def name(self) -> str:

@@ -1,9 +1,11 @@
 """Training progress, as a progress bar or, without a terminal, as lines."""
 
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib.util import find_spec
 
 from rich.console import Console
 from rich.progress import (
@@ -18,6 +20,15 @@ from rich.progress import (
 
 LONG = 2**24
 """The length in characters of a text from which its processing is reported without a bar."""
+
+
+BETWEEN_VALIDATIONS = 5.0
+"""The least seconds between two validations that are shown; the log has all of them."""
+
+
+def shows_bars(console: Console) -> bool:
+    """Whether a console shows progress bars: a terminal does, and a notebook with ipywidgets."""
+    return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
 class ProgressBar:
@@ -35,12 +46,14 @@ class ProgressBar:
             TextColumn(f"loss {{task.fields[loss]:.3f}} · {{task.fields[speed]:,.0f}} {unit}/s ·"),
             TimeRemainingColumn(compact=True, elapsed_when_finished=True),
             console=console,
-            disable=not (console.is_terminal or console.is_jupyter),
+            disable=not shows_bars(console),
         )
         self._task = self._bar.add_task("training", total=None, loss=float("nan"), speed=0.0)
         self.console, self._unit = console, unit
         self._speed = _Speed()
         self._lines = _Lines()
+        self._total: int | None = None
+        self._shown_at = -math.inf
 
     def __enter__(self) -> "ProgressBar":
         self._bar.__enter__()
@@ -52,6 +65,7 @@ class ProgressBar:
     def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
         """Advance by one step."""
         speed = self._speed.after(tokens)
+        self._total = total
         self._bar.update(self._task, completed=step, total=total, loss=loss, speed=speed)
         if self._bar.disable and (self._lines.due(step) or step == total):
             left = self._lines.left(step, total)
@@ -66,10 +80,14 @@ class ProgressBar:
         self.console.out(line, highlight=False)
 
     def validated(self, step: int, scores: dict[str, float]) -> None:
-        """Print validation scores above the bar."""
+        """Print validation scores above the bar: the last ones, and others a few seconds apart."""
+        self._speed.restart()
+        now = time.monotonic()
+        if step != self._total and now - self._shown_at < BETWEEN_VALIDATIONS:
+            return
+        self._shown_at = now
         figures = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
         self.console.print(f"step {step:>6} · valid {figures}")
-        self._speed.restart()
 
 
 @contextmanager

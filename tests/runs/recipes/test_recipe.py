@@ -161,6 +161,10 @@ def test_a_missing_table_and_a_missing_field(tmp_path: Path) -> None:
 def test_an_end_in_the_middle_is_on_the_last_line(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text('[data]\nkind = "text"\ntrain = ["a",\n')
     assert message(tmp_path / "r.toml").startswith(f"{tmp_path}/r.toml:3: not valid TOML")
+    (tmp_path / "play.txt").write_text("To be, or not to be\n")
+    assert message(tmp_path / "play.txt").endswith(
+        "a text to learn from is named in it, as data.train"
+    )
 
 
 def test_files_that_are_not_recipes(tmp_path: Path) -> None:

@@ -183,10 +183,14 @@ def _parse(file: Path, text: str) -> dict[str, Any]:
         what, _, where = str(error).partition(" (at ")
         match = re.match(r"line (\d+)", where)
         line = int(match[1]) if match else text.rstrip().count("\n") + 1
-        raise InputError(f"{file}:{line}: not valid TOML: {TOML.get(what, what)}") from error
+        hint = "" if file.suffix == ".toml" else DATA
+        raise InputError(f"{file}:{line}: not valid TOML: {TOML.get(what, what)}{hint}") from error
     except RecursionError as error:
         raise InputError(f"{file}: not a recipe: nested too deep") from error
 
+
+DATA = ". A recipe is a TOML file; a text to learn from is named in it, as data.train"
+"""What a file with another name probably is."""
 
 TOML = {
     "Cannot overwrite a value": "this is given twice",

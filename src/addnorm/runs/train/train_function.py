@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from inspect import Signature, signature
+from inspect import Parameter, Signature, signature
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,9 +37,13 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _with_fields_of_training(function: F) -> F:
-    """Give the signature of a function the fields of `TrainConfig` in place of its `options`."""
+    """Give the signature of a function the fields of `TrainConfig` in place of its `options`.
+
+    Without their types, which are unions of whole families.
+    """
     *named, _ = signature(function).parameters.values()
-    options = signature(TrainConfig).parameters.values()
+    fields = signature(TrainConfig).parameters.values()
+    options = [field.replace(annotation=Parameter.empty) for field in fields]
     function.__signature__ = Signature([*named, *options])  # pyright: ignore[reportFunctionMemberAccess]
     return function
 
@@ -47,10 +51,10 @@ def _with_fields_of_training(function: F) -> F:
 @known_keywords
 @_with_fields_of_training
 def train(
-    config: ModelConfig,
-    data: DataConfig | Corpus,
+    config: "ModelConfig",
+    data: "DataConfig | Corpus",
     *,
-    tokenizer: TokenizerConfig | Tokenizer | Tokenizers | str | None = None,
+    tokenizer: "TokenizerConfig | Tokenizer | Tokenizers | str | None" = None,
     folder: str | PathLike[str] | None = None,
     evaluation: EvalConfig | None = None,
     progress: bool = True,

@@ -1,0 +1,33 @@
+"""What notebooks show: tables of HTML in which no text is taken for mark-up."""
+
+import addnorm as an
+from addnorm.notebooks import html_table
+from addnorm.runs.evaluation import Scores
+
+
+def test_a_table_is_escaped_and_numbers_are_short() -> None:
+    shown = html_table("a < b", {"x & y": "<script>", "loss": 1.23456789, "n": 12345, "on": True})
+    assert "<caption>a &lt; b</caption>" in shown
+    assert "x &amp; y" in shown
+    assert "&lt;script&gt;" in shown
+    assert all(f">{text}</td>" in shown for text in ("1.235", "12,345", "True"))
+
+
+def test_a_configuration_shows_its_fields_and_what_differs_in_its_parts() -> None:
+    config = an.DecoderConfig(d_model=64, norm=an.RMSNormConfig(eps=1e-5))
+    shown = config._repr_html_()
+    assert "<caption>DecoderConfig</caption>" in shown
+    assert "d_model</th><td style='text-align:left'>64</td>" in shown
+    assert "RMSNormConfig(eps=1e-05)" in shown
+    assert "PostNormConfig()" in shown
+    assert ">10000.5</td>" in an.RotaryConfig(theta=10000.5)._repr_html_()
+
+
+def test_scores_are_a_dictionary_that_notebooks_show_as_a_table() -> None:
+    scores = Scores({"examples": 3, "loss": 0.5})
+    assert scores == {"examples": 3, "loss": 0.5}
+    assert "loss" in scores._repr_html_()
+
+
+def test_a_corpus_says_what_it_has_and_not_all_of_it() -> None:
+    assert repr(an.text(["To be " * 999])) == "<Corpus of Text: 1 train, 0 valid, 0 test>"
