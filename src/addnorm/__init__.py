@@ -2,8 +2,8 @@
 
 `import addnorm as an` provides the most common names; the rest is in the modules.
 
-- Models: `DecoderConfig`, `EncoderConfig`, `EncoderDecoderConfig`, and a configuration of every
-  part that they are made of; `presets.gpt2_small()` and others return complete ones.
+- Models: `DecoderConfig`, `EncoderConfig`, `EncoderDecoderConfig`, `DualEncoderConfig`, and a
+  configuration of every part of these; `presets.gpt2_small()` and others return complete ones.
 - Data: `text`, `pairs`, `labelled`, `tagged`, `table`, of files or of lists.
 - `train(config, data, tokenizer=..., steps=...)` and `load(folder)` return a `Run`, which
   generates, translates, classifies, tags, embeds, evaluates, exports and saves.

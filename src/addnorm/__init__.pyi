@@ -50,6 +50,7 @@ from addnorm.generate.beam import BeamConfig as BeamConfig
 from addnorm.generate.sampling import GreedyConfig as GreedyConfig
 from addnorm.generate.sampling import SampleConfig as SampleConfig
 from addnorm.models import DecoderConfig as DecoderConfig
+from addnorm.models import DualEncoderConfig as DualEncoderConfig
 from addnorm.models import EncoderConfig as EncoderConfig
 from addnorm.models import EncoderDecoderConfig as EncoderDecoderConfig
 from addnorm.models import presets as presets
@@ -73,6 +74,7 @@ from addnorm.nn.attention.scores import DotConfig as DotConfig
 from addnorm.nn.attention.scores import ScaledDotConfig as ScaledDotConfig
 from addnorm.nn.attention.sinks import SinkCoreConfig as SinkCoreConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig as LogMelEmbeddingConfig
+from addnorm.nn.contrastive import ContrastiveHeadConfig as ContrastiveHeadConfig
 from addnorm.nn.convolution import ConvolutionConfig as ConvolutionConfig
 from addnorm.nn.convolutional_embedding import (
     ConvolutionalEmbeddingConfig as ConvolutionalEmbeddingConfig,
@@ -104,6 +106,7 @@ from addnorm.nn.norms import RMSNormConfig as RMSNormConfig
 from addnorm.nn.norms import ScaleNormConfig as ScaleNormConfig
 from addnorm.nn.patches import PatchEmbeddingConfig as PatchEmbeddingConfig
 from addnorm.nn.patches import SeriesEmbeddingConfig as SeriesEmbeddingConfig
+from addnorm.nn.pooling import AttentionPoolingConfig as AttentionPoolingConfig
 from addnorm.nn.pooling import ConvolutionPoolingConfig as ConvolutionPoolingConfig
 from addnorm.nn.pooling import JoinedPoolingConfig as JoinedPoolingConfig
 from addnorm.nn.positions import ALiBiConfig as ALiBiConfig

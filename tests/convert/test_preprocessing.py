@@ -204,7 +204,7 @@ def test_an_image_model_rejects_other_inputs(vit: Path, tmp_path: Path, addnorm:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"image_processor_type": "CLIPImageProcessor"}, "CLIPImageProcessor"),
+        ({"image_processor_type": "ConvNextImageProcessor"}, "ConvNextImageProcessor"),
         ({"image_mean": [0.5]}, "image_mean"),
         ({"size": {"longest_edge": 9}}, "give height and width, or shortest_edge"),
         ({"do_pad": True}, "do_pad"),

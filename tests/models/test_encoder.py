@@ -25,7 +25,6 @@ from addnorm.nn.heads import (
     predicts_tokens,
 )
 from addnorm.nn.norms import LayerNormConfig
-from addnorm.nn.pooling import JoinedPoolingConfig
 from addnorm.nn.positions import LearnedConfig, NoPositionConfig
 from addnorm.nn.vectors import VectorHeadConfig
 
@@ -70,8 +69,7 @@ def test_shape_of_the_logits(head: HeadConfig) -> None:
     of_texts = ClassificationHeadConfig | PoolerHeadConfig | VectorHeadConfig
     rows = (3,) if isinstance(head, of_texts) else (3, 4)
     if isinstance(head, VectorHeadConfig):
-        joined = isinstance(head.pooling, JoinedPoolingConfig)
-        outputs = SMALL.d_model * (head.pooling.n_vectors if joined else 1)
+        outputs = head.width_of(SMALL.d_model)
     assert build(head)(TOKENS, VALID).shape == (*rows, outputs)
 
 

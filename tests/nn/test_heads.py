@@ -57,7 +57,7 @@ def test_contract(config: HeadConfig, valid: Tensor | None) -> None:
     whole = isinstance(config, ClassificationHeadConfig | PoolerHeadConfig | VectorHeadConfig)
     width = 4 if isinstance(config, HiddenHeadConfig | PoolerHeadConfig) else 5
     if isinstance(config, VectorHeadConfig):
-        width = 4 if config.pooling == "mean" else 12
+        width = config.width_of(4)
     width = 2 if isinstance(config, SpanHeadConfig) else width
     assert config.build(4, 5)(x, ctx).shape == ((3, width) if whole else (3, 3, width))
 

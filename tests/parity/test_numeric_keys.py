@@ -1,12 +1,14 @@
 """Every numeric key of every family with a wrong number: one message with the file and the key."""
 
 import math
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import transformers
+from tests.parity.test_clip import CLASSES as PAIRS
 from tests.parity.test_dino import MODELS as PICTURES
 from tests.parity.test_encoders import ENCODERS
 from tests.parity.test_families import FAMILIES, random_settings
@@ -94,11 +96,13 @@ def tree_of(name: str) -> Tree:
     if name in SOUNDS:
         names = {"architectures": [f"{SOUNDS[name]}Model"]}
         return drawn_sound(name, "Model", 0).to_dict() | names
+    if name in PAIRS:
+        return PAIRS[name](random.Random(name)).to_dict() | {"architectures": [name]}
     kind, sizes = OTHERS[name]
     return getattr(transformers, kind)(**sizes).to_dict() | {"architectures": [name]}
 
 
-NAMES = [*FAMILIES, *ENCODERS, *HYBRIDS, *PICTURES, *SOUNDS, *OTHERS]
+NAMES = [*FAMILIES, *ENCODERS, *HYBRIDS, *PICTURES, *PAIRS, *SOUNDS, *OTHERS]
 
 
 def places(tree: Tree, above: Place = ()) -> Iterator[Place]:

@@ -324,6 +324,8 @@ def _hidden_states(model: Model, batch: _Batch) -> Iterator[tuple[str, str, list
                 ctx = Context.over(target, Causal()).attending(memory, valid)
                 decoded = _states(model.decoder, model.target_embed(target, ctx), ctx)
                 yield " of the decoder", "decoder_hidden_states", decoded
+            case _:
+                return
 
 
 def _states(stack: Any, x: Tensor, ctx: Context) -> list[Tensor]:
@@ -339,7 +341,7 @@ def _greedy(proof: Proof) -> Iterator[Comparison]:
     """The same tokens for texts of unequal length, greedily, with a cache."""
     transformers = _transformers()
     model, rows = proof.loaded.model, texts(proof)
-    if isinstance(model, EncoderModel):
+    if not isinstance(model, DecoderModel | EncoderDecoderModel):
         return
     ids, valid = _padded(rows, proof.pad, left=isinstance(model, DecoderModel))
     theirs = deepcopy(proof.theirs)

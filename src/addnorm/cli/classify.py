@@ -45,7 +45,8 @@ def classify(
 
     A model of images or sound classifies files, as in `addnorm classify runs/digits 7.png`, and
     writes the class of each before its name: a PNG or JPEG is brought to the size of its training
-    data, a WAV or FLAC to their rate.
+    data, a WAV or FLAC to their rate. A model that compares pictures with texts, such as CLIP,
+    chooses between the classes of `--labels`.
 
     A model of whole series takes tables with the columns of its training data, of which that of the
     answer may be missing, and writes the class or the number of each series before its name.
@@ -86,9 +87,10 @@ def classify(
     if aggregation is not None and labels:
         raise InputError("--aggregation is for the tags of words: leave out the options of labels")
     if opened.reads_files or opened.reads_tables:
-        _check_files(run, labels, pairs=pairs, entities=aggregation is not None)
+        of_text = ANY_LABELS if opened.reads_files else labels
+        _check_files(run, of_text, pairs=pairs, entities=aggregation is not None)
     if opened.reads_files:
-        answers = _of_files(opened, files, reading)
+        answers = _of_files(opened, files, labels, reading)
     elif opened.reads_tables:
         answers = _of_tables(opened, files, reading)
     else:
@@ -106,11 +108,13 @@ def _check_files(run: Path, labels: LabelOptions, *, pairs: bool, entities: bool
         raise InputError(f"{run}: it reads one file at a time: leave out {', '.join(wrong)}")
 
 
-def _of_files(opened: "Run", files: tuple[Path, ...], reading: Reading) -> Iterator[Answer]:
+def _of_files(
+    opened: "Run", files: tuple[Path, ...], labels: LabelOptions, reading: Reading
+) -> Iterator[Answer]:
     """The class of each file before its name, and as figures."""
     paths, skipped = media_files(files, reading)
     with skipped:
-        for file, result in opened.classify_files(paths, skipped=skipped):
+        for file, result in opened.classify_files(paths, skipped=skipped, **labels):
             yield f"{result.label}\t{file}", {"file": str(file), **asdict(result)}
 
 

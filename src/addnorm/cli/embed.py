@@ -39,7 +39,8 @@ def embed(
     `modules.json`, how hidden states become a vector; of others it is their mean.
 
     A model of images or sound reads files, as in `addnorm embed runs/digits 7.png`, and writes a
-    vector for each, in the order of the files.
+    vector for each, in the order of the files. A model of pictures and texts, such as CLIP, reads
+    either: PNG and JPEG as pictures, and other files as lines of text, in one space.
     Example: `addnorm embed minilm/ texts.txt --out vectors.npy`.
 
     Parameters
@@ -57,6 +58,7 @@ def embed(
         check_ending(out, "--out", FORMS)
     import_named(imports)
     opened = where.open(run)
+    pictures = opened.reads_files and not (opened.compares and _are_texts(files))
     if opened.reads_files and prompt:
         raise InputError(f"{run}: it reads image or sound files: leave out --prompt-name")
     import torch
@@ -68,7 +70,7 @@ def embed(
 
     answers = (
         _of_files(opened, files, how, reading)
-        if opened.reads_files
+        if pictures
         else (vector for _, vector in Lines(files, reading).answers(answer))
     )
     for vector in answers:
@@ -78,6 +80,17 @@ def embed(
             vectors.append(vector)
     if out is not None:
         _write(out, torch.stack(vectors) if vectors else opened.embed([], **how, **prompt).cpu())
+
+
+def _are_texts(files: Sequence[Path]) -> bool:
+    """Whether the files are lines of text. Raises `InputError` for pictures among them."""
+    from addnorm.data import ImageFilesConfig
+
+    pictures = [file for file in files if file.suffix.lower() in ImageFilesConfig.suffixes]
+    if pictures and len(pictures) < len(files):
+        other = next(file for file in files if file not in pictures)
+        raise InputError(f"{pictures[0]} is a picture, and {other} is not: give one kind")
+    return not pictures
 
 
 def _of_files(

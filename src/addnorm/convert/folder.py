@@ -43,9 +43,10 @@ from addnorm.convert.tokenizers.files import (
 from addnorm.convert.weights.files import Weights, save_folder_weights
 from addnorm.convert.weights.mapped import check_readable, one_dtype
 from addnorm.convert.weights.peft import is_adapter
+from addnorm.data.ids.framing import around
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import IgnoredSettings, InputError
-from addnorm.models import Model, ModelConfig
+from addnorm.models import DualEncoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.functional import wide_dtype
 from addnorm.nn.init import without_values
@@ -100,6 +101,7 @@ def describe_folder(
         settings.tree,
         generates=generating_place(places),
     )
+    spec = _filled_by(text, spec)
     sizes = (spec.vocab_size, spec.target_vocab_size or spec.vocab_size)
     sides = () if text is None else (text.source, text.target)
     for side, size in zip(sides, sizes, strict=False):
@@ -207,7 +209,12 @@ def save(
     }
     config |= {"dtype": str(dtype).removeprefix("torch."), "transformers_version": "5.0.0"}
     ids = dict(ids or {}) if text is None else special_ids(text, config["model_type"])
-    family.check_expressible(spec, config | ids)
+    if family.looks_up_end and text is not None:
+        ids["eos_token_id"] = around("classification", text.source)[1][-1]
+    config |= ids
+    if isinstance(spec.model, DualEncoderConfig):
+        config["text_config"] = ids | config["text_config"]
+    family.check_expressible(spec, config)
     with atomic_directory(folder, replaces=("*.safetensors", "*.json")) as partial:
         if text is not None:
             max_len = spec.model.max_len
@@ -217,7 +224,7 @@ def save(
         if also is not None:
             also(partial)
         save_folder_weights(partial, tensors)
-        _write(partial / "config.json", config | ids)
+        _write(partial / "config.json", config)
         inputs = sample_inputs(model)
         read_back = model_logits(load(partial).model.to(inputs[0].device), inputs)
         check_logits("Hugging Face", read_back, model_logits(model, inputs), dtype)
@@ -237,6 +244,14 @@ def read_config(family: Family, settings: Settings) -> ModelSpec:
     settings.check_all_read()
     check_class(settings, spec)
     return spec
+
+
+def _filled_by(text: Tokenizers | None, spec: ModelSpec) -> ModelSpec:
+    """The model with the padding of its tokenizer, where texts are filled up and it is read."""
+    model = spec.model
+    if text is None or not isinstance(model, DualEncoderConfig) or model.fill is None:
+        return spec
+    return replace(spec, model=replace(model, fill=text.source.pad_id))
 
 
 def _open_weights(folder: Path, settings: Settings, *, pickled: bool = False) -> Weights:

@@ -60,6 +60,8 @@ IMAGE_PROCESSORS: Mapping[str, ImageProcessor] = {
     "BitImageProcessor": ImageProcessor(
         square=False, crops=True, mean=CLIP_MEAN, std=CLIP_STD, any_size=True
     ),
+    "CLIPImageProcessor": ImageProcessor(square=False, crops=True, mean=CLIP_MEAN, std=CLIP_STD),
+    "SiglipImageProcessor": ImageProcessor(),
     "DINOv3ViTImageProcessor": ImageProcessor(
         resample=BILINEAR, mean=IMAGENET_MEAN, std=IMAGENET_STD, any_size=True, resizes="numbers"
     ),
@@ -277,7 +279,8 @@ def _settings(places: Sequence[Path], table: str, classes: Collection[str]) -> S
 def _class_of(name: str) -> str:
     """The usual name of a class, without the part that says by which library it reads."""
     name = name.removesuffix("Fast").removesuffix("Pil")
-    return name.replace("FeatureExtractor", "ImageProcessor") if "ViT" in name else name
+    named = any(stem in name for stem in ("ViT", "CLIP"))
+    return name.replace("FeatureExtractor", "ImageProcessor") if named else name
 
 
 def _pictures(settings: Settings, reads: PatchEmbeddingConfig) -> Pictures:

@@ -31,6 +31,20 @@ def bits_per_character(total_loss: float, n_characters: int) -> float:
     return total_loss / math.log(2) / max(n_characters, 1)
 
 
+def recalls(
+    similarity: Float[Tensor, "queries candidates"],
+    right: Bool[Tensor, "queries candidates"],
+    best: Sequence[int],
+) -> list[float]:
+    """How often a right candidate is among the `k` most similar, in per cent, for each `k`.
+
+    A wrong candidate that is as similar as the best right one stands before it.
+    """
+    limit = similarity.masked_fill(~right, -math.inf).amax(1, keepdim=True)
+    before = ((similarity >= limit) & ~right).sum(1)
+    return [100 * float((before < k).double().mean()) for k in best]
+
+
 TOKENISED = 100
 """The number of texts ending in " .", as tokenised texts do, from which sacrebleu warns too."""
 

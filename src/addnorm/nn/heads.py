@@ -266,7 +266,8 @@ class ClassificationHeadConfig:
     pooling: PoolingConfig = "mean"
     """How a text becomes one vector: the mean or maximum over tokens, the first or the last token,
     the mean by learned weights (SeqPool, Hassani et al. 2021, §3.3), `convolution`: what filters
-    find, or `joined`: the first tokens and the mean of the rest.
+    find, `joined`: the first tokens and the mean of the rest, or `attention`: what a learned
+    query gathers.
     """
     transform: TransformConfig | None = None
     """A layer before the logits, as in BERT; by default none."""

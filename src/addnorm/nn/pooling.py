@@ -1,5 +1,6 @@
 """Pooling: one vector of a sequence of vectors, by its real tokens alone."""
 
+import math
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -9,10 +10,12 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from addnorm.config import WordOrTable, config
+from addnorm.config import WORD, WordOrTable, config
+from addnorm.errors import InputError
 from addnorm.nn.context import Context
-from addnorm.nn.feedforward import ACTIVATIONS, Activation
+from addnorm.nn.feedforward import ACTIVATIONS, Activation, FeedForwardConfig
 from addnorm.nn.linear import Linear
+from addnorm.nn.norms import LayerNormConfig, NormConfig, build_norm
 from addnorm.nn.types import Hidden
 
 RealTokens = Bool[Tensor, "batch seq 1"]
@@ -205,8 +208,66 @@ class JoinedPoolingConfig:
         return JoinedPooling(self.first, self.skipped, self.rest)
 
 
+class AttentionPooling(nn.Module):
+    """`u + FFN(norm(u))` with `u = W_o Σ_t softmax_t(q · W_k x_t / √d_head) W_v x_t`.
+
+    A learned query `q`, the probe, attends to the real tokens with several heads (Lee et al. 2019,
+    §3.2; SigLIP: Zhai et al. 2023, code). Zero where there are no real tokens.
+    """
+
+    def __init__(self, d_model: int, settings: "AttentionPoolingConfig") -> None:
+        super().__init__()
+        self.n_heads = settings.n_heads
+        self.probe = nn.Parameter(nn.init.trunc_normal_(torch.empty(d_model), std=0.02))
+        self.q_proj = Linear(d_model, d_model)
+        self.k_proj = Linear(d_model, d_model)
+        self.v_proj = Linear(d_model, d_model)
+        self.out_proj = Linear(d_model, d_model)
+        self.norm = build_norm(settings.norm, d_model)
+        self.feedforward = settings.feedforward.build(d_model)
+
+    def forward(self, x: Hidden, valid: RealTokens) -> Pooled:
+        x = torch.where(valid, x, 0.0)
+        q = self.q_proj(self.probe).unflatten(0, (self.n_heads, 1, -1)).expand(len(x), -1, -1, -1)
+        k, v = (
+            proj(x).unflatten(-1, (self.n_heads, -1)).transpose(1, 2)
+            for proj in (self.k_proj, self.v_proj)
+        )
+        there = valid.any(1)
+        mask = (valid | ~there[:, None]).mT[:, None]  # of padding alone, all: no row is empty
+        scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~mask, -math.inf)
+        u = self.out_proj((scores.softmax(-1) @ v).flatten(1))
+        return torch.where(there, u + self.feedforward(self.norm(u)), 0.0)
+
+
+@config
+class AttentionPoolingConfig:
+    """A learned query that attends to all tokens, and a feed-forward layer, as in SigLIP.
+
+    Multihead attention pooling: Lee et al. 2019, §3.2; Zhai et al. 2023.
+    """
+
+    kind: Literal["attention"] = "attention"
+    n_heads: PositiveInt = 8
+    """The heads of that attention, which divide the width."""
+    norm: NormConfig = LayerNormConfig()
+    """The norm before the feed-forward layer."""
+    feedforward: Annotated[FeedForwardConfig, WORD] = FeedForwardConfig()
+    """The layer that acts on what the query has gathered."""
+
+    def build(self, d_model: int) -> AttentionPooling:
+        if d_model % self.n_heads:
+            nearest = max(n for n in range(1, self.n_heads) if d_model % n == 0)
+            raise InputError(
+                f"pooling.n_heads = {self.n_heads} does not divide d_model = {d_model}: the "
+                f"nearest number that does is {nearest}"
+            )
+        return AttentionPooling(d_model, self)
+
+
 PoolingTable = Annotated[
-    ConvolutionPoolingConfig | JoinedPoolingConfig, Field(discriminator="kind")
+    ConvolutionPoolingConfig | JoinedPoolingConfig | AttentionPoolingConfig,
+    Field(discriminator="kind"),
 ]
 """The poolings with settings."""
 
@@ -216,16 +277,28 @@ PoolingConfig = Annotated[
 """Any pooling: one without settings by its name, else its table."""
 
 
+def pooled_width(pooling: PoolingConfig, d_model: int) -> int:
+    """The width of the vectors that a pooling gives."""
+    match pooling:
+        case ConvolutionPoolingConfig():
+            return pooling.width
+        case JoinedPoolingConfig():
+            return pooling.n_vectors * d_model
+        case _:
+            return d_model
+
+
 def build_pooling(
     pooling: PoolingConfig, d_model: int
 ) -> tuple[nn.Module | Callable[[Hidden, RealTokens], Pooled], int]:
     """A pooling, and the width of the vectors that it gives."""
     match pooling:
-        case ConvolutionPoolingConfig():
-            return pooling.build(d_model), pooling.width
+        case ConvolutionPoolingConfig() | AttentionPoolingConfig():
+            built = pooling.build(d_model)
         case JoinedPoolingConfig():
-            return pooling.build(), pooling.n_vectors * d_model
+            built = pooling.build()
         case "seqpool":
-            return SequencePooling(d_model), d_model
+            built = SequencePooling(d_model)
         case _:
-            return POOLINGS[pooling], d_model
+            built = POOLINGS[pooling]
+    return built, pooled_width(pooling, d_model)

@@ -21,11 +21,11 @@ from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
-from addnorm.models import EncoderDecoderModel, Model
+from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.notebooks import html_table
 from addnorm.runs.encoded_data import EncodedData, read_data
 from addnorm.runs.files.folder import Saved
-from addnorm.runs.inference.media import check_read_alike
+from addnorm.runs.inference.media import check_read_alike, normalised
 from addnorm.runs.inference.results import corpus_of
 from addnorm.runs.measured_with import lines_of
 from addnorm.runs.options import Split
@@ -81,7 +81,7 @@ class Evaluator:
         """Return the outputs of the model for a batch, at early exits if `early` is given."""
         if self.early is None:
             return model(**batch.inputs)
-        assert not isinstance(model, EncoderDecoderModel)
+        assert isinstance(model, EncoderModel | DecoderModel)
         return self.early.logits(model, batch)
 
 
@@ -168,7 +168,7 @@ def evaluated(
     split = split or usual_split(data)
     check_choice("split", split, get_args(Split))
     run.task_value.check_metric(run.recipe.eval.metric)
-    loaders = build_loaders(run.recipe.train.batching, data.encoded)
+    loaders = normalised(run, build_loaders(run.recipe.train.batching, data.encoded))
     evaluator = Evaluator.of(split, data, loaders, run.recipe.eval)
     if evaluator is None:
         other = "valid" if split == "test" else "test"

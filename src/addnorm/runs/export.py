@@ -22,10 +22,10 @@ from addnorm.generate import BeamConfig
 from addnorm.models import (
     DecoderConfig,
     DecoderModel,
+    DualEncoderConfig,
     EncoderConfig,
     EncoderDecoderConfig,
     EncoderDecoderModel,
-    EncoderModel,
 )
 from addnorm.models.ledger import Ledger
 from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, dequantize
@@ -188,7 +188,8 @@ def _hf(run: TrainedModel, out: Path, family: str | None) -> list[str]:
 def _decoding_keys(run: TrainedModel) -> dict[str, Any] | None:
     """Return the keys of `generation_config.json` for the decoding; None if it has none."""
     model, decoding = run.recipe.model, run.recipe.eval.decoding
-    if isinstance(model, EncoderConfig) or decoding == BeamConfig():  # as it is without a word
+    encodes = isinstance(model, EncoderConfig | DualEncoderConfig)
+    if encodes or decoding == BeamConfig():  # as it is without a word
         return {}
     return keys_of(decoding, "continuation" if isinstance(model, DecoderConfig) else "target")
 
@@ -209,7 +210,9 @@ def _without_lower_case(run: TrainedModel, why: str) -> list[str]:
 def _writing(run: TrainedModel) -> tuple[Writing, WritingConfig]:
     """The model and its configuration. Raises `InputError` for an encoder."""
     model, config = run.model, run.recipe.model
-    if isinstance(model, EncoderModel) or isinstance(config, EncoderConfig):
+    if not isinstance(model, EncoderDecoderModel | DecoderModel) or not isinstance(
+        config, EncoderDecoderConfig | DecoderConfig
+    ):
         raise InputError("CTranslate2 is for models that write: this one is an encoder")
     return model, config
 
@@ -231,7 +234,7 @@ def _ctranslate2(run: TrainedModel, out: Path, _: str | None) -> list[str]:
     else:
         lines += _check_as_ctranslate2(run.quantization)
         model, quantization = dequantize(copy.deepcopy(model)), "int8"
-        assert not isinstance(model, EncoderModel)
+        assert isinstance(model, EncoderDecoderModel | DecoderModel)
     template = exported_template(run)
     export_ctranslate2(
         model, config, run.tokenizers, out, quantization=quantization, template=template

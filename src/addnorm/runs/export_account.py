@@ -12,7 +12,12 @@ from addnorm.convert.tokenizers.files import special_ids
 from addnorm.convert.tokenizers.layouts import generation_file, read_object
 from addnorm.data import ChatConfig
 from addnorm.generate import BeamConfig
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from addnorm.models import (
+    DecoderConfig,
+    DualEncoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+)
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.files.folder import SCALES
 from addnorm.runs.files.speech_prompt import speech_keys
@@ -76,6 +81,7 @@ def token_ids(run: TrainedModel) -> dict[str, Any]:
         return special_ids(run.text, "marian" if writes_after else "")
     for place in run.places:
         tree = read_object(place / generation_file(place))
+        tree |= tree.get("text_config") or {}
         if ids := {key: tree[key] for key in TOKEN_IDS if tree.get(key) is not None}:
             return ids
     return {}
@@ -85,7 +91,7 @@ def facts_of(run: TrainedModel) -> dict[str, Any]:
     """The facts of a run around its weights, by name, in a form that JSON holds."""
     model, decoding = run.recipe.model, run.recipe.eval.decoding
     facts: dict[str, Any] = {}
-    if not isinstance(model, EncoderConfig):
+    if not isinstance(model, EncoderConfig | DualEncoderConfig):
         facts |= {TOKEN_IDS[key]: value for key, value in token_ids(run).items()}
         template = exported_template(run)
         facts |= {} if template is None else {"chat template": template}

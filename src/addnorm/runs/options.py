@@ -138,10 +138,11 @@ class LabelOptions(TypedDict, total=False):
     """The probability above which a line has a label, where it may have several; by default 0.5."""
     labels: Annotated[Sequence[str], SEVERAL]
     """Classes of your own to choose from, by a model of entailment, which has learnt what follows
-    from what: `--labels politics sports`.
+    from what: `--labels politics sports`; of pictures, by a model that compares them with texts.
     """
     hypothesis: str | None
-    """The sentence that a label is put in, at the {}; by default `This example is {}.`.
+    """The sentence that a label is put in, at the {}; by default `This example is {}.`, and of a
+    picture `This is a photo of {}.`.
     """
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from addnorm.arguments import known_keywords
 from addnorm.data.batches.buckets import TokensConfig
 from addnorm.errors import InputError, path_of
-from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.models import EncoderDecoderConfig, ModelConfig, refuse_dual
 from addnorm.models.earlier_layers import reads_of
 from addnorm.models.layers import LayerParts
 from addnorm.nn.init import without_values
@@ -231,6 +231,7 @@ class Outline:
     def of(cls, recipe: Recipe) -> "Outline":
         """The outline of a recipe's model. Raises `InputError` without a vocabulary's size."""
         model = recipe.model
+        refuse_dual(model, "planned")
         chosen, numbers = dict[str, list[int]](), list[int]()
         for stack, layers in model.stacks.items():
             whole = reads_of(layers) or model.per_layer is not None

@@ -24,8 +24,9 @@ from addnorm.runs.export import export_run
 from addnorm.runs.inference.chat import Messages, conversations, is_conversation, template_of
 from addnorm.runs.inference.decoding import chosen_decoding
 from addnorm.runs.inference.forecast import forecast
+from addnorm.runs.inference.labelled_pictures import classify_files
 from addnorm.runs.inference.masked_tokens import check_fills, fill
-from addnorm.runs.inference.media import classify_files, embed_files, transcribe_files
+from addnorm.runs.inference.media import embed_files, transcribe_files
 from addnorm.runs.inference.predictions import Row, predict_rows, rows_of
 from addnorm.runs.inference.replies import answer, reply
 from addnorm.runs.inference.results import (
@@ -371,16 +372,14 @@ class Run(TrainedModel):
         files: Sequence[FileName],
         *,
         skipped: Callable[[InputError], None] = refuse,
+        **options: Unpack[LabelOptions],
     ) -> Iterator[tuple[Path, Classified]]:
-        """The class of each image or sound file; `skipped` is that of `transcribe`."""
-        return classify_files(self, [path_of(file) for file in files], skipped=skipped)
+        """The class of each image or sound file, of `labels` by CLIP; `skipped` as `transcribe`."""
+        return classify_files(self, [*map(path_of, files)], skipped=skipped, **options)
 
     @known_keywords
     def predict_series(
-        self,
-        files: Sequence[FileName],
-        *,
-        skipped: Callable[[InputError], None] = refuse,
+        self, files: Sequence[FileName], *, skipped: Callable[[InputError], None] = refuse
     ) -> Iterator[SeriesAnswer]:
         """Yield the class, or the numbers, of each series of each table; see `addnorm classify`.
 
@@ -484,7 +483,7 @@ class Run(TrainedModel):
         **options: Unpack[PoolingOptions],
     ) -> Iterator[tuple[Path, Float[Tensor, " width"]]]:
         """The vector of each image or sound file; `skipped` is that of `transcribe`."""
-        return embed_files(self, [path_of(file) for file in files], skipped=skipped, **options)
+        return embed_files(self, [*map(path_of, files)], skipped=skipped, **options)
 
     @overload
     def fill(self, text: str, *, first: int = 0, **options: Unpack[FillOptions]) -> Filled: ...

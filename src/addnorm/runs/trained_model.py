@@ -15,7 +15,7 @@ from addnorm.data.media import PROPERTIES, Medium, has_files, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice, choices, nearest
-from addnorm.models import DecoderConfig, Model
+from addnorm.models import DecoderConfig, DualEncoderModel, Model
 from addnorm.models.weights import weights_of
 from addnorm.notebooks import html_table
 from addnorm.quantize import with_weights
@@ -163,6 +163,11 @@ class TrainedModel:
     def reads_files(self) -> bool:
         """Whether the model reads images or sound, each in a file, instead of lines of text."""
         return has_files(self.medium)
+
+    @property
+    def compares(self) -> bool:
+        """Whether the model reads pictures and texts, and compares their vectors."""
+        return isinstance(self.model, DualEncoderModel)
 
     @property
     def reads_tables(self) -> bool:

@@ -5,7 +5,13 @@ from typing import Any, Protocol, runtime_checkable
 from addnorm.data.batches.buckets import BatchingConfig
 from addnorm.data.examples import Corpus
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models import (
+    DecoderConfig,
+    DualEncoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    ModelConfig,
+)
 from addnorm.models.inputs import TokenInputConfig
 from addnorm.nn.heads import HeadConfig, HiddenHeadConfig, TokenHeadConfig
 from addnorm.parts import kind_of, members
@@ -47,7 +53,7 @@ def has_labels(model: ModelConfig) -> bool:
 
 
 def writes_text(model: ModelConfig) -> bool:
-    """Return whether a model writes text, and so has a tokenizer for it."""
+    """Return whether a model has a tokenizer besides its input: it writes text, or compares it."""
     if not isinstance(model, EncoderConfig):
         return True
     task = task_of_head(model.head)
@@ -63,6 +69,8 @@ def task_of_model(model: ModelConfig) -> Task:
             "model.head.kind = 'hidden' on a decoder has no task here: it gives vectors (see "
             "`addnorm embed`), and writes no text"
         )
+    if isinstance(model, DualEncoderConfig):
+        return TASKS["contrastive"]
     if isinstance(model, DecoderConfig | EncoderDecoderConfig):
         writes = TASKS["language" if isinstance(model, DecoderConfig) else "translation"]
         if not (task is None or isinstance(task, Language | type(writes))):

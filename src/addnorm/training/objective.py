@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from addnorm.data.batches.batch import Batch, counted
 from addnorm.errors import InputError
-from addnorm.models import DecoderModel, EncoderModel, Model
+from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.models.encoder import valid_outputs
 from addnorm.nn.built import built
 from addnorm.nn.context import Context
@@ -31,6 +31,9 @@ from addnorm.training.settings import TrainConfig
 
 ChunkedLoss = Callable[[TokenHead, Tensor, Context, Tensor, float], Tensor]
 """`head_cross_entropy_sum`: of the head, x, its context, the targets and the smoothing."""
+
+OneStream = EncoderModel | DecoderModel | EncoderDecoderModel
+"""The models whose head reads the final hidden states."""
 
 LossFunction = Callable[[nn.Module, dict[str, Tensor], Tensor, Tensor | None], Tensor]
 """The loss of a micro-batch: of the model, its arguments, the targets and the soft ones."""
@@ -171,7 +174,7 @@ class Objective:
         smoothing = self.label_smoothing
         early = model if isinstance(model, EncoderModel | DecoderModel) and model.exits else None
         chunked = self.chunked if early is None and self.module is None else None
-        if chunked is not None and isinstance(model, Model):
+        if chunked is not None and isinstance(model, OneStream):
             return self._chunked_loss(chunked, model, inputs, targets, soft)
         outputs = [model(**inputs)] if early is None else early.exit_logits(**inputs)
         if self.module is not None:
@@ -193,7 +196,7 @@ class Objective:
     def _chunked_loss(
         self,
         chunked: ChunkedLoss,
-        model: Model,
+        model: OneStream,
         inputs: dict[str, Tensor],
         targets: Tensor,
         soft: Tensor | None,
@@ -214,7 +217,7 @@ class Objective:
     def _loss_ahead(
         self,
         chunked: ChunkedLoss,
-        model: Model,
+        model: OneStream,
         x: Tensor,
         inputs: dict[str, Tensor],
         targets: Tensor,

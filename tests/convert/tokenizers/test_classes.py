@@ -313,3 +313,36 @@ def test_a_sentencepiece_model_alone(kind: str, tmp_path: Path) -> None:
     text = "the cat sat"
     assert ours.source.encode(text) == theirs(text)["input_ids"]
     assert theirs("a")["input_ids"][0] != 1 == (ours.source.before or (0,))[0]
+
+
+def test_siglip_is_that_of_transformers(tmp_path: Path) -> None:
+    """Lower case, no punctuation and one space between words, before SentencePiece's own steps."""
+    import sentencepiece
+
+    corpus = iter(["a photo of two cats and many dogs", "the quick brown fox, it's 12 hello"] * 20)
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=corpus,
+        model_prefix=str(tmp_path / "first"),
+        vocab_size=60,
+        pad_id=-1,
+        bos_id=-1,
+        eos_id=1,
+        unk_id=0,
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    theirs = transformers.SiglipTokenizer(str(tmp_path / "first.model"))
+    theirs.save_pretrained(tmp_path / "siglip")
+    loaded = load_tokenizers(tmp_path / "siglip", "siglip", {})
+    assert loaded is not None
+    ours = loaded.source
+    for text in (
+        "A photo of  Two cats!",
+        "it's (12) -- dogs_and\tcats.",
+        " x ",
+        "Ärger, 猫",
+        "fox\n",
+    ):
+        ids = [*(ours.before or ()), *ours.encode(text), *(ours.after or ())]
+        assert ids == theirs(text)["input_ids"], text
+    assert ours.pad_id == theirs.pad_token_id == 1

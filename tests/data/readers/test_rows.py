@@ -41,7 +41,7 @@ from addnorm.data.tokenizing.sides import MASK, Tokenizers, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer
 from addnorm.errors import InputError
 from addnorm.inspect.look import look
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
+from addnorm.models import DecoderConfig, DualEncoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig
 from addnorm.nn.heads import (
@@ -54,6 +54,7 @@ from addnorm.nn.heads import (
 from addnorm.nn.patches import PatchEmbeddingConfig, SeriesEmbeddingConfig
 from addnorm.nn.positions import NoPositionConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.nn.vectors import VectorHeadConfig
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run
 from addnorm.tasks.encoding import encode
@@ -90,6 +91,8 @@ NAN_FRAMES = FRAMES.clone().fill_(math.nan)
 Case = tuple[Any, list[Example], Example, str, dict[str, Any]]
 
 LETTERS = with_special_tokens(Tokenizers.train(CharConfig(), Corpus([Text("abc ")])), (MASK,))
+
+OF_PICTURES = VectorHeadConfig(pooling="first", width=512)
 
 CASES: dict[str, Case] = {
     "chat": (
@@ -209,6 +212,13 @@ CASES: dict[str, Case] = {
         EncoderDecoderConfig(**SIZES, **VISION),
         [Captioned(PIXELS, "a b"), Captioned(PIXELS + 1, "b")],
         Captioned(PIXELS, "\t"),
+        "no text",
+        {},
+    ),
+    "pictures and texts": (
+        DualEncoderConfig(**SIZES, image=EncoderConfig(**SIZES, **VISION, head=OF_PICTURES)),
+        [Captioned(PIXELS, "a b"), Captioned(PIXELS + 1, "b")],
+        Captioned(PIXELS, " "),
         "no text",
         {},
     ),

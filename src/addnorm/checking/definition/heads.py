@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.checking.definition.definitions import Definitions
+from addnorm.checking.definition.feedforward import feedforward
 from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, under
 from addnorm.checking.definition.norms import normalised
 from addnorm.checking.definition.texts import Texts
@@ -23,7 +24,11 @@ from addnorm.nn.heads import (
     TaggingHeadConfig,
     TokenHeadConfig,
 )
-from addnorm.nn.pooling import ConvolutionPoolingConfig, JoinedPoolingConfig
+from addnorm.nn.pooling import (
+    AttentionPoolingConfig,
+    ConvolutionPoolingConfig,
+    JoinedPoolingConfig,
+)
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.nn.vectors import VectorHeadConfig
 
@@ -103,11 +108,27 @@ def joined(config: Any, text: Tokens) -> Tensor:
     return torch.cat(parts)
 
 
+def attended(config: Any, weights: Weights, text: Tokens) -> Tensor:
+    """Zhai et al. 2023, code: a probe attends head by head, then `u + FFN(norm(u))`."""
+    q, heads = linear(weights, "q_proj", weights["probe"][None])[0], list[Tensor]()
+    k, v = linear(weights, "k_proj", text), linear(weights, "v_proj", text)
+    size = text.shape[1] // config.n_heads
+    for h in range(config.n_heads):
+        columns = slice(h * size, (h + 1) * size)
+        a = torch.softmax(k[:, columns] @ q[columns] / math.sqrt(size), 0)
+        heads.append(a @ v[:, columns])
+    u = linear(weights, "out_proj", torch.cat(heads)[None])
+    inner = normalised(config.norm, under(weights, "norm"), u)
+    return (u + feedforward(config.feedforward, under(weights, "feedforward"), inner))[0]
+
+
 def _pooled(pooling: Any, weights: Weights, x: Tokens, texts: Texts) -> Tensor:
     if isinstance(pooling, ConvolutionPoolingConfig):
         return torch.stack([convolved(pooling, under(weights, "pool"), x[t]) for t in _each(texts)])
     if isinstance(pooling, JoinedPoolingConfig):
         return torch.stack([joined(pooling, x[t]) for t in _each(texts)])
+    if isinstance(pooling, AttentionPoolingConfig):
+        return torch.stack([attended(pooling, under(weights, "pool"), x[t]) for t in _each(texts)])
     pool = {
         "mean": lambda t: t.mean(0),
         "max": lambda t: t.amax(0),
@@ -133,8 +154,9 @@ def similarity(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Output
 
 
 def vector(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
-    """The pooled vector itself."""
-    return _pooled(config.pooling, weights, x, texts)
+    """The pooled vector, mapped where there is a width (Radford et al. 2021, §2.3)."""
+    pooled = _pooled(config.pooling, weights, x, texts)
+    return pooled if config.width is None else linear(weights, "proj", pooled)
 
 
 def forecast(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:

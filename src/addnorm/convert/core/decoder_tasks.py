@@ -68,7 +68,7 @@ class ClassifierHead:
         return next((rate for rate in rates if rate is not None), 0.1)
 
     def write(self, spec: ModelSpec) -> Json:
-        head = spec.model.head
+        head: Any = spec.model.head
         names = [architecture(head, self.stem, self.endings)]
         keys: Json = {"architectures": names, "tie_word_embeddings": False}
         if spec.pad_id not in (None, NO_PADDING):  # behind which transformers finds the last token

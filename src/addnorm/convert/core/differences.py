@@ -5,7 +5,7 @@ from itertools import zip_longest
 from typing import Any
 
 from addnorm.errors import InputError
-from addnorm.models import EncoderDecoderConfig, ModelConfig
+from addnorm.models import DualEncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import (
@@ -58,6 +58,11 @@ def explicit(model: ModelConfig) -> ModelConfig:
             "decoder_position": decoder.position,
             "decoder_max_len": (model.decoder_max_len or model.max_len) if bounded else 1,
         }
+    if isinstance(model, DualEncoderConfig):
+        changes |= {
+            "image": explicit(model.image),
+            "head": replace(model.head, log_scale=0.0, bias=None if model.head.bias is None else 0),
+        }
     return without_dropout(replace(model, **changes))
 
 
@@ -107,6 +112,8 @@ def written_out(model: ModelConfig) -> ModelConfig:
             "decoder_position": model.decoder_position or model.position,
             "decoder_max_len": model.decoder_max_len or model.max_len,
         }
+    if isinstance(model, DualEncoderConfig):
+        changes["image"] = written_out(model.image)
     return replace(model, **changes)
 
 
@@ -213,6 +220,8 @@ def check_alike(model: ModelConfig, reader: str, mixers: tuple[type, ...] = ()) 
     Patterns, positions and feed-forward layers may differ, and so may the mixer where it is one of
     `mixers`. `reader` begins the message, such as "no Hugging Face family".
     """
+    if isinstance(model, DualEncoderConfig):
+        check_alike(model.image, reader, mixers)
     for name, layers in model.stacks.items():
         parts = model
         if isinstance(model, EncoderDecoderConfig) and name == "decoder":

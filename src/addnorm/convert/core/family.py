@@ -11,7 +11,14 @@ from addnorm.convert.core.differences import explicit_differences
 from addnorm.convert.core.maps import TensorMap, tensor_maps
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models import (
+    DecoderConfig,
+    DualEncoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Model,
+    ModelConfig,
+)
 from addnorm.models.layers import LayerParts
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
@@ -22,7 +29,7 @@ from addnorm.parts import kind_of
 DIFFERS = "would become"
 NO_PADDING = -1
 
-M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig)
+M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig, DualEncoderConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +50,7 @@ def build_untrained(spec: ModelSpec) -> Model:
     match spec.model:
         case EncoderDecoderConfig() as model:
             return model.build(spec.vocab_size, spec.target_vocab_size)
-        case DecoderConfig() as model:
+        case DecoderConfig() | DualEncoderConfig() as model:
             return model.build(spec.vocab_size)
         case EncoderConfig() as model:
             return model.build(spec.vocab_size, n_labels=len(spec.labels) or None)
@@ -108,6 +115,8 @@ class Family:
     """Pairs of tied tensors: the first may also be stored and must then equal the second."""
     refine_by_names: Callable[[ModelSpec, Collection[str]], ModelSpec] | None = None
     """Refines the configuration by the names of the stored tensors."""
+    looks_up_end: bool = False
+    """Whether transformers finds the vector of a text at its end token, by `eos_token_id`."""
     mixers: tuple[type, ...] = ()
     """The mixers that some layers have where others have attention, or attention of other sizes."""
     equivalent: Callable[[ModelConfig], ModelConfig] = lambda model: model
@@ -174,6 +183,11 @@ def encoder(spec: ModelSpec) -> EncoderConfig:
 def encoder_decoder(spec: ModelSpec) -> EncoderDecoderConfig:
     """The encoder–decoder configuration of `spec`. Raises `InputError` for another one."""
     return _of(EncoderDecoderConfig, spec)
+
+
+def dual_encoder(spec: ModelSpec) -> DualEncoderConfig:
+    """The configuration of two encoders. Raises `InputError` for another architecture."""
+    return _of(DualEncoderConfig, spec)
 
 
 def _of(kind: type[M], spec: ModelSpec) -> M:

@@ -43,6 +43,10 @@ class Entry(Protocol):
         ...
 
 
+Entries = tuple[Entry, ...]
+"""Several of them."""
+
+
 @dataclass(frozen=True)
 class ConfigTable:
     """All keys of a family: `base` has the parts that its models share, with any sizes.

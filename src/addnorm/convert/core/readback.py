@@ -9,7 +9,13 @@ from torch import Tensor, nn
 
 from addnorm.convert.weights.mapped import name_of
 from addnorm.errors import InputError
-from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
+from addnorm.models import (
+    DecoderModel,
+    DualEncoderModel,
+    EncoderDecoderModel,
+    EncoderModel,
+    Model,
+)
 from addnorm.nn.audio import LogMelEmbedding
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding
 from addnorm.nn.embed import TokenEmbedding
@@ -36,6 +42,8 @@ def sample_inputs(model: Model) -> tuple[Tensor, ...]:
             inputs = (sample_tokens(_rows(model.embed), model.embed.position.max_len),)
         case EncoderModel():
             inputs = (_sample_input(model.embed),)
+        case DualEncoderModel():
+            inputs = (_sample_input(model.image.embed), _sample_input(model.embed))
         case EncoderDecoderModel():
             target = model.target_embed
             tokens = sample_tokens(_rows(target), target.position.max_len)

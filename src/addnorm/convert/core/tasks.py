@@ -8,7 +8,7 @@ from addnorm.convert.core.family import ModelSpec, token_head_of
 from addnorm.convert.core.keys import Fields
 from addnorm.convert.core.settings import Json, Settings, labels_of
 from addnorm.errors import InputError, choices
-from addnorm.models import EncoderConfig, ModelConfig
+from addnorm.models import DualEncoderConfig, EncoderConfig, ModelConfig
 from addnorm.nn.ctc import CTCHeadConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import (
@@ -105,7 +105,7 @@ class EncoderHeads:
         return values
 
     def write(self, spec: ModelSpec) -> Json:
-        head = spec.model.head
+        head: Any = spec.model.head
         labelled = isinstance(head, ClassificationHeadConfig | TaggingHeadConfig)
         keys = label_keys(spec.labels, head) if labelled else {}
         return {"architectures": [architecture(head, self.stem, self.endings)], **keys}
@@ -137,7 +137,7 @@ LACKS = {
 
 def check_class(settings: Settings, spec: ModelSpec) -> None:
     """Raise `InputError` for a class of a generative family that we do not support."""
-    if isinstance(spec.model, EncoderConfig):
+    if isinstance(spec.model, EncoderConfig | DualEncoderConfig):
         return
     supported = f"this family is read as {WRITERS[spec.model.kind]}"
     for name in settings.string_list("architectures") or ():

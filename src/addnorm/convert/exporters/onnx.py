@@ -25,6 +25,7 @@ from addnorm.errors import InputError, optional
 from addnorm.models import (
     DecoderConfig,
     DecoderModel,
+    DualEncoderModel,
     EncoderDecoderModel,
     EncoderModel,
     Model,
@@ -216,6 +217,10 @@ def _quiet() -> Generator[None]:
 def graphs_of(model: Model, config: ModelConfig) -> list[Graph]:
     """The graphs of a model, not yet traced: modules with named inputs and outputs."""
     match model:
+        case DualEncoderModel():
+            raise InputError(
+                "a dual encoder, of texts and pictures, is not exported to ONNX: give to = 'hf'"
+            )
         case EncoderModel():
             inputs = _readable(model.embed, config, types=True)
             module = Traced(model, _encoded)

@@ -4,6 +4,7 @@ from addnorm.convert.core.family import Family
 from addnorm.convert.families.albert import ALBERT
 from addnorm.convert.families.bert import BERT, CAMEMBERT, DISTILBERT, ROBERTA, XLM_ROBERTA
 from addnorm.convert.families.bloom import BLOOM, MPT
+from addnorm.convert.families.clip import CLIP, CLIP_IMAGE, CLIP_TEXT, SIGLIP, SIGLIP_VISION
 from addnorm.convert.families.cohere import COHERE, COHERE2
 from addnorm.convert.families.deberta import DEBERTA_V2
 from addnorm.convert.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE
@@ -146,5 +147,10 @@ FAMILIES: tuple[Family, ...] = (
     HUBERT,
     GEMMA4,
     GEMMA4_IMAGES,
+    CLIP,
+    SIGLIP,
+    CLIP_TEXT,
+    CLIP_IMAGE,
+    SIGLIP_VISION,
 )
 """All families; if a model can be exported as several, the first is used."""

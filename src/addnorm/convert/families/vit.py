@@ -28,9 +28,9 @@ HEADS: dict[Task, HeadConfig] = {
 }
 
 
-def read_patches(settings: Settings) -> keys.Fields:
+def read_patches(settings: Settings, default: int = 16) -> keys.Fields:
     """The sizes of images and of square patches."""
-    patch, other = settings.int_pair("patch_size", 16)
+    patch, other = settings.int_pair("patch_size", default)
     if patch != other:
         raise settings.refuse("patch_size", "patches must be square")
     return {"input.size": settings.int_pair("image_size", 224), "input.patch": patch}

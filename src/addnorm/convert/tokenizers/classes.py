@@ -25,6 +25,8 @@ OF_MODEL = {
     "bart": "RobertaTokenizer",
     "bert": "BertTokenizer",
     "camembert": "CamembertTokenizer",
+    "clip": "CLIPTokenizer",
+    "clip_text_model": "CLIPTokenizer",
     "distilbert": "BertTokenizer",
     "gemma": "GemmaTokenizer",
     "gemma2": "GemmaTokenizer",
@@ -54,6 +56,7 @@ OF_MODEL = {
     "qwen3": "Qwen2Tokenizer",
     "qwen3_moe": "Qwen2Tokenizer",
     "roberta": "RobertaTokenizer",
+    "siglip": "SiglipTokenizer",
     "stablelm": GENERIC,
     "starcoder2": "GPT2Tokenizer",
     "t5": "T5Tokenizer",
@@ -101,6 +104,8 @@ class TokenizerClass:
     second: int = 0
     types: bool = False
     unk_id: int | None = None
+    first: Callable[[Inner, Folder], None] | None = None
+    """What it does with a text before all steps, whatever files the folder has."""
 
     def can_read(self, inner: Inner, names: Mapping[str, str]) -> bool:
         """Whether a tokenizer model has the kind and the unknown token that the class expects."""
@@ -185,6 +190,25 @@ def _qwen2(inner: Inner, folder: Folder) -> None:
     )
 
 
+CLIP_WORDS = (
+    r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+)
+"""The pattern by which CLIP splits a text into words."""
+
+
+def _clip(inner: Inner, folder: Folder) -> None:
+    _byte_pairs(inner, unk=folder.names.get("unk_token"))
+    words = pre_tokenizers.Split(Regex(CLIP_WORDS), "removed", invert=True)
+    _set(
+        inner,
+        normalizers.Sequence(
+            [normalizers.NFC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Lowercase()]
+        ),
+        pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)]),
+        decoders.ByteLevel(),
+    )
+
+
 SPACE = "▁"
 
 
@@ -229,6 +253,24 @@ def _fairseq(inner: Inner, folder: Folder) -> None:
     """XLM-R and CamemBERT."""
     space = folder.setting("add_prefix_space", bool, True)
     _sentence_pieces(inner, "always" if space else "never")
+
+
+PUNCTUATION = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
+"""The characters that SigLIP leaves out of texts: those of `string.punctuation`."""
+
+
+def _canonical(inner: Inner, folder: Folder) -> None:
+    """SigLIP reads texts in lower case, without punctuation, with one space between words."""
+    steps: list[Any] = []
+    if folder.setting("do_lower_case", bool, True):
+        steps.append(normalizers.Lowercase())
+    steps += [
+        normalizers.Replace(Regex(PUNCTUATION), ""),
+        normalizers.Replace(Regex(r"\s+"), " "),
+        normalizers.Strip(),
+    ]
+    steps += [] if inner.normalizer is None else [inner.normalizer]
+    inner.normalizer = normalizers.Sequence(steps)
 
 
 def _t5(inner: Inner, folder: Folder) -> None:
@@ -281,6 +323,8 @@ _GEMMA = {f"{key}_token": f"<{key}>" for key in ("unk", "bos", "eos", "pad", "ma
 _T5 = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _GPT2 = _all("<|endoftext|>", "unk", "bos", "eos")
 
+_CLIP = _all("<|endoftext|>", "unk", "eos", "pad") | {"bos_token": "<|startoftext|>"}
+
 _TWO_ENDS = (("bos_token",), ("eos_token", "eos_token"), ("eos_token",))
 
 CLASSES = {
@@ -300,6 +344,7 @@ CLASSES = {
         around=(("cls_token",), ("sep_token",), ("sep_token",)),
         second=1,
     ),
+    "CLIPTokenizer": TokenizerClass(names=_CLIP, model=models.BPE, rebuild=_clip, around=_TWO_ENDS),
     "GPT2Tokenizer": TokenizerClass(names=_GPT2, model=models.BPE, rebuild=_byte_level),
     "WhisperTokenizer": TokenizerClass(names=_GPT2, model=models.BPE, rebuild=_byte_level),
     "RobertaTokenizer": TokenizerClass(
@@ -326,6 +371,12 @@ CLASSES = {
         rebuild=_t5,
         around=((), ("eos_token",), ("eos_token",)),
         unk_id=2,
+    ),
+    "SiglipTokenizer": TokenizerClass(
+        names=_all("</s>", "eos", "pad") | {"unk_token": "<unk>"},
+        model=models.Unigram,
+        around=((), ("eos_token",), ("eos_token",)),
+        first=_canonical,
     ),
     "XLMRobertaTokenizer": TokenizerClass(
         names=_ROBERTA, model=models.Unigram, rebuild=_fairseq, around=_TWO_ENDS, unk_id=3

@@ -45,7 +45,10 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import IgnoredSettings, InputError
 
-ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert")
+ENCODERS = (
+    "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert", "clip",
+    "clip_text_model", "siglip",
+)  # fmt: skip
 DOUBLED = ("roberta", "longformer", "bart", "xlm-roberta", "camembert")
 """Model types that end the first text of a pair twice, and have no types of sentences."""
 SEQ2SEQ = ("t5", "mt5", "umt5", "marian", "bart", "mbart", "m2m_100", "pegasus", "whisper")
@@ -257,6 +260,8 @@ def _tokenizer(
     followed = not as_first and kind.can_read(inner, folder.names)
     if kind.rebuild is not None and followed:
         kind.rebuild(inner, folder)
+    if kind.first is not None:
+        kind.first(inner, folder)
     if wraps is None:
         if kind.around is not None and followed:
             _set_around(folder, inner, kind)

@@ -10,7 +10,14 @@ from jaxtyping import Bool, Int, Shaped
 from torch import Tensor
 
 from addnorm.convert.core.readback import LENGTH, sample_inputs
-from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model, ModelConfig
+from addnorm.models import (
+    DecoderModel,
+    DualEncoderModel,
+    EncoderDecoderModel,
+    EncoderModel,
+    Model,
+    ModelConfig,
+)
 from addnorm.nn.embed import HasTable
 
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-5}
@@ -115,6 +122,8 @@ def every_output(model: Model, inputs: Inputs) -> Iterator[Tensor]:
             if model.exits:
                 exits = model.exit_logits(source, inputs.valid, inputs.types)
                 yield from (_real(output, inputs.valid) for output in exits)
+        case DualEncoderModel():
+            raise AssertionError("a dual encoder is not given other parts")
 
 
 def _real(outputs: Tensor, valid: Tensor | None) -> Tensor:

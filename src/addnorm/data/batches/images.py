@@ -138,6 +138,24 @@ class Images(Loader[Drawn]):
         return F.one_hot(targets, max(self.corpus.n_labels, 1 + int(targets.max()))).float()
 
 
+class Normalised(Loader[Any]):
+    """The batches of `images`, each channel `(p - mean) / std` of pixels `p` from 0 to 1."""
+
+    def __init__(self, images: Loader[Any], mean: Sequence[float], std: Sequence[float]) -> None:
+        self.images = images
+        self.mean, self.std = (torch.tensor(numbers).view(-1, 1, 1) for numbers in (mean, std))
+
+    def plan(self, epoch: int) -> Sequence[Sequence[Any]]:
+        """Return the items of each batch of an epoch."""
+        return self.images.plan(epoch)
+
+    def build(self, items: Sequence[Any]) -> Batch:
+        """Build the batch, whose pixels are from -1 to 1 in that of `images`."""
+        batch = self.images.build(items)
+        pixels = (batch.inputs["images"] + 1) / 2
+        return replace(batch, inputs=batch.inputs | {"images": (pixels - self.mean) / self.std})
+
+
 def size_of(example: Encoded) -> tuple[int, int]:
     """Return height and width of an image."""
     assert example.signal is not None

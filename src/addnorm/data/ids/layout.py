@@ -258,6 +258,26 @@ class SourceAndTarget(TargetSequence):
         return {**source, **target}, self.targets(rows, padding)
 
 
+class PicturesAndTexts(Layout):
+    """Pairs of a picture and a text, whose target is the number of its text in the batch."""
+
+    def lengths_of(self, examples: Sequence[Encoded]) -> list[int]:
+        """Return the number of tokens of each text."""
+        return [len(example.tokens) for example in examples]
+
+    def arranged(
+        self, inputs: Mapping[str, Tensor], examples: Sequence[Encoded], padding: Padding
+    ) -> Arranged:
+        """Return pictures and texts as the arguments of two encoders, and the targets."""
+        texts = self.texts([example.tokens for example in examples], padding)
+        return {"images": inputs["inputs"], **texts}, torch.arange(len(examples))
+
+    def texts(self, rows: Sequence[list[int]], padding: Padding) -> dict[str, Tensor]:
+        """Return the ids of texts, and the mask of the real ones where some are padded."""
+        width = padding.width(max(map(len, rows)))
+        return with_valid("tokens", "valid", tensors(rows), padding.pad_id, width)
+
+
 class SeriesWindows(Layout):
     """A target for every step of the horizon, in every variable."""
 

@@ -50,7 +50,8 @@ class LabelledFiles(ABC):
       split that Hugging Face `datasets` saved to disk, may hold the files themselves.
 
     A text to write stands where a class would, as `labels` says; the model is then an
-    encoder–decoder, and the recipe has a tokenizer.
+    encoder–decoder, or a dual encoder that compares pictures with texts, and the recipe has a
+    tokenizer.
     """
 
     suffixes: ClassVar[tuple[str, ...]]

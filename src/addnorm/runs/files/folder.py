@@ -224,7 +224,7 @@ def _foreign_settings(
         "model": tree_of(sized(shaped)),
         "train": {"steps": 1, "start": str(folder)},
     }
-    if folder.is_dir() and not isinstance(shaped.model, EncoderConfig):
+    if folder.is_dir() and isinstance(shaped.model, DecoderConfig | EncoderDecoderConfig):
         writes = _writes(shaped.model)
         vocab_size = shaped.target_vocab_size or shaped.vocab_size
         place = generating_place(places_of(folder))
@@ -242,7 +242,7 @@ def _choose_batching(tree: dict[str, Any], overrides: Mapping[str, str]) -> None
     kind, unit = overrides.get("data.kind"), overrides.get("data.unit", "file")
     match tree:
         case {"model": dict(model), "train": dict(train)} if kind and tree.get("data") is None:
-            reads = model.get("input") or {}
+            reads = model.get("input") or model.get("image", {}).get("input") or {}
         case _:
             return
     medium = MEDIA.get(reads.get("kind", ""))

@@ -140,7 +140,9 @@ def _check_alone(settings: Settings, given: Mapping[str, object]) -> None:
 
 
 def speech_keys(places: Sequence[Path]) -> dict[str, Any]:
-    """The `SPEECH_KEYS` that are given, with their values."""
+    """The `SPEECH_KEYS` that are given, with their values; none without places."""
+    if not places:
+        return {}
     place = generating_place(places)
     tree = read_object(place / generation_file(place))
     return {key: tree[key] for key in SPEECH_KEYS if tree.get(key) is not None}

@@ -11,7 +11,14 @@ from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.memory import total_memory
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models import (
+    DecoderConfig,
+    DualEncoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Model,
+    ModelConfig,
+)
 from addnorm.models.ledger import check_unchanged
 from addnorm.models.weights import Weights, copy_into, weights_of
 from addnorm.nn.init import without_values
@@ -103,7 +110,7 @@ def sized_model(model: ModelConfig, source: int, target: int, n_labels: int) -> 
     match model:
         case EncoderDecoderConfig():
             return model.build(source, target)
-        case DecoderConfig():
+        case DecoderConfig() | DualEncoderConfig():
             return model.build(source)
         case EncoderConfig():
             return model.build(source, n_labels=n_labels)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -27,7 +27,8 @@ from addnorm.data import (
     ImageFilesConfig,
     ImagesConfig,
 )
-from addnorm.data.batches.batch import inputs_of
+from addnorm.data.batches.batch import Loader, Loaders, inputs_of
+from addnorm.data.batches.images import Normalised
 from addnorm.data.media import PROPERTIES, has_signals
 from addnorm.data.readers.images import read_image
 from addnorm.errors import InputError, refuse
@@ -40,6 +41,8 @@ from addnorm.generate import (
     transcribe,
 )
 from addnorm.models import (
+    DualEncoderConfig,
+    DualEncoderModel,
     EncoderConfig,
     EncoderDecoderConfig,
     EncoderDecoderModel,
@@ -49,11 +52,12 @@ from addnorm.models import (
 from addnorm.models.inputs import embedded
 from addnorm.nn.context import Context
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig, check_halves
+from addnorm.nn.functional import at_least_float32
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.runs.inference.decoding import check_decodes, later, quoted
 from addnorm.runs.inference.predictions import predicted
 from addnorm.runs.inference.results import Classified
-from addnorm.runs.inference.sentence_vectors import pooled
+from addnorm.runs.inference.sentence_vectors import check_compared, pooled
 from addnorm.runs.inference.speech import Transcriber
 from addnorm.runs.options import Pooling, SpeechOptions
 from addnorm.runs.trained_model import TrainedModel
@@ -200,7 +204,8 @@ def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
             "evaluated on them; `addnorm generate` reads files by the folder's settings"
         )
     half = (0.5,) * theirs.channels
-    if (theirs.mean, theirs.std) != (half, half) or abs(theirs.factor * 255 - 1) > 1e-6:
+    other = (theirs.mean, theirs.std) != (half, half) and not run.compares  # see `normalised`
+    if other or abs(theirs.factor * 255 - 1) > 1e-6:
         raise InputError(
             f"{file}: pixels are scaled by image_mean = {list(theirs.mean)} and image_std "
             f"= {list(theirs.std)}, and data of pictures by 0.5 and 0.5, so this model cannot be "
@@ -212,6 +217,26 @@ def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
             "model cannot be evaluated on them; `addnorm classify` reads files by the folder's "
             "settings"
         )
+
+
+def normalised(run: TrainedModel, loaders: Loaders) -> Loaders:
+    """The pictures of validation and test by the mean and deviation of the folder, as of CLIP.
+
+    Those of other models are refused instead (`check_read_alike`).
+    """
+    folder = run.folder
+    if not run.compares or folder is None:
+        return loaders
+    places = places_of(folder) if is_hf_folder(folder) else (folder,)
+    if find_file(places, FILE, NESTED) is None:
+        return loaders
+    theirs = preprocessing_of(places, run.recipe.model)
+    assert isinstance(theirs, Pictures)
+
+    def of(loader: Loader[Any] | None) -> Loader[Any] | None:
+        return None if loader is None else Normalised(loader, theirs.mean, theirs.std)
+
+    return replace(loaders, valid=of(loaders.valid), test=of(loaders.test))
 
 
 def _heard_alike(theirs: Samples, data: object) -> bool:
@@ -319,7 +344,7 @@ def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
         return lambda file: _checked(model, data.read(_there(file), str(file)), file)
     if not isinstance(data, ImagesConfig):
         raise _reads_no_files(run)
-    assert isinstance(model, EncoderConfig | EncoderDecoderConfig)
+    assert isinstance(model, EncoderConfig | EncoderDecoderConfig | DualEncoderConfig)
     assert isinstance(model.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
     height, width = (side * data.pool for side in model.input.size)
     channels = model.input.channels
@@ -362,10 +387,15 @@ def _there(file: Path) -> Path:
 def _vectors(
     run: TrainedModel, signals: Sequence[Tensor], pooling: Pooling | None
 ) -> list[Float[Tensor, " width"]]:
+    model = run.model
+    if isinstance(model, DualEncoderModel):
+        check_compared(run, pooling)
+        vectors = [model.image_vectors(inputs["inputs"]) for inputs in _inputs(run, signals)]
+        return [at_least_float32(vector) for rows in vectors for vector in rows]
     return [
         vector
         for inputs in _inputs(run, signals)
-        for vector in pooled(run, *_hidden(run.model, **inputs), pooling)
+        for vector in pooled(run, *_hidden(model, **inputs), pooling)
     ]
 
 

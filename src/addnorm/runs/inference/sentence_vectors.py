@@ -19,6 +19,7 @@ from addnorm.convert.weights.mapped import check_readable
 from addnorm.errors import InputError, choices
 from addnorm.models import EncoderConfig, EncoderModel, Model
 from addnorm.nn.context import Context
+from addnorm.nn.contrastive import ContrastiveHead, unit
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.heads import ClassificationHead, HiddenHead, HiddenHeadConfig
 from addnorm.nn.similarity import SimilarityHead, SimilarityHeadConfig
@@ -431,12 +432,24 @@ STEPS: dict[str, Callable[[Path], Callable[[Vectors], Vectors]]] = {
 """The modules that may follow the pooling."""
 
 
+def check_compared(run: TrainedModel, pooling: Pooling | None) -> None:
+    """Raise `InputError` for another pooling of a model whose vectors are made to be compared."""
+    if pooling not in (None, "head"):
+        raise InputError(
+            f"{run.name}: pictures and texts are compared by the vectors that it learnt: leave "
+            f"pooling = {pooling!r} out"
+        )
+
+
 def pooled(run: TrainedModel, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor:
     """Pool the hidden states into one vector per input, by default as the model learnt to.
 
     Raises `InputError` for `pooling = "head"` where the head gives no vector.
     """
     head = run.model.head
+    if isinstance(head, ContrastiveHead):
+        check_compared(run, pooling)
+        return at_least_float32(unit(head.text(x, ctx)))
     vectors = head.vectors if isinstance(head, SimilarityHead) else head
     if isinstance(vectors, VectorHead) and pooling in (None, "head"):
         return at_least_float32(vectors(x, ctx))

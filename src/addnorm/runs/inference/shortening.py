@@ -11,7 +11,7 @@ from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.framing import Read, around
 from addnorm.errors import Shortened
 from addnorm.generate.next_token import positions_for
-from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderModel, EncoderModel
+from addnorm.models import DecoderConfig, EncoderDecoderModel, Model
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
 
@@ -56,7 +56,7 @@ def ids_as_shortened(run: TrainedModel, ids: Sequence[list[int]]) -> list[list[i
 
 
 def check_lengths(
-    model: DecoderModel | EncoderModel | EncoderDecoderModel,
+    model: Model,
     encoded: Sequence[Sequence[int]],
     first: int,
 ) -> None:

@@ -37,7 +37,7 @@ from addnorm.generate import (
 )
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
 from addnorm.generate.self_speculation import SelfSpeculation, check_speculates
-from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel
+from addnorm.models import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.functional import at_least_float32
@@ -148,7 +148,7 @@ def write(
             )
             by_place = dict(zip(filled, translated, strict=True))
             results = [by_place.get(i, [BLANK]) for i in range(len(strings))]
-        case EncoderModel():
+        case _:
             raise wrong_task(run, "writes no text")
     return results
 
@@ -457,12 +457,12 @@ def embed(
     """Embed each text (see `Run.embed`); `first` is the number of texts before, for messages.
 
     A text may be given by its ids, with or without the special tokens at its beginning and end.
-    Where the model reads images or sound, the texts are the names of files.
+    Where the model reads images or sound alone, the texts are the names of files.
     """
     check_choice("pooling", pooling or "mean", get_args(Pooling))
     if prompt_name is not None:
         check_prompts(run, pooling)
-    if run.reads_files:
+    if run.reads_files and not run.compares:
         names = [text for text in texts if isinstance(text, str)]
         return embedded_files(run, names, pooling, batch_size)
     learnt = isinstance(run.model.head, SimilarityHead)
@@ -564,7 +564,7 @@ def _text_of(tokenizer: Tokenizer, ids: Ids) -> str:
     return text
 
 
-def _as_theirs(model: DecoderModel | EncoderModel, x: Tensor) -> Tensor:
+def _as_theirs(model: Model, x: Tensor) -> Tensor:
     """Return the hidden states as `transformers` does: OPT's have the width of its table."""
     transform = getattr(model.head, "transform", None)
     if not (isinstance(model, DecoderModel) and isinstance(transform, Transform)):

@@ -17,18 +17,22 @@ HYPOTHESIS = "This example is {}."
 """The sentence that a label is put in."""
 
 
+def check_labels(labels: Sequence[str], hypothesis: str) -> None:
+    """Raise `InputError` for fewer than two labels or equal ones, or no place for a label."""
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise InputError(f"`labels = {[*labels]}`: give at least two, each once")
+    if "{}" not in hypothesis:
+        raise InputError(f"`hypothesis = {hypothesis!r}`: it needs a {{}}, where the label stands")
+
+
 def premises_and_hypotheses(
     texts: Sequence[str] | Sequence[TextPair], labels: Sequence[str], hypothesis: str
 ) -> list[TextPair]:
     """Each text with the hypothesis of each label, the labels of a text in turn.
 
-    Raises `InputError` for pairs of texts, for fewer than two labels or equal ones, and for a
-    hypothesis without a place for the label.
+    Raises `InputError` for pairs of texts, and as `check_labels` does.
     """
-    if len(labels) < 2 or len(set(labels)) < len(labels):
-        raise InputError(f"`labels = {[*labels]}`: give at least two, each once")
-    if "{}" not in hypothesis:
-        raise InputError(f"`hypothesis = {hypothesis!r}`: it needs a {{}}, where the label stands")
+    check_labels(labels, hypothesis)
     pairs: list[TextPair] = []
     for text in texts:
         if not isinstance(text, str):

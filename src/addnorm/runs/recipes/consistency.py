@@ -15,7 +15,13 @@ from addnorm.data.batches.sharded import check_rows
 from addnorm.data.media import PROPERTIES, Medium, has_signals
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models import (
+    DecoderConfig,
+    DualEncoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    ModelConfig,
+)
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.heads import has_joint_loss
 from addnorm.nn.patches import PatchEmbeddingConfig
@@ -158,6 +164,12 @@ def check_joint_loss(model: ModelConfig, train: TrainConfig, place: Location) ->
         ("r_drop", bool(train.r_drop)),
         ("distillation", train.distillation is not None),
     )
+    if isinstance(model, DualEncoderConfig) and train.accumulate > 1:
+        raise InputError(
+            f"{place(['train', 'accumulate'])}: train.accumulate = {train.accumulate}: a picture "
+            "is compared with all texts of its batch, which micro-batches would divide: leave it "
+            "out, and give train.batching.size the pairs of a step"
+        )
     for name, given in rules:
         if given:
             raise InputError(
@@ -168,7 +180,9 @@ def check_joint_loss(model: ModelConfig, train: TrainConfig, place: Location) ->
 
 
 def _check_heard(
-    data: AudioConfig, model: EncoderConfig | EncoderDecoderConfig, place: Location
+    data: AudioConfig,
+    model: EncoderConfig | EncoderDecoderConfig | DualEncoderConfig,
+    place: Location,
 ) -> None:
     """Raise `InputError` for clips that are read as something else than the model reads."""
     form = "waveform" if model.input.kind == "waveform" else "log_mel"

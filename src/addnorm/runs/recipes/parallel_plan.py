@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from addnorm.errors import InputError
-from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models import DecoderConfig, DualEncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.earlier_layers import reads_of
 from addnorm.models.layers import WITHOUT_POSITIONS, LayerParts
 from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig, LatentAttentionConfig
@@ -43,6 +43,7 @@ def check_parallel(
             "processes of parallel.data and context, which is 1: give data = 2, or leave shard out"
         )
     problems = [
+        *_of_pairs(model),
         *_of_any(train),
         *_of_tokens_ahead(model, plan),
         *_of_earlier_layers(model, plan),
@@ -69,6 +70,16 @@ def check_parts(model: nn.Module, d_model: int, plan: ParallelTrainingConfig) ->
         check_tokens_alone(model, d_model)
     if plan.tensor > 1:
         check_splits(model, plan.tensor)
+
+
+def _of_pairs(model: ModelConfig) -> Iterator[tuple[str, str]]:
+    """Where pairs are compared: the field, and the problem with its remedy."""
+    if isinstance(model, DualEncoderConfig):
+        yield (
+            "model.kind",
+            "each picture is compared with all texts of its batch, which processes would divide: "
+            "train a dual_encoder in one process, without [parallel]",
+        )
 
 
 def _of_any(train: TrainConfig) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from addnorm.arguments import known_keywords
 from addnorm.atomic import atomic_directory
 from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError, path_of
-from addnorm.models import Model
+from addnorm.models import Model, refuse_dual
 from addnorm.nn.blocks import check_unshared
 from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
 from addnorm.prune.selection import importance, kept_layers, kept_units
@@ -70,6 +70,7 @@ def prune_run(
         raise InputError("nothing to remove: give `heads`, `feedforward` or `layers`")
     out = path_of(out)
     with locked_empty(out):
+        refuse_dual(run.model, "pruned")
         check_float(run, "is pruned")
         check_finite(run.model)
         check_unshared(run.model, "pruning")

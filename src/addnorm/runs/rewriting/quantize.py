@@ -17,7 +17,7 @@ from addnorm.atomic import atomic_directory
 from addnorm.convert.core.readback import model_logits, sample_inputs
 from addnorm.data.batches.batch import Batch, Loader
 from addnorm.errors import InputError, path_of
-from addnorm.models import Model
+from addnorm.models import Model, refuse_dual
 from addnorm.models.weights import n_bytes, weights_of
 from addnorm.quantize import (
     Int4Config,
@@ -239,6 +239,7 @@ def check_runs(run: TrainedModel, model: Model, layers: Layers) -> None:
 
 def _in_float32(run: TrainedModel) -> TrainedModel:
     """Return the run to quantise. Raises `InputError` if it is quantised already, or cannot be."""
+    refuse_dual(run.model, "quantised")
     check_float(run, "is quantised again")
     check_finite(run.model)
     check_replaceable(run.model)

@@ -22,7 +22,7 @@ from addnorm.convert.transfer.model import (
     transfer_weights,
 )
 from addnorm.errors import InputError, path_of
-from addnorm.models import EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models import EncoderDecoderConfig, Model, ModelConfig, refuse_dual
 from addnorm.nn.heads import has_joint_loss
 from addnorm.parts import kind_of
 from addnorm.runs.files.lock import locked_empty
@@ -115,6 +115,7 @@ def swap_run(
         )
     out = path_of(out)
     with locked_empty(out):
+        refuse_dual(run.model, "given other parts")
         check_float(run, "takes other parts")
         if options.distill and has_joint_loss(run.recipe.model.head):
             raise InputError(
