@@ -79,7 +79,13 @@ def trained(loss: str, **options: Any) -> Run:
     return train(model(loss), corpus(), tokenizer="word", progress=False, **given)
 
 
-@pytest.fixture(scope="module", params=["softmax", "sigmoid"])
+LOSSES = [
+    pytest.param("softmax", marks=pytest.mark.long),
+    pytest.param("sigmoid", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="module", params=LOSSES)
 def run(request: pytest.FixtureRequest) -> Run:
     return trained(request.param)
 
