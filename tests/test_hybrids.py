@@ -246,6 +246,7 @@ REFUSALS: dict[tuple[str, str], str] = {
     ("prune feedforward", "mixture"): r"stack\.blocks\.1\.feedforward is MixtureOfExperts",
     **{("export hf", name): r"layer [01] has the" for name in PATTERNS},
     ("export hf", "delta"): r"no family can express this model",
+    ("export hf", "heads"): r"layer_pattern\.1\.attention",
     ("export hf", "feedforward"): r"layer_pattern\.1\.feedforward",
     ("export hf", "mixture"): r"layer_pattern\.1\.feedforward",
     **{("export gguf", name): r"layer [01]" for name in PATTERNS},

@@ -94,7 +94,7 @@ def test_mistakes(run_of: RunOf, tmp_path: Path, addnorm: Command) -> None:
         ([tmp_path], "Is a directory"),
         ([tmp_path / "bad.txt"], "bad.txt:2: not UTF-8 at byte 5"),
         (["--prompt", "x", tmp_path / "bad.txt"], "not both"),
-        (["--prompt", "x", "--temperature", "0"], "--temperature 0: must be greater than 0"),
+        (["--prompt", "x", "--temperature", "-1"], "--temperature -1: must be greater than 0"),
         (["--prompt", "x", "--beams", "2", "--top-k", "2"], "leave out --top-k"),
         (["--prompt", "x", "--max-new-tokens", "0"], "at least 1"),
         (["--prompt", "x", "--stop", ""], "stop"),

@@ -309,8 +309,8 @@ OUT_OF_RANGE = [
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--temperature 0", "--temperature 0: must be greater than 0"),
-        ("--temperature=0", "--temperature 0: must be greater than 0"),
+        ("--temperature -1", "--temperature -1: must be greater than 0"),
+        ("--temperature=-1", "--temperature -1: must be greater than 0"),
         ("--top-k None", "--top-k None: must be an integer"),
         ("--top-p none", "--top-p none: must be a number"),
         ("--dtype None", "--dtype None: no such choice. Valid: float32"),

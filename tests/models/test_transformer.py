@@ -7,7 +7,14 @@ import torch
 from pydantic import TypeAdapter, ValidationError
 from tests.contracts import check_records
 
-from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
+from addnorm.models import (
+    DecoderConfig,
+    DualEncoderConfig,
+    EncoderConfig,
+    EncoderDecoderConfig,
+    Model,
+    ModelConfig,
+)
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import (
     AdditiveConfig,
@@ -37,6 +44,7 @@ RECORDS = [
         d_model=16, attention=AttentionConfig(n_heads=4, pattern=WindowPatternConfig(size=8))
     ),
     EncoderDecoderConfig(n_decoder_layers=2),
+    DualEncoderConfig(n_layers=2, causal=True),
 ]
 
 

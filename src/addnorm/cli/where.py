@@ -109,6 +109,8 @@ class InProcesses(Where):
         Of these the first one speaks. Raises `InputError` if the heads of the model in `folder`, or
         its layers, cannot be divided among so many, or for weights and devices that are not split.
         """
+        if self.processes in (None, 1) and "TORCHELASTIC_RUN_ID" not in os.environ:
+            return None  # torchrun has not started this process
         from addnorm.training.parallel.plan import launched
 
         here = launched()

@@ -109,7 +109,10 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     "layer_drop": {"parts": {"layer_drop": 0.3, "n_layers": 3, "dropout": 0.1}},
     "r_drop": {"parts": {"dropout": 0.2}, "r_drop": 1.0},
     "checkpointed": {"parts": {"dropout": 0.2}, "activation_checkpointing": "block"},
-    "streams": {"parts": {"residual": HyperConnectionsConfig(streams=3), "dropout": 0.1}},
+    "streams": {
+        "parts": {"residual": HyperConnectionsConfig(streams=3), "dropout": 0.1},
+        "double": True,
+    },
     "ahead": {"parts": {"mtp": MultiTokenConfig(depth=2)}},
     "exits": {"parts": {"n_layers": 3, "exits": (1, 2)}, "double": True},
     "validated": {"validate": True, "select": "best", "validate_every": 3, "ema": 0.5},

@@ -173,7 +173,7 @@ def _check_whole_model(gguf: GGUF) -> None:
     if (n := gguf.get("split.count", 1)) > 1:
         raise InputError(
             f"{gguf.path}: this is file {gguf.get('split.no', 0) + 1} of {n} of one model: join "
-            "them with `llama-gguf-split --merge`"
+            "them with `llama-gguf-split`"
         )
 
 
