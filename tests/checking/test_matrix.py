@@ -1,5 +1,6 @@
 """The matrix covers every pair of parts, and refuses few combinations."""
 
+import re
 from collections import Counter
 from itertools import combinations, islice
 from math import prod
@@ -60,9 +61,14 @@ def test_refusals_are_few_and_say_why() -> None:
     refused = Counter(cell.refusal() for cell in CELLS)
     allowed = refused.pop(None)
     assert allowed > 0.7 * len(CELLS)
-    assert 0 < len(refused) <= 10
-    assert all("use" in str(reason) or "must" in str(reason) for reason in refused)
-    assert not [cell for cell in CELLS if cell.variant and cell.refusal()]
+    assert 0 < len(refused) <= 12
+    assert all(re.search("use|must|give", str(reason)) for reason in refused)
+    of_variants = {str(cell.refusal()) for cell in CELLS if cell.variant} - {"None"}
+    apart = (
+        "layer 1: it reads the keys of layer 0, whose",
+        "embedding.per_layer gives every layer",
+    )
+    assert all(reason.startswith(apart) for reason in of_variants), of_variants
 
 
 def test_cells_by_name() -> None:

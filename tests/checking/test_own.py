@@ -12,14 +12,13 @@ def checked(part: type, definition: Any = None, n: int = 1) -> PartReport:
     return check_part(part, definition=definition, compile=False, partners=n)
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "definition"),
     [
         (my_parts.DyTConfig, my_parts.dyt_float64),
-        pytest.param(my_parts.DyTConfig, None, marks=pytest.mark.slow),
-        pytest.param(my_parts.CosineConfig, my_parts.cosine_float64, marks=pytest.mark.slow),
+        (my_parts.DyTConfig, None),
+        (my_parts.CosineConfig, my_parts.cosine_float64),
         (my_parts.NearConfig, my_parts.near_float64),
     ],
 )

@@ -188,7 +188,7 @@ def assert_several_are_the_same(plain: NextToken, compiled: NextToken, prompts: 
             )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_several_texts_and_beams_equal_the_plain_step() -> None:
     model = decoder(**LLAMA, n_layers=1)
     compiled = CompiledContinuation(model, several=True)

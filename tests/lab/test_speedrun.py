@@ -118,7 +118,7 @@ def test_the_table_shows_which_runs_reached_the_target() -> None:
         assert piece in text
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_recipes_are_timed_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = recipe_file(tmp_path)
     board = Board(split="valid", metric="loss", target=100.0, lower_is_better=True)

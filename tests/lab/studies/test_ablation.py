@@ -124,7 +124,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_ctrl_c_saves_the_cells_and_the_same_command_resumes(tmp_path: Path) -> None:
     """As in a terminal, where all processes of a command are interrupted at once."""
     script = tmp_path / "stopped.py"

@@ -161,7 +161,7 @@ OF_TWO = {
 }
 """The cases that two processes try by a plan besides those of each; the others are slow."""
 BY_EACH = ("decoder", "encoder_decoder", "clip", "ema", "dropout")
-"""The cases that two processes try by each plan; by `data` they try all."""
+"""The cases that two processes try by each plan; by `data` also all that no other plan tries."""
 
 
 def cases_of(plan: str, size: int) -> list[str]:
@@ -171,8 +171,10 @@ def cases_of(plan: str, size: int) -> list[str]:
     """
     if size == 8:
         return [*OF_EIGHT]
-    if size == 2 and plan != "data":
-        return [*BY_EACH, *OF_TWO[plan]]
+    if size == 2:
+        elsewhere = {name for names in OF_TWO.values() for name in names} - {"moe", "accumulate"}
+        by_data = [name for name in CASES if name not in {*BY_EACH, *elsewhere}]
+        return [*BY_EACH, *OF_TWO.get(plan, by_data)]
     left_out = {"exits"} if "pipeline" in plan else set[str]()
     if any(split in plan for split in ("context", "tensor", "pipeline")):
         left_out |= {"ahead"}

@@ -20,6 +20,7 @@ from addnorm.nn.blocks import (
     AnyBlock,
     Block,
     CrossBlock,
+    EmbeddedBlock,
     ParallelBlock,
     ParallelCrossBlock,
     Stack,
@@ -174,6 +175,8 @@ def _placement_options(block: AnyBlock, ledger: Ledger) -> Options:
     accepted = "'post', 'pre', 'sandwich' and, in decoder-only models, 'parallel'"
     if isinstance(block, ParallelCrossBlock):
         raise refusal("parallel cross-attention", accepted)
+    if isinstance(block, EmbeddedBlock):
+        raise refusal("vectors of tokens for every layer", "embeddings of tokens")
     residuals = list(residuals_of(block).values())
     kinds = {type(residual) for residual in residuals}
     matches = [options for kind, options in PLACEMENTS.items() if kinds == {kind}]
