@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
 import addnorm
 from addnorm import compiler, processor
@@ -18,7 +17,6 @@ from addnorm.compiler import (
     CACHES,
     CompilerError,
     compiler_errors,
-    load_operators,
     separate_caches,
 )
 from addnorm.errors import InputError
@@ -91,60 +89,6 @@ def test_separating_caches_imports_no_torch() -> None:
     words = "import sys; from addnorm.compiler import separate_caches as f; f(); "
     words += "sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", words], check=False).returncode == 0
-
-
-OPERATORS = """
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/tensor.h>
-torch::stable::Tensor same(torch::stable::Tensor x) { return x; }
-STABLE_TORCH_LIBRARY(addnorm_test, library) {
-  library.def("same(Tensor x) -> Tensor");
-  library.impl("same", TORCH_BOX(&same));
-}
-"""
-
-
-@pytest.fixture
-def _source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "operators.cpp").write_text(OPERATORS)
-    monkeypatch.setattr(compiler, "__file__", str(tmp_path / "compiler.py"))
-    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
-    load_operators.cache_clear()
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_source")
-def test_operators_are_compiled_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    load_operators("operators.cpp")
-    x = torch.ones(2)
-    assert torch.equal(torch.ops.addnorm_test.same(x), x)
-    [library] = (tmp_path / "cache").iterdir()
-    assert library.name.startswith("operators-")
-    load_operators.cache_clear()
-    monkeypatch.setattr(compiler, "has_compiler", lambda: False)
-    load_operators("operators.cpp")
-    assert [*(tmp_path / "cache").iterdir()] == [library]
-
-
-@pytest.mark.usefixtures("_source")
-def test_operators_need_a_compiler_and_a_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiler, "has_compiler", lambda: False)
-    with pytest.raises(InputError, match=r"install g\+\+"):
-        load_operators("operators.cpp")
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "file"))
-    with pytest.raises(InputError, match="set ADDNORM_CACHE to another folder"):
-        load_operators("operators.cpp")
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("_source")
-def test_a_compiler_that_fails_is_one_message(tmp_path: Path) -> None:
-    (tmp_path / "operators.cpp").write_text("int broken = ;")
-    with pytest.raises(InputError, match=r"the C\+\+ compiler fails: .*error: expected"):
-        load_operators("operators.cpp")
 
 
 def compilers(tree: ast.AST) -> list[str]:

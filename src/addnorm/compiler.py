@@ -3,7 +3,8 @@
 TorchInductor looks compiled code up by the traced operations, not by the instructions that it was
 compiled for. Code for AVX-512 that is loaded under `ATEN_CPU_CAPABILITY=avx2`, or by an older
 machine that shares the folder, ends the process or computes something else. Here every processor,
-limit and version of torch has its own folder. All compilation passes through this file.
+limit and version of torch has its own folder. All that torch compiles passes through this file;
+`kernels.build` compiles our own operators.
 """
 
 import getpass
@@ -13,17 +14,15 @@ import re
 import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from functools import cache
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
 from subprocess import SubprocessError
-from tempfile import TemporaryDirectory, gettempdir
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from addnorm.atomic import atomic_file
 from addnorm.errors import InputError
-from addnorm.files import cache_folder
 from addnorm.processor import instructions, processor
 
 if TYPE_CHECKING:
@@ -115,23 +114,6 @@ def failure(error: Exception) -> str | None:
     return None
 
 
-@cache
-def load_operators(source: str) -> None:
-    """Load the operators of a C++ file of this package into torch, compiled for this processor.
-
-    Compilation takes some seconds, once: the library is kept in the folder of caches. Raises
-    `CompilerError` if there is no C++ compiler, or none that works.
-    """
-    import torch
-
-    code = (Path(__file__).parent / source).read_bytes()
-    digest = hashlib.sha256(f"{target()}\n".encode() + code).hexdigest()[:32]
-    library = cache_folder() / f"{Path(source).stem}-{digest}.so"
-    if not library.exists():
-        keep_compiled(library, lambda: _library(code))
-    torch.ops.load_library(str(library))
-
-
 def keep_compiled(file: Path, compiled: Callable[[], bytes]) -> None:
     """Store what `compiled` returns, which is called once the folder of the file exists.
 
@@ -156,23 +138,6 @@ def _writing_to(folder: Path) -> Generator[None]:
         ) from error
 
 
-def _library(code: bytes) -> bytes:
-    """Compile C++ code of torch's stable interface to a shared library."""
-    check_compiler()
-    separate_caches()
-    from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
-
-    with compiler_errors(), TemporaryDirectory() as folder:
-        source = Path(folder) / "operators.cpp"
-        source.write_bytes(code)
-        options = CppTorchOptions(
-            include_pytorch=True, aot_mode=True, extra_flags=["-ffp-contract=fast"]
-        )
-        builder = CppBuilder("operators", str(source), options, folder)
-        builder.build()
-        return Path(builder.get_target_file_path()).read_bytes()
-
-
 def _first_error(error: Exception) -> str:
     """The compiler's name, and the first line of its output that names an error, or the last."""
     facts = vars(error)
@@ -184,16 +149,23 @@ def _first_error(error: Exception) -> str:
     return f"{command[0]}: {line}" if command else line
 
 
-def check_compiler() -> None:
-    """Raise `CompilerError` if there is no C++ compiler."""
-    if not has_compiler():
+def check_compiler() -> str:
+    """The C++ compiler. Raises `CompilerError` if there is none."""
+    if (name := cxx()) is None:
         raise CompilerError(NO_COMPILER)
+    return name
 
 
 def has_compiler() -> bool:
-    """Whether there is a C++ compiler: the one that `CXX` names, or else a usual one."""
+    """Whether there is a C++ compiler."""
+    return cxx() is not None
+
+
+def cxx() -> str | None:
+    """The C++ compiler: the one that `CXX` names, or else a usual one; None without any."""
     chosen = os.environ.get("CXX")
-    return any(shutil.which(name) for name in ([chosen] if chosen else ("g++", "clang++", "c++")))
+    names = [chosen] if chosen else ["g++", "clang++", "c++"]
+    return next((name for name in names if shutil.which(name)), None)
 
 
 def separate_caches() -> None:

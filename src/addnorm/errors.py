@@ -38,6 +38,10 @@ class Shortened(UserWarning):
     """A text is longer than training let texts be; the message names the model and the length."""
 
 
+class MissingOperator(UserWarning):
+    """An operator of ours cannot be built; the message says why, and that another way is taken."""
+
+
 class Unfinished(UserWarning):
     """A text that follows a grammar ended at its last allowed token, before it was complete."""
 
@@ -51,7 +55,9 @@ def print_warnings() -> None:
     show = warnings.showwarning
     warnings.showwarning = lambda message, category, *place: (
         print(f"addnorm: {message}", file=sys.stderr)
-        if issubclass(category, IgnoredSettings | Shortened | Stopped | Unfinished)
+        if issubclass(
+            category, IgnoredSettings | MissingOperator | Shortened | Stopped | Unfinished
+        )
         else show(message, category, *place)
     )
 

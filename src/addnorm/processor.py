@@ -8,7 +8,13 @@ import sys
 from functools import cache
 from pathlib import Path
 
-LIMITS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR", "ATEN_CPU_CAPABILITY")
+LIMITS = (
+    "ONEDNN_MAX_CPU_ISA",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+    "ATEN_CPU_CAPABILITY",
+    "ADDNORM_OPERATORS",
+)
 """The variables of the environment that keep libraries from instructions a processor has."""
 
 

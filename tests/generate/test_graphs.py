@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.errors import InputError
-from addnorm.generate import CompiledContinuation, GreedyConfig, generate, graphs
+from addnorm.generate import CompiledContinuation, GreedyConfig, generate, graphs, single_row
 from addnorm.models import DecoderConfig, DecoderModel
 from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
 from addnorm.nn.feedforward import FeedForwardConfig
@@ -168,14 +168,16 @@ def test_only_weights_of_products_are_packed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["loop", "torch", "onednn"])
+@pytest.mark.parametrize("kind", ["loop", "torch", "onednn", "operator"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_graph_of_each_kind_of_product_generates_the_same(
     kind: str, tied: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path))
-    monkeypatch.setattr(graphs, "LARGE", 1)
-    monkeypatch.setattr(graphs, "row_product", lambda dtype: kind)
+    monkeypatch.setattr(single_row, "LARGE", 1)
+    monkeypatch.setattr(single_row, "LARGE_FOR_OPERATORS", 1)
+    for module in (graphs, single_row):
+        monkeypatch.setattr(module, "row_product", lambda dtype: kind)
     packed: list[str] = []
     factors = graphs._factors
     monkeypatch.setattr(graphs, "_factors", lambda p: packed.extend(factors(p)) or factors(p))

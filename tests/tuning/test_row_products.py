@@ -86,7 +86,7 @@ def test_it_is_measured_once_and_kept(
     file.unlink()
     monkeypatch.setattr(row_products, "has_compiler", lambda: False)
     assert fresh(torch.float32) == "loop"
-    assert fresh(torch.float64) == fresh(torch.int8) == "loop"
+    assert fresh(torch.float64) == fresh(torch.int8) == fresh(torch.int32) == "loop"
 
 
 def test_another_number_of_threads_is_measured_again(
@@ -108,6 +108,20 @@ def test_without_a_home_it_is_measured_and_not_kept(
 
     monkeypatch.setattr("addnorm.tuning.calibration.cache_folder", no_home)
     assert fresh(torch.float32) == fresh(torch.float32) == "torch"
+    assert len(asked) == 2
+
+
+def test_an_operator_that_is_switched_off_is_not_chosen(
+    asked: list[torch.dtype], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = {"loop": [2.0] * 4, "operator": [1.0] * 4}
+    monkeypatch.setattr(row_products, "candidates", lambda dtype: asked.append(dtype) or times)
+    monkeypatch.setattr(row_products, "has_operator", lambda name: True)
+    assert fresh(torch.int8) == fresh(torch.int8) == "operator"
+    assert len(asked) == 1
+    monkeypatch.setattr(row_products, "has_operator", lambda name: False)
+    times["operator"] = [3.0] * 4
+    assert fresh(torch.int8) == "loop"
     assert len(asked) == 2
 
 
@@ -145,19 +159,20 @@ def test_they_are_on_the_processor_whatever_the_default(monkeypatch: pytest.Monk
         for work in works.values():
             assert work().device.type == "cpu"
     monkeypatch.setattr(row_products, "packed_weight", fails)
-    assert [*candidates(torch.float32)] == ["loop", "torch"]
+    assert "onednn" not in candidates(torch.float32)
     works["onednn"] = fails
     times, _ = measured(works)
-    assert [*times] == ["loop", "torch"]
+    assert [*times] == [name for name in works if name != "onednn"]
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_every_candidate_is_the_product() -> None:
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype in (torch.float32, torch.bfloat16, torch.int8, torch.uint8):
         works = candidates(dtype)
-        assert "loop" in works
+        assert {"loop", "operator"} <= {*works}
         for work in works.values():
-            torch.testing.assert_close(work(), torch.full((1, 2048), 1024.0, dtype=dtype))
+            y = torch.full((1, 2048), 1024.0, dtype=dtype if dtype.is_floating_point else None)
+            torch.testing.assert_close(work(), y)
         times, _ = measured(works)
         assert all(second > 0 for seconds in times.values() for second in seconds)

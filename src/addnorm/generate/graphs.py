@@ -13,24 +13,26 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch._C import _aoti  # pyright: ignore[reportAttributeAccessIssue]
 from torch.utils._pytree import tree_leaves
 
 from addnorm.compiler import CompilerError, compile_ahead, keep_compiled, target
 from addnorm.files import cache_folder
+from addnorm.generate.single_row import dtypes_of, operators_of, place_row_products
+from addnorm.kernels.build import load_operator
 from addnorm.memory import keep_freed_pages
 from addnorm.nn.choices import choices
 from addnorm.nn.linear import onednn
-from addnorm.tuning.row_products import RowProduct, packed_weight, row_product
+from addnorm.tuning.row_products import packed_weight, row_product
 
 Graph = Callable[..., Tensor]
 
 PACKED = "packed"
 """The metadata key for the weights that a graph expects in oneDNN's packed layout."""
 
-LARGE = 2**20
-"""Smaller matrices stay loops, which the compiler fuses with the operations around them."""
+LOADED = "operators"
+"""The metadata key for our operators that a graph calls."""
 
 _linear = torch.ops.aten.linear.default
 _onednn = onednn()
@@ -60,7 +62,10 @@ def compiled(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     except RuntimeError:  # no such file, or a damaged one
         keep_compiled(file, lambda: _compile(module, example, lengths))
         graph = _stored(file)
-    packed = graph.get_metadata().get(PACKED, "").split()
+    metadata = graph.get_metadata()
+    for name in metadata.get(LOADED, "").split():
+        load_operator(name)
+    packed = metadata.get(PACKED, "").split()
     weights = {name: _tensor(module, name) for name in graph.get_constant_fqns()}
     weights |= {name: packed_weight(weights[name]) for name in packed}
     graph.load_constants(weights, False, True, True)  # by pointer, without a copy
@@ -119,8 +124,8 @@ def _compile(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any, ..
     """Compile the module; return the archive in which torch packages a graph."""
     with warnings.catch_warnings(action="ignore"), _all_registered(module):
         program = _traced(module, example, lengths)
-        settings = SETTINGS | {"aot_inductor.metadata": {PACKED: " ".join(_factors(program))}}
-        return compile_ahead(program, settings)
+        facts = {PACKED: " ".join(_factors(program)), LOADED: " ".join(operators_of(program))}
+        return compile_ahead(program, SETTINGS | {"aot_inductor.metadata": facts})
 
 
 def _traced(
@@ -128,49 +133,8 @@ def _traced(
 ) -> torch.export.ExportedProgram:
     """Export the module, with every linear layer replaced by the fastest product."""
     program = torch.export.export(module, example, dynamic_shapes=lengths, strict=False)
-    place_row_products(program)
+    place_row_products(program, module)
     return program.run_decompositions({_linear: product})
-
-
-def place_row_products(program: torch.export.ExportedProgram) -> None:
-    """Replace each large linear layer on a single row by the fastest product for its weight.
-
-    The others become loops, or oneDNN's products of several rows. Only weights that nothing else
-    reads are packed: a tied table would be in memory twice.
-    """
-    graph = program.graph_module.graph
-    for node in graph.find_nodes(op="call_function", target=_linear):
-        x, weight, *bias = node.args
-        if weight.op != "placeholder" or not _is_row(x.meta["val"]):
-            continue
-        if weight.meta["val"].numel() < LARGE:
-            continue
-        kind = row_product(weight.meta["val"].dtype)
-        only_linear = all(user.target is _linear for user in weight.users)
-        if kind == "loop" or (kind == "onednn" and not only_linear):
-            continue
-        with graph.inserting_before(node):
-            y = _row_product_node(graph, kind, x, weight, bias[0] if bias else None)
-            y = graph.call_function(torch.ops.aten.view.default, (y, [*node.meta["val"].shape]))
-        node.replace_all_uses_with(y)
-        graph.erase_node(node)
-    program.graph_module.recompile()
-
-
-def _is_row(x: Tensor) -> bool:
-    """Whether a tensor has a single row, with sizes that are numbers and not symbols."""
-    return all(type(size) is int and size == 1 for size in x.shape[:-1])
-
-
-def _row_product_node(
-    graph: fx.Graph, kind: RowProduct, x: fx.Node, weight: fx.Node, bias: fx.Node | None
-) -> fx.Node:
-    aten = torch.ops.aten
-    row = graph.call_function(aten.view.default, (x, [1, weight.meta["val"].shape[1]]))
-    if kind == "onednn":
-        return graph.call_function(_onednn.default, (row, weight, bias, "none", [], ""))
-    y = graph.call_function(aten.mm.default, (row, graph.call_function(aten.t.default, (weight,))))
-    return y if bias is None else graph.call_function(aten.add.Tensor, (y, bias))
 
 
 def _factors(program: torch.export.ExportedProgram) -> list[str]:
@@ -223,7 +187,7 @@ def fingerprint(module: nn.Module, example: tuple[Any, ...], lengths: tuple[Any,
     sharing, the inputs and their dynamic axes, the code, the library versions and the processor.
     """
     digest = hashlib.sha256()
-    for line in (*_surroundings(), *_described(module), *_shapes(example), repr(lengths)):
+    for line in (*_surroundings(module), *_described(module), *_shapes(example), repr(lengths)):
         digest.update(f"{line}\n".encode())
     return digest.hexdigest()[:32]
 
@@ -255,10 +219,10 @@ def _name_of(
     return digest.hexdigest()[:32]
 
 
-def _surroundings() -> Iterator[str]:
+def _surroundings(module: nn.Module) -> Iterator[str]:
     yield f"{target()} {SETTINGS}"
     yield f"{torch.get_num_threads()} threads"
-    yield f"rows by {[row_product(dtype) for dtype in (torch.float32, torch.bfloat16)]}"
+    yield f"rows by {[(dtype, row_product(dtype)) for dtype in dtypes_of(module)]}"
     yield _code(Path(__file__).parents[1])
 
 

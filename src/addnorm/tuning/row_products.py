@@ -1,8 +1,9 @@
-"""The fastest library for the product of a single row with a matrix in a compiled graph.
+"""The fastest product of a single row with a matrix in a compiled graph.
 
 Such a product reads every weight once, so the speed of memory is the limit, and how close it comes
-to it depends on the processor: a loop of the compiler's, torch's product, or oneDNN's of a packed
-copy. It is measured when a graph is first compiled, and stored in the folder of caches.
+to it depends on the processor: a loop of the compiler's, torch's product, oneDNN's of a packed
+copy, or our operator. It is measured when a graph with such weights is first compiled, and stored
+in the folder of caches.
 """
 
 import math
@@ -24,6 +25,9 @@ from torch.nn import functional as F
 from addnorm import compiler
 from addnorm.compiler import has_compiler
 from addnorm.config import config
+from addnorm.kernels import row_products as operators
+from addnorm.kernels.build import has_operator
+from addnorm.kernels.row_products import OPERATORS
 from addnorm.nn.linear import multiplies_bfloat16, onednn
 from addnorm.tuning.calibration import (
     file_of,
@@ -37,7 +41,7 @@ from addnorm.tuning.calibration import (
     was_disturbed,
 )
 
-RowProduct = Literal["loop", "torch", "onednn"]
+RowProduct = Literal["loop", "torch", "onednn", "operator"]
 
 NOISE = 1.1
 """How many times faster than a loop another product must be, in most rounds, to be chosen."""
@@ -59,17 +63,18 @@ class Kept:
 
 
 def row_product(dtype: torch.dtype) -> RowProduct:
-    """The fastest product of a row with a matrix of this dtype; a loop for other dtypes."""
-    if dtype not in (torch.float32, torch.bfloat16):
-        return "loop"
-    return _of_threads(dtype, torch.get_num_threads())
+    """The fastest product of a row with a matrix of this type; a loop for other types.
+
+    The type of weights of four bits, two in a byte, is uint8.
+    """
+    return _of_threads(dtype, torch.get_num_threads()) if dtype in OPERATORS else "loop"
 
 
 @cache
 def _of_threads(dtype: torch.dtype, threads: int) -> RowProduct:
     file = file_of(replace(this_machine(), threads=threads), "row", str(dtype)[6:])
     match read_kept(file, Kept):
-        case stored, recent if _is_possible(stored) and (recent or not stored.disturbed):
+        case stored, recent if _is_possible(stored, dtype) and (recent or not stored.disturbed):
             return stored.choice
         case _ if not has_compiler():
             return "loop"
@@ -79,10 +84,17 @@ def _of_threads(dtype: torch.dtype, threads: int) -> RowProduct:
             return result.choice
 
 
-def _is_possible(stored: Kept) -> bool:
+def _is_possible(stored: Kept, dtype: torch.dtype) -> bool:
     """Whether a stored choice was measured, and is available here."""
-    available = stored.choice != "onednn" or _pointwise is not None
-    return available and {"loop", stored.choice} <= stored.milliseconds.keys()
+    if not {"loop", stored.choice} <= stored.milliseconds.keys():
+        return False
+    match stored.choice:
+        case "onednn":
+            return _pointwise is not None
+        case "operator":
+            return has_operator(OPERATORS[dtype])
+        case _:
+            return True
 
 
 def _measure(dtype: torch.dtype) -> Kept:
@@ -105,17 +117,49 @@ def choose(seconds: Mapping[str, Sequence[float]]) -> RowProduct:
 
 def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
     """Each product with its own matrices in turn, together larger than a cache."""
-    n, d_out, d_in = 2**26 // (2048 * 1024 * dtype.itemsize), 2048, 1024
-    x = torch.ones(1, d_in, dtype=dtype, device="cpu")
-    matrices = [torch.ones(d_out, d_in, dtype=dtype, device="cpu") for _ in range(n)]
-    works: dict[str, Callable[[], object]] = {
-        "loop": _in_turn(compiler.compile(_loop, dynamic=False), x, matrices),
-        "torch": _in_turn(F.linear, x, matrices),
+    works = _of_integers(dtype) if dtype in (torch.int8, torch.uint8) else _of_floats(dtype)
+    return {name: _in_turn(product, matrices) for name, (product, matrices) in works.items()}
+
+
+Work = tuple[Callable[..., Tensor], Sequence[Sequence[Tensor]]]
+"""A product, and the arguments of each matrix."""
+
+D_OUT, D_IN = 2048, 1024
+
+
+def _of_floats(dtype: torch.dtype) -> dict[str, Work]:
+    x = torch.ones(1, D_IN, dtype=dtype, device="cpu")
+    n = 2**26 // (D_OUT * D_IN * dtype.itemsize)
+    matrices = [(x, torch.ones(D_OUT, D_IN, dtype=dtype, device="cpu")) for _ in range(n)]
+    works: dict[str, Work] = {
+        "loop": (compiler.compile(_loop, dynamic=False), matrices),
+        "torch": (F.linear, matrices),
     }
     if _pointwise is not None and (dtype is torch.float32 or multiplies_bfloat16):
         with suppress(RuntimeError):  # then it is not a candidate
-            packed = [packed_weight(matrix) for matrix in matrices]
-            works["onednn"] = _in_turn(_packed_product, x, packed)
+            packed = [(x, packed_weight(matrix)) for _, matrix in matrices]
+            works["onednn"] = (_packed_product, packed)
+    if has_operator(OPERATORS[dtype]):
+        works["operator"] = (operators.row_product, matrices)
+    return works
+
+
+def _of_integers(dtype: torch.dtype) -> dict[str, Work]:
+    """Products with matrices of eight bits, or of four in groups of 32."""
+    x = torch.ones(1, D_IN, device="cpu")
+    of_four = dtype is torch.uint8
+    n, width = (128, D_IN // 2) if of_four else (32, D_IN)
+    groups = torch.ones(D_OUT, D_IN // 32, dtype=torch.bfloat16, device="cpu")
+    scale = groups if of_four else torch.ones(D_OUT, device="cpu")
+    matrices = [
+        (x, torch.full((D_OUT, width), 0x99 if of_four else 1, dtype=dtype, device="cpu"), scale)
+        for _ in range(n)
+    ]
+    loop = _int4_loop if of_four else _int8_loop
+    works: dict[str, Work] = {"loop": (compiler.compile(loop, dynamic=False), matrices)}
+    if has_operator(OPERATORS[dtype]):
+        operator = operators.int4_row_product if of_four else operators.int8_row_product
+        works["operator"] = (operator, matrices)
     return works
 
 
@@ -123,15 +167,26 @@ def _loop(x: Tensor, weight: Tensor) -> Tensor:
     return (x[..., None, :] * weight).sum(-1)
 
 
+def _int8_loop(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
+    return _loop(x, values.to(x.dtype)) * scale
+
+
+def _int4_loop(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
+    """As a graph has it, from the tensors of `quantize.int4`."""
+    halves = torch.stack([values & 15, values >> 4], -1).flatten(-2).to(torch.int8) - 8
+    groups = halves.float().unflatten(-1, (scale.shape[-1], -1))
+    return _loop(x, (groups * scale.float()[..., None]).flatten(-2))
+
+
 def _packed_product(x: Tensor, packed: Tensor) -> Tensor:
     return _pointwise(x, packed, None, "none", [], "")
 
 
 def _in_turn(
-    product: Callable[[Tensor, Tensor], Tensor], x: Tensor, matrices: list[Tensor]
+    product: Callable[..., Tensor], matrices: Sequence[Sequence[Tensor]]
 ) -> Callable[[], object]:
     stream = cycle(matrices)
-    return lambda: product(x, next(stream))
+    return lambda: product(*next(stream))
 
 
 def measured(works: Mapping[str, Callable[[], object]]) -> tuple[dict[str, list[float]], bool]:

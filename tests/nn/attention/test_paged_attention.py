@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from addnorm.compiler import has_compiler, load_operators
+from addnorm.compiler import has_compiler
+from addnorm.kernels.build import load_operator
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import (
     AttentionConfig,
@@ -20,7 +21,7 @@ from addnorm.nn.attention import (
 from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.attention.kernels import EVERYTHING, allowed_of, shared
 from addnorm.nn.attention.multihead import SelfAttention
-from addnorm.nn.attention.paged_attention import SOURCE, paged_attention, paged_score
+from addnorm.nn.attention.paged_attention import OPERATOR, paged_attention, paged_score
 from addnorm.nn.attention.scores import AdditiveConfig, DotProduct
 from addnorm.nn.masks import Dense, Evaluated, Full, Padding, Tiled
 from addnorm.nn.positions import RotaryConfig
@@ -34,7 +35,7 @@ TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 1e-2}
 
 @pytest.fixture(autouse=True)
 def _operator() -> None:
-    load_operators(SOURCE)
+    load_operator(OPERATOR)
 
 
 def definition(

@@ -138,7 +138,7 @@ def test_without_a_compiler_that_works_keys_are_gathered(monkeypatch: pytest.Mon
     def fails(source: str) -> None:
         raise InputError("the C++ compiler fails: no headers")
 
-    monkeypatch.setattr(paged_step, "load_operators", fails)
+    monkeypatch.setattr(paged_step, "load_operator", fails)
     model = CONFIGS["rotary"].build(VOCAB).eval()
     decoder = PagedDecoder(model, PagePool(9, 4), exact=True)
     assert decoder._step.why_gathered == "the C++ compiler fails: no headers"

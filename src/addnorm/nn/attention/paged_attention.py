@@ -1,7 +1,7 @@
 """Attention of one query in each row over keys and values in the slots of a buffer.
 
-The operator `addnorm::paged_attention` reads them where they are (`paged_attention.cpp`), instead
-of copying those of each row side by side. `compiler.load_operators` makes it available.
+The operator `addnorm::paged_attention` reads them where they are (`kernels/paged_attention.cpp`),
+instead of copying those of each row side by side. `kernels.build.load_operator` makes it available.
 """
 
 import torch
@@ -20,8 +20,8 @@ from addnorm.nn.positions.position import Bias, Position
 from addnorm.nn.types import Mixed
 from addnorm.parts import is_ours
 
-SOURCE = "nn/attention/paged_attention.cpp"
-"""The operator's code, a path within the package."""
+OPERATOR = "paged_attention"
+"""The operator's name."""
 
 CORES = (SDPACore, FlexCore, EagerCore, SinkCore)
 """The attention cores that compute what the operator does."""

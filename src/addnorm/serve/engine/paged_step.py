@@ -7,15 +7,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from addnorm.compiler import load_operators
 from addnorm.errors import InputError
 from addnorm.generate.compiled import dynamic_axes, prepare
 from addnorm.generate.graphs import Graph, compiled
 from addnorm.generate.next_token import device_of, evaluating
+from addnorm.kernels.build import load_operator
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.step import LAST, DecoderState, decoder_step, pairs
 from addnorm.nn.attention import SelfAttention
-from addnorm.nn.attention.paged_attention import DTYPES, SOURCE, paged_score
+from addnorm.nn.attention.paged_attention import DTYPES, OPERATOR, paged_score
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.cache import KVCache, SelfCache
 from addnorm.nn.paged_cache import PagedCache, TextSlots
@@ -78,7 +78,7 @@ def kernel_scores(
     if not (in_place and on_cpu and any(scores)):
         return [None] * len(scores), None
     try:
-        load_operators(SOURCE)
+        load_operator(OPERATOR)
     except InputError as error:
         return [None] * len(scores), str(error)
     return scores, None

@@ -6,110 +6,13 @@
 // after another, so that memory is read in order; a head that serves several queries is read once
 // for all. The result of a row depends neither on other rows nor on the number of threads.
 
-#include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
+#include "vectors.h"
 
-#ifdef __AVX512F__
-#include <immintrin.h>
-#endif
-
-#include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <optional>
-#include <vector>
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
 namespace {
 
-// Numbers are added sixteen at a time: the compiler splits them for narrower processors.
-
-constexpr int64_t WIDTH = 16;
-
-typedef float Vector __attribute__((vector_size(4 * WIDTH)));
-typedef int32_t Integers __attribute__((vector_size(4 * WIDTH)));
-typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
-typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
-typedef float Eight __attribute__((vector_size(32)));
-typedef float Four __attribute__((vector_size(16)));
-
-struct BFloat16 {
-  uint16_t bits;
-};
-
-inline Vector widened(Vector x) { return x; }
-
-inline Vector widened(Halves x) {
-#ifdef __AVX512F__  // one instruction, which compilers do not find
-  return reinterpret_cast<Vector>(_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16));
-#else
-  return reinterpret_cast<Vector>(__builtin_convertvector(x, Bits) << 16);
-#endif
-}
-
-template <typename Number>
-using Loaded = std::conditional_t<std::is_same_v<Number, float>, Vector, Halves>;
-
-template <typename Number>
-inline Vector load(const Number* from) {
-  Loaded<Number> x;
-  std::memcpy(&x, from, sizeof x);
-  return widened(x);
-}
-
-// The last numbers of a head whose width is no multiple of WIDTH, then zeros.
-template <typename Number>
-inline Vector load(const Number* from, int64_t n) {
-  Loaded<Number> x = {};
-  std::memcpy(&x, from, n * sizeof(Number));
-  return widened(x);
-}
-
-inline void store(float* to, float x) { *to = x; }
-
-inline void store(BFloat16* to, float x) {  // to the nearest, ties to even
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  to->bits = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-}
-
-inline float sum(Vector x) {
-  Eight eight[2];
-  std::memcpy(eight, &x, sizeof x);
-  eight[0] += eight[1];
-  Four four[2];
-  std::memcpy(four, eight, sizeof four);
-  four[0] += four[1];
-  return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
-}
-
-// exp(x) for x ≤ 0, within two units in the last place; at least the smallest normal number.
-inline Vector exponential(Vector x) {
-  const Vector round = Vector{} + 12582912.f;  // 1.5 · 2^23: its sums are integers
-  x = x < -87.f ? Vector{} - 87.f : x;
-  Vector n = (x * 1.44269504f + round) - round;
-  Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  Vector p = Vector{} + 1.9875691500e-4f;
-  for (float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
-                       5.0000001201e-1f})
-    p = p * r + factor;
-  Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
-  return (p * r * r + r + 1.f) * reinterpret_cast<Vector>(power);
-}
-
-// tanh(x): the series near zero, where 1 - exp would lose digits.
-inline Vector hyperbolic_tangent(Vector x) {
-  Vector size = x < 0.f ? -x : x, square = x * x;
-  Vector series = Vector{} + 62.f / 2835;
-  for (float factor : {-17.f / 315, 2.f / 15, -1.f / 3, 1.f}) series = series * square + factor;
-  Vector e = exponential(-2.f * size), far = (1.f - e) / (1.f + e);
-  return size < 0.25f ? x * series : (x < 0.f ? -far : far);
-}
+using namespace addnorm;
 
 // The arguments of the operator; widths and strides in numbers.
 template <typename Number>
@@ -182,7 +85,7 @@ class Part {
     float* x = &scores[head * stride];
     if (of.softcap > 0)
       for (int64_t i = 0; i < stride; i += WIDTH)
-        keep(x + i, of.softcap * hyperbolic_tangent(load(x + i) / of.softcap));
+        store(x + i, of.softcap * hyperbolic_tangent(load(x + i) / of.softcap));
     if (of.bias) {
       const float* bias = of.bias + row * of.bias_row + (first * group + head) * of.bias_head;
       for (int64_t i = 0; i < n; ++i) x[i] += bias[columns[i]];
@@ -193,11 +96,11 @@ class Part {
     Vector total = {};
     for (int64_t i = 0; i < stride; i += WIDTH) {
       Vector e = exponential(load(x + i) - largest);
-      keep(x + i, e);
+      store(x + i, e);
       total += e;
     }
     float scale = 1 / (of.sinks ? sum(total) + std::exp(sink - largest) : sum(total));
-    for (int64_t i = 0; i < stride; i += WIDTH) keep(x + i, load(x + i) * scale);
+    for (int64_t i = 0; i < stride; i += WIDTH) store(x + i, load(x + i) * scale);
     std::fill(x + n, x + stride, 0.f);
   }
 
@@ -215,7 +118,7 @@ class Part {
       for (; d + WIDTH <= width; d += WIDTH) {
         Vector total = load(to + d);
         for (int64_t t = 0; t < TOKENS; ++t) total += weights[t] * load(v[t] + begin + d);
-        keep(to + d, total);
+        store(to + d, total);
       }
       if (int64_t rest = width - d) {
         Vector total = load(to + d, rest);
@@ -224,8 +127,6 @@ class Part {
       }
     }
   }
-
-  static void keep(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
 
   const Arguments<Number>& of;
   const int64_t row, first, group, heads;
@@ -249,11 +150,6 @@ void run(const Arguments<Number>& of) {
 }
 
 template <typename Number>
-const Number* pointer(const Tensor& of) {
-  return static_cast<const Number*>(of.data_ptr());
-}
-
-template <typename Number>
 Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, const Tensor& slots,
               const std::optional<Tensor>& allowed, const std::optional<Tensor>& bias,
               const std::optional<Tensor>& sinks, double scale, std::optional<double> softcap) {
@@ -264,9 +160,9 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, const T
       .keys = pointer<Number>(keys),
       .values = pointer<Number>(values),
       .slots = pointer<int64_t>(slots),
-      .allowed = allowed ? pointer<bool>(*allowed) : nullptr,
-      .bias = bias ? pointer<float>(*bias) : nullptr,
-      .sinks = sinks ? pointer<float>(*sinks) : nullptr,
+      .allowed = pointer<bool>(allowed),
+      .bias = pointer<float>(bias),
+      .sinks = pointer<float>(sinks),
       .mixed = static_cast<Number*>(mixed.data_ptr()),
       .rows = q.size(0),
       .heads = q.size(1),

@@ -1,0 +1,161 @@
+"""The linear layers on a single row in a traced graph, each replaced by the fastest product.
+
+Which is fastest for weights of a type is measured (`tuning.row_products`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+
+from addnorm.kernels.row_products import OPERATORS
+from addnorm.nn.linear import onednn
+from addnorm.quantize.int4 import Int4Matrix
+from addnorm.quantize.int8 import Int8Matrix
+from addnorm.tuning.row_products import RowProduct, row_product
+
+LARGE = 2**20
+"""Smaller matrices stay loops, which the compiler fuses with the operations around them."""
+
+LARGE_FOR_OPERATORS = 2**18
+"""The same limit where our operator is the fastest product."""
+
+RESTORING = ["__and__", "__rshift__", "add", "flatten", "flatten", "mul", "stack", "unflatten"]
+"""The operations of `Int4Matrix.dequantized`, without those of `SHAPING`."""
+
+SHAPING = {"alias", "to", "slice", "unsqueeze"}
+"""Operations that change no number of a matrix that has the shape of the layer's weight."""
+
+aten = torch.ops.aten
+_linear = aten.linear.default
+_onednn = onednn()
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer on a single row."""
+
+    node: fx.Node
+    """The node with the layer's value."""
+    x: fx.Node
+    weights: list[fx.Node]
+    """The matrix, or its integers and their scales: inputs of the graph."""
+    bias: fx.Node | None
+    size: int
+    """The number of weights."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.weights[0].meta["val"].dtype
+
+
+def place_row_products(program: torch.export.ExportedProgram, module: nn.Module) -> None:
+    """Replace each large linear layer on a single row by the fastest product for its weight.
+
+    The others become loops, or oneDNN's products of several rows. Only weights that nothing else
+    reads are packed: a tied table would be in memory twice.
+    """
+    graph = program.graph_module.graph
+    for layer in [*_layers(program, module)]:
+        kind = row_product(layer.dtype)
+        only_linear = all(user.target is _linear for user in layer.weights[0].users)
+        large = LARGE_FOR_OPERATORS if kind == "operator" else LARGE
+        if kind == "loop" or layer.size < large or (kind == "onednn" and not only_linear):
+            continue
+        with graph.inserting_before(layer.node):
+            y = _product(graph, kind, layer)
+            y = graph.call_function(aten.view.default, (y, [*layer.node.meta["val"].shape]))
+        layer.node.replace_all_uses_with(y)
+    graph.eliminate_dead_code()
+    program.graph_module.recompile()
+
+
+def dtypes_of(module: nn.Module) -> list[torch.dtype]:
+    """The types of large weights of a module: those that have a choice of products."""
+    tensors = (*module.parameters(), *module.buffers())
+    large = {x.dtype for x in tensors if 2 * x.numel() >= LARGE_FOR_OPERATORS}  # or two in a byte
+    return [dtype for dtype in OPERATORS if dtype in large]
+
+
+def operators_of(program: torch.export.ExportedProgram) -> list[str]:
+    """The names of our operators that a graph calls."""
+    names = {name: getattr(torch.ops.addnorm, name).default for name in {*OPERATORS.values()}}
+    calls = {node.target for node in program.graph.nodes}
+    return sorted(name for name, target in names.items() if target in calls)
+
+
+def _layers(program: torch.export.ExportedProgram, module: nn.Module) -> Iterator[Layer]:
+    signature = program.graph_signature
+    names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    for node in program.graph.find_nodes(op="call_function", target=_linear):
+        x, weight, *bias = node.args
+        if not _is_row(x.meta["val"]):
+            continue
+        size = weight.meta["val"].numel()
+        if weight.op == "placeholder":
+            yield Layer(node, x, [weight], bias[0] if bias else None, size)
+        elif not bias and (integers := _integers(node, weight, names, module)) is not None:
+            yield Layer(integers[0], x, [*integers[1:]], None, size)
+
+
+def _integers(
+    node: fx.Node, weight: fx.Node, names: Mapping[str, str], module: nn.Module
+) -> tuple[fx.Node, fx.Node, fx.Node] | None:
+    """The node of a product with a matrix of integers, and the inputs for these and their scales.
+
+    None for all else, as a matrix that is changed after it was restored. An int8 matrix is scaled
+    after the product, int4 ones before it.
+    """
+    inputs, steps = _origin(weight, names)
+    path = next(iter(inputs), "").rpartition(".")[0]
+    matrix = module.get_submodule(path)
+    if not isinstance(matrix, Int8Matrix | Int4Matrix):
+        return None
+    if weight.meta["val"].shape != (len(matrix.values), matrix.d_in):
+        return None
+    if isinstance(matrix, Int8Matrix) and not steps and len(node.users) == 1:
+        [node] = node.users
+        if node.target is not aten.mul.Tensor or not isinstance(node.args[1], fx.Node):
+            return None
+        scales, steps = _origin(node.args[1], names)
+        inputs |= scales
+        if steps:
+            return None
+    elif steps != RESTORING:
+        return None
+    values, scale = (inputs.get(f"{path}.{name}") for name in ("values", "scale"))
+    if values is None or scale is None or len(inputs) != 2:
+        return None
+    return node, values, scale
+
+
+def _origin(node: fx.Node, names: Mapping[str, str]) -> tuple[dict[str, fx.Node], list[str]]:
+    """What a node is computed from: inputs of the graph by their tensors' names, and operations."""
+    remaining, seen = [node], {node}
+    while remaining:
+        more = [other for other in remaining.pop().all_input_nodes if other not in seen]
+        seen.update(more)
+        remaining += more
+    inputs = {names.get(each.name, each.name): each for each in seen if each.op == "placeholder"}
+    targets = [each.target for each in seen if each.op != "placeholder"]
+    steps = [getattr(target, "__name__", str(target)).partition(".")[0] for target in targets]
+    return inputs, sorted(step for step in steps if step not in SHAPING)
+
+
+def _is_row(x: Tensor) -> bool:
+    """Whether a tensor has a single row, with sizes that are numbers and not symbols."""
+    return all(type(size) is int and size == 1 for size in x.shape[:-1])
+
+
+def _product(graph: fx.Graph, kind: RowProduct, layer: Layer) -> fx.Node:
+    weights, bias = layer.weights, layer.bias
+    row = graph.call_function(aten.view.default, (layer.x, [1, layer.x.meta["val"].shape[-1]]))
+    if kind == "operator":
+        operator = getattr(torch.ops.addnorm, OPERATORS[layer.dtype]).default
+        return graph.call_function(operator, (row, *weights, bias))
+    [weight] = weights
+    if kind == "onednn":
+        return graph.call_function(_onednn.default, (row, weight, bias, "none", [], ""))
+    y = graph.call_function(aten.mm.default, (row, graph.call_function(aten.t.default, (weight,))))
+    return y if bias is None else graph.call_function(aten.add.Tensor, (y, bias))

@@ -1,0 +1,200 @@
+// Sixteen numbers at a time: the compiler splits them for narrower processors.
+//
+// What compilers do not find by themselves is written for AVX2, AVX-512, its VNNI, and NEON, each
+// beside plain C++, which ADDNORM_SCALAR chooses. All paths of the integers give the same numbers.
+
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON) && !defined(ADDNORM_SCALAR)
+#include <arm_neon.h>
+#define ADDNORM_NEON
+#endif
+
+namespace addnorm {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+constexpr int64_t WIDTH = 16;
+
+typedef float Vector __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t Integers __attribute__((vector_size(4 * WIDTH)));
+typedef uint32_t Bits __attribute__((vector_size(4 * WIDTH)));
+typedef uint16_t Halves __attribute__((vector_size(2 * WIDTH)));
+typedef int8_t Bytes __attribute__((vector_size(4 * WIDTH)));
+typedef double Wide __attribute__((vector_size(8 * WIDTH)));
+typedef float Eight __attribute__((vector_size(32)));
+typedef float Four __attribute__((vector_size(16)));
+
+struct BFloat16 {
+  uint16_t bits;
+};
+
+// Bits as another type of the same size.
+template <typename To, typename From>
+inline To bits_as(const From& x) {
+  static_assert(sizeof(To) == sizeof(From));
+  To y;
+  std::memcpy(&y, &x, sizeof y);
+  return y;
+}
+
+// What is read soon; past the end of the memory nothing happens.
+inline void prefetch(const void* from) { __builtin_prefetch(from); }
+
+inline Vector widened(Vector x) { return x; }
+
+inline Vector widened(Halves x) {
+#ifdef __AVX512F__  // one instruction, which compilers do not find
+  return (Vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)x), 16);
+#else
+  return (Vector)(__builtin_convertvector(x, Bits) << 16);
+#endif
+}
+
+template <typename Number>
+using Loaded = std::conditional_t<std::is_same_v<Number, float>, Vector, Halves>;
+
+template <typename Number>
+inline Vector load(const Number* from) {
+  Loaded<Number> x;
+  std::memcpy(&x, from, sizeof x);
+  return widened(x);
+}
+
+// The first n numbers, then zeros.
+template <typename Number>
+inline Vector load(const Number* from, int64_t n) {
+  Loaded<Number> x = {};
+  std::memcpy(&x, from, n * sizeof(Number));
+  return widened(x);
+}
+
+inline void store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
+
+inline void store(float* to, float x) { *to = x; }
+
+inline void store(BFloat16* to, float x) {  // to the nearest, ties to even
+  const uint32_t bits = bits_as<uint32_t>(x);
+  to->bits = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+inline float number(float x) { return x; }
+
+inline float number(BFloat16 x) { return bits_as<float>(uint32_t(x.bits) << 16); }
+
+inline float sum(Vector x) {
+  Eight eight[2];
+  std::memcpy(eight, &x, sizeof x);
+  eight[0] += eight[1];
+  Four four[2];
+  std::memcpy(four, eight, sizeof four);
+  four[0] += four[1];
+  return (four[0][0] + four[0][2]) + (four[0][1] + four[0][3]);
+}
+
+inline double sum(Wide x) {
+  typedef double Half __attribute__((vector_size(64)));
+  Half halves[2];
+  std::memcpy(halves, &x, sizeof x);
+  halves[0] += halves[1];
+  typedef double Quarter __attribute__((vector_size(32)));
+  Quarter quarters[2];
+  std::memcpy(quarters, halves, sizeof quarters);
+  quarters[0] += quarters[1];
+  return (quarters[0][0] + quarters[0][2]) + (quarters[0][1] + quarters[0][3]);
+}
+
+// What `dot` wants added to the numbers of its first factor, unless none of them is negative.
+#ifdef __AVX512VNNI__
+constexpr int SHIFT = 128;
+#else
+constexpr int SHIFT = 0;
+#endif
+
+// Each sum plus the products of four numbers: of one quarter of `a`, and the same places of `b`.
+//
+// `a` has any bytes plus SHIFT, `b` numbers from -127 to 127: then no sum of two products
+// overflows sixteen bits.
+inline Integers dot(Integers sums, Bytes a, Bytes b) {
+#if defined(__AVX512VNNI__)
+  return (Integers)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+#elif defined(__AVX512BW__)
+  const __mmask64 negative = _mm512_movepi8_mask((__m512i)a);
+  const __m512i signs = _mm512_mask_sub_epi8((__m512i)b, negative, _mm512_setzero_si512(), (__m512i)b);
+  const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8((__m512i)a), signs);
+  return sums + (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#elif defined(__AVX2__)
+  __m256i x[2], y[2], z[2];
+  std::memcpy(x, &a, sizeof a);
+  std::memcpy(y, &b, sizeof b);
+  for (int i = 0; i < 2; ++i) {
+    const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(x[i]), _mm256_sign_epi8(y[i], x[i]));
+    z[i] = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
+  return sums + bits_as<Integers>(z);
+#elif defined(ADDNORM_NEON)
+  int8x16_t x[4], y[4];
+  int32x4_t z[4];
+  std::memcpy(x, &a, sizeof a);
+  std::memcpy(y, &b, sizeof b);
+  std::memcpy(z, &sums, sizeof z);
+  for (int i = 0; i < 4; ++i) {
+    const int16x8_t first = vmull_s8(vget_low_s8(x[i]), vget_low_s8(y[i]));
+    z[i] = vpadalq_s16(z[i], vmlal_s8(first, vget_high_s8(x[i]), vget_high_s8(y[i])));
+  }
+  return bits_as<Integers>(z);
+#else
+  for (int64_t i = 0; i < 4 * WIDTH; ++i) sums[i / 4] += a[i] * b[i];
+  return sums;
+#endif
+}
+
+// exp(x) for x ≤ 0, within two units in the last place; at least the smallest normal number.
+inline Vector exponential(Vector x) {
+  const Vector round = Vector{} + 12582912.f;  // 1.5 · 2^23: its sums are integers
+  x = x < -87.f ? Vector{} - 87.f : x;
+  Vector n = (x * 1.44269504f + round) - round;
+  Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Vector p = Vector{} + 1.9875691500e-4f;
+  for (float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
+                       5.0000001201e-1f})
+    p = p * r + factor;
+  Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
+  return (p * r * r + r + 1.f) * (Vector)power;
+}
+
+// tanh(x): the series near zero, where 1 - exp would lose digits.
+inline Vector hyperbolic_tangent(Vector x) {
+  Vector size = x < 0.f ? -x : x, square = x * x;
+  Vector series = Vector{} + 62.f / 2835;
+  for (float factor : {-17.f / 315, 2.f / 15, -1.f / 3, 1.f}) series = series * square + factor;
+  Vector e = exponential(-2.f * size), far = (1.f - e) / (1.f + e);
+  return size < 0.25f ? x * series : (x < 0.f ? -far : far);
+}
+
+template <typename Number>
+inline const Number* pointer(const Tensor& of) {
+  return static_cast<const Number*>(of.data_ptr());
+}
+
+template <typename Number>
+inline const Number* pointer(const std::optional<Tensor>& of) {
+  return of ? pointer<Number>(*of) : nullptr;
+}
+
+}  // namespace addnorm

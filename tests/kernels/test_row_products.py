@@ -1,0 +1,157 @@
+"""Row products compute the definition in float64, on every path of the processor."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from addnorm.compiler import has_compiler
+from addnorm.kernels.build import load_operator
+from addnorm.kernels.row_products import (
+    OPERATORS,
+    int4_row_product,
+    int8_row_product,
+    row_product,
+)
+from addnorm.quantize.int4 import packed, restored, round_nearest
+from addnorm.quantize.int8 import rounded
+
+pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
+
+DTYPES = [torch.float32, torch.bfloat16]
+ROWS = [0, 1, 2, 3, 5, 8]
+SIZES = [(1, 1), (3, 2), (7, 31), (13, 33), (6, 64), (5, 129), (64, 768), (70, 1000), (4, 4099)]
+"""Sizes of matrices, `(d_out, d_in)`."""
+
+
+@pytest.fixture(autouse=True, params=sorted({*OPERATORS.values()}))
+def operator(request: pytest.FixtureRequest) -> str:
+    load_operator(request.param)
+    return request.param
+
+
+def matrix(operator: str, weight: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The arguments for a matrix, and the matrix in float64."""
+    if operator == "row_product":
+        return [weight], weight.double()
+    if operator == "int8_row_product":
+        values, scale = rounded(weight)
+        return [values, scale], values.double() * scale.double()[:, None]
+    groups = round_nearest(weight, 32 if weight.shape[1] % 64 else 64)
+    values = packed(groups.values)
+    return [values, groups.scale], restored(values, groups.scale, weight.shape[1]).double()
+
+
+def product(operator: str, *arguments: Tensor | None) -> Tensor:
+    functions = {f.__name__: f for f in (row_product, int8_row_product, int4_row_product)}
+    return functions[operator](*arguments)
+
+
+def assert_close(got: Tensor, x: Tensor, wide: Tensor, bias: Tensor | None) -> None:
+    """Within a few roundings of float32 of the largest number, and one of the result."""
+    shift = 0.0 if bias is None else bias.double()
+    expected = x.double() @ wide.t() + shift
+    error = 2e-6 * (x.double().abs().amax(1, keepdim=True) * wide.abs().sum(1) + abs(shift))
+    if got.dtype is torch.bfloat16:
+        error += 2**-8 * expected.abs()
+    assert got.dtype is x.dtype
+    assert got.shape == expected.shape
+    assert ((got.double() - expected).abs() <= error).all()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", SIZES)
+def test_it_computes_the_definition(
+    operator: str, size: tuple[int, int], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    d_out, d_in = size
+    weights, wide = matrix(operator, torch.randn(size).to(dtype))
+    for rows in ROWS:
+        x, bias = torch.randn(rows, d_in).to(dtype), torch.randn(d_out).to(dtype)
+        for shift in (bias, None):
+            assert_close(product(operator, x, *weights, shift), x, wide, shift)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inputs_that_are_not_contiguous(operator: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weights, wide = matrix(operator, torch.randn(6, 70).to(dtype))
+    spread = [torch.stack([w, w], -1)[..., 0] for w in weights]
+    x = torch.randn(70, 3).to(dtype).t()
+    bias = torch.randn(6, 2).to(dtype)[:, 1]
+    got = product(operator, x, *spread, bias)
+    assert_close(got, x, wide, bias)
+    assert torch.equal(got, product(operator, x.contiguous(), *weights, bias.contiguous()))
+
+
+def test_empty_matrices(operator: str) -> None:
+    for size in ((0, 64), (3, 0)):
+        weights, _ = matrix("row_product", torch.ones(size))
+        if operator == "int8_row_product":
+            weights = [weights[0].to(torch.int8), torch.ones(size[0])]
+        if operator == "int4_row_product":
+            values = torch.zeros(size[0], size[1] // 2, dtype=torch.uint8)
+            weights = [values, torch.ones(size[0], size[1] // 64, dtype=torch.bfloat16)]
+        y = product(operator, torch.ones(2, size[1]), *weights)
+        assert torch.equal(y, torch.zeros(2, size[0]))
+
+
+def test_a_row_is_the_same_alone_and_with_any_number_of_threads(operator: str) -> None:
+    torch.manual_seed(0)
+    weights, _ = matrix(operator, torch.randn(37, 300))
+    x = torch.randn(7, 300)
+    alone = torch.cat([product(operator, row, *weights) for row in x.split(1)])
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            assert torch.equal(product(operator, x, *weights), alone)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("number", [torch.nan, torch.inf, -torch.inf])
+def test_nan_and_infinity_come_through(operator: str, number: float) -> None:
+    weights, _ = matrix(operator, torch.randn(5, 64))
+    x = torch.randn(2, 64)
+    x[1, 50] = number
+    y = product(operator, x, *weights)
+    assert y[0].isfinite().all()
+    assert not y[1].isfinite().any()
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-44, 1e-38, 1e30, 3e38])
+def test_tiny_and_huge_inputs(operator: str, size: float) -> None:
+    torch.manual_seed(0)
+    weights, wide = matrix(operator, torch.randn(5, 64) / 1000)
+    x = torch.randn(2, 64).clamp(-1, 1) * size
+    expected = x.double() @ wide.t()
+    error = 2e-6 * x.abs().max() * wide.abs().sum(1) + 1e-43  # of subnormal numbers
+    assert ((product(operator, x, *weights).double() - expected).abs() <= error).all()
+
+
+def test_every_byte_meets_every_digit() -> None:
+    """Also -128, which rounding does not give, and sums that are as large as they can be."""
+    load_operator("int8_row_product")
+    values = torch.arange(-128, 128, dtype=torch.int8).repeat(66_000 // 256 + 1)
+    values = torch.stack([values, torch.full_like(values, -128), torch.full_like(values, 127)])
+    x = torch.linspace(-1, 1, values.shape[1])[None]
+    for rows in (x, torch.ones_like(x), -torch.ones_like(x)):
+        got = int8_row_product(rows, values, torch.ones(3))
+        assert_close(got, rows, values.double(), None)
+
+
+def test_gradients_are_refused(operator: str) -> None:
+    weights, _ = matrix(operator, torch.randn(5, 64))
+    x = torch.randn(2, 64, requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"no gradients: call them under torch\.no_grad"):
+        product(operator, x, *weights)
+    with torch.no_grad():
+        assert not product(operator, x, *weights).requires_grad
+
+
+def test_their_fake_has_the_shape(operator: str) -> None:
+    weights, _ = matrix(operator, torch.randn(5, 64))
+    arguments = [t.to("meta") for t in (torch.randn(2, 64), *weights)]
+    y = getattr(torch.ops.addnorm, operator)(*arguments, None)
+    assert (y.device.type, y.shape, y.dtype) == ("meta", (2, 5), torch.float32)
