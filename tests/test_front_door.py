@@ -26,6 +26,7 @@ from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import PositionConfig, ScalingConfig
 from addnorm.nn.residuals import ResidualConfig
 from addnorm.parts import members
+from addnorm.training.loggers import LoggerConfig
 from addnorm.training.loss import LossConfig
 from addnorm.training.optim import OptimizerConfig
 from addnorm.training.schedule import ScheduleConfig
@@ -112,7 +113,9 @@ NAMES = [
     "LinearScaling",
     "Llama3Scaling",
     "LogMelEmbeddingConfig",
+    "LoggedRun",
     "LongRoPEScaling",
+    "MLflowConfig",
     "Mamba2Config",
     "ManifoldConnectionsConfig",
     "MaskedConfig",
@@ -142,6 +145,7 @@ NAMES = [
     "SDPACoreConfig",
     "SampleConfig",
     "SandwichNormConfig",
+    "SaveEvent",
     "ScaleNormConfig",
     "ScaledDotConfig",
     "SeriesBatchesConfig",
@@ -158,9 +162,11 @@ NAMES = [
     "SpanHeadConfig",
     "SpanUnitsConfig",
     "SpecAugmentConfig",
+    "StepEvent",
     "StringsConfig",
     "T5BiasConfig",
     "TaggingHeadConfig",
+    "TensorBoardConfig",
     "TokenHeadConfig",
     "TokenInputConfig",
     "TokenUnitsConfig",
@@ -169,7 +175,9 @@ NAMES = [
     "TrainConfig",
     "TransformConfig",
     "TransformerXLConfig",
+    "ValidationEvent",
     "VectorHeadConfig",
+    "WandbConfig",
     "WarmupStableDecayConfig",
     "WaveformEmbeddingConfig",
     "WindowPatternConfig",
@@ -196,7 +204,8 @@ NAMES = [
 FAMILIES = (
     *(ModelConfig, InputConfig, PositionConfig, ScalingConfig, NormConfig, ResidualConfig),
     *(MixerConfig, ScoreConfig, PatternConfig, CoreConfig, AnyFeedForwardConfig, HeadConfig),
-    *(OptimizerConfig, ScheduleConfig, LossConfig, TokenizerConfig, BatchingConfig, DecodingConfig),
+    *(OptimizerConfig, ScheduleConfig, LossConfig, LoggerConfig, TokenizerConfig),
+    *(BatchingConfig, DecodingConfig),
 )
 
 CHARACTERS = """\

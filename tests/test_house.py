@@ -73,6 +73,7 @@ UNMIRRORED = {
     "bench/prepared.py": "bench/test_benchmarks.py",
     "convert/adapters.py": "parity/test_peft.py",
     "convert/weights/peft.py": "parity/test_peft.py",
+    "training/random_state.py": "training/test_callbacks.py",
     "runs/opening.py": "runs/files/test_adapter_files.py",
     "cli/merge.py": "runs/files/test_adapter_files.py",
     "cli/distill.py": "runs/train/test_teacher.py",

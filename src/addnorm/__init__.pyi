@@ -148,7 +148,14 @@ from addnorm.runs.run import load as load
 from addnorm.runs.sharding import tokenize_to_shards as tokenize_to_shards
 from addnorm.runs.train.train_function import train as train
 from addnorm.tasks.eval_config import EvalConfig as EvalConfig
+from addnorm.training.callbacks import SaveEvent as SaveEvent
+from addnorm.training.callbacks import StepEvent as StepEvent
+from addnorm.training.callbacks import ValidationEvent as ValidationEvent
 from addnorm.training.constraint import MaxNormConfig as MaxNormConfig
+from addnorm.training.loggers import LoggedRun as LoggedRun
+from addnorm.training.loggers import MLflowConfig as MLflowConfig
+from addnorm.training.loggers import TensorBoardConfig as TensorBoardConfig
+from addnorm.training.loggers import WandbConfig as WandbConfig
 from addnorm.training.loss import CrossEntropyConfig as CrossEntropyConfig
 from addnorm.training.optim import AdadeltaConfig as AdadeltaConfig
 from addnorm.training.optim import AdamW8bitConfig as AdamW8bitConfig

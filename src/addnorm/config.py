@@ -344,6 +344,32 @@ class WordOrTable:
         return {"anyOf": [{"enum": words, "type": "string"}, handler(schema)]}
 
 
+class OneOrMany:
+    """The annotation of `Annotated[tuple[Part, ...], OneOrMany()]`, for which one part is enough.
+
+    A part that is not in a list counts as a list of one, and nothing as an empty one.
+    """
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Make a list of one part."""
+
+        def listed(value: Any) -> Any:
+            if value is None:
+                return ()
+            return value if isinstance(value, list | tuple) else (value,)
+
+        return core_schema.no_info_before_validator_function(listed, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """The part, or a list of parts."""
+        many = handler(schema)
+        return {"anyOf": [many["items"], many]}
+
+
 def _kinds(union: Any) -> Iterator[Any]:
     """The fields `kind` of the configurations of an annotated union; none of one alone."""
     for annotated in get_args(union)[:1]:

@@ -14,6 +14,7 @@ from time import sleep
 import torch
 from tests.training import tiny
 
+from addnorm.training.callbacks import Heard, StepEvent
 from addnorm.training.checkpoint import (
     checkpoints_in,
     keep_latest,
@@ -90,10 +91,8 @@ class Says:
     def __init__(self, writer: int) -> None:
         self.writer = writer
 
-    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
-        os.write(self.writer, b"%d " % step)
-
-    def validated(self, step: int, scores: dict[str, float]) -> None: ...
+    def on_step(self, event: StepEvent) -> None:
+        os.write(self.writer, b"%d " % event.step)
 
 
 def resumed(folder: Path) -> Trainer:
@@ -106,7 +105,7 @@ def resumed(folder: Path) -> Trainer:
 
 def training(folder: Path, writer: int) -> None:
     trainer = resumed(folder)
-    trainer.listener = Says(writer)
+    trainer.callbacks.add(Says(writer), Heard())
     trainer.fit()
 
 

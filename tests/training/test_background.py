@@ -11,6 +11,7 @@ from tests.training import tiny
 
 from addnorm.training import checkpoint, interruptions, trainer
 from addnorm.training.background import Background, Copies
+from addnorm.training.callbacks import Heard, StepEvent
 from addnorm.training.checkpoint import load_checkpoint
 from addnorm.training.interruptions import ExhaustedError
 from addnorm.training.parallel.world import OneProcess
@@ -54,15 +55,13 @@ def test_training_continues_while_a_checkpoint_is_written(
     monkeypatch.setattr(trainer, "save_checkpoint", slow)
     made = tiny.trainer(tmp_path, steps=4, save_every=2, world=Several())
 
-    class Listener:
-        def stepped(self, step: int, *_: object) -> None:
+    class Records:
+        def on_step(self, event: StepEvent) -> None:
             saved.append(made.saved_step)
-            if step == 3:
+            if event.step == 3:
                 later.set()
 
-        def validated(self, *_: object) -> None: ...
-
-    made.listener = Listener()
+    made.callbacks.add(Records(), Heard())
     made.fit()
     assert saved[:3] == [0, 0, 0]
     assert made.saved_step == 4

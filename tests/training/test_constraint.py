@@ -13,6 +13,7 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.heads import ClassificationHeadConfig
+from addnorm.training.callbacks import StepEvent
 from addnorm.training.constraint import MaxNorm, MaxNormConfig
 from addnorm.training.optim import AdadeltaConfig
 
@@ -55,18 +56,16 @@ class Norms:
         self.model: nn.Module | None = None
         self.seen: list[float] = []
 
-    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
+    def on_step(self, _: StepEvent) -> None:
         assert self.model is not None
         rows = [w.detach().norm(dim=1).max() for w in TIGHT.build(self.model).weights]
         self.seen.append(float(torch.stack(rows).max()))
-
-    def validated(self, step: int, scores: dict[str, float]) -> None: ...
 
 
 @pytest.mark.usefixtures("types_unchecked")
 def test_rows_are_within_the_bound_after_each_step_and_so_is_their_average(tmp_path: Path) -> None:
     norms = Norms()
-    trainer = tiny.trainer(tmp_path, listener=norms, ema=0.5, **SETTINGS)
+    trainer = tiny.trainer(tmp_path, callbacks=[norms], ema=0.5, **SETTINGS)
     norms.model = trainer.model
     trainer.fit()
     assert len(norms.seen) == trainer.total_steps
@@ -81,7 +80,7 @@ def test_rows_are_within_the_bound_after_each_step_and_so_is_their_average(tmp_p
 def test_adadelta_under_a_bound_resumes_bit_for_bit(tmp_path: Path) -> None:
     straight = tiny.trainer(tmp_path / "straight", **SETTINGS)
     straight.fit()
-    first = tiny.trainer(tmp_path / "half", listener=At(8, crash), **SETTINGS)
+    first = tiny.trainer(tmp_path / "half", callbacks=[At(8, crash)], **SETTINGS)
     with pytest.raises(Crash):
         first.fit()
     second = tiny.trainer(tmp_path / "half", seed=7, **SETTINGS)

@@ -13,6 +13,7 @@ from tests.training import tiny
 from tests.training.tiny import contents, everything, interrupt, journal, same, steps_of
 
 from addnorm.training import interruptions
+from addnorm.training.callbacks import StepEvent
 from addnorm.training.interruptions import ExhaustedError, out_of_memory, patiently, stop_requests
 from addnorm.training.trainer import Trainer, Validation
 
@@ -25,16 +26,14 @@ def _short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FillsAt:
-    """A listener that fills the disk when a step has been made."""
+    """A callback that fills the disk when a step has been made."""
 
     def __init__(self, step: int, disk: Path, left: int) -> None:
         self.step, self.disk, self.left = step, disk, left
 
-    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
-        if step == self.step:
+    def on_step(self, event: StepEvent) -> None:
+        if event.step == self.step:
             fill(self.disk, self.left)
-
-    def validated(self, step: int, scores: dict[str, float]) -> None: ...
 
 
 def better_and_better() -> Validation:
@@ -52,8 +51,8 @@ CASES = {  # what is written next when so little is left after step 7
 def trainer_on(disk: Path, folder: Path, case: str) -> Trainer:
     left, settings = CASES[case]
     validation = better_and_better() if "validate_every" in settings else None
-    listener = FillsAt(7, disk, left)
-    return tiny.trainer(folder, listener=listener, validation=validation, **settings)
+    fills = FillsAt(7, disk, left)
+    return tiny.trainer(folder, callbacks=[fills], validation=validation, **settings)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -112,7 +111,7 @@ def test_a_disk_that_is_temporarily_read_only_is_waited_for(disk: Path) -> None:
         messages.append(line)
         mount("rw")
 
-    trainer = tiny.trainer(disk / "r", listener=tiny.At(7, lambda: mount("ro")))
+    trainer = tiny.trainer(disk / "r", callbacks=[tiny.At(7, lambda: mount("ro"))])
     trainer.world.say = mend
     trainer.fit()
     assert "Read-only file system" in messages[0]

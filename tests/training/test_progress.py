@@ -7,7 +7,12 @@ from rich.console import Console
 
 from addnorm.tasks.registry import TASKS
 from addnorm.training import progress
+from addnorm.training.callbacks import StepEvent, ValidationEvent
 from addnorm.training.progress import ProgressBar, text_progress
+
+
+def step_event(step: int, total: int, loss: float, tokens: int) -> StepEvent:
+    return StepEvent(step, total, {"loss": loss, "tokens": tokens})
 
 
 @pytest.fixture
@@ -17,9 +22,9 @@ def console() -> Console:
 
 def test_shows_step_loss_and_scores(console: Console) -> None:
     with ProgressBar(console) as bar:
-        bar.stepped(3, 10, 1.23456, 100)
-        bar.validated(3, {"loss": 2.0, "bleu": 31.4159})
-        bar.stepped(4, 10, 1.0, 100)
+        bar.on_step(step_event(3, 10, 1.23456, 100))
+        bar.on_validation(ValidationEvent(3, 10, {"loss": 2.0, "bleu": 31.4159}))
+        bar.on_step(step_event(4, 10, 1.0, 100))
     shown = console.file.getvalue()
     assert "4/10" in shown
     assert "loss 1.000" in shown
@@ -34,9 +39,9 @@ def test_validations_are_shown_seconds_apart_and_the_last_always(
     with ProgressBar(console) as bar:
         for step in range(1, 101):
             now += 0.5
-            bar.stepped(step, 100, 1.0, 1)
+            bar.on_step(step_event(step, 100, 1.0, 1))
             if step % 4 == 0:
-                bar.validated(step, {"loss": 2.0})
+                bar.on_validation(ValidationEvent(step, 100, {"loss": 2.0}))
     shown = console.file.getvalue()
     assert shown.count("valid loss") == 9
     assert "step      4 · valid" in shown
@@ -55,7 +60,7 @@ def test_a_notebook_shows_a_bar_or_without_ipywidgets_lines(
 
 def test_counts_from_the_step_at_which_a_run_resumes(console: Console) -> None:
     with ProgressBar(console) as bar:
-        bar.stepped(9001, 10_000, 1.0, 1)
+        bar.on_step(step_event(9001, 10_000, 1.0, 1))
     assert "9001/10000" in console.file.getvalue()
 
 
@@ -86,7 +91,7 @@ def test_without_a_terminal_lines_at_steps_that_grow_and_every_minute(
     with ProgressBar(console) as bar:
         for step in range(1, 301):
             now += 0.1 if step <= 200 else 40.0
-            bar.stepped(step, 1000, 2.0, 100)
+            bar.on_step(step_event(step, 1000, 2.0, 100))
         bar.say("something")
     lines = [line for line in console.file.getvalue().splitlines() if line.startswith("step ")]
     steps = [int(line.split()[1].partition("/")[0]) for line in lines]
@@ -101,7 +106,7 @@ def test_without_a_terminal_a_log_has_only_lines_and_ends_with_the_last_step() -
     console = Console(file=io.StringIO(), width=120)
     with ProgressBar(console) as bar:
         for step in range(1, 8):
-            bar.stepped(step, 7, 1.0, 100)
+            bar.on_step(step_event(step, 7, 1.0, 100))
     *_, last = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert last.startswith("step 7/7 · loss 1.000")
     assert "━" not in console.file.getvalue()  # type: ignore[attr-defined]
@@ -110,7 +115,7 @@ def test_without_a_terminal_a_log_has_only_lines_and_ends_with_the_last_step() -
 def test_the_speed_is_in_the_unit_of_the_targets() -> None:
     console = Console(file=io.StringIO(), width=120)
     with ProgressBar(console, "examples") as bar:
-        bar.stepped(1, 7, 1.0, 100)
+        bar.on_step(step_event(1, 7, 1.0, 100))
     assert "examples/s" in console.file.getvalue()  # type: ignore[attr-defined]
     assert TASKS["classification"].target_unit == "examples"
     assert TASKS["forecasting"].target_unit == "values"

@@ -10,7 +10,6 @@ import torch
 from tests.training import tiny
 from tests.training.tiny import (
     At,
-    crash,
     everything,
     in_a_process,
     journal,
@@ -26,6 +25,7 @@ from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.moe import MixtureOfExperts, MixtureOfExpertsConfig, load_balance
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.nn.routers import SigmoidRouter, SigmoidRouterConfig
+from addnorm.training.callbacks import Heard, StepEvent
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.expert_load import record_router_logits
 from addnorm.training.loss import cross_entropy_sum
@@ -253,8 +253,12 @@ def test_rates_follow_the_schedule_each_from_its_own_peak(tmp_path: Path) -> Non
         schedule={"kind": "linear", "warmup": 2},
     )
     muon: list[float] = []
-    trainer.listener = At(0, crash)
-    trainer.listener.stepped = lambda *_: muon.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    class Rates:
+        def on_step(self, _: StepEvent) -> None:
+            muon.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    trainer.callbacks.add(Rates(), Heard())
     trainer.fit()
     assert muon == pytest.approx([0.25, 0.5, 0.5, 0.25])
     assert [line["lr"] for line in journal(tmp_path)] == pytest.approx([0.005, 0.01, 0.01, 0.005])
@@ -320,7 +324,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_before_the_update(
     settings = {"ema": 0.9, "optimizer": optimizer, "accumulate": 2}
     trainer = tiny.trainer(tmp_path, keep=1, save_every=3, **settings)
     before: dict[str, Tensor] = {}
-    trainer.listener = At(7, lambda: before.update(everything(trainer)))
+    trainer.callbacks.add(At(7, lambda: before.update(everything(trainer))), Heard())
     if where == "gradient":
         poison_gradient(trainer, 8, TENSOR)
     else:

@@ -15,6 +15,7 @@ from addnorm.errors import InputError
 from addnorm.models.weights import copy_into, weights_of
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.training.average import mean
+from addnorm.training.callbacks import Heard, StepEvent, ValidationEvent
 from addnorm.training.checkpoint import (
     checkpoints_in,
     load_checkpoint,
@@ -86,7 +87,7 @@ def test_the_best_weights_are_kept_and_chosen(tmp_path: Path, larger: bool) -> N
     trainer = tiny.trainer(
         tmp_path, validation=validation, steps=8, validate_every=2, select="best"
     )
-    trainer.listener = At(4, lambda: snapshots.update({4: everything(trainer)}))
+    trainer.callbacks.add(At(4, lambda: snapshots.update({4: everything(trainer)})), Heard())
     trainer.fit()
     assert (trainer.state.best_step, abs(trainer.state.best or 0)) == (4, 1.0)
     best = load_weights(tmp_path / "best.safetensors")
@@ -137,7 +138,7 @@ def test_stops_early_and_loads_the_best_weights(tmp_path: Path) -> None:
 def test_patience_survives_a_resume(tmp_path: Path) -> None:
     settings = {"steps": 100, "validate_every": 2, "patience": 3}
     first = tiny.trainer(
-        tmp_path, validation=scripted(1, 2, 2), listener=At(6, interrupt), **settings
+        tmp_path, validation=scripted(1, 2, 2), callbacks=[At(6, interrupt)], **settings
     )
     with pytest.raises(Interrupted):
         first.fit()
@@ -200,19 +201,25 @@ def test_saves_at_the_end_even_if_saving_is_never_due(tmp_path: Path) -> None:
     assert steps_of(tmp_path) == [3]
 
 
-def test_listeners_are_called_at_every_step_and_validation(tmp_path: Path) -> None:
+def test_callbacks_hear_of_every_step_and_validation(tmp_path: Path) -> None:
     calls: list[tuple[object, ...]] = []
 
     class Ear:
-        def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
-            calls.append((step, total, tokens > 0))
+        def on_step(self, event: StepEvent) -> None:
+            calls.append((event.step, event.total_steps, event.figures["tokens"] > 0))
 
-        def validated(self, step: int, scores: dict[str, float]) -> None:
-            calls.append((step, scores))
+        def on_validation(self, event: ValidationEvent) -> None:
+            calls.append((event.step, dict(event.scores), event.is_best))
 
-    validation = scripted(1.5, 2.5)
-    tiny.trainer(tmp_path, validation=validation, listener=Ear(), steps=2, validate_every=1).fit()
-    assert calls == [(1, 2, True), (1, {"loss": 1.5}), (2, 2, True), (2, {"loss": 2.5})]
+    tiny.trainer(
+        tmp_path, validation=scripted(1.5, 2.5), callbacks=[Ear()], steps=2, validate_every=1
+    ).fit()
+    assert calls == [
+        (1, 2, True),
+        (1, {"loss": 1.5}, True),
+        (2, 2, True),
+        (2, {"loss": 2.5}, False),
+    ]
 
 
 def of_weights(metric: str, larger: bool, measure: str, before: str | None = None) -> Validation:

@@ -20,12 +20,14 @@ from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention import AttentionConfig
 from addnorm.tasks.registry import TASKS
-from addnorm.training.checkpoint import Json, load_checkpoint, random_state, save_checkpoint
+from addnorm.training.callbacks import Callback, StepEvent
+from addnorm.training.checkpoint import Json, load_checkpoint, save_checkpoint
 from addnorm.training.optim import optimizer_tensors
 from addnorm.training.parallel.world import World
+from addnorm.training.random_state import random_state
 from addnorm.training.settings import TrainConfig
 from addnorm.training.stored import SavedTensor
-from addnorm.training.trainer import Listener, Trainer, Validation
+from addnorm.training.trainer import Trainer, Validation
 
 ROOT = Path(__file__).parents[2]
 VOCAB = 13
@@ -70,7 +72,7 @@ def trainer(
     model: ModelName = "translator",
     *,
     validation: Validation | None = None,
-    listener: Listener | None = None,
+    callbacks: Sequence[Callback] = (),
     seed: int = 0,
     dropout: float = 0.2,
     parts: Mapping[str, Any] | None = None,
@@ -87,7 +89,7 @@ def trainer(
         config,
         folder,
         validation=validation,
-        listener=listener,
+        callbacks=callbacks,
         world=world,
     )
 
@@ -99,11 +101,9 @@ class At:
         self.step = step
         self.do = do
 
-    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
-        if step == self.step:
+    def on_step(self, event: StepEvent) -> None:
+        if event.step == self.step:
             self.do()
-
-    def validated(self, step: int, scores: dict[str, float]) -> None: ...
 
 
 class Crash(Exception):

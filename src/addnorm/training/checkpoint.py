@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import TypeAdapter
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -218,16 +217,3 @@ def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
 def _sha256(file: Path) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def random_state(device: torch.device) -> dict[str, Tensor]:
-    """The state of torch's random generators, which dropout uses."""
-    state = {"cpu": torch.get_rng_state()}
-    return state | {"cuda": torch.cuda.get_rng_state()} if device.type == "cuda" else state
-
-
-def restore_random_state(state: Mapping[str, Tensor], device: torch.device) -> None:
-    """Restore a state from `random_state`."""
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["cuda"])

@@ -1,14 +1,14 @@
-"""The training log: one JSON line for each step and validation, and optionally TensorBoard."""
+"""The training log: one JSON line for each step and validation."""
 
 import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from addnorm.errors import optional
+from addnorm.training.callbacks import StepEvent, ValidationEvent
+from addnorm.training.interruptions import patiently, to_standard_error
 
 MEASURED_WITH = "measured_with"
 """The field of a line with the settings that its figures depend on, by metric."""
@@ -21,16 +21,33 @@ LOG = "metrics.jsonl"
 class Journal:
     """Appends metrics to `metrics.jsonl`, unbuffered, so that a run can be watched live.
 
-    Lines contain no wall-clock times, so that identical runs write identical lines.
+    Lines contain no wall-clock times, so that identical runs write identical lines. It is the
+    first callback of every training. As such it waits for a disk that is full or unwritable (see
+    `patiently`), which `say` reports.
     """
 
-    def __init__(self, folder: Path, *, tensorboard: bool = False) -> None:
+    def __init__(self, folder: Path, say: Callable[[str], None] = to_standard_error) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.file = folder / LOG
-        self._board = _summary_writer(folder / "tensorboard") if tensorboard else None
+        self.say = say
+
+    def on_step(self, event: StepEvent) -> None:
+        """Append the line of a step."""
+        patiently(lambda: self.write(event.step, event.figures), "the journal", self.say)
+
+    def on_validation(self, event: ValidationEvent) -> None:
+        """Append the line of a validation."""
+
+        def write() -> None:
+            self.write(event.step, event.figures, event.measured_with)
+
+        patiently(write, "the journal", self.say)
 
     def write(
-        self, step: int, figures: dict[str, float], measured_with: Mapping[str, str] | None = None
+        self,
+        step: int,
+        figures: Mapping[str, float],
+        measured_with: Mapping[str, str] | None = None,
     ) -> None:
         """Append one line, `{"step": …, …}`; validations also have `measured_with`, by metric."""
         facts = {MEASURED_WITH: dict(measured_with)} if measured_with else {}
@@ -43,14 +60,9 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.file))
         finally:
             os.close(handle)
-        if self._board is not None:
-            for name, value in figures.items():
-                self._board.add_scalar(name, value, step)
 
     def flush(self) -> int:
         """Sync all lines to disk; return the file's length in bytes."""
-        if self._board is not None:
-            self._board.flush()
         with self.file.open("ab") as stream:
             os.fsync(stream.fileno())
             return stream.tell()
@@ -59,11 +71,6 @@ class Journal:
         """Truncate the log to its length at the checkpoint from which the run resumes."""
         with self.file.open("ab") as stream:
             stream.truncate(min(length, stream.tell()))  # never extend, if lines were lost
-
-
-def _summary_writer(folder: Path) -> Any:
-    board = optional("torch.utils.tensorboard", "tensorboard", "train.tensorboard = true")
-    return board.SummaryWriter(folder)
 
 
 @dataclass(frozen=True)

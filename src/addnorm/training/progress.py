@@ -18,6 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from addnorm.training.callbacks import StepEvent, ValidationEvent
+
 LONG = 2**24
 """The length in characters of a text from which its processing is reported without a bar."""
 
@@ -62,9 +64,10 @@ class ProgressBar:
     def __exit__(self, *_: object) -> None:
         self._bar.__exit__(None, None, None)
 
-    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None:
+    def on_step(self, event: StepEvent) -> None:
         """Advance by one step."""
-        speed = self._speed.after(tokens)
+        step, total, loss = event.step, event.total_steps, event.loss
+        speed = self._speed.after(int(event.figures["tokens"]))
         self._total = total
         self._bar.update(self._task, completed=step, total=total, loss=loss, speed=speed)
         if self._bar.disable and (self._lines.due(step) or step == total):
@@ -79,15 +82,16 @@ class ProgressBar:
         """Print a line above the bar."""
         self.console.out(line, highlight=False)
 
-    def validated(self, step: int, scores: dict[str, float]) -> None:
+    def on_validation(self, event: ValidationEvent) -> None:
         """Print validation scores above the bar: the last ones, and others a few seconds apart."""
         self._speed.restart()
         now = time.monotonic()
-        if step != self._total and now - self._shown_at < BETWEEN_VALIDATIONS:
+        if event.step != self._total and now - self._shown_at < BETWEEN_VALIDATIONS:
             return
         self._shown_at = now
+        scores = {**event.scores, **{f"train_{name}": value for name, value in event.load.items()}}
         figures = " · ".join(f"{name} {value:.4g}" for name, value in scores.items())
-        self.console.print(f"step {step:>6} · valid {figures}")
+        self.console.print(f"step {event.step:>6} · valid {figures}")
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from addnorm.training.activation_checkpointing import Checkpointed
 from addnorm.training.adapters import AdapterConfig
 from addnorm.training.constraint import MaxNormConfig
 from addnorm.training.distillation import DistillationConfig
+from addnorm.training.loggers import LoggerConfig, LoggerConfigs, TensorBoardConfig
 from addnorm.training.loss import CrossEntropyConfig, LossConfig
 from addnorm.training.optim import AdamWConfig, MuonConfig, OptimizerConfig
 from addnorm.training.precision import PrecisionName
@@ -97,8 +98,19 @@ class TrainConfig:
     """The seed of the first weights, the order of examples and dropout."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; `auto` takes a GPU where there is one."""
+    logger: LoggerConfigs = ()
+    """Who gets the figures besides `metrics.jsonl`: `tensorboard`, `wandb` or `mlflow`, a custom
+    logger or callback, or a list of them. Names and steps are the same in all, also when the run is
+    resumed.
+    """
     tensorboard: bool = False
-    """Write the curves for TensorBoard as well."""
+    """The earlier form of `logger = "tensorboard"`."""
+
+    @property
+    def loggers(self) -> tuple[LoggerConfig, ...]:
+        """The loggers, with TensorBoard if `tensorboard` is set."""
+        has_board = any(isinstance(logger, TensorBoardConfig) for logger in self.logger)
+        return self.logger + ((TensorBoardConfig(),) if self.tensorboard and not has_board else ())
 
     @property
     def has_tokens(self) -> bool:
@@ -120,6 +132,8 @@ class TrainConfig:
             if isinstance(value, int) and abs(value) >= LARGEST:
                 raise ValueError(f"{name} = {value}: {problem_of_number(value)}")
         which = ", and not both" if self.steps else ": there is neither"
+        kinds = [kind_of(logger) for logger in self.logger]
+        twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
         other = None if isinstance(self.loss, CrossEntropyConfig) else kind_of(self.loss)
         rules = (
             (
@@ -176,6 +190,7 @@ class TrainConfig:
                 'start and distillation.start = "teacher" both say what training begins with: give '
                 "one of them",
             ),
+            (twice, f"logger has {twice} twice: give each logger once"),
             (
                 self.average and self.select == "best",
                 "average replaces the best weights: use select = 'last' with it",

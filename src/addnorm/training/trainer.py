@@ -1,12 +1,13 @@
 """The training loop, with validation, checkpoints, resuming and graceful shutdown."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -22,6 +23,7 @@ from addnorm.nn.norms import BatchNorm
 from addnorm.training.activation_checkpointing import checkpointed_activations
 from addnorm.training.average import MovingAverage, mean, swapped
 from addnorm.training.background import Background, Copies
+from addnorm.training.callbacks import Callback, Callbacks, SaveEvent, StepEvent, ValidationEvent
 from addnorm.training.checkpoint import (
     Json,
     checkpoints_in,
@@ -29,8 +31,6 @@ from addnorm.training.checkpoint import (
     latest_checkpoint,
     load_checkpoint,
     load_weights,
-    random_state,
-    restore_random_state,
     save_checkpoint,
     save_weights,
 )
@@ -41,12 +41,7 @@ from addnorm.training.expert_load import (
     mixtures_of,
     record_router_logits,
 )
-from addnorm.training.interruptions import (
-    ExhaustedError,
-    out_of_memory,
-    patiently,
-    stop_requests,
-)
+from addnorm.training.interruptions import ExhaustedError, out_of_memory, patiently, stop_requests
 from addnorm.training.journal import Journal
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.objective import Objective
@@ -54,6 +49,7 @@ from addnorm.training.optim import build_optimizers, optimizer_tensors, restore_
 from addnorm.training.parallel.tensors import spread, whole
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, loss_scaler, resolve_device
+from addnorm.training.random_state import random_state, restore_random_state
 from addnorm.training.schedule import checked_factor
 from addnorm.training.settings import TrainConfig
 from addnorm.training.stored import SavedTensor, Tensors
@@ -70,14 +66,6 @@ class Batches(Protocol):
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch, starting with number `start`."""
         ...
-
-
-@runtime_checkable
-class Listener(Protocol):
-    """An observer of training progress, such as a progress bar."""
-
-    def stepped(self, step: int, total: int, loss: float, tokens: int) -> None: ...
-    def validated(self, step: int, scores: dict[str, float]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -116,7 +104,8 @@ class Trainer:
 
     `folder` gets `metrics.jsonl`, `checkpoints/` and, with validation, `best.safetensors`. With a
     `teacher`, the model learns the teacher's outputs and, if `config` has a `distillation`, the
-    labels as well. `world` is the processes that train together, by default this one alone; where
+    labels as well. `callbacks` hear of steps, validations and checkpoints after `metrics.jsonl`, in
+    this process. `world` is the processes that train together, by default this one alone; where
     they split the weights, `model` has them again when `fit` ends.
     """
 
@@ -128,7 +117,7 @@ class Trainer:
         folder: Path,
         *,
         validation: Validation | None = None,
-        listener: Listener | None = None,
+        callbacks: Sequence[Callback] = (),
         teacher: nn.Module | None = None,
         world: World | None = None,
     ) -> None:
@@ -156,8 +145,8 @@ class Trainer:
         self.batches = batches
         self.folder = folder
         self.validation = validation
-        self.listener = listener
         self.saved_step = 0
+        self._unreported_saves = list[SaveEvent]()
         self.background, self.copies = Background(), Copies()
         self.optimizers = build_optimizers(config.optimizer, model, config.lr)
         self.constrain = constraint_on(model, config.constraint)
@@ -171,7 +160,9 @@ class Trainer:
         self.mixtures = mixtures_of(model)
         self.load = ExpertLoad(self.mixtures, self.world)
         self.average = None if config.ema is None else MovingAverage(model, config.ema)
-        self.journal = Journal(folder, tensorboard=config.tensorboard and self.world.leads)
+        self.journal = Journal(folder, say=lambda line: self.world.say(line))
+        journal = [self.journal] if self.world.leads else []
+        self.callbacks = Callbacks([*journal, *callbacks], self.device)
         self.state = TrainState()
         self.learnt = False
         """Whether a batch had a target so far."""
@@ -211,6 +202,7 @@ class Trainer:
                 ending = stopping or self.finished() or self.paused(until)
                 if ending or self.due(self.config.save_every):
                     self.save(wait=ending)
+                self.report_saves()
                 if stopping and not self.finished():
                     raise Interrupted(self.state.step)
         if self.finished():
@@ -239,25 +231,31 @@ class Trainer:
             yield
         except KeyboardInterrupt as error:
             raise Interrupted(self.state.step, saved=self.saved_step) from error
-        except (InputError, MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and (lost := self.world.lost(error)) is not None:
+        except Exception as error:
+            if error is not self.callbacks.failure:
+                self.explain(error)
+            if error is self.callbacks.failure or isinstance(error, ExhaustedError):
+                error.add_note(f"saved is everything up to step {self.saved_step}")
+            raise
+
+    def explain(self, error: Exception) -> None:
+        """Raise a lost process, a failure of the compiler or full memory as what it is."""
+        if isinstance(error, RuntimeError):
+            if (lost := self.world.lost(error)) is not None:
                 raise RankLostError(
                     f"{lost} during step {self.state.step + 1}; saved is everything up to "
                     f"step {self.saved_step}",
                     seen=lost.seen,
                     reported=lost.reported,
                 ) from error
-            if isinstance(error, RuntimeError) and (why := compiler.failure(error)) is not None:
+            if (why := compiler.failure(error)) is not None:
                 advice = "mend that, or train without compiling and with no optimizer in 8 bits"
                 raise compiler.CompilerError(f"{why}: {advice}") from error
-            exhausted = error if isinstance(error, ExhaustedError) else None
-            if what := out_of_memory(error):
-                smaller = "Smaller batches (train.batching) with train.accumulate take less"
-                exhausted = ExhaustedError(f"step {self.state.step + 1}: {what}. {smaller}")
-            if exhausted is None:
-                raise
+        if what := out_of_memory(error):
+            smaller = "Smaller batches (train.batching) with train.accumulate take less"
+            exhausted = ExhaustedError(f"step {self.state.step + 1}: {what}. {smaller}")
             exhausted.add_note(f"saved is everything up to step {self.saved_step}")
-            raise exhausted from (error.__cause__ if exhausted is error else error)
+            raise exhausted from error
 
     def update(self, group: list[Batch]) -> None:
         """One optimiser step on a group of micro-batches, as if they were one batch."""
@@ -389,20 +387,8 @@ class Trainer:
         state = self.state
         rate = float(self.optimizers[-1].param_groups[0]["lr"])
         figures = {"loss": loss, "grad_norm": norm, "lr": rate, "tokens": n_tokens}
-        self.note({"epoch": state.epoch} | figures | self.load.figures())
-        if self.listener is not None:
-            self.listener.stepped(state.step, self.total_steps, loss, n_tokens)
-
-    def note(
-        self, figures: dict[str, float], measured_with: Mapping[str, str] | None = None
-    ) -> None:
-        """Write a line to the training log."""
-        step = self.state.step
-
-        def write() -> None:
-            self.journal.write(step, figures, measured_with)
-
-        self.world.lead(lambda: patiently(write, "the journal", self.world.say), None)
+        figures = {"epoch": state.epoch} | figures | self.load.figures()
+        self.callbacks.step(StepEvent(state.step, self.total_steps, MappingProxyType(figures)))
 
     # Validation.
 
@@ -414,21 +400,26 @@ class Trainer:
         state = random_state(self.device)  # validation must not affect the random state of training
         with swapped(self.model, None if self.average is None else self.average.weights):
             scores = self.scores(self.validation)
-            self.note_best(scores[self.validation.metric])
+            is_best = self.note_best(scores[self.validation.metric])
         restore_random_state(state, self.device)
         lines = {name: line for name in scores if (line := self.validation.measured_with(name))}
-        self.note({f"valid_{k}": v for k, v in scores.items()}, lines)
-        if self.listener is not None:
-            load = {f"train_{name}": value for name, value in self.load.latest.items()}
-            self.listener.validated(self.state.step, scores | load)
+        event = ValidationEvent(
+            self.state.step,
+            self.total_steps,
+            MappingProxyType(scores),
+            is_best=is_best,
+            measured_with=lines,
+            load=self.load.latest,
+        )
+        self.callbacks.validation(event)
 
     def scores(self, validation: Validation) -> dict[str, float]:
         """The scores of the present weights, measured once."""
         with self.world.whole(self.whole, self.model):
             return self.world.scores(lambda: validation.score(self.whole))
 
-    def note_best(self, value: float) -> None:
-        """Save the current weights if this is the best validation so far."""
+    def note_best(self, value: float) -> bool:
+        """Save the current weights if this is the best validation so far; return whether it is."""
         assert self.validation is not None
         state, sign = self.state, 1 if self.validation.larger_is_better else -1
         if state.best is None or math.isnan(state.best) or sign * value > sign * state.best:
@@ -436,8 +427,9 @@ class Trainer:
             state.validations_since_best = 0
             with self.world.whole(self.whole, self.model):
                 self.world.lead(self.save_best, None)
-        else:
-            state.validations_since_best += 1
+            return True
+        state.validations_since_best += 1
+        return False
 
     def save_best(self) -> None:
         """Write the present weights as the best."""
@@ -463,11 +455,17 @@ class Trainer:
                 if self.world.leads:
                     keep_latest(saved, max(self.config.keep, self.config.average))
                 self.saved_step = step
+                self._unreported_saves.append(SaveEvent(step, self.total_steps, saved))
 
             if wait:
                 write()
             else:
                 self.background.start(write)
+
+    def report_saves(self) -> None:
+        """Tell the callbacks of the checkpoints that are on the disk since the last call."""
+        while self._unreported_saves:
+            self.callbacks.save(self._unreported_saves.pop(0))
 
     def tensors_to_save(self) -> Tensors:
         """Weights, states and random numbers, as far as this process saves them."""

@@ -319,7 +319,7 @@ def test_a_recovery_that_stops_leaves_nothing_and_does_not_say_otherwise(
     def stop(*_: object) -> None:
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(ProgressBar, "stepped", stop)
+    monkeypatch.setattr(ProgressBar, "on_step", stop)
     console, wanted = quiet(), SwapOptions(sets=("position=rotary",), recover=5)
     with pytest.raises(KeyboardInterrupt):
         swap_run(Run.open(gpt), tmp_path / "out", wanted, console=console)

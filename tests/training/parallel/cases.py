@@ -39,6 +39,7 @@ from addnorm.nn.residuals import SandwichNormConfig
 from addnorm.nn.routers import SigmoidRouterConfig
 from addnorm.nn.token_ahead import MultiTokenConfig
 from addnorm.tasks.registry import TASKS
+from addnorm.training.callbacks import Heard
 from addnorm.training.checkpoint import save_weights
 from addnorm.training.constraint import MaxNormConfig
 from addnorm.training.optim import AdadeltaConfig, MuonConfig
@@ -516,7 +517,8 @@ def not_finite(folder: Path, world: World) -> None:
 def stopped(folder: Path, world: World) -> None:
     """The last process alone is asked to stop after step 7: where each stops."""
     made = trainer(folder, world)
-    made.listener = tiny.At(7, tiny.interrupt if world.rank == world.size - 1 else bool)
+    at_7 = tiny.At(7, tiny.interrupt if world.rank == world.size - 1 else bool)
+    made.callbacks.add(at_7, Heard())
     try:
         made.fit()
     except Interrupted as error:

@@ -95,6 +95,7 @@ OF_TRAINING = (
     "checkpoints/*/*",
     "data.json",
     "digests.json",
+    "loggers.json",
     "machine.json",
     "metrics.jsonl",
     "tensorboard/*",

@@ -22,6 +22,7 @@ MAY_CHANGE = (
     "train.compile",
     "train.activation_checkpointing",
     "train.device",
+    "train.logger",
     "train.tensorboard",
     "eval",
     "parallel",

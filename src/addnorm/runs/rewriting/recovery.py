@@ -79,7 +79,7 @@ class Recovery:
         with (
             ProgressBar(self.console) as bar,
             checked_trainer(
-                self.recipe, model, batches, folder, teacher=self.teacher, listener=bar
+                self.recipe, model, batches, folder, teacher=self.teacher, callbacks=[bar]
             ) as trainer,
         ):
             try:
@@ -123,6 +123,7 @@ def recovery(
             validate_every=None,
             save_every=steps,
             tensorboard=False,
+            logger=(),
             **_objective(train, fields, teacher),
         )
     except ValidationError as error:

@@ -274,8 +274,8 @@ def _states_of_8_bits(optimizer: Any) -> list[Tensor]:
 
 
 def _plain(config: TrainConfig) -> TrainConfig:
-    """Return the settings without those that need validation data or TensorBoard."""
-    return replace(config, select="last", patience=None, tensorboard=False)
+    """Return the settings without those that need validation data or loggers."""
+    return replace(config, select="last", patience=None, tensorboard=False, logger=())
 
 
 SECONDS = 10.0

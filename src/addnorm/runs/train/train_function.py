@@ -1,6 +1,6 @@
 """`addnorm.train`: train a model from Python, by default without a run folder."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, Signature, signature
 from os import PathLike
@@ -30,6 +30,7 @@ from addnorm.runs.recipes.recipe import Recipe, check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import TrainingSetup, fit
 from addnorm.tasks.eval_config import EvalConfig
+from addnorm.training.callbacks import Callback, check_callbacks
 from addnorm.training.journal import LOG
 from addnorm.training.settings import TrainConfig
 
@@ -58,6 +59,7 @@ def train(
     folder: str | PathLike[str] | None = None,
     evaluation: EvalConfig | None = None,
     progress: bool = True,
+    callbacks: "Sequence[Callback]" = (),
     **options: Any,
 ) -> Run:
     """Train a model and return it, ready to use, as `addnorm train` does with a recipe.
@@ -86,6 +88,10 @@ def train(
         How validation is scored.
     progress
         Whether to show how training goes, on standard error.
+    callbacks
+        Objects with any of `on_step(event)`, `on_validation(event)` and `on_save(event)`, which get
+        a `StepEvent`, a `ValidationEvent` and a `SaveEvent`. An exception in one ends training with
+        its own traceback; the checkpoints stay. They change no random number of training.
     options
         Every field of `TrainConfig`: one of `steps` and `epochs`, and `lr`, `batching`, `seed`,
         `device`, `precision`, `start` (a folder whose weights to begin with) … `batching` is by
@@ -93,7 +99,10 @@ def train(
         128 for masked ones.
     """
     check_data(data)
+    callbacks = check_callbacks(callbacks)
     settings = TrainConfig(**_checked(options, config, data))
+    if folder is None and settings.loggers:
+        raise InputError("a logger needs a run folder, by which it knows the run: give folder=")
     if isinstance(tokenizer, Tokenizer):
         tokenizer = Tokenizers(tokenizer, tokenizer)
     ready = tokenizer if isinstance(tokenizer, Tokenizers) else None
@@ -120,9 +129,9 @@ def train(
     setup.report(console)
     console.out(setup.parameters, highlight=False)
     if folder is not None:
-        run = _kept(setup, path_of(folder), console)
+        run = _kept(setup, path_of(folder), console, callbacks)
     else:
-        run = _in_memory(setup, console)
+        run = _in_memory(setup, console, callbacks)
     return replace(run, corpus=given)
 
 
@@ -162,16 +171,18 @@ def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -
         raise InputError('text needs a tokenizer: give tokenizer="char", "word" or "bpe"')
 
 
-def _kept(setup: TrainingSetup, folder: Path, console: Console) -> Run:
+def _kept(
+    setup: TrainingSetup, folder: Path, console: Console, callbacks: Sequence[Callback]
+) -> Run:
     """Train in a run folder that can be opened and resumed."""
     with locked(folder):
         if is_run(folder):
             raise InputError(f"{folder}: is there already: choose another folder")
         setup.write_settings(folder)
-        return fit(setup, folder, console)
+        return fit(setup, folder, console, callbacks=callbacks)
 
 
-def _in_memory(setup: TrainingSetup, console: Console) -> Run:
+def _in_memory(setup: TrainingSetup, console: Console, callbacks: Sequence[Callback]) -> Run:
     """Train in a temporary folder, with no more checkpoints than necessary."""
     settings = setup.recipe.train
     if settings.save_every is None and not settings.average:
@@ -179,7 +190,7 @@ def _in_memory(setup: TrainingSetup, console: Console) -> Run:
         setup.recipe = replace(setup.recipe, train=only_the_last)
     try:
         with TemporaryDirectory(prefix="addnorm-") as folder:
-            run = fit(setup, Path(folder), console)
+            run = fit(setup, Path(folder), console, callbacks=callbacks)
             log = (Path(folder) / LOG).read_bytes()
     except Interrupted as stopped:
         message = f"stopped after step {stopped.step}; nothing is kept without folder="

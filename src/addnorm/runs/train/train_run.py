@@ -59,19 +59,22 @@ from addnorm.runs.recipes.parallel_plan import check_parallel, check_parts
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_around
+from addnorm.runs.train.loggers import heard_so_far, listening
 from addnorm.runs.train.teacher import begin_from, check_student, open_teacher
 from addnorm.runs.train.warnings import size_of, warnings_for
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.adapters import Adapted, adapt
+from addnorm.training.callbacks import Callback
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.distillation import learned_maps
 from addnorm.training.interruptions import patiently
+from addnorm.training.loggers import check_loggers
 from addnorm.training.optim import check_installed
 from addnorm.training.parallel.joining import joined
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, resolve_device
 from addnorm.training.progress import ProgressBar
-from addnorm.training.trainer import Batches, Listener, Trainer, Validation
+from addnorm.training.trainer import Batches, Trainer, Validation
 from addnorm.tuning.provider import check_choices
 
 
@@ -96,6 +99,7 @@ class TrainingSetup:
         check_training(recipe.model, recipe.train, recipe.eval, lambda _: "recipe")
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         check_installed(recipe.train.optimizer)
+        check_loggers(recipe.train.loggers)
         check_memory(count_parameters(recipe, None, (), rows=1))  # before data are read
         self.recipe, self.saved = recipe, saved
         try:
@@ -286,7 +290,7 @@ def checked_trainer(
     *,
     teacher: TrainedModel | None = None,
     validation: Validation | None = None,
-    listener: Listener | None = None,
+    callbacks: Sequence[Callback] = (),
     world: World | None = None,
 ) -> Generator[Trainer]:
     """The trainer of a model by a recipe; meanwhile a student has its maps to the teacher's width.
@@ -305,7 +309,7 @@ def checked_trainer(
             recipe.train,
             folder,
             validation=validation,
-            listener=listener,
+            callbacks=callbacks,
             teacher=None if teacher is None else teacher.model,
             world=world,
         )
@@ -372,11 +376,12 @@ def fit(
     console: Console,
     until: int | None = None,
     world: World | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Train in `folder`, from its newest checkpoint if any; return the finished or paused run.
 
-    Of several processes the leading one writes. Raises `Interrupted` and `NonFiniteError` as in
-    training.
+    Of several processes the leading one writes, and calls the `callbacks` and loggers. Raises
+    `Interrupted` and `NonFiniteError` as in training.
     """
     world = world or OneProcess()
     recipe = setup.recipe
@@ -396,14 +401,17 @@ def fit(
             folder,
             teacher=setup.teacher,
             validation=setup.validation(),
-            listener=bar,
+            callbacks=[bar, *callbacks] if world.leads else [bar],
             world=world,
         ) as trainer:
-            before = setup.saved and setup.saved.recipe.train
+            before, heard = setup.saved and setup.saved.recipe.train, heard_so_far(folder)
             for problem in trainer.resume(before):
                 console.out(f"skipped: {problem}", highlight=False)
             # Once the checkpoint has what it was measured by before.
             world.lead(lambda: setup.write_changes(folder), None)
+            if world.leads:
+                step = trainer.state.step
+                around.enter_context(listening(trainer.callbacks, recipe, folder, step, heard))
             trainer.fit(until)
         if trainer.finished() and world.leads:
             patiently(lambda: setup.save(folder), "the model", bar.say)

@@ -1,0 +1,302 @@
+"""Loggers: callbacks that give the figures of a run to TensorBoard, Weights & Biases or MLflow."""
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol, cast, runtime_checkable
+
+from addnorm.config import OneOrMany, config
+from addnorm.errors import InputError, Interrupted, optional
+from addnorm.parts import Family, kind_of
+from addnorm.training.callbacks import (
+    Callback,
+    OnSave,
+    OnStep,
+    OnValidation,
+    SaveEvent,
+    StepEvent,
+    ValidationEvent,
+)
+
+
+@dataclass(frozen=True)
+class LoggedRun:
+    """A run that is about to train, as a logger needs it.
+
+    `id` is the same whenever the run is resumed, and another for every run. `recipe` has all
+    tables of the recipe, and `data` the number of examples of each split and their digest. Training
+    continues after `step`, 0 at its start. `logged_step` is the last step that the logger had heard
+    of before; it is later than `step` if the run broke off after its last checkpoint.
+    """
+
+    id: str
+    name: str
+    folder: Path
+    recipe: Mapping[str, Any]
+    data: Mapping[str, Mapping[str, int | str]]
+    step: int = 0
+    logged_step: int = 0
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The recipe, and the data as its table `dataset`."""
+        return {**self.recipe, "dataset": dict(self.data)}
+
+
+@runtime_checkable
+class LoggerPart(Protocol):
+    """A custom logger, or any callback that a recipe names: builds an object with `on_step`,
+    `on_validation` or `on_save`.
+
+    The object may be a context manager, which is left when training ends, with the exception if
+    there is one. It hears of no step twice, however often the run is resumed.
+    """
+
+    def build(self, run: LoggedRun) -> Any:
+        """The callback of a run that is about to train."""
+        ...
+
+
+@config
+class TensorBoardConfig:
+    """Curves for TensorBoard, in the folder `tensorboard` of the run: `tensorboard --logdir runs`.
+
+    After a break, steps that are made again take the place of those from before.
+    """
+
+    kind: Literal["tensorboard"] = "tensorboard"
+
+    def build(self, run: LoggedRun) -> "TensorBoard":
+        """Open the folder. Raises `InputError` without the package."""
+        return TensorBoard(self.package.SummaryWriter, run)
+
+    @property
+    def package(self) -> Any:
+        """Torch's writer."""
+        return optional("torch.utils.tensorboard", "tensorboard", 'train.logger = "tensorboard"')
+
+
+@config
+class WandbConfig:
+    """A run at Weights & Biases, named as the run folder.
+
+    `wandb login` comes first, or `$WANDB_API_KEY`. Offline, its files are in the folder `wandb`, or
+    below `$WANDB_DIR`, until `wandb sync`.
+    """
+
+    kind: Literal["wandb"] = "wandb"
+    project: str = "addnorm"
+    """The project of the run."""
+    entity: str | None = None
+    """The user or team of the project; by default that of the login."""
+    mode: Literal["auto", "online", "offline"] = "auto"
+    """Whether to send the figures; `auto` does what `$WANDB_MODE` says, and sends them without."""
+
+    def build(self, run: LoggedRun) -> "Wandb":
+        """Begin the run, or continue it. Raises `InputError` without package, login or server."""
+        return Wandb(self, run)
+
+    @property
+    def package(self) -> Any:
+        """The package."""
+        return optional("wandb", "wandb", 'train.logger = "wandb"')
+
+
+@config
+class MLflowConfig:
+    """A run of MLflow, named as the run folder."""
+
+    kind: Literal["mlflow"] = "mlflow"
+    experiment: str = "addnorm"
+    """The experiment of the run, which is created if there is none."""
+    tracking_uri: str | None = None
+    """The server or folder; by default that of `$MLFLOW_TRACKING_URI`, or the folder `mlruns`."""
+
+    def build(self, run: LoggedRun) -> "MLflow":
+        """Begin the run, or continue it. Raises `InputError` without package or server."""
+        return MLflow(self, run)
+
+    @property
+    def package(self) -> Any:
+        """The package."""
+        return optional("mlflow", "mlflow", 'train.logger = "mlflow"')
+
+
+LoggerConfig = Annotated[
+    TensorBoardConfig | WandbConfig | MLflowConfig | LoggerPart, Family("logger", LoggerPart)
+]
+"""Any logger, built-in or custom."""
+
+
+LoggerConfigs = Annotated[tuple[LoggerConfig, ...], OneOrMany()]
+"""One logger or a list of them."""
+
+
+def check_loggers(loggers: Sequence[LoggerConfig]) -> None:
+    """Raise `InputError` if the package of a logger is not installed."""
+    for logger in loggers:
+        if isinstance(logger, TensorBoardConfig | WandbConfig | MLflowConfig):
+            _ = logger.package
+
+
+def build_logger(logger: LoggerConfig, run: LoggedRun) -> Callback:
+    """The callback of a logger. Raises `InputError` if it cannot log."""
+    callback = logger.build(run)
+    if not isinstance(callback, OnStep | OnValidation | OnSave):
+        raise InputError(
+            f"train.logger: {kind_of(logger)}.build() returns {type(callback).__name__}, which has "
+            "none of the methods on_step, on_validation and on_save"
+        )
+    return callback
+
+
+class TensorBoard:
+    """Writes event files; the recipe and the digests of the data are texts of step 0."""
+
+    def __init__(self, writer: Callable[..., Any], run: LoggedRun) -> None:
+        # Readers of the files leave out what an earlier part of them has from this step on.
+        purge = run.step + 1 if run.logged_step else None
+        self.writer = writer(run.folder / "tensorboard", purge_step=purge)
+        if not run.logged_step:
+            for name, facts in (("recipe", run.recipe), ("dataset", run.data)):
+                self.writer.add_text(name, f"```json\n{json.dumps(facts, indent=1)}\n```", 0)
+
+    def __enter__(self) -> "TensorBoard":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.writer.close()
+
+    def on_step(self, event: StepEvent) -> None:
+        """Write the figures of a step."""
+        self._write(event.step, event.figures)
+
+    def on_validation(self, event: ValidationEvent) -> None:
+        """Write the scores of a validation."""
+        self._write(event.step, event.figures)
+
+    def on_save(self, _: SaveEvent) -> None:
+        """Write what is still in memory, so that no file has less than the checkpoint."""
+        self.writer.flush()
+
+    def _write(self, step: int, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self.writer.add_scalar(name, value, step)
+
+
+class Wandb:
+    """A run of Weights & Biases with the id of the run, by which it is continued."""
+
+    def __init__(self, config: WandbConfig, run: LoggedRun) -> None:
+        wandb = config.package
+        try:
+            self.run = wandb.init(
+                project=config.project,
+                entity=config.entity,
+                name=run.name,
+                id=run.id,
+                resume="allow",
+                config=None if run.logged_step else run.facts,
+                mode=None if config.mode == "auto" else config.mode,
+                settings=wandb.Settings(console="off"),
+            )
+        except wandb.Error as error:
+            raise InputError(
+                f'train.logger = "wandb": {error}: `wandb login`, or mode = "offline"'
+            ) from error
+
+    def __enter__(self) -> "Wandb":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.run.finish(exit_code=0 if kind is None else 1)
+
+    def on_step(self, event: StepEvent) -> None:
+        """Log the figures of a step."""
+        self.run.log(dict(event.figures), step=event.step)
+
+    def on_validation(self, event: ValidationEvent) -> None:
+        """Log the scores of a validation."""
+        self.run.log(event.figures, step=event.step)
+
+
+class MLflow:
+    """A run of MLflow, found again by its tag `addnorm.run`, the id of the run."""
+
+    def __init__(self, config: MLflowConfig, run: LoggedRun) -> None:
+        self.package = mlflow = config.package
+        try:
+            self.client = mlflow.MlflowClient(tracking_uri=config.tracking_uri)
+            self.run_id = self._resumed(config.experiment, run) or self._begun(config, run)
+        except mlflow.exceptions.MlflowException as error:
+            raise InputError(f'train.logger = "mlflow": {error}') from error
+
+    def _resumed(self, experiment: str, run: LoggedRun) -> str | None:
+        """Continue the run that has the tag, if there is one; return its id at MLflow."""
+        there = self.client.get_experiment_by_name(experiment)
+        if there is None or not run.logged_step:
+            return None
+        same = f"tags.`{_TAG}` = '{run.id}'"
+        runs = self.client.search_runs([there.experiment_id], same)
+        for earlier in runs:
+            self.client.update_run(earlier.info.run_id, status="RUNNING")
+        return runs[0].info.run_id if runs else None
+
+    def _begun(self, config: MLflowConfig, run: LoggedRun) -> str:
+        """Begin a run, with the recipe and the data as parameters; return its id at MLflow."""
+        there = self.client.get_experiment_by_name(config.experiment)
+        number = there.experiment_id if there else self.client.create_experiment(config.experiment)
+        created = self.client.create_run(number, run_name=run.name, tags={_TAG: run.id})
+        params = [
+            self.package.entities.Param(name, _shortened(value))
+            for name, value in _flat(run.facts)
+            if value is not None
+        ]
+        for start in range(0, len(params), _PARAMS):
+            self.client.log_batch(created.info.run_id, params=params[start : start + _PARAMS])
+        return created.info.run_id
+
+    def __enter__(self) -> "MLflow":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        stopped = kind is not None and issubclass(kind, KeyboardInterrupt | Interrupted)
+        status = "FINISHED" if kind is None else "KILLED" if stopped else "FAILED"
+        self.client.set_terminated(self.run_id, status=status)
+
+    def on_step(self, event: StepEvent) -> None:
+        """Log the figures of a step."""
+        self._write(event.step, event.figures)
+
+    def on_validation(self, event: ValidationEvent) -> None:
+        """Log the scores of a validation."""
+        self._write(event.step, event.figures)
+
+    def _write(self, step: int, figures: Mapping[str, float]) -> None:
+        now = time.time_ns() // 1_000_000
+        metric = self.package.entities.Metric
+        metrics = [metric(name, value, now, step) for name, value in figures.items()]
+        self.client.log_batch(self.run_id, metrics=metrics)
+
+
+_TAG = "addnorm.run"
+_PARAMS = 100
+"""The most parameters of a call."""
+_LONGEST = 500
+"""The most characters of a parameter that every server stores."""
+
+
+def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of nested tables by their dotted names."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(cast(Mapping[str, Any], value), f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
