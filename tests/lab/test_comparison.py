@@ -55,6 +55,7 @@ def test_what_differs_and_what_it_came_to(runs: list[Path], tmp_path: Path) -> N
     assert {file.name for file in written} == {
         "comparison.md",
         "comparison.json",
+        "comparison.tex",
         "curves.png",
         "curves.svg",
     }

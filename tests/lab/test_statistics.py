@@ -14,8 +14,10 @@ from addnorm.lab.statistics import (
     effect_size,
     holm,
     mean_interval,
+    percentage_interval,
     power_of,
     seeds_to_decide,
+    with_reach,
 )
 
 numbers = st.integers(-(10**6), 10**6).map(lambda n: n / 1000)
@@ -28,6 +30,37 @@ def test_an_interval_is_that_of_students_t(values: list[float]) -> None:
         0.95, len(values) - 1, loc=np.mean(values), scale=stats.sem(values)
     )
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-9, abs=1e-9)
+
+
+percentages = st.lists(st.floats(0, 100), min_size=2, max_size=9)
+
+
+@given(percentages)
+def test_an_interval_of_percentages_is_within_0_and_100_and_holds_their_mean(
+    values: list[float],
+) -> None:
+    found = percentage_interval(values)
+    assert 0 <= found.low <= found.mean + 1e-9
+    assert found.mean - 1e-9 <= found.high <= 100
+    mirrored = percentage_interval([100 - value for value in values])
+    assert (100 - mirrored.high, 100 - mirrored.low) == pytest.approx((found.low, found.high))
+
+
+def test_far_from_the_ends_it_is_nearly_students_interval() -> None:
+    values = [50.1, 49.8, 50.3, 49.9]
+    ours, plain = percentage_interval(values), mean_interval(values)
+    assert (ours.low, ours.high) == pytest.approx((plain.low, plain.high), abs=1e-4)
+    assert with_reach(plain) == "50.025 ± 0.35"
+    assert with_reach(percentage_interval([99.0, 97.0, 100.0])) == "98.667 (90.78 … 100)"
+    assert percentage_interval([50.0]).high == math.inf
+
+
+def test_differences_of_percentages_end_at_100() -> None:
+    pair = ([100.0, 60.0], [0.0, 10.0])
+    [found], [free] = differences([pair], largest=100.0), differences([pair])
+    assert (found.interval.mean, found.interval.high) == (75.0, 100.0)
+    assert free.interval.high > 100
+    assert (found.p, found.verdict) == (free.p, free.verdict)
 
 
 def test_mean_interval_of_one_value_is_infinite_and_rejects_none() -> None:

@@ -23,8 +23,8 @@ def compare(
     runs
         Run folders of the same task, finished or not.
     out
-        A folder for the table as Markdown and JSON, and the learning curves as PNG and SVG; by
-        default the table is only printed.
+        A folder for the table as Markdown, JSON and LaTeX (booktabs), and the learning curves as
+        PNG and SVG; by default the table is only printed.
     """
     import_named(imports)
     for run in runs:

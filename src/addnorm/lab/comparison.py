@@ -12,9 +12,12 @@ from rich.table import Column, Table
 from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
 from addnorm.inspect.curves import Curves, distinct_names, training_picture
+from addnorm.lab import latex
+from addnorm.lab.barely_learnt import barely_learnt
 from addnorm.lab.markup import finite, plain
 from addnorm.lab.studies.cell import training_times
 from addnorm.lab.studies.matching import flops_per_token
+from addnorm.lab.studies.variants import short_names
 from addnorm.runs.files.folder import is_run, read_settings
 from addnorm.runs.files.quantization_file import read_quantization
 from addnorm.runs.files.weights import count_parameters
@@ -23,7 +26,7 @@ from addnorm.runs.train.train_run import TrainingSetup
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
 from addnorm.training.journal import read_journal
 
-TEXTS = ("comparison.md", "comparison.json")
+TEXTS = ("comparison.md", "comparison.json", "comparison.tex")
 PICTURES = ("curves.png", "curves.svg")
 
 
@@ -56,6 +59,8 @@ class Facts:
     """
     weights: str = "float32"
     damaged: int = 0
+    warning: str = ""
+    """That it has barely learnt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,6 +137,17 @@ def _facts(folder: Path, name: str) -> Facts:
         measured_with=measured,
         weights="float32" if quantization is None else quantization.label,
         damaged=logged.n_damaged,
+        warning=_warning(folder),
+    )
+
+
+def _warning(folder: Path) -> str:
+    if (losses := barely_learnt(folder)) is None:
+        return ""
+    first, last = losses
+    return (
+        f"has barely learnt: the training loss fell from {first:.4g} at the first step, about "
+        f"chance, to {last:.4g}"
     )
 
 
@@ -170,6 +186,8 @@ def rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
         facts.insert(len(comparison.fields), ("weights", [run.weights for run in runs]))
     if any(run.damaged for run in runs):
         facts.append(("lines of the log left out, damaged", [f"{run.damaged:,}" for run in runs]))
+    if any(run.warning for run in runs):
+        facts.append(("warning", [run.warning or "–" for run in runs]))
     names = dict.fromkeys(name for run in runs for name in run.last)
     lines = dict.fromkeys(name for run in runs for name in run.measured_with)
     facts += [
@@ -224,8 +242,21 @@ def comparison_markdown(comparison: Comparison) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def comparison_latex(comparison: Comparison) -> str:
+    """The table as LaTeX, with the short names of fields and without the settings of metrics."""
+    fields = list(comparison.fields)
+    short = dict(zip(fields, short_names(fields), strict=True))
+    cells = [
+        [latex.escaped(text) for text in (short.get(name, name), *row)]
+        for name, row in rows(comparison)
+        if name != "warning" and not name.endswith("is measured with")
+    ]
+    head = ["", *(latex.escaped(run.name) for run in comparison.runs)]
+    return latex.table(head, cells, "runs side by side")
+
+
 def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
-    """Write the table as Markdown and JSON, and the learning curves as PNG and SVG.
+    """Write the table as Markdown, JSON and LaTeX, and the learning curves as PNG and SVG.
 
     Returns the paths. If a run has no steps there are no pictures, and earlier ones are deleted.
     """
@@ -235,6 +266,7 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
     atomic_write(out / TEXTS[0], comparison_markdown(comparison))
     tree = json.dumps(finite(asdict(comparison)), indent=1, ensure_ascii=False, default=str)
     atomic_write(out / TEXTS[1], tree)
+    atomic_write(out / TEXTS[2], comparison_latex(comparison))
     written = [out / name for name in TEXTS]
     try:
         curves = [Curves.of(Path(run.folder), run.name) for run in comparison.runs]

@@ -6,7 +6,7 @@ effect of a seed on both cancels out.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -74,25 +74,43 @@ def mean_interval(values: Sequence[float], least_spread: float = 0.0) -> Interva
     return Interval(mean=mean, low=mean - reach, high=mean + reach, n=n)
 
 
+def percentage_interval(values: Sequence[float]) -> Interval:
+    """The mean of percentages with its 95 % interval, which stays within 0 and 100.
+
+    It is Student's interval of `arcsin √(p / 100)`, which varies alike for all `p` (Bartlett 1936),
+    with its ends turned back into percentages; infinite for a single value. Raises `ValueError` if
+    there are no values.
+    """
+    angles = np.arcsin(np.sqrt(np.clip(values, 0.0, 100.0) / 100))
+    of_angles, mean = mean_interval(list(angles)), float(np.mean(values))
+    if of_angles.n == 1:
+        return Interval(mean=mean, low=-math.inf, high=math.inf, n=1)
+    ends = np.clip([of_angles.low, of_angles.high], 0.0, math.pi / 2)
+    low, high = (100 * np.sin(ends) ** 2).tolist()
+    return Interval(mean=mean, low=min(low, mean), high=max(high, mean), n=of_angles.n)
+
+
 def differences(
     pairs: Sequence[tuple[Sequence[float], Sequence[float]]],
     *,
     resolution: float = 0.0,
     others: int = 0,
+    largest: float = math.inf,
 ) -> list[Difference]:
     """Compare the values of each variant with those of the first, seed by seed.
 
     A pair is the values of a variant and those of the first with the same seeds. All pairs are one
     family of tests, corrected by Holm, together with `others` that are not shown. Scores that are
     multiples of a `resolution`, such as the accuracy on 20 examples, are assumed to vary by at
-    least that: equal differences of few seeds are not certain. Raises `ValueError` for values of
+    least that: equal differences of few seeds are not certain. Intervals end at the `largest`
+    difference that there can be, 100 for percentages. Raises `ValueError` for values of
     different lengths, or none.
     """
     all_of = [[a - b for a, b in zip(ours, first, strict=True)] for ours, first in pairs]
     ps = [_p(values, resolution) for values in all_of]
     n_tests = len(ps) + others
     return [
-        _difference(values, p, adjusted, n_tests, resolution)
+        _difference(values, p, adjusted, n_tests, resolution, largest)
         for values, p, adjusted in zip(all_of, ps, holm([*ps, *[1.0] * others]), strict=False)
     ]
 
@@ -112,9 +130,17 @@ def _p(values: Sequence[float], resolution: float) -> float:
 
 
 def _difference(
-    values: Sequence[float], p: float, adjusted: float, n_tests: int, resolution: float
+    values: Sequence[float],
+    p: float,
+    adjusted: float,
+    n_tests: int,
+    resolution: float,
+    largest: float,
 ) -> Difference:
     interval = mean_interval(values, resolution)
+    if len(values) > 1:
+        low, high = max(interval.low, -largest), min(interval.high, largest)
+        interval = replace(interval, low=low, high=high)
     if len(values) > 1 and not any(values):
         verdict: Verdict = "equal"
     elif adjusted < 1 - LEVEL:
@@ -142,8 +168,13 @@ def signed(value: float) -> str:
 
 
 def with_reach(interval: Interval) -> str:
-    """A mean with half the width of its interval: `1.62 ± 0.03`."""
-    reach = interval.high - interval.mean
+    """A mean with half the width of its interval, `1.62 ± 0.03`, or with ends that differ.
+
+    Such as `98.2 (95.1 … 99.6)`.
+    """
+    reach, below = interval.high - interval.mean, interval.mean - interval.low
+    if math.isfinite(reach) and not math.isclose(reach, below, rel_tol=1e-6, abs_tol=1e-12):
+        return f"{interval.mean:.5g} ({interval.low:.4g} … {interval.high:.4g})"
     return f"{interval.mean:.5g}" + (f" ± {reach:.2g}" if math.isfinite(reach) else "")
 
 

@@ -13,6 +13,7 @@ from tests.lab.studies.test_summary import figures, put
 from addnorm.lab.statistics import differences, mean_interval
 from addnorm.lab.studies.report import (
     JSON,
+    LATEX,
     MARKDOWN,
     WORDS,
     curves_picture,
@@ -173,7 +174,7 @@ def test_the_page_holds_both_languages_and_all_pictures(tmp_path) -> None:
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         (cell.folder / "metrics.jsonl").write_text(text)
     written = write_report(study, summarise(study))
-    assert {file.name for file in written} == {*MARKDOWN.values(), "report.html", JSON}
+    assert {file.name for file in written} == {*MARKDOWN.values(), "report.html", JSON, LATEX}
     assert all(file.is_file() for file in written)
     seen = Seen()
     seen.feed((study.folder / "report.html").read_text("utf-8"))
@@ -183,6 +184,27 @@ def test_the_page_holds_both_languages_and_all_pictures(tmp_path) -> None:
     found = json.loads((study.folder / JSON).read_text("utf-8"))
     assert found["rows"][1]["difference"]["interval"]["mean"] == pytest.approx(-1.0)
     assert found["rows"][1]["difference"]["verdict"] == "lower"
+
+
+def test_models_that_have_barely_learnt_are_named_and_the_table_is_latex(tmp_path) -> None:
+    values = ("layernorm", '{kind = "rmsnorm", eps = 1e-3}')
+    study = small_study(tmp_path, *values, seeds=2)
+    put(study, {(v, s): figures(1.0 + v + s / 9) for v in (0, 1) for s in (1, 2)})
+    for cell in study.cells:
+        losses = [4.0, 3.9] if cell.variant else [4.0, 2.0]
+        lines = [json.dumps({"step": n, "loss": loss}) for n, loss in enumerate(losses, 1)]
+        (cell.folder / "metrics.jsonl").write_text("\n".join(lines))
+    write_report(study, summarise(study))
+    for language, word in (("en", "has barely learnt"), ("zh", "几乎没有学到东西")):
+        text = (study.folder / MARKDOWN[language]).read_text("utf-8")
+        assert text.count(word) == 1
+        assert "3.9" in text
+    table = (study.folder / LATEX).read_text("utf-8")
+    first, second = [line for line in table.splitlines() if line.startswith("norm=")]
+    assert first.split(" & ")[:2] == ["norm=layernorm", "$1.167$"]
+    assert first.split(" & ")[3:6] == ["--", "--", "--"]
+    assert second.startswith("norm=rmsnorm & $2.167$ & [")
+    assert "$+1$" in second
 
 
 def test_json_has_no_numbers_that_json_has_not(tmp_path) -> None:
@@ -221,7 +243,7 @@ def test_chinese_is_chinese() -> None:
 
 def test_nothing_is_drawn_without_measurements(tmp_path: Path) -> None:
     study = small_study(tmp_path)
-    assert forest_picture(summarise(study), tmp_path) == ""
+    assert forest_picture(study, summarise(study), tmp_path) == ""
     assert curves_picture(study, tmp_path) == ""
     study.cells[0].folder.mkdir(parents=True)
     (study.cells[0].folder / "metrics.jsonl").write_text("")
@@ -238,7 +260,7 @@ def test_curves_of_seeds_that_stopped_at_different_steps(tmp_path: Path) -> None
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         (cell.folder / "metrics.jsonl").write_text(text)
     assert curves_picture(study, tmp_path) == "curves.svg"
-    assert forest_picture(summarise(study), tmp_path) == "differences.svg"
+    assert forest_picture(study, summarise(study), tmp_path) == "differences.svg"
     for name in ("curves", "differences"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert b"<svg" in (tmp_path / f"{name}.svg").read_bytes()

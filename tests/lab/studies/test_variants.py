@@ -11,10 +11,12 @@ from tests.lab.small import recipe_file
 from addnorm.errors import InputError
 from addnorm.lab.studies.study import study_of
 from addnorm.lab.studies.variants import (
+    Variant,
     check_start,
     comparable,
     read_vary,
     reader_of,
+    short_labels,
     short_names,
     split_values,
     tokens_differ,
@@ -129,6 +131,21 @@ def test_names_are_as_short_as_they_can_be() -> None:
     assert short_names(["model.norm", "train.lr"]) == ["norm", "lr"]
     assert short_names(["a.b.kind", "a.c.kind"]) == ["b.kind", "c.kind"]
     assert short_names(["kind", "a.kind"]) == ["kind", "a.kind"]
+
+
+def test_labels_of_parts_are_their_kinds_and_what_they_do_not_share() -> None:
+    def labels(*values: str) -> list[str]:
+        variants = [Variant(name=f"ff={v}", fields={"model.ff": v}) for v in values]
+        return list(short_labels(variants).values())
+
+    gated = '{kind = "gated", d_ff = 64, dropout = 0.1}'
+    assert labels("mlp", gated) == ["ff=mlp", "ff=gated"]
+    assert labels(gated, gated.replace("64", "96")) == ["ff=gated d_ff=64", "ff=gated d_ff=96"]
+    assert labels('{kind = "my:Own"}', "mlp") == ["ff=Own", "ff=mlp"]
+    assert labels("1e-3", "3e-4") == ["ff=1e-3", "ff=3e-4"]
+    assert labels("{n = 1}", "{n = 2}") == ["ff=n=1", "ff=n=2"]
+    same = ["a" * 30 + end for end in "bc"]  # too long, and alike as far as a label goes
+    assert labels(*same) == [f"ff={value}" for value in same]
 
 
 plain = st.one_of(

@@ -13,21 +13,24 @@ from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
 from addnorm.inspect.curves import COLORS, Curves, smoothed
 from addnorm.inspect.pictures import FAINT, INK, Axes, Lettering, blank_figure, finished
+from addnorm.lab import latex
+from addnorm.lab.barely_learnt import barely_learnt
 from addnorm.lab.markup import Language, code, finite, page, plain
 from addnorm.lab.statistics import Interval, bounds, p_value, signed, with_reach
 from addnorm.lab.studies.study import Study
 from addnorm.lab.studies.summary import Row, Summary
-from addnorm.lab.studies.variants import short_names
+from addnorm.lab.studies.variants import short_labels, short_names
 
 MARKDOWN: Mapping[Language, str] = {"en": "report.md", "zh": "report.zh-CN.md"}
 HTML = "report.html"
 JSON = "report.json"
+LATEX = "report.tex"
 
 
 def write_report(study: Study, summary: Summary) -> list[Path]:
     """Write all files of the report into the study's folder; return their paths."""
     folder = study.folder
-    pictures = [forest_picture(summary, folder), curves_picture(study, folder)]
+    pictures = [forest_picture(study, summary, folder), curves_picture(study, folder)]
     drawn = [picture for picture in pictures if picture]
     texts: dict[Language, str] = {
         language: markdown(study, summary, language, drawn) for language in MARKDOWN
@@ -36,7 +39,8 @@ def write_report(study: Study, summary: Summary) -> list[Path]:
         atomic_write(folder / name, texts[language])
     atomic_write(folder / HTML, page(title_of(study, "en"), texts, folder))
     atomic_write(folder / JSON, json.dumps(finite(asdict(summary)), indent=1, ensure_ascii=False))
-    return [folder / name for name in (MARKDOWN["en"], MARKDOWN["zh"], HTML, JSON)]
+    atomic_write(folder / LATEX, latex_table(study, summary))
+    return [folder / name for name in (MARKDOWN["en"], MARKDOWN["zh"], HTML, JSON, LATEX)]
 
 
 def title_of(study: Study, language: Language) -> str:
@@ -67,6 +71,7 @@ def markdown(study: Study, summary: Summary, language: Language, pictures: Seque
         "",
         *(f"- {line}" for row in rows for line in verdict_lines(row, summary, language)),
         *(f"- {line}" for line in unequal_lines(study, summary, language)),
+        *(f"- {line}" for line in barely_learnt_lines(study, language)),
         "",
         f"## {words['figures']}",
         "",
@@ -113,6 +118,46 @@ def unequal_lines(study: Study, summary: Summary, language: Language) -> list[st
         least, most = f"{min(tokens):,}", f"{max(tokens):,}"
         lines.append(words["tokens_differ"].format(least=least, most=most))
     return lines
+
+
+def barely_learnt_lines(study: Study, language: Language) -> list[str]:
+    """Return a warning for each variant that has barely learnt with any seed."""
+    falls: dict[str, tuple[float, float]] = {}
+    for cell in study.cells:
+        if (losses := barely_learnt(cell.folder)) is not None:
+            falls.setdefault(study.variants[cell.variant].name, losses)
+    line = WORDS[language]["barely_learnt"]
+    return [
+        line.format(name=plain(name), first=f"{first:.4g}", last=f"{last:.4g}")
+        for name, (first, last) in falls.items()
+    ]
+
+
+def latex_table(study: Study, summary: Summary) -> str:
+    """The figures as a table of LaTeX, with short labels of the variants."""
+    labels = short_labels(study.variants)
+    head = ["variant", summary.metric, r"95\,\%", "difference", r"95\,\%", "$p$", "parameters"]
+    rows: list[list[str]] = []
+    for row in summary.rows:
+        if row.refused:
+            continue
+        mean, difference = row.mean, row.difference
+        tested = difference is not None and difference.interval.n > 1
+        rows.append(
+            [
+                latex.escaped(labels[row.name]),
+                latex.number(mean and mean.mean),
+                latex.interval(mean, sign=False),
+                latex.number(difference and difference.interval.mean, sign=True),
+                latex.interval(difference and difference.interval, sign=True),
+                latex.p(difference.adjusted) if difference and tested else latex.NONE,
+                f"{row.parameters:,}",
+            ]
+        )
+    seeds = _seeds(summary.n_seeds, WORDS["en"])
+    comment = f"{seeds}; intervals over seeds, Student's t; p corrected by Holm"
+    head[1] = latex.escaped(summary.metric)
+    return latex.table(head, rows, comment)
 
 
 def _verdict(row: Row, summary: Summary, words: Mapping[str, str]) -> str:
@@ -199,6 +244,9 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "first_none_is": "**{name}** cannot be compared: **{first}**, the first, has no figure.",
         "tokens_differ": "The variants did not see the same number of tokens: {least} to {most}. "
         "That may be the cause of a difference.",
+        "barely_learnt": "**Warning:** **{name}** has barely learnt: the training loss fell from "
+        "{first} at the first step, about chance, to {last}. Differences of such models say little "
+        "about trained ones: more steps, or a higher learning rate?",
         "data_differ": "{fields} changes the data: figures of different examples are compared.",
         "refused_is": "**{name}** was refused before anything ran: {reason}",
         "dropped_is": "**{name}** was dropped early: {reason}.",
@@ -215,7 +263,8 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "curves": "Learning curves",
         "reading": "How to read this",
         "notes": "The difference is the mean over seeds of a variant minus the first; the interval "
-        "is that of Student's t. *Over examples* is the interval when test examples (batches for a "
+        "is that of Student's t, for means of percentages that of arcsin √p, which stays within 0 "
+        "and 100. *Over examples* is the interval when test examples (batches for a "
         "loss, stretches of windows for a forecast) are drawn again (bootstrap): how sure the "
         "difference is for these weights on other data. The effect is the mean difference in units "
         "of its standard deviation. p is that of the paired t-test, corrected by Holm for all "
@@ -245,6 +294,9 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "none_is": "**{name}** 没有可比较的数字。",
         "first_none_is": "**{name}** 无法比较：第一个变体 **{first}** 没有数字。",
         "tokens_differ": "各变体看到的词元数不同：{least} 至 {most}。差异可能来自所见数据的多少。",
+        "barely_learnt": "**警告：**{name} 几乎没有学到东西：训练损失从第一步的 {first}"
+        "（约为随机水平）只降到 {last}。这样的模型之间的差异说明不了训练好的模型："
+        "增加步数，或提高学习率？",
         "data_differ": "{fields} 改变了数据：所比较的数字来自不同的样本。",
         "refused_is": "**{name}** 在开始之前被拒绝：{reason}",
         "dropped_is": "**{name}** 被提前淘汰：{reason}。",
@@ -258,7 +310,8 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "forest": "与 {first} 的差异",
         "curves": "学习曲线",
         "reading": "如何阅读",
-        "notes": "差异是各种子下变体减去第一个变体的平均值；区间来自学生 t 分布。“按样本”是重新抽取"
+        "notes": "差异是各种子下变体减去第一个变体的平均值；区间来自学生 t 分布，"
+        "百分数的均值则取 arcsin √p 的区间再换算回来，因而不出 0 与 100。“按样本”是重新抽取"
         "测试样本（对损失则是批，对预测则是连续的若干窗口）的自助法区间：就这些权重而言，换一批数据时差异有多可靠。效应是平均差异"
         "除以其标准差。p 来自配对 t 检验，并按 Holm 方法对本研究的全部变体校正；小于 0.05 时称为"
         "更好或更差。秒数是训练一个格子所用时间的中位数。对于数样本的指标（如准确率），"
@@ -272,7 +325,7 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
 GOOD, BAD = "#3a7d44", "#c8553d"
 
 
-def forest_picture(summary: Summary, folder: Path) -> str:
+def forest_picture(study: Study, summary: Summary, folder: Path) -> str:
     """Draw the difference of each variant to the first, with its 95 % interval.
 
     Writes `differences.svg` and `.png`. Returns the name of the first, or an empty text if no
@@ -281,14 +334,16 @@ def forest_picture(summary: Summary, folder: Path) -> str:
     rows = [row for row in summary.rows if row.difference is not None][::-1]
     if not rows:
         return ""
-    title = f"{summary.metric}: difference to {summary.rows[0].name}"
-    lettering = Lettering.of([title, *(row.name for row in rows)])
+    labels = short_labels(study.variants)
+    title = f"{summary.metric}: difference to {labels[summary.rows[0].name]}"
+    names = [labels[row.name] for row in rows]
+    lettering = Lettering.of([title, *names])
     figure = blank_figure(7.2, 1.3 + 0.42 * len(rows))
     ax = figure.subplots()
     ax.axvline(0, color=FAINT, lw=0.8)
     for y, row in enumerate(rows):
         _draw_row(ax, y, row, summary)
-    ax.set_yticks(range(len(rows)), [lettering.line(row.name) for row in rows])
+    ax.set_yticks(range(len(rows)), [lettering.line(name) for name in names])
     for label in ax.get_yticklabels():
         label.set_fontproperties(lettering.font(9))
         label.set_parse_math(False)
@@ -357,11 +412,12 @@ def _lines(study: Study) -> list[Line]:
         by_variant.setdefault(cell.variant, []).append(curves)
     valid = all(len(seed.valid[0]) > 1 for seeds in by_variant.values() for seed in seeds)
     lines: list[Line] = []
+    labels = short_labels(study.variants)
     for index, seeds in by_variant.items():
         points = [seed.valid if valid else seed.steps["loss"] for seed in seeds]
         shortest = min(points, key=lambda point: len(point[0]))[0]
         n = len(shortest)
         width = 1 if valid else max(1, n // 50)
         values = np.array([smoothed(losses, width)[:n] for _, losses in points])
-        lines.append((study.variants[index].name, shortest, values, valid))
+        lines.append((labels[study.variants[index].name], shortest, values, valid))
     return lines

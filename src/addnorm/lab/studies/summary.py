@@ -1,5 +1,6 @@
 """The summary of a study: each variant compared with the first, with intervals and a verdict."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -15,6 +16,7 @@ from addnorm.lab.statistics import (
     bootstrap_interval,
     differences,
     mean_interval,
+    percentage_interval,
 )
 from addnorm.lab.studies.cell import Figures
 from addnorm.lab.studies.study import Study
@@ -24,6 +26,13 @@ BLEU_SAMPLES = 1000
 
 COUNTING = ("accuracy", "exact")
 """The metrics that are the percentage of right examples."""
+
+PERCENTAGES = (
+    *COUNTING,
+    *("f1", "surface_f1", "f1_micro", "f1_macro", "recall_1", "recall_5", "recall_10"),
+    *("bleu", "chrf", "rouge1", "rouge2", "rougeL"),
+)
+"""The metrics between 0 and 100."""
 
 BySeed = Mapping[int, Figures]
 
@@ -83,7 +92,12 @@ def summarise(study: Study, dropped: Mapping[int, str] | None = None) -> Summary
     compared = [i for i in scores if i and len(scores[i].keys() & scores[0].keys()) > 0]
     pairs = [paired(scores[i], scores[0]) for i in compared]
     others = len([i for i in dropped or {} if i not in compared])  # they were tested as well
-    tests = differences(pairs, resolution=resolution_of(study.metric, figures), others=others)
+    tests = differences(
+        pairs,
+        resolution=resolution_of(study.metric, figures),
+        others=others,
+        largest=100.0 if study.metric in PERCENTAGES else math.inf,
+    )
     tested = dict(zip(compared, tests, strict=True))
     rows = [
         _row(
@@ -145,7 +159,7 @@ def _row(
     return Row(
         name=variant.name,
         values=dict(sorted(scores.items())),
-        mean=mean_interval(list(scores.values())) if scores else None,
+        mean=_mean(study.metric, list(scores.values())) if scores else None,
         difference=difference,
         examples=_over_examples(study.metric, figures, first, common) if compared else None,
         bleu_p=_bleu_p(figures[common[0]], first[common[0]], _bleu_tokens(study))
@@ -160,6 +174,11 @@ def _row(
         dropped=dropped,
         adjusted=variant.adjusted,
     )
+
+
+def _mean(metric: str, scores: Sequence[float]) -> Interval:
+    of_mean = percentage_interval if metric in PERCENTAGES else mean_interval
+    return of_mean(scores)
 
 
 def _over_examples(

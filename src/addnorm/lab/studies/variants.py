@@ -1,6 +1,7 @@
 """The variants of a recipe: combinations of values, the refused ones, and their common score."""
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -160,6 +161,55 @@ def short_names(paths: Sequence[str]) -> list[str]:
         return next((end for end in ends if not any(o.endswith(f".{end}") for o in others)), path)
 
     return [short(path) for path in paths]
+
+
+LONGEST_LABEL = 24
+"""The most characters of a value in a label."""
+
+
+def short_labels(variants: Sequence[Variant]) -> dict[str, str]:
+    """A label for the name of each variant: of a part its kind, and what no other part shares.
+
+    `{kind = "gated", d_ff = 64}` is `gated` beside `mlp`, and `gated d_ff=64` beside another gated
+    one. A name whose label would be that of another variant stays whole.
+    """
+    short = short_names(list(variants[0].fields))
+    fields = [variant.fields for variant in variants]
+    columns = [_short_values([values[name] for values in fields]) for name in fields[0]]
+    labels = [
+        ", ".join(f"{name}={value}" for name, value in zip(short, values, strict=True))
+        for values in zip(*columns, strict=True)
+    ]
+    names = [variant.name for variant in variants]
+    return {
+        name: label if labels.count(label) == 1 else name
+        for name, label in zip(names, labels, strict=True)
+    }
+
+
+def _short_values(values: Sequence[str]) -> list[str]:
+    """The short form of each value of a field."""
+    tables = [_table(value) for value in values]
+    shown: list[str] = []
+    for value, table in zip(values, tables, strict=True):
+        if table is None:
+            shown.append(value if len(value) <= LONGEST_LABEL else f"{value[:LONGEST_LABEL]}…")
+            continue
+        alike = [other for other in tables if other and other.get("kind") == table.get("kind")]
+        shared = {k for k, v in table.items() if all(k in o and o[k] == v for o in alike)}
+        own = [f"{k}={v}" for k, v in table.items() if k not in shared]
+        kind = str(table.get("kind", "")).rpartition(":")[2]
+        shown.append(" ".join([*([kind] if kind else []), *own]) or value)
+    return shown
+
+
+def _table(value: str) -> dict[str, Any] | None:
+    """A value as a table; None if it is none."""
+    try:
+        table = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return None
+    return table if isinstance(table, dict) else None
 
 
 def toml_value(value: Any) -> str:
