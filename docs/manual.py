@@ -16,7 +16,7 @@ from cyclopts import App
 from cyclopts.argument import Argument
 
 from addnorm.checking.parts import FAMILIES, describing
-from addnorm.config import meanings
+from addnorm.config import OneOrMany, meanings
 from addnorm.parts import family_of, kind_of, members
 from addnorm.runs.recipes.error_messages import chooses, classes_in, hints_of
 from addnorm.runs.recipes.recipe import Recipe
@@ -120,6 +120,8 @@ EXAMPLES = {
     "steps": 5000,
     "stride": 8,
     "tags": "tags",
+    "entity": "my-team",
+    "tracking_uri": "http://127.0.0.1:5000",
     "labels": "topics",
     "value_column": "price",
     "value_residual": "learned",
@@ -263,7 +265,10 @@ def type_text(annotation: Any, name: str, known: Sections) -> str:
     if configs := classes_in(annotation):
         section = section_name(known, name, annotation)
         if chooses(annotation):
-            return f"any [{section}](#recipe-{section})"
+            several = (
+                ", or a list of them" if any(isinstance(m, OneOrMany) for m in arguments) else ""
+            )
+            return f"any [{section}](#recipe-{section}){several}"
         kind = kind_of(configs[0])
         anchor = f"{section}-{kind}" if "kind" in hints_of(configs[0]) else section
         several = "list of tables" if origin is tuple else "table"

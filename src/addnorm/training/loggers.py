@@ -112,7 +112,7 @@ class MLflowConfig:
     experiment: str = "addnorm"
     """The experiment of the run, which is created if there is none."""
     tracking_uri: str | None = None
-    """The server or folder; by default that of `$MLFLOW_TRACKING_URI`, or the folder `mlruns`."""
+    """The server or file; by default that of `$MLFLOW_TRACKING_URI`, or the file `mlflow.db`."""
 
     def build(self, run: LoggedRun) -> "MLflow":
         """Begin the run, or continue it. Raises `InputError` without package or server."""
