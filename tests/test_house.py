@@ -74,6 +74,7 @@ UNMIRRORED = {
     "convert/adapters.py": "parity/test_peft.py",
     "convert/weights/peft.py": "parity/test_peft.py",
     "training/random_state.py": "training/test_callbacks.py",
+    "training/loggers.py": "runs/train/test_loggers.py",
     "runs/opening.py": "runs/files/test_adapter_files.py",
     "cli/merge.py": "runs/files/test_adapter_files.py",
     "cli/distill.py": "runs/train/test_teacher.py",
