@@ -40,7 +40,7 @@ class Records:
         self.saved.append(event.step)
 
 
-def test_they_hear_of_what_the_log_has_and_of_whole_checkpoints(tmp_path: Path) -> None:
+def test_they_get_the_lines_of_the_log_and_whole_checkpoints(tmp_path: Path) -> None:
     records = Records()
     validation = scripted(3.0, 2.0, 4.0)
     tiny.trainer(tmp_path, validation=validation, callbacks=[records], validate_every=4).fit()

@@ -201,7 +201,7 @@ def test_saves_at_the_end_even_if_saving_is_never_due(tmp_path: Path) -> None:
     assert steps_of(tmp_path) == [3]
 
 
-def test_callbacks_hear_of_every_step_and_validation(tmp_path: Path) -> None:
+def test_callbacks_get_every_step_and_validation(tmp_path: Path) -> None:
     calls: list[tuple[object, ...]] = []
 
     class Ear:

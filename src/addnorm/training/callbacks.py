@@ -64,21 +64,21 @@ class SaveEvent:
 
 @runtime_checkable
 class OnStep(Protocol):
-    """Hears of every step."""
+    """Is called after every step."""
 
     def on_step(self, event: StepEvent, /) -> Any: ...
 
 
 @runtime_checkable
 class OnValidation(Protocol):
-    """Hears of every validation."""
+    """Is called after every validation."""
 
     def on_validation(self, event: ValidationEvent, /) -> Any: ...
 
 
 @runtime_checkable
 class OnSave(Protocol):
-    """Hears of every checkpoint."""
+    """Is called after every checkpoint."""
 
     def on_save(self, event: SaveEvent, /) -> Any: ...
 

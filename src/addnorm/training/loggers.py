@@ -51,7 +51,7 @@ class LoggerPart(Protocol):
     `on_validation` or `on_save`.
 
     The object may be a context manager, which is left when training ends, with the exception if
-    there is one. It hears of no step twice, however often the run is resumed.
+    there is one. It gets no step again, however often the run is resumed.
     """
 
     def build(self, run: LoggedRun) -> Any:
@@ -178,7 +178,7 @@ class TensorBoard:
         self._write(event.step, event.figures)
 
     def on_save(self, _: SaveEvent) -> None:
-        """Write what is still in memory, so that no file has less than the checkpoint."""
+        """Write all that memory still holds, so that no file has less than the checkpoint."""
         self.writer.flush()
 
     def _write(self, step: int, figures: Mapping[str, float]) -> None:

@@ -133,7 +133,7 @@ class TrainConfig:
                 raise ValueError(f"{name} = {value}: {problem_of_number(value)}")
         which = ", and not both" if self.steps else ": there is neither"
         kinds = [kind_of(logger) for logger in self.logger]
-        twice = next((kind for kind in kinds if kinds.count(kind) > 1), None)
+        repeated = next((kind for kind in kinds if kinds.count(kind) > 1), None)
         other = None if isinstance(self.loss, CrossEntropyConfig) else kind_of(self.loss)
         rules = (
             (
@@ -190,7 +190,7 @@ class TrainConfig:
                 'start and distillation.start = "teacher" both say what training begins with: give '
                 "one of them",
             ),
-            (twice, f"logger has {twice} twice: give each logger once"),
+            (repeated, f"logger has {repeated} twice: give each logger once"),
             (
                 self.average and self.select == "best",
                 "average replaces the best weights: use select = 'last' with it",

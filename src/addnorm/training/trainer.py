@@ -104,7 +104,7 @@ class Trainer:
 
     `folder` gets `metrics.jsonl`, `checkpoints/` and, with validation, `best.safetensors`. With a
     `teacher`, the model learns the teacher's outputs and, if `config` has a `distillation`, the
-    labels as well. `callbacks` hear of steps, validations and checkpoints after `metrics.jsonl`, in
+    labels as well. `callbacks` get steps, validations and checkpoints after `metrics.jsonl`, in
     this process. `world` is the processes that train together, by default this one alone; where
     they split the weights, `model` has them again when `fit` ends.
     """

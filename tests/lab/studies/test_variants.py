@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.lab.small import recipe_file
+from tests.runs.train.fake_logger import FakeConfig
 
 from addnorm.errors import InputError
 from addnorm.lab.studies.study import study_of
@@ -173,6 +174,8 @@ def test_a_configuration_is_written_as_its_table() -> None:
         "gain": "learned",
     }
     assert toml_value("rotary") == "rotary"
+    own = "tests.runs.train.fake_logger:FakeConfig"
+    assert toml_value(FakeConfig(fails_at=3)) == f'{{kind = "{own}", fails_at = 3}}'
     assert toml_value(True) == "true"
 
 

@@ -245,8 +245,8 @@ WORDS: Mapping[Language, Mapping[str, str]] = {
         "tokens_differ": "The variants did not see the same number of tokens: {least} to {most}. "
         "That may be the cause of a difference.",
         "barely_learnt": "**Warning:** **{name}** has barely learnt: the training loss fell from "
-        "{first} at the first step, about chance, to {last}. Differences of such models say little "
-        "about trained ones: more steps, or a higher learning rate?",
+        "{first} at the first step, about chance, to {last}. Differences between such models prove "
+        "little about trained ones: more steps, or a higher learning rate?",
         "data_differ": "{fields} changes the data: figures of different examples are compared.",
         "refused_is": "**{name}** was refused before anything ran: {reason}",
         "dropped_is": "**{name}** was dropped early: {reason}.",

@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from addnorm.errors import InputError, choices
+from addnorm.parts import dump, is_ours
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, check_recipe, read_recipe, set_field
 from addnorm.runs.train.train_run import TrainingSetup
 from addnorm.tasks.hidden import Hidden
@@ -170,8 +171,8 @@ LONGEST_LABEL = 24
 def short_labels(variants: Sequence[Variant]) -> dict[str, str]:
     """A label for the name of each variant: of a part its kind, and what no other part shares.
 
-    `{kind = "gated", d_ff = 64}` is `gated` beside `mlp`, and `gated d_ff=64` beside another gated
-    one. A name whose label would be that of another variant stays whole.
+    `{kind = "gated", d_ff = 64}` is `gated` next to `mlp`, and `gated d_ff=64` next to another
+    gated one. A name whose label would be that of another variant stays whole.
     """
     short = short_names(list(variants[0].fields))
     fields = [variant.fields for variant in variants]
@@ -233,7 +234,14 @@ def toml_value(value: Any) -> str:
             inner = (f"{key} = {_inner(v)}" for key, v in value.items() if v is not None)
             return f"{{{', '.join(inner)}}}"
         case _:
-            return toml_value(TypeAdapter(type(value)).dump_python(value, mode="json"))
+            return toml_value(_as_table(value))
+
+
+def _as_table(value: Any) -> Any:
+    """A configuration as a table, a custom one with the kind that names its class."""
+    if is_dataclass(value) and not is_ours(type(value)):
+        return dump(value)
+    return TypeAdapter(type(value)).dump_python(value, mode="json")
 
 
 def _inner(value: Any) -> str:
