@@ -1,37 +1,51 @@
 """Settings for all tests: runtime type checks, few threads, reproducible hypothesis runs."""
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-from jaxtyping import install_import_hook
-
-# Before anything of addnorm is imported: only then are its annotations checked at run time.
-# An int may stand for a float, as everywhere in Python.
-install_import_hook(
-    "addnorm", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
-)
-
 import hypothesis
 import jaxtyping
 import pytest
-import torch
 from tests.disks import small_disk
 from tests.public_data import DATA
-from tests.runs.tiny import train_tiny
 
 # The same kernels on every machine, in other processes too: measuring them is for users.
 KERNELS = Path(__file__).with_name("kernels.json")
 os.environ["ADDNORM_KERNELS"] = str(KERNELS)
 
-# Workers with several threads each would wait for one another.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)
-
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
 hypothesis.settings.load_profile("repeatable")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have annotations checked at run time, except where `JAXTYPING_DISABLE` is set (`test-long`).
+
+    A process that only hands tests to workers imports nothing: it would take ten seconds.
+    """
+    worker = hasattr(config, "workerinput")
+    if config.getoption("numprocesses", None) and not worker:
+        return
+    if not jaxtyping.config.jaxtyping_disable:
+        # Before anything of addnorm is imported: only then are its annotations checked.
+        # An int may stand for a float, as everywhere in Python.
+        jaxtyping.install_import_hook(
+            "addnorm", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+        )
+    if worker:
+        import torch
+
+        # Workers with several threads each would wait for one another.
+        torch.set_num_threads(1)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what collection made out of each search for garbage: it stays to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 TYPES_CHECKED = {"data", "generate", "inspect", "models", "nn", "quantize", "training", "tuning"}
@@ -62,6 +76,8 @@ CASE = pytest.StashKey[int]()
 
 @pytest.fixture(autouse=True)
 def _same_numbers_each_time() -> None:
+    import torch
+
     torch.manual_seed(0)
 
 
@@ -84,8 +100,11 @@ def types_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _device(request: pytest.FixtureRequest) -> None:
-    if request.node.get_closest_marker("gpu") and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA device")
+    if request.node.get_closest_marker("gpu"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA device")
 
 
 @pytest.fixture
@@ -106,4 +125,6 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """The folder of a run of a task, trained once; not to be written to."""
+    from tests.runs.tiny import train_tiny
+
     return cache(lambda task: train_tiny(tmp_path_factory.mktemp(task), task))

@@ -48,7 +48,7 @@ def test_an_example_is_short_and_says_how_it_is_tried(name: str) -> None:
     assert f"addnorm check --part {name}:" in text
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.long
 @pytest.mark.parametrize("name", FIELDS)
 def test_an_example_is_trained_decoded_and_checked(name: str, tmp_path: Path) -> None:

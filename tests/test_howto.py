@@ -17,8 +17,8 @@ from addnorm.cli.main import status
 from addnorm.cli.terminal import console
 
 DOCS = Path(__file__).parent.parent / "docs"
-SLOW = {"export", "faster"}
-"""Pages whose commands compile graphs."""
+SLOW = {"compress", "export", "faster", "parallel_training"}
+"""Pages whose commands compile graphs, or take ten seconds."""
 PAGES = [
     pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])
     for page in sorted((DOCS / "howto").glob("*.md"))

@@ -264,6 +264,7 @@ def _cases() -> Iterator[Any]:
         yield pytest.param(reader, name, marks=pytest.mark.slow if graph else pytest.mark.long)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("reader", "name"), [*_cases()])
 def test_a_reader_reads_each_layer_or_names_the_one_it_cannot(
     reader: str, name: str, hybrid: Callable[[str], Path], tmp_path: Path

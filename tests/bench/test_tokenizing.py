@@ -16,7 +16,7 @@ from addnorm.bench.tokenizing import (
 )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_ours_and_the_library_encode_the_same_texts(tmp_path: Path) -> None:
     prepare(tmp_path, characters=5_500_000, vocab_size=400)
     ours, theirs = tokenized(tmp_path, workers=2)(), encoded(tmp_path, threads=2)()

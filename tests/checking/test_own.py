@@ -35,7 +35,7 @@ def test_a_right_part_holds(part: type, definition: Any) -> None:
     ("part", "definition", "failure"),
     [
         (my_parts.DyTConfig, my_parts.dyt_without_bias, "logits"),
-        (my_parts.LeakingConfig, None, "logits"),
+        pytest.param(my_parts.LeakingConfig, None, "logits", marks=pytest.mark.slow),
         (my_parts.WideningConfig, None, "dtype"),
         pytest.param(my_parts.UnusedConfig, None, "a gradient reaches", marks=pytest.mark.slow),
     ],

@@ -134,7 +134,7 @@ def test_a_cluster_survives_the_loss_of_a_worker(tmp_path: Path) -> None:
     assert [found[i] for i in range(4)] == ["a", "kill-one", "b", "c"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_missing_scheduler_is_one_message() -> None:
     pytest.importorskip("distributed")

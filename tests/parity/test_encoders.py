@@ -257,6 +257,7 @@ def test_bert_is_equal_to_transformers(ending: str, tmp_path: Path) -> None:
     ENCODERS["bert"].check(0, ending, tmp_path)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "ending"), HEADS)
 def test_an_encoder_is_equal_to_transformers(name: str, ending: str, tmp_path: Path) -> None:

@@ -139,6 +139,7 @@ def test_all_families_are_walked() -> None:
     assert {tree_of(name)["model_type"] for name in NAMES} >= {*families()} - ALIKE
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.long
 @pytest.mark.parametrize("name", NAMES)
 def test_a_wrong_number_is_named_with_its_key(name: str) -> None:

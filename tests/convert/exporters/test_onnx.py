@@ -278,7 +278,7 @@ def test_prompts_in_parts_give_the_logits_of_the_whole(tmp_path: Path) -> None:
     torch.testing.assert_close(parts, whole["logits"], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.parity
 def test_a_position_past_a_learned_table_is_refused_by_the_runtime(tmp_path: Path) -> None:
     """The graph has no message for it, but never reads past the table; padding takes no row."""

@@ -218,7 +218,7 @@ def test_a_worker_imports_new_parts_and_rejects_changed_ones(
         sys.modules.pop("own_norm_of_cells", None)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_recipe_that_imports_its_parts_is_compared(tmp_path: Path) -> None:
     (tmp_path / "own_norm_of_cells.py").write_text(OWN)
     OWN_NORM = "own_norm_of_cells:OwnNormConfig"

@@ -238,7 +238,7 @@ def test_gguf_has_the_same_integers(bits: int, kind: str, tmp_path: Path) -> Non
     torch.testing.assert_close(back, want, rtol=0 if bits == 4 else 1e-3, atol=0)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_ctranslate2_has_the_same_integers(run_of: RunOf, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2")
     folder = run_of("translation")

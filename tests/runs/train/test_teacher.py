@@ -320,7 +320,7 @@ def test_sequences_need_a_translator(
     assert not (root / "out").exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_killed_while_writing_it_ends_the_same(root: Path) -> None:
     with_recipes(root)
     for side in ("en", "de"):

@@ -467,7 +467,7 @@ def every_case(out: Path) -> None:
         if n == 2:
             for name, (fault, plan, case) in FAULTS.items():
                 with fault():
-                    run(out / "faults" / name, worlds[plan], **CASES[case])
+                    trainer(out / "faults" / name, worlds[plan], **CASES[case]).fit(until=8)
         resume_at_another_plan(out, worlds)
         for name, world in worlds.items():
             not_finite(out / "not_finite" / name, world)
