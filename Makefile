@@ -6,17 +6,29 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long test-slow mutants check docs translations bench build
+.PHONY: help setup page demo test test-long test-slow mutants check docs translations bench build
 
 help:  ## list these commands
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1	\2/p' Makefile | expand -t 20
 
+# The page into which `addnorm export --to web` puts a model. It is not in git, for its size.
+PAGE := src/addnorm/convert/exporters/page.html
+PAGE_SOURCES := $(wildcard page/*.js* page/index.html page/src/*.* page/src/*/*.*)
+
 setup: .venv/.installed  ## create .venv and install AddNorm with all extras (again only when needed)
+	@! command -v npm > /dev/null || $(MAKE) --silent page || \
+		echo "The page for models is not built, which 'addnorm export --to web' needs: make page"
 
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[dev]"
 	touch $@
+
+page: $(PAGE)  ## build the page for models, of JavaScript; setup does it where npm is
+
+$(PAGE): $(PAGE_SOURCES)
+	npm --prefix page ci --no-audit --no-fund
+	npm --prefix page run build
 
 demo: setup  ## train a small translator and watch it work
 	$(BIN)/addnorm demo

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.runs.tiny import quiet, train_tiny
 
+from addnorm.convert.exporters.web import TEMPLATE
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, GreedyConfig
 from addnorm.inspect.look import look
@@ -253,6 +254,8 @@ REFUSALS: dict[tuple[str, str], str] = {
     **{("export ctranslate2", name): r"layer [01]" for name in PATTERNS if name != "norms"},
     ("export onnx", "recurrence"): r"in layer 0 a Recurrent reads",
     ("export onnx", "delta"): r"in layer 0 a GatedDelta reads",
+    ("export web", "recurrence"): r"in layer 0 a Recurrent reads",
+    ("export web", "delta"): r"in layer 0 a GatedDelta reads",
 }
 """What a reader refuses, by the part in which layers differ, and what the message names."""
 
@@ -260,7 +263,8 @@ REFUSALS: dict[tuple[str, str], str] = {
 def _cases() -> Iterator[Any]:
     """Every reader with every pattern; graphs that are made take long."""
     for reader, name in product(READERS, PATTERNS):
-        graph = reader in ("compile", "export onnx") and (reader, name) not in REFUSALS
+        graphs = ("compile", "export onnx", "export web")
+        graph = reader in graphs and (reader, name) not in REFUSALS
         yield pytest.param(reader, name, marks=pytest.mark.slow if graph else pytest.mark.long)
 
 
@@ -270,8 +274,10 @@ def test_a_reader_reads_each_layer_or_names_the_one_it_cannot(
     reader: str, name: str, hybrid: Callable[[str], Path], tmp_path: Path
 ) -> None:
     if reader.startswith("export"):
-        modules = {"export gguf": "gguf", "export ctranslate2": "ctranslate2"}
-        pytest.importorskip(modules.get(reader, "onnx" if reader == "export onnx" else "torch"))
+        modules = {"gguf": "gguf", "ctranslate2": "ctranslate2", "onnx": "onnx", "web": "onnx"}
+        pytest.importorskip(modules.get(reader.removeprefix("export "), "torch"))
+    if reader == "export web" and not TEMPLATE.is_file():
+        pytest.skip("the page is not built: `make page`")
     run, out = Run.open(hybrid(name)), tmp_path / "out"
     refusal = REFUSALS.get((reader, name))
     if refusal is None:

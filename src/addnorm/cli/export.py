@@ -1,4 +1,4 @@
-"""`addnorm export`: export a model to Hugging Face, ONNX, CTranslate2 or GGUF."""
+"""`addnorm export`: export a model to Hugging Face, ONNX, CTranslate2, GGUF or a web page."""
 
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,8 @@ def export(
 
     `hf` is a folder for `transformers`, of the first family that has all of the model's parts;
     `onnx` graphs for onnxruntime; `ctranslate2` a folder for CTranslate2; `gguf` a file for
-    llama.cpp. A part that the other library does not have is named, and nothing is written.
+    llama.cpp; `web` one HTML file that runs the model in a browser, without a server or a network.
+    A part that the other library does not have is named, and nothing is written.
     Example: `addnorm export runs/my my.gguf --to gguf`.
 
     Parameters
@@ -29,13 +30,13 @@ def export(
     run
         The run folder, or a Hugging Face folder.
     out
-        The folder to write, for gguf the file.
+        The folder to write, for gguf and web the file.
     to
         The form.
     family
         The Hugging Face model type to write, such as llama; by default the first that fits.
     dtype
-        The type of the weights; by default as they are.
+        The type of the weights; by default as they are, on a page int8.
     """
     import_named(imports)
     check_model_folder(run)

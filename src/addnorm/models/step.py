@@ -192,8 +192,12 @@ UNTRACEABLE: dict[type[nn.Module], str] = {
 """Modules that cannot be traced because they depend on data, with an accepted alternative."""
 
 
-def check_traceable(purpose: str, *parts: nn.Module) -> None:
+def check_traceable(
+    purpose: str, *parts: nn.Module, fixed: tuple[type[nn.Module], ...] = ()
+) -> None:
     """Raise `InputError` if these parts of a model contain something that cannot be traced.
+
+    Inputs of the types in `fixed` have one length, with which they can be traced.
 
     This is the only check for compiled and exported decoding. `purpose` begins the error message,
     as in "this model cannot be compiled". Custom parts are traced as they are. Refused are hooks,
@@ -205,7 +209,7 @@ def check_traceable(purpose: str, *parts: nn.Module) -> None:
         for path, module in part.named_modules():
             if isinstance(module, Stack):
                 _check_mixers(purpose, path, module)
-            if reason := UNTRACEABLE.get(type(module)):
+            if type(module) not in fixed and (reason := UNTRACEABLE.get(type(module))):
                 raise InputError(f"{purpose}: {reason}")
 
 

@@ -32,12 +32,14 @@ from addnorm.quantize import DynamicConfig, Int4Config, Int8Config, dequantize
 from addnorm.quantize.model import scales_of
 from addnorm.runs.export_account import (
     OF_DATA,
+    SINGLE_FILES,
     exported_template,
     facts_of,
     rest_of,
     token_ids,
     write_account,
 )
+from addnorm.runs.export_page import check_page, in_int8, write_page
 from addnorm.runs.files.generation_config import keys_of
 from addnorm.runs.files.quantization_file import Quantization, check_float
 from addnorm.runs.inference.sentence_vectors import giving_vectors, without_head, write_pooling
@@ -76,6 +78,8 @@ def export_run(
     if dtype is not None:
         check_float(run, "has another dtype")
         run = moved_copy(run, dtype=dtype_named(dtype))
+    elif to == "web":
+        run = in_int8(run)
     facts = facts_of(run)
     lines = WRITERS[to](run, out, family)
     rest = rest_of(to, facts)
@@ -111,6 +115,7 @@ CHECKS: dict[Form, Callable[[TrainedModel], object]] = {
     "onnx": lambda run: check_exportable(giving_vectors(run.model)),
     "ctranslate2": lambda run: specification(*_writing(run), run.tokenizers),
     "gguf": _check_parts_for_gguf,
+    "web": check_page,
 }
 """What each format asks of the parts of a model."""
 
@@ -121,8 +126,8 @@ def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
         raise InputError(f"`to = {to!r}`: no such form.{choices(to, WRITERS)}")
     if run.folder is not None and out.resolve() == run.folder.resolve():
         raise InputError(f"{out}: an export cannot replace its own model: give another `out`")
-    if out.is_dir() if to == "gguf" else out.is_file():
-        here, wanted = ("folder", "file") if to == "gguf" else ("file", "folder")
+    if out.is_dir() if to in SINGLE_FILES else out.is_file():
+        here, wanted = ("folder", "file") if to in SINGLE_FILES else ("file", "folder")
         raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
     if family is not None and to != "hf":
         raise InputError(f"`family` is for hf only: leave it out with {to}")
@@ -297,5 +302,6 @@ WRITERS: dict[Form, Callable[[TrainedModel, Path, str | None], list[str]]] = {
     "onnx": _onnx,
     "ctranslate2": _ctranslate2,
     "gguf": _gguf,
+    "web": lambda run, out, _: write_page(run, out),
 }
 """The export function of each format."""

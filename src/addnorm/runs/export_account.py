@@ -48,6 +48,9 @@ TOKEN_IDS = {
 decoding.
 """
 
+SINGLE_FILES: tuple[Form, ...] = ("gguf", "web")
+"""The forms that are one file; the others are folders."""
+
 GGUF_ENDS = 3
 """How many end tokens a GGUF file has keys for: of a text, of a turn and of a message."""
 
@@ -69,6 +72,11 @@ CARRIES: dict[Form, set[str]] = {
         *("end tokens", "chat template"),
     },
     "onnx": set(),
+    "web": {
+        *TOKEN_IDS.values(),
+        *("tokenizer", "lower case", "decoding", "labels", "longest text", "maximum length"),
+        *("scaling", OF_DATA),
+    },
 }
 """The facts that each form can carry; of end tokens, some carry only a few (see `rest_of`)."""
 
@@ -168,7 +176,8 @@ def write_account(out: Path, form: Form, rest: Mapping[str, Any]) -> list[str]:
     """Write the facts that an export does not carry next to it; return a line that names the file,
     if any.
     """
-    file = out.with_name(f"{out.name}.{ACCOUNT}") if form == "gguf" else out / ACCOUNT
+    alone = form in SINGLE_FILES
+    file = out.with_name(f"{out.name}.{ACCOUNT}") if alone else out / ACCOUNT
     if not rest:
         file.unlink(missing_ok=True)
         return []

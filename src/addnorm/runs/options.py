@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from addnorm.arguments import check_types
 from addnorm.errors import InputError
 
-Form = Literal["hf", "onnx", "ctranslate2", "gguf"]
+Form = Literal["hf", "onnx", "ctranslate2", "gguf", "web"]
 """A form in which a model is exported."""
 
 ExportDtype = Literal["float32", "float16", "bfloat16"]

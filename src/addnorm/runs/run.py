@@ -558,9 +558,10 @@ class Run(TrainedModel):
 
         `hf` is a folder for `transformers`, of the first family that has all of the model's parts
         or the `family` named; `onnx` graphs for onnxruntime; `ctranslate2` a folder; `gguf` a file
-        for llama.cpp. `dtype` is the type of the weights, by default as they are. `say` is called
-        with each line about the result. Raises `InputError`, without writing anything, if the other
-        library lacks a part of the model.
+        for llama.cpp; `web` one HTML file that runs the model in a browser. `dtype` is the type of
+        the weights, by default as they are, on a page int8. `say` is called with each line about
+        the result. Raises `InputError`, without writing anything, if the other library lacks a part
+        of the model.
         """
         out = path_of(out)
         for line in export_run(self, out, to=to, family=family, dtype=dtype):

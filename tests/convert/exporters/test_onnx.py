@@ -1,7 +1,7 @@
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -9,12 +9,14 @@ from torch import Tensor
 
 from addnorm.convert.exporters.onnx import export_onnx, output_name
 from addnorm.errors import InputError
+from addnorm.inspect.capture import attention_weights
 from addnorm.models import (
     DecoderConfig,
     DecoderModel,
     EncoderConfig,
     EncoderDecoderConfig,
     EncoderDecoderModel,
+    EncoderModel,
     Model,
     ModelConfig,
 )
@@ -31,6 +33,7 @@ from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.forecast import ForecastHeadConfig
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HiddenHeadConfig,
@@ -40,8 +43,9 @@ from addnorm.nn.heads import (
 )
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig, LayerNormConfig, RMSNormConfig
-from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.nn.patches import PatchEmbeddingConfig, SeriesEmbeddingConfig
 from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
+from addnorm.nn.pooling import ConvolutionPoolingConfig
 from addnorm.nn.positions import (
     ALiBiConfig,
     DynamicScaling,
@@ -54,6 +58,7 @@ from addnorm.nn.positions import (
 )
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import DeepNormConfig, ParallelConfig, PreNormConfig, SandwichNormConfig
+from addnorm.quantize import Int8Config, WeightsOnlyConfig, quantize
 
 VOCAB = 101
 SMALL = {"d_model": 32, "n_layers": 2}
@@ -67,6 +72,7 @@ class Session:
         ort = pytest.importorskip("onnxruntime")
         options = ort.SessionOptions()
         options.intra_op_num_threads = 1
+        options.add_session_config_entry("session.disable_quant_qdq", "1")  # rounds no inputs
         self.inner = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
         self.inputs = {i.name: i.shape for i in self.inner.get_inputs()}
         self.outputs = {i.name: i.shape for i in self.inner.get_outputs()}
@@ -330,6 +336,11 @@ ENCODERS = {
         head=TaggingHeadConfig(),
     ),
     "token": EncoderConfig(**SMALL, position=RotaryConfig(), attention=AttentionConfig(n_heads=4)),
+    "convolution over the texts": EncoderConfig(
+        **SMALL,
+        attention=AttentionConfig(n_heads=4),
+        head=ClassificationHeadConfig(pooling=ConvolutionPoolingConfig(channels=5)),
+    ),
 }
 
 
@@ -393,6 +404,35 @@ def test_an_encoder_of_images_gives_our_outputs(
         with torch.inference_mode():
             ours = model(pixels)
         found = session(pixels=pixels)["logits"]
+        torch.testing.assert_close(found, ours, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("variables", ["mixed", "independent"])
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_forecaster_gives_our_outputs(
+    variables: Literal["mixed", "independent"], int8: bool, tmp_path: Path
+) -> None:
+    config = EncoderConfig(
+        **SMALL,
+        position=LearnedConfig(),
+        attention=AttentionConfig(n_heads=4),
+        input=SeriesEmbeddingConfig(
+            channels=3, patch=8, stride=4, norm="instance", variables=variables, look_back=30
+        ),
+        head=ForecastHeadConfig(horizon=7),
+    )
+    model = _built(config, n_labels=3)
+    assert isinstance(model, EncoderModel)
+    if int8:
+        quantize(model, Int8Config(activations=WeightsOnlyConfig()))
+    session = Session(export_onnx(model, config, tmp_path)[0])
+    for batch in (1, 4):
+        series = torch.randn(batch, 3, 30).cumsum(-1)
+        with torch.inference_mode():
+            ours = model(series)
+        found = session(series=series)["prediction_outputs"]
         torch.testing.assert_close(found, ours, atol=1e-4, rtol=1e-4)
 
 
@@ -474,6 +514,28 @@ def test_images_are_captioned_as_by_ours(tmp_path: Path) -> None:
     with torch.inference_mode():
         ours = model(pixels, target)
     torch.testing.assert_close(found["logits"], ours, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+@pytest.mark.parametrize("name", ["original", "rotary"])
+def test_the_attention_of_a_step_is_the_mean_over_layers_and_heads(
+    name: str, tmp_path: Path
+) -> None:
+    config = TRANSLATORS[name]
+    model = _built(config)
+    assert isinstance(model, EncoderDecoderModel)
+    decoder, encoder = map(Session, export_onnx(model, config, tmp_path, attention=True))
+    source, target = torch.randint(VOCAB, (1, 6)), torch.randint(VOCAB, (1, 4))
+    memory = encoder(input_ids=source, attention_mask=torch.ones_like(source))
+    cross = {key: value for key, value in memory.items() if key.startswith("cross")}
+    seen = torch.ones_like(source)
+    inputs = {"encoder_attention_mask": seen, **cross, **decoder.empty_past(1)}
+    found = decoder(input_ids=target, **inputs)["cross_attention"]
+    with torch.inference_mode(), attention_weights(model) as weights:
+        model(source, target)
+    layers = [each for key, each in weights.items() if key.endswith("cross_attention")]
+    torch.testing.assert_close(found, torch.stack(layers).mean((0, 2)), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize(

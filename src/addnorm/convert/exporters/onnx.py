@@ -4,8 +4,8 @@ import copy
 import logging
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,12 @@ from addnorm.nn.crf import CRFHead
 from addnorm.nn.embed import Embedding, TokenEmbedding
 from addnorm.nn.forecast import ForecastHead
 from addnorm.nn.heads import HiddenHead, PoolerHead
-from addnorm.nn.patches import PatchEmbedding, PatchEmbeddingConfig
+from addnorm.nn.patches import (
+    PatchEmbedding,
+    PatchEmbeddingConfig,
+    SeriesEmbedding,
+    SeriesEmbeddingConfig,
+)
 from addnorm.nn.vectors import VectorHead
 from addnorm.quantize import is_quantized
 
@@ -61,12 +66,14 @@ EXTERNAL = 2**30
 """The weight size above which weights are in a separate file (protobuf's limit is 2 GiB)."""
 
 
-def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
+def export_onnx(
+    model: Model, config: ModelConfig, folder: Path, *, attention: bool = False
+) -> list[Path]:
     """Write the graphs of `model` to `folder`; return their files.
 
     | model | file | inputs | outputs |
     |---|---|---|---|
-    | encoder | `model.onnx` | `input_ids`, `attention_mask`, or `pixels` | see `output_name` |
+    | encoder | `model.onnx` | `input_ids`, `attention_mask`; `pixels`; `series` | `output_name` |
     | decoder | `decoder_model.onnx` | `input_ids`, `attention_mask`, past | `logits`, present |
     | both | `encoder_model.onnx` | as an encoder | `last_hidden_state`, cross |
     | | `decoder_model.onnx` | `input_ids`, `encoder_attention_mask`, cross, past | as a decoder |
@@ -77,14 +84,16 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
     int64; a decoder's mask has past + sequence columns, padding on either side. An encoder with
     token types also has the input `token_type_ids`. With sliding windows the past is still
     complete. A position beyond a learned table is an index out of bounds, which onnxruntime refuses
-    on a CPU. If onnxruntime is installed, the graphs must reproduce the model's logits before they
-    are moved into place. Raises `InputError` for parts that cannot be traced, or if `onnx` is
-    missing.
+    on a CPU. With `attention`, the decoder of an encoder–decoder also has the output
+    `cross_attention`, the mean over layers and heads of the weights of each token over the memory,
+    if its layers compute such. If onnxruntime is installed, the graphs must reproduce the model's
+    logits before they are moved into place. Raises `InputError` for parts that cannot be traced, or
+    if `onnx` is missing.
     """
     optional("onnxscript", "onnx", "this export")
     check_exportable(model)
     plain = _plain(model)
-    graphs = graphs_of(plain, config)
+    graphs = graphs_of(plain, config, attention=attention)
     with atomic_directory(folder, ["*.onnx", "*.onnx.data"]) as partial:
         for graph in graphs:
             graph.save(partial)
@@ -95,7 +104,8 @@ def export_onnx(model: Model, config: ModelConfig, folder: Path) -> list[Path]:
 
 def check_exportable(model: Model) -> None:
     """Raise `InputError` for a model that no graph can hold."""
-    check_traceable("this model cannot be exported to ONNX", model)
+    fixed = (SeriesEmbedding,) if isinstance(model.head, ForecastHead) else ()
+    check_traceable("this model cannot be exported to ONNX", model, fixed=fixed)
     check_types("ONNX", model)
     if isinstance(model.head, CRFHead):
         raise InputError(
@@ -158,7 +168,7 @@ class Graph:
                 output_names=list(self.outputs),
                 dynamo=True,
                 verbose=False,
-                **(blocks_options() if has_blocks(self.module) else {}),
+                **_options(blocks=has_blocks(self.module)),
             )
             assert program is not None
             program.rename_axes(self.symbols([value.shape for value in program.model.graph.inputs]))
@@ -175,6 +185,23 @@ class Graph:
             for i, axis in slot.axes.items()
         }
         return {symbol: axis for symbol, axis in symbols.items() if symbol.isidentifier()}
+
+
+def _options(*, blocks: bool) -> dict[str, Any]:
+    """The options of torch's exporter, with our translations of what it has no nodes for."""
+    options = blocks_options() if blocks else {}
+    translations: dict[Any, Any] = options.setdefault("custom_translation_table", {})
+    translations[torch.ops.aten.sort.stable] = _stable_sort
+    return options
+
+
+def _stable_sort(values: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
+    """A stable sort as TopK of all numbers, which takes the first of equal ones first."""
+    from onnxscript import opset18
+
+    nodes: Any = opset18
+    size = nodes.Gather(nodes.Shape(values), nodes.Constant(value_ints=[dim]))
+    return nodes.TopK(values, size, axis=dim, largest=descending, sorted=1)
 
 
 def write_once(graph: Any) -> None:
@@ -214,7 +241,7 @@ def _quiet() -> Generator[None]:
         logger.setLevel(level)
 
 
-def graphs_of(model: Model, config: ModelConfig) -> list[Graph]:
+def graphs_of(model: Model, config: ModelConfig, *, attention: bool = False) -> list[Graph]:
     """The graphs of a model, not yet traced: modules with named inputs and outputs."""
     match model:
         case DualEncoderModel():
@@ -238,8 +265,11 @@ def graphs_of(model: Model, config: ModelConfig) -> list[Graph]:
                 outputs=["last_hidden_state", *cross],
             )
             new = {"input_ids": _ids(3, "sequence"), "encoder_attention_mask": _ids(5, "memory")}
-            past = _past(model.decoder)
-            return [encoder, _decoder(Traced(model, _translation_step), new | cross | past)]
+            inputs = new | cross | _past(model.decoder)
+            if not (attention and all(map(_shows_weights, model.cross_attentions))):
+                return [encoder, _decoder(Traced(model, _translation_step), inputs)]
+            decoder = _decoder(Traced(model, _step_with_attention), inputs)
+            return [encoder, replace(decoder, outputs=[*decoder.outputs, "cross_attention"])]
 
 
 def output_name(head: nn.Module) -> str:
@@ -273,7 +303,7 @@ def _ids(length: int, axis: str) -> GraphTensor:
 
 
 def _readable(embed: Input, config: ModelConfig, *, types: bool = False) -> dict[str, GraphTensor]:
-    """The encoder inputs: any number of tokens, or images of the configured size.
+    """The encoder inputs: any number of tokens, images of the configured size, or a window.
 
     With `types`, also the types of tokens if the embedding has any. An encoder–decoder takes none:
     all of its tokens have the first type.
@@ -283,8 +313,11 @@ def _readable(embed: Input, config: ModelConfig, *, types: bool = False) -> dict
         typed = types and ours and embed.types is not None
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * typed
         return {name: _ids(3, "sequence") for name in names}
-    assert isinstance(embed, PatchEmbedding | ConvolutionalEmbedding)
     assert not isinstance(config, DecoderConfig)
+    if isinstance(config.input, SeriesEmbeddingConfig):  # of a forecast, whose window is fixed
+        window = torch.zeros(2, config.input.channels, config.input.look_back or 0)
+        return {"series": GraphTensor(example=window, axes={0: "batch"})}
+    assert isinstance(embed, PatchEmbedding | ConvolutionalEmbedding)
     assert isinstance(config.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
     pixels = torch.zeros(2, config.input.channels, *config.input.size)
     return {"pixels": GraphTensor(example=pixels.to(embed.dtype), axes={0: "batch"})}
@@ -345,6 +378,25 @@ def _translation_step(
     state = TranslationState.after(pairs(cross), mask.bool(), cache)
     logits, _ = translation_step(model, tokens, state)
     return [logits, *_present(cache)]
+
+
+def _step_with_attention(model: EncoderDecoderModel, *tensors: Tensor) -> list[Tensor]:
+    """`_translation_step`, with the mean over layers and heads of the cross-attention weights."""
+    weights: list[Tensor] = []
+    with ExitStack() as hooks:
+        for attention in model.cross_attentions:
+            assert isinstance(attention.core, EagerCore)
+            dropout = attention.core.weights_dropout
+            hooks.enter_context(
+                dropout.register_forward_hook(lambda *call: weights.append(call[2]))
+            )
+        outputs = _translation_step(model, *tensors)
+    return [*outputs, torch.stack(weights).mean((0, 2))]
+
+
+def _shows_weights(attention: MultiHead) -> bool:
+    """Whether attention computes its weights, each once, so that a hook can see them."""
+    return type(attention.core) is EagerCore
 
 
 def _with_valid(tensors: Sequence[Tensor]) -> list[Tensor]:

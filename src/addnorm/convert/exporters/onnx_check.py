@@ -13,7 +13,7 @@ from addnorm.convert.exporters.onnx_quantized import Dequantized, Product
 from addnorm.errors import InputError
 from addnorm.models import DecoderModel, DualEncoderModel, EncoderDecoderModel, EncoderModel, Model
 from addnorm.nn.convolutional_embedding import ConvolutionalEmbedding
-from addnorm.nn.patches import PatchEmbedding
+from addnorm.nn.patches import PatchEmbedding, SeriesEmbedding
 
 TYPES = {"tensor(float16)": torch.float16, "tensor(double)": torch.float64}
 """onnxruntime's names of tensor types other than float32."""
@@ -55,15 +55,17 @@ def check_onnx(folder: Path, model: Model) -> None:
 
 
 def _inputs(folder: Path, model: Model) -> tuple[Tensor, ...]:
-    """Sample inputs for the model, with images of the size that the graph takes."""
+    """Sample inputs for the model, with images and windows of the size that the graph takes."""
     inputs = sample_inputs(model)
     embed = model.source_embed if isinstance(model, EncoderDecoderModel) else model.embed
-    if not isinstance(embed, PatchEmbedding | ConvolutionalEmbedding):
+    if not isinstance(embed, PatchEmbedding | ConvolutionalEmbedding | SeriesEmbedding):
         return inputs
     file = "encoder_model.onnx" if isinstance(model, EncoderDecoderModel) else "model.onnx"
-    shape = (1, *Session(folder / file).shapes["pixels"][1:])
-    pixels = torch.linspace(-1.0, 1.0, int(torch.tensor(shape).prod())).view(shape)
-    return (pixels.to(inputs[0].device, embed.dtype), *inputs[1:])
+    name = "series" if isinstance(embed, SeriesEmbedding) else "pixels"
+    shape = (1, *Session(folder / file).shapes[name][1:])
+    signal = torch.linspace(-1.0, 1.0, int(torch.tensor(shape).prod())).view(shape)
+    dtype = inputs[0].dtype if isinstance(embed, SeriesEmbedding) else embed.dtype
+    return (signal.to(inputs[0].device, dtype), *inputs[1:])
 
 
 def _translated(folder: Path, inputs: tuple[Tensor, ...], *, as_written: bool) -> Tensor:
@@ -107,9 +109,9 @@ class Session:
         return {name: torch.from_numpy(output) for name, output in zip(names, outputs, strict=True)}
 
     def source(self, tensor: Tensor) -> dict[str, Tensor]:
-        """The encoder inputs: pixels, or ids with a mask and types."""
-        if "pixels" in self.shapes:
-            return {"pixels": tensor}
+        """The encoder inputs: pixels, a window of series, or ids with a mask and types."""
+        if signal := {"pixels", "series"} & self.shapes.keys():
+            return {signal.pop(): tensor}
         mask, types = torch.ones_like(tensor), torch.zeros_like(tensor)
         return {"input_ids": tensor, "attention_mask": mask, "token_type_ids": types}
 

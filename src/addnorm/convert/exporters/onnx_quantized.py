@@ -52,6 +52,7 @@ class Dequantized(nn.Module, ABC):
 
     values: Tensor
     scale: Tensor
+    d_in: int
 
     @abstractmethod
     def dequantized(self) -> Float[Tensor, "d_out d_in"]:
@@ -74,6 +75,7 @@ class DequantizedMatrix(Dequantized):
     def __init__(self, matrix: Int8Matrix) -> None:
         super().__init__()
         define_operators()
+        self.d_in = matrix.d_in
         self.register_buffer("values", matrix.values)
         self.register_buffer("scale", matrix.scale)
         self.register_buffer("zeros", torch.zeros_like(matrix.scale, dtype=torch.long))

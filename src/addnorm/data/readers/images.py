@@ -250,11 +250,14 @@ class ImagesConfig:
         if self.pool > 1:  # in parts: float32 takes four times the memory
             means = (F.avg_pool2d(part.float(), self.pool) for part in images.split(4096))
             images = torch.cat([mean.round().to(torch.uint8) for mean in means])
+        order = self.pixel_order(images.shape[-2] * images.shape[-1])
+        return images if order is None else images.flatten(2)[:, :, order].view_as(images)
+
+    def pixel_order(self, n: int) -> list[int] | None:
+        """The places of an image's `n` pixels from which its pixels are taken, if permuted."""
         if self.permute_seed is None:
-            return images
-        n = images.shape[-2] * images.shape[-1]
-        order = Random(f"permute {self.permute_seed}").sample(range(n), n)
-        return images.flatten(2)[:, :, order].view_as(images)
+            return None
+        return Random(f"permute {self.permute_seed}").sample(range(n), n)
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:

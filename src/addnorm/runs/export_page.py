@@ -1,0 +1,331 @@
+"""A page that runs a trained model in a browser: what the page must know of each task."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from addnorm.convert.exporters.onnx import check_exportable
+from addnorm.convert.exporters.web import check_size, export_page
+from addnorm.convert.exporters.web_tokenizer import ported_tokenizer
+from addnorm.data import ImagesConfig, SeriesConfig
+from addnorm.data.examples import Example
+from addnorm.data.ids.framing import around, encode_pairs
+from addnorm.data.readers.tables import reads_pairs
+from addnorm.data.readers.text_files import find
+from addnorm.data.tokenizing.prompts import start_of_prompts
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.errors import InputError
+from addnorm.generate import SampleConfig
+from addnorm.generate.decode import NEW_TOKENS
+from addnorm.models import DecoderModel, EncoderConfig, EncoderDecoderModel, EncoderModel
+from addnorm.models.inputs import Input
+from addnorm.nn.convolutional_embedding import ConvolutionalEmbeddingConfig
+from addnorm.nn.embed import Embedding, TokenEmbedding
+from addnorm.nn.patches import PatchEmbeddingConfig
+from addnorm.nn.similarity import SimilarityHead
+from addnorm.nn.vectors import VectorHead
+from addnorm.quantize import Int8Config, WeightsOnlyConfig, is_quantized, quantize
+from addnorm.runs.files.weights import count_parameters
+from addnorm.runs.inference.decoding import usual_decoding
+from addnorm.runs.inference.forecast import read_like, window_of
+from addnorm.runs.inference.sentence_vectors import giving_vectors
+from addnorm.runs.inference.shortening import most_tokens
+from addnorm.runs.trained_model import TrainedModel
+
+Facts = dict[str, Any]
+
+
+def write_page(run: TrainedModel, out: Path) -> list[str]:
+    """Write the page of a run; return a line for users. Errors are those of `check_page`."""
+    facts = page_facts(run, examples=True)
+    export_page(giving_vectors(run.model), run.recipe.model, facts, out)
+    size = out.stat().st_size / 2**20
+    lines = [f"{out}: a page of {size:.1f} MiB, with the model in it: open it in a browser"]
+    if facts["examples"] or facts.get("history"):
+        lines.append(f"{out}: shows examples of the run's data to whoever opens it")
+    return lines
+
+
+def in_int8(run: TrainedModel) -> TrainedModel:
+    """Return the run with weights of eight bits, which a page turns into numbers once."""
+    if is_quantized(run.model):
+        return run
+    model = copy.deepcopy(run.model).float().cpu().eval()
+    try:
+        quantize(model, Int8Config(activations=WeightsOnlyConfig()))
+    except InputError as error:
+        raise InputError(f"{error}; or export the page with float32 weights") from error
+    return replace(run, model=model)
+
+
+def check_page(run: TrainedModel) -> None:
+    """Raise `InputError` for a run that no page can hold, naming its task or the part."""
+    page_facts(run)
+    check_exportable(giving_vectors(run.model))
+    check_size(run.model)
+
+
+def page_facts(run: TrainedModel, *, examples: bool = False) -> Facts:
+    """What the page knows besides the graphs, with a few `examples` of the data if asked for.
+
+    Raises `InputError` for a task without a page.
+    """
+    given = isinstance(run.model, EncoderModel) and isinstance(run.model.head, VectorHead)
+    task = "vectors" if given else run.task
+    view = VIEWS.get(task)
+    if view is None:
+        raise InputError(
+            f"{run.name}: a model for {task.replace('_', ' ')} has no page: export it to ONNX"
+        )
+    dtypes = {weight.dtype for weight in run.weights.values()} & {torch.float16, torch.bfloat16}
+    if dtypes:
+        raise InputError("a page computes in float32: give that, or leave it out for int8 weights")
+    model = run.recipe.model
+    return {
+        "name": "AddNorm" if run.folder is None else run.folder.resolve().name,
+        "task": task,
+        "weights": count_parameters(run.recipe, run.text, run.labels),
+        "precision": "int8" if is_quantized(run.model) else "float32",
+        "layers": model.n_layers,
+        "d_model": model.d_model,
+        **view(run),
+        "examples": _examples(run) if examples else [],
+    }
+
+
+def _reader(run: TrainedModel, tokenizer: Tokenizer) -> Facts:
+    """A tokenizer, and the special tokens around each text that the model reads."""
+    before, after = around(run.task, tokenizer)
+    is_prompt = isinstance(run.model, DecoderModel)
+    return {
+        "tokenizer": ported_tokenizer(tokenizer),
+        "before": [*(start_of_prompts(tokenizer) if is_prompt else before)],
+        "after": [*after],
+        "marked": is_prompt and tokenizer.before is not None,
+        "start": tokenizer.bos_id,
+        "unknown": tokenizer.unk_id,
+    }
+
+
+def _writing(run: TrainedModel, embed: Input) -> Facts:
+    """How a model writes: the tokens that begin and end a text, its rules, its limits."""
+    target = run.tokenizers.target
+    decoding = usual_decoding(run.recipe)
+    rules = replace(
+        decoding.rules,
+        suppress_tokens=(*decoding.rules.suppress_tokens, *target.never_ids),
+    )
+    return {
+        "start": target.bos_id,
+        "ends": [*target.eos_ids],
+        "rules": asdict(rules),
+        "positions": embed.position.max_len,
+    }
+
+
+def _continue(run: TrainedModel) -> Facts:
+    model = run.model
+    assert isinstance(model, DecoderModel)
+    if run.chats:
+        raise InputError(f"{run.name}: a model for conversations has no page: export it to GGUF")
+    sampling = usual_decoding(run.recipe)
+    drawn = isinstance(sampling, SampleConfig)
+    return {
+        "view": "continue",
+        "source": _reader(run, run.tokenizers.source),
+        **_writing(run, model.embed),
+        "limit": sampling.rules.max_new_tokens or NEW_TOKENS,
+        "temperature": sampling.temperature if drawn else 0.0,
+        "top_k": sampling.top_k or 0 if drawn else 0,
+    }
+
+
+def _translate(run: TrainedModel) -> Facts:
+    model, text = run.model, run.tokenizers
+    assert isinstance(model, EncoderDecoderModel)
+    if run.medium != "text":
+        raise InputError(f"{run.name}: a model that writes of {run.medium} has no page")
+    shared = text.target is text.source
+    return {
+        "view": "translate",
+        "source": _reader(run, text.source),
+        "target": None if shared else _reader(run, text.target),
+        **_writing(run, model.target_embed),
+        "source_positions": model.source_embed.position.max_len,
+        "longest": most_tokens(run.recipe),
+    }
+
+
+def _classify(run: TrainedModel) -> Facts:
+    model = run.model
+    assert isinstance(model, EncoderModel)
+    if run.medium == "images":
+        return _draw(run)
+    if isinstance(model.head, SimilarityHead):
+        return _compare(run)
+    _check_reads_text(run)
+    kinds = {"regression": "numbers", "multi_label": "labels"}
+    return {
+        "view": "classify",
+        "kind": kinds.get(run.task, "classes"),
+        "source": _reader(run, run.tokenizers.source),
+        "pair": _pair(run, model) if reads_pairs(run.recipe.data) else None,
+        "labels": [*run.labels],
+        **_lengths(run, model),
+    }
+
+
+def _tag(run: TrainedModel) -> Facts:
+    model, tokenizer = run.model, run.tokenizers.source
+    assert isinstance(model, EncoderModel)
+    return {
+        "view": "tag",
+        "source": _reader(run, tokenizer),
+        "pad": tokenizer.pad_id,
+        "labels": [*run.labels],
+        **_lengths(run, model),
+    }
+
+
+def _compare(run: TrainedModel) -> Facts:
+    model = run.model
+    assert isinstance(model, EncoderModel)
+    return {
+        "view": "compare",
+        "source": _reader(run, run.tokenizers.source),
+        **_lengths(run, model),
+    }
+
+
+def _draw(run: TrainedModel) -> Facts:
+    config, data = run.recipe.model, run.recipe.data
+    assert isinstance(config, EncoderConfig)
+    assert isinstance(config.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)
+    if data is None and run.corpus is None:
+        raise InputError(
+            f"{run.name}: how its pictures are read is in another library's files, which a page "
+            "does not follow: export it to ONNX"
+        )
+    height, width = config.input.size
+    permuted = data if isinstance(data, ImagesConfig) else None
+    return {
+        "view": "draw",
+        "channels": config.input.channels,
+        "height": height,
+        "width": width,
+        "order": None if permuted is None else permuted.pixel_order(height * width),
+        "labels": [*run.labels],
+    }
+
+
+def _forecast(run: TrainedModel) -> Facts:
+    assert run.scaling is not None
+    look_back, horizon = window_of(run)
+    return {
+        "view": "forecast",
+        "look_back": look_back,
+        "horizon": horizon,
+        "labels": [*run.labels],
+        "mean": [*run.scaling.mean],
+        "deviation": [*run.scaling.deviation],
+        **_history(run, look_back, horizon),
+    }
+
+
+def _history(run: TrainedModel, look_back: int, horizon: int) -> Facts:
+    """The last complete window of the run's table, and the steps after it; None without one."""
+    none: Facts = {"history": None, "truth": None}
+    data = run.recipe.data
+    if not isinstance(data, SeriesConfig):
+        return none
+    try:
+        values = read_like(run, find(data.file, data.root)).values
+    except (InputError, OSError):
+        return none
+    window = values[:, -look_back - horizon :]
+    if window.shape[1] < look_back + horizon or bool(window.isnan().any()):
+        return none
+    return {"history": window[:, :look_back].tolist(), "truth": window[:, look_back:].tolist()}
+
+
+def _check_reads_text(run: TrainedModel) -> None:
+    if run.medium != "text":
+        raise InputError(
+            f"{run.name}: a model for {run.task.replace('_', ' ')} of {run.medium} has no page: "
+            "export it to ONNX"
+        )
+
+
+def _lengths(run: TrainedModel, model: EncoderModel) -> Facts:
+    """How many tokens an encoder reads, and to how many training shortened its texts."""
+    embed = model.embed
+    assert isinstance(embed, TokenEmbedding)
+    return {"positions": embed.position.max_len, "longest": most_tokens(run.recipe)}
+
+
+def _pair(run: TrainedModel, model: EncoderModel) -> Facts:
+    """The special tokens before, between and after two texts, each with its type."""
+    [read] = encode_pairs(run.tokenizers.source, [("a", "b")])
+    spans = [(read.spans[0], read.spans[1]), (read.spans[2], read.spans[3])]
+    order = sorted((0, 1), key=lambda side: spans[side])
+    stops = [0, *(spans[side][1] for side in order)]
+    starts = [*(spans[side][0] for side in order), len(read.ids)]
+    table = model.embed.types if isinstance(model.embed, Embedding) else None
+    typed = table is not None and table.num_embeddings > 1
+    types = [*read.types] if typed else [0] * len(read.ids)
+    pieces = list(zip(stops, starts, strict=True))
+    return {
+        "special": [[read.ids[i:j], types[i:j]] for i, j in pieces],
+        "types": [types[spans[side][0]] for side in (0, 1)],
+        "order": order,
+    }
+
+
+# Examples of the data.
+
+N_EXAMPLES, SHORTEST, LONGEST = 3, 12, 120
+"""How many texts of the data a page proposes, and their fewest and most characters."""
+
+
+def _examples(run: TrainedModel) -> list[Any]:
+    """A few short texts of the data, the unseen ones first; none where they cannot be read."""
+    if run.medium != "text":
+        return []
+    try:
+        corpus = run.corpus or (None if run.recipe.data is None else run.recipe.data.load())
+    except (InputError, OSError):
+        return []
+    if corpus is None:
+        return []
+    examples = (corpus.valid or corpus.test or corpus.train)[:1000]
+    if run.task == "language":
+        lines = (
+            line.strip() for each in examples for line in each.source_text()[:4000].split("\n")
+        )
+        texts: list[Any] = [line for line in lines if SHORTEST <= len(line) <= LONGEST]
+    else:
+        texts = [_example(each) for each in examples]
+    short = [text for text in texts if 0 < len("".join(text)) <= LONGEST]
+    return [text for i, text in enumerate(short) if text not in short[:i]][:N_EXAMPLES]
+
+
+def _example(example: Example) -> str | list[str]:
+    second = example.second_text()
+    return [example.source_text(), second] if second else example.source_text()
+
+
+VIEWS: dict[str, Callable[[TrainedModel], Facts]] = {
+    "language": _continue,
+    "translation": _translate,
+    "classification": _classify,
+    "multi_label": _classify,
+    "regression": _classify,
+    "tagging": _tag,
+    "forecasting": _forecast,
+    "vectors": _compare,
+}
+"""What the page of each task knows."""
