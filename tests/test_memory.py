@@ -1,9 +1,12 @@
 """Freed pages are kept: repeated allocations cause no new page faults."""
 
+import gc
 import subprocess
 import sys
 
 import pytest
+
+from addnorm.memory import rare_collections
 
 FAULTS = """
 import resource
@@ -32,3 +35,10 @@ def test_pages_are_kept() -> None:
         )
 
     assert faults("keep_freed_pages()") < faults("") / 10
+
+
+def test_collections_are_rare_within_and_as_before_after() -> None:
+    before = gc.get_threshold()
+    with rare_collections():
+        assert gc.get_threshold() == (200_000, *before[1:])
+    assert gc.get_threshold() == before

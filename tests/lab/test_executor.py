@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from addnorm.errors import InputError, Interrupted
+from addnorm.lab import executor
 from addnorm.lab.executor import TRIES, outcomes, processes, progress_bar, workers
 from addnorm.processor import cores
 
@@ -217,6 +218,20 @@ def test_a_stopped_bar_says_how_to_resume() -> None:
     with pytest.raises(KeyboardInterrupt), progress_bar(console, 2):
         raise Interrupted(3)
     assert "everything so far is saved, and the same command resumes it" in text.getvalue()
+
+
+def test_a_log_says_how_far_the_cells_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "shown_after", lambda: (n / 50 for n in range(1000)))
+    text, end = StringIO(), time.monotonic() + 10
+    with progress_bar(Console(file=text, width=120), 2) as watch:
+        while "starting" not in text.getvalue() and time.monotonic() < end:
+            time.sleep(0.005)
+        watch(1, 2, "norms")
+        while "norms" not in text.getvalue() and time.monotonic() < end:
+            time.sleep(0.005)
+    first, *_, last = text.getvalue().splitlines()
+    assert first == "starting: 0 s so far"
+    assert last.startswith("1/2 · norms: ")
 
 
 def threads_of_libraries(_: int) -> tuple[str | None, bool]:

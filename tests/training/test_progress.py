@@ -1,18 +1,27 @@
 """The progress bar shows the state of training."""
 
 import io
+import re
+import time
 
 import pytest
 from rich.console import Console
 
 from addnorm.tasks.registry import TASKS
-from addnorm.training import progress
+from addnorm.training import long_work, progress
 from addnorm.training.callbacks import StepEvent, ValidationEvent
 from addnorm.training.progress import ProgressBar, text_progress
 
 
 def step_event(step: int, total: int, loss: float, tokens: int) -> StepEvent:
     return StepEvent(step, total, {"loss": loss, "tokens": tokens})
+
+
+def wait_for(text: str, console: Console) -> None:
+    """Wait until a text is shown, for at most ten seconds."""
+    end = time.monotonic() + 10
+    while text not in console.file.getvalue() and time.monotonic() < end:  # type: ignore[attr-defined]
+        time.sleep(0.005)
 
 
 @pytest.fixture
@@ -123,16 +132,47 @@ def test_the_speed_is_in_the_unit_of_the_targets() -> None:
 
 
 def test_a_long_text_is_reported_without_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    monkeypatch.setattr(progress, "shown_after", lambda: iter([0.5]))
     console = Console(file=io.StringIO(), width=120)
     with text_progress(console, "tokenising", 20_000_000) as advance:
-        advance(1_000_000)
-        now += 61
-        advance(4_000_000)
+        advance(5_000_000)
+        wait_for("25%", console)
+    monkeypatch.setattr(progress, "shown_after", lambda: iter([60.0]))
     with text_progress(console, "tokenising", 1000) as advance:
         advance(1000)
-    assert console.file.getvalue() == "tokenising: 20,000,000 characters\ntokenising: 25%\n"
+    first, second = console.file.getvalue().splitlines()
+    assert first == "tokenising: 20,000,000 characters"
+    assert re.fullmatch(r"tokenising, 25%: \d+ s so far", second)
+
+
+def test_validation_that_takes_long_is_shown(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "shown_each_second", lambda: iter([0.01]))
+    with ProgressBar(console) as bar:
+        bar.on_step(step_event(3, 10, 1.0, 100))
+        with bar.busy("validating"):
+            wait_for("validating, 0 s", console)
+        bar.on_step(step_event(4, 10, 1.0, 100))
+    assert "validating, 0 s" in console.file.getvalue()
+    monkeypatch.setattr(long_work, "PATIENCE", 0.01)
+    log = Console(file=io.StringIO(), width=120)
+    with ProgressBar(log) as bar, bar.busy("validating"):
+        wait_for("validating", log)
+    assert log.file.getvalue().startswith("validating: 0 s so far\n")  # type: ignore[attr-defined]
+
+
+def test_a_stopped_bar_is_taken_away_and_lines_are_folded() -> None:
+    console = Console(file=io.StringIO(), width=40, force_terminal=True, color_system=None)
+    bar = ProgressBar(console).__enter__()
+    bar.on_step(step_event(3, 10, 1.0, 100))
+    bar.say("stopping after this step, which is then saved; Ctrl-C again stops at once")
+    bar.__exit__(KeyboardInterrupt, None, None)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "which is then\nsaved; Ctrl-C again" in shown
+    assert shown.endswith("\x1b[2K")
+    plain = re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", shown)
+    assert all(len(line.rstrip()) <= 37 for line in plain.splitlines() if "training" in line)
 
 
 def test_a_text_has_a_bar_on_a_terminal(console: Console) -> None:

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from errno import ENOSPC
 from pathlib import Path
+from shutil import get_terminal_size
 from typing import Any, cast, get_args
 
 from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, Token, convert
@@ -23,6 +24,7 @@ from addnorm.errors import (
     choices,
     print_warnings,
 )
+from addnorm.folding import folded
 
 
 def check_number(_: object, value: object) -> None:
@@ -219,5 +221,6 @@ def _import_commands() -> None:
 def failed(error: Exception | str, code: int) -> int:
     """Print an error and its notes as one message; return the exit status."""
     notes = getattr(error, "__notes__", [])
-    print("; ".join([f"addnorm: {error}", *notes]), file=sys.stderr)
+    width = get_terminal_size().columns if sys.stderr.isatty() else None
+    print(folded("; ".join([f"addnorm: {error}", *notes]), width), file=sys.stderr)
     return code

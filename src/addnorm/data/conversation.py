@@ -82,6 +82,8 @@ def check_text(text: str, where: str) -> None:
     """Raise `InputError` for characters that no text has: a NUL, half a surrogate pair."""
     if "\0" in text:
         raise InputError(f"{where}: a NUL is not text")
+    if text.isascii():
+        return
     try:
         text.encode()  # fails for these alone
     except UnicodeEncodeError as error:

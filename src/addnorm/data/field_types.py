@@ -30,15 +30,19 @@ NAMES: dict[object, tuple[str, str]] = {
 """Types of values, one and several."""
 
 
+NUMPY = (np.generic, np.ndarray)
+MAY_BE_NAN = (float, Decimal)
+
+
 def plain(cell: Any) -> object:
     """Return a number or an array of numpy as Python's own, and any other cell unchanged."""
-    return cell.tolist() if isinstance(cell, np.generic | np.ndarray) else cell
+    return cell.tolist() if isinstance(cell, NUMPY) else cell
 
 
 def is_missing(cell: object) -> bool:
     """Whether a cell is empty: None, NaN or blank text."""
     cell = plain(cell)
-    if isinstance(cell, float | Decimal) and math.isnan(cell):
+    if isinstance(cell, MAY_BE_NAN) and math.isnan(cell):
         return True
     return cell is None or (isinstance(cell, str) and not cell.strip())
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from addnorm.errors import InputError, Interrupted, optional
 from addnorm.processor import cores
+from addnorm.training.long_work import shown_after, ticking
 
 TRIES = 3
 """How often a cell may lose its process before the study ends with an error."""
@@ -55,16 +56,32 @@ def workers(processes: int | None, threads: int = 1, scheduler: str | None = Non
 def progress_bar(console: Console, total: int) -> Generator[Watch]:
     """Show a bar of the finished cells while they run, and the time that is left.
 
-    Where Ctrl-C stops them, prints how to resume and raises `KeyboardInterrupt`.
+    Without a terminal, prints lines at growing intervals. Where Ctrl-C stops them, prints how to
+    resume and raises `KeyboardInterrupt`.
     """
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
+    bar = Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
     task = bar.add_task("starting", total=total)
+    state = "starting"
+
+    def watch(done: int, total: int, name: str) -> None:
+        nonlocal state
+        state = f"{done}/{total} · {name}"
+        bar.update(task, completed=done, total=total, description=name)
+
+    def show(seconds: int) -> None:
+        console.out(f"{state}: {seconds} s so far", highlight=False)
+
+    lines = nullcontext() if console.is_terminal else ticking(show, shown_after())
     try:
-        with bar:
-            yield lambda done, total, name: bar.update(
-                task, completed=done, total=total, description=name
-            )
+        with bar, lines:
+            yield watch
     except (KeyboardInterrupt, Interrupted):
         console.out("stopped: everything so far is saved, and the same command resumes it")
         raise KeyboardInterrupt from None

@@ -18,6 +18,7 @@ from addnorm.data.shards.source import ShardsConfig
 from addnorm.data.tokenizing.lowered_examples import lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers, with_special_tokens
 from addnorm.errors import InputError
+from addnorm.memory import rare_collections
 from addnorm.models import EncoderConfig
 from addnorm.runs.files.folder import Saved, as_trained, read_settings
 from addnorm.runs.recipes.recipe import Recipe, task_of
@@ -25,6 +26,7 @@ from addnorm.tasks.encoding import encode
 from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.of_model import check_batching, check_corpus
 from addnorm.tasks.task import Task
+from addnorm.training.long_work import long_work
 from addnorm.training.progress import text_progress
 
 
@@ -44,6 +46,7 @@ class EncodedData:
     scaling: Scaling | None = None
 
 
+@rare_collections()
 def read_data(
     recipe: Recipe,
     saved: Saved | None = None,
@@ -80,16 +83,20 @@ def read_data(
             tokenizers = as_trained(recipe, tokenizers.lowercased(lowercase))
             encoded = store.encoded(tokenizers).with_targets()
             return EncodedData(task, None, encoded, tokenizers, ())
-    corpus = complete(corpus or recipe.corpus())
+    console = console or Console(quiet=True)
+    with long_work(console, "reading the data"):
+        corpus = complete(corpus or recipe.corpus())
     check_corpus(task, corpus)
     task.check_packages(corpus, recipe.eval)
     if learnt is not None:
-        tokenizers = with_special_tokens(Tokenizers.train(learnt, corpus), more)
+        with long_work(console, "learning the tokenizer"):
+            tokenizers = with_special_tokens(Tokenizers.train(learnt, corpus), more)
     tokenizers, corpus = _read_alike(recipe, tokenizers, corpus)
     labels = saved.labels if saved else corpus.labels
     task.check_data(recipe.model, corpus, labels)
     task, scaling = _scaled(task, corpus, scaling)
-    encoded = encode(corpus, tokenizers, labels, task=task)
+    with long_work(console, "encoding the data"):
+        encoded = encode(corpus, tokenizers, labels, task=task)
     if isinstance(recipe.model, EncoderConfig):
         encoded = encoded.for_input(recipe.model.input.n_positions)
     encoded = encoded.with_targets()

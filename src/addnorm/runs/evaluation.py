@@ -33,6 +33,7 @@ from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.forecasting import naive_scores
 from addnorm.tasks.task import Evaluation, Task
+from addnorm.training.long_work import long_work
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,8 @@ def evaluated(
         raise InputError(f"the data have no {split} split: data.{split} is not given{there}")
     if console is not None:
         console.out(f"{split}: {loaders.reports[split]}", highlight=False)
-    evaluation = replace(evaluator, early=early).evaluate(run.model)
+    with long_work(console or Console(quiet=True), "evaluating"):
+        evaluation = replace(evaluator, early=early).evaluate(run.model)
     predictions = evaluation.predictions and {
         i: evaluation.predictions.get(i, "") for i in range(len(evaluator.examples))
     }

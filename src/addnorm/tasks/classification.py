@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from math import isfinite
 from typing import Any
 
@@ -39,7 +38,7 @@ class Classification(OfWholeInputs):
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
         """Return the input with the number of its class as target."""
-        return replace(read, targets=numbers_of(example.target_labels(), numbers))
+        return read.with_targets(numbers_of(example.target_labels(), numbers))
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
         """Return how F1 is averaged."""

@@ -1,7 +1,6 @@
 """Sequence to sequence: a text from a text, an image or a clip, by an encoder–decoder."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from addnorm.data import Corpus
@@ -64,7 +63,7 @@ class SequenceToSequence(Task):
         assert tokenizers is not None
         targets = written_ids(tokenizers.target, [example.target_text() for example in examples])
         for read, ids in zip(_sources(examples, tokenizers), targets, strict=True):
-            yield replace(read, targets=ids)
+            yield read.with_targets(ids)
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
         """Return the package of the metric and its settings."""

@@ -2,12 +2,15 @@
 
 import math
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from importlib.util import find_spec
+from types import TracebackType
 
-from rich.console import Console
+from rich.console import Console, RenderableType
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -18,7 +21,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from addnorm.folding import folded
 from addnorm.training.callbacks import StepEvent, ValidationEvent
+from addnorm.training.long_work import long_work, shown_after, shown_each_second, ticking
 
 LONG = 2**24
 """The length in characters of a text from which its processing is reported without a bar."""
@@ -33,6 +38,14 @@ def shows_bars(console: Console) -> bool:
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
+class NarrowProgress(Progress):
+    """Progress that leaves some columns free: a terminal writes `^C` there."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return the bars, with the free columns at their right."""
+        return (Padding(bar, (0, 3, 0, 0), expand=False) for bar in super().get_renderables())
+
+
 class ProgressBar:
     """Shows the loss, the tokens (or another `unit`) per second and the remaining time.
 
@@ -41,7 +54,7 @@ class ProgressBar:
     """
 
     def __init__(self, console: Console, unit: str = "tokens") -> None:
-        self._bar = Progress(
+        self._bar = NarrowProgress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
@@ -61,8 +74,29 @@ class ProgressBar:
         self._bar.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        """End the bar, which stays in a terminal if training has finished."""
+        self._bar.live.transient = kind is not None
         self._bar.__exit__(None, None, None)
+
+    @contextmanager
+    def busy(self, what: str) -> Generator[None]:
+        """Show work between two steps, if it takes long."""
+        if self._bar.disable:
+            with long_work(self.console, what):
+                yield
+            return
+        show = partial(self._show_work, what)
+        try:
+            with ticking(show, shown_each_second()):
+                yield
+        finally:
+            self._bar.update(self._task, description="training")
+
+    def _show_work(self, what: str, seconds: int) -> None:
+        self._bar.update(self._task, description=f"{what}, {seconds} s")
 
     def on_step(self, event: StepEvent) -> None:
         """Advance by one step."""
@@ -79,8 +113,9 @@ class ProgressBar:
             )
 
     def say(self, line: str) -> None:
-        """Print a line above the bar."""
-        self.console.out(line, highlight=False)
+        """Print a line above the bar, folded between words in a terminal."""
+        width = self.console.width if self.console.is_terminal else None
+        self.console.out(folded(line, width), highlight=False)
 
     def on_validation(self, event: ValidationEvent) -> None:
         """Print validation scores above the bar: the last ones, and others a few seconds apart."""
@@ -98,12 +133,11 @@ class ProgressBar:
 def text_progress(console: Console, what: str, characters: int) -> Generator[Callable[[int], None]]:
     """Show the progress of processing a text; yields a function that advances it.
 
-    `characters` is the length of the text, 0 if it is unknown.
-
-    Without a terminal, prints a line for a long text, and one every minute.
+    `characters` is the length of the text, 0 if it is unknown. Without a terminal, prints a line
+    for a long text, and lines at growing intervals.
     """
-    lines, done = _Lines(), 0
-    bar = Progress(
+    done = 0
+    bar = NarrowProgress(
         TextColumn("{task.description}"),
         BarColumn(),
         TaskProgressColumn(),
@@ -120,13 +154,16 @@ def text_progress(console: Console, what: str, characters: int) -> Generator[Cal
     def advance(more: int) -> None:
         nonlocal done
         done += more
-        share = f"{done / characters:.0%}" if characters else f"{done:,} characters"
-        about = what if characters else f"{what}: {share}"
+        about = what if characters or not done else f"{what}: {done:,} characters"
         bar.update(task, completed=done, total=characters or None, description=about)
-        if not console.is_terminal and lines.due(0):
-            console.out(f"{what}: {share}", highlight=False)
 
-    with bar:
+    def show(seconds: int) -> None:
+        share = f"{done / characters:.0%}" if characters else f"{done:,} characters"
+        state = f", {share}" if done else ""
+        console.out(f"{what}{state}: {seconds} s so far", highlight=False)
+
+    lines = nullcontext() if console.is_terminal else ticking(show, shown_after())
+    with bar, lines:
         yield advance
 
 

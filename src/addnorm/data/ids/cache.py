@@ -81,7 +81,8 @@ class TextStore:
     @cached_property
     def corpus(self) -> Corpus:
         """The texts themselves, read when their tokenizer or ids have to be made."""
-        corpus = self.data.load()
+        with self.show("reading the data", 0):
+            corpus = self.data.load()
         if self.folder is not None and cache_key(self.data) != self.cache_key:
             self.disable("its files changed while they were read")
         return corpus

@@ -46,6 +46,11 @@ class Encoded:
     types: Sequence[int] = ()
     spans: Sequence[int] = ()
 
+    def with_targets(self, targets: list[int]) -> "Encoded":
+        """Return the same input with these targets."""
+        unchanged = (self.signal, self.values, self.types, self.spans)
+        return Encoded(self.index, self.tokens, targets, *unchanged)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:

@@ -6,7 +6,7 @@ Which lines of CoNLL-U are words: https://universaldependencies.org/format.html.
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Literal
@@ -94,7 +94,7 @@ class ConllConfig(RowFiles):
             row = Row(broken, f"a line without an id and {n} columns")
         else:
             row = self.sentence(words) if words else Row(lines[0][0], "comments without words")
-        return replace(row, skipped=skipped)
+        return row._replace(skipped=skipped)
 
     def sentence(self, lines: list["Line"]) -> Row:
         """Return one sentence, located by its first line, or by its first invalid line."""

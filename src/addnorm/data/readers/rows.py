@@ -2,11 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from random import Random
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 
@@ -65,8 +66,7 @@ Placed = tuple[str, Example]
 """An example with its location."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row of a data source: its location, and its example or the reason to skip it.
 
     `file` is the image or the clip that the example was read from, where that is a file of its own;
@@ -76,7 +76,7 @@ class Row:
     where: str
     content: Example | str
     file: Path | None = None
-    skipped: Mapping[str, int] = field(default_factory=dict[str, int])
+    skipped: Mapping[str, int] = MappingProxyType({})
 
 
 def assemble(
@@ -125,7 +125,8 @@ def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
     left_out: dict[str, list[str]] = {}
     skipped = Counter[str]()
     for row in rows:
-        skipped.update(row.skipped)
+        if row.skipped:
+            skipped.update(row.skipped)
         content = row.content
         reason = content if isinstance(content, str) else lack(content)
         if reason is not None:

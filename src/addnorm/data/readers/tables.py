@@ -108,12 +108,15 @@ class Columns(ABC):
 
         Raises `InputError` for a missing column or a cell of the wrong type.
         """
-        cells = {
-            name: plain(cell_of(record, column, where)) for name, column in self.columns().items()
-        }
-        empty = [name for name, cell in cells.items() if _is_empty(name, cell)]
-        content = f"empty {' and '.join(empty)}" if empty else _example(cells, where)
-        return Row(where, content)
+        return row_of(self.columns(), where, record)
+
+
+def row_of(columns: Mapping[str, str], where: str, record: Record) -> Row:
+    """Convert a record to an example (see `Columns.row`), by the columns of its fields."""
+    cells = {name: plain(cell_of(record, column, where)) for name, column in columns.items()}
+    empty = [name for name, cell in cells.items() if _is_empty(name, cell)]
+    content = f"empty {' and '.join(empty)}" if empty else _example(cells, where)
+    return Row(where, content)
 
 
 def reads_pairs(data: object) -> bool:
@@ -139,8 +142,8 @@ def cell_of(record: Record, column: str, where: str) -> object:
 
 def _is_empty(name: str, cell: object) -> bool:
     """Whether a cell holds nothing; a blank text is an empty list of labels."""
-    if name == "labels" and isinstance(cell, str):
-        return False
+    if isinstance(cell, str):
+        return name != "labels" and not cell.strip()
     return is_missing(cell) or (cell == [] and name != "labels")
 
 
@@ -166,6 +169,10 @@ def _example(cells: Record, where: str) -> Example | str:
 
 def _pair(source: object, target: object, where: str) -> Pair | str:
     """A pair: a list of sentences is one text, a list of targets the references in order."""
+    if isinstance(source, str) and isinstance(
+        target, str
+    ):  # as in most tables: cells are not blank
+        return Pair(_text(source, where), _text(target, where))
     if isinstance(source, list):
         sentences = (_text(cell, where).strip() for cell in cast(list[object], source))
         source = " ".join(filter(None, sentences))
@@ -241,8 +248,9 @@ class TableConfig(RowFiles, Columns):
 
     def table(self, path: Path) -> Iterator[Row]:
         """Yield the rows of one file."""
+        columns = self.columns()
         for where, record in records_of(find(path, self.root), self.encoding):
-            yield Row(where, "empty line") if record is None else self.row(where, record)
+            yield Row(where, "empty line") if record is None else row_of(columns, where, record)
 
 
 Records = Iterable[tuple[str, Record | None]]
@@ -267,9 +275,9 @@ def records_of(table: Path, encoding: str = "utf-8") -> Records:
 
 def _tsv(path: Path, text: str) -> Records:
     lines = lines_of(text)
-    header = _header(lines[0].split("\t"), path)
+    header, file = _header(lines[0].split("\t"), path), str(path)
     for n, line in enumerate(lines[1:], 2):
-        where = f"{path}:{n}"
+        where = f"{file}:{n}"
         yield where, _record(header, line.split("\t"), where) if line.strip() else None
 
 
@@ -277,13 +285,14 @@ def _csv(path: Path, text: str) -> Records:
     # The csv module limits the cell size, for the whole process; long cells are allowed here.
     csv.field_size_limit(max(len(text), csv.field_size_limit()))
     reader = csv.reader(io.StringIO(text, newline="\n"), strict=True)
-    where = f"{path}:1"
+    file = str(path)
+    where = f"{file}:1"
     try:
         header = _header(next(reader), path)
-        where = f"{path}:{reader.line_num + 1}"
+        where = f"{file}:{reader.line_num + 1}"
         for cells in reader:
             yield where, _record(header, cells, where) if cells else None
-            where = f"{path}:{reader.line_num + 1}"
+            where = f"{file}:{reader.line_num + 1}"
     except csv.Error as error:
         raise InputError(f"{where}: not CSV: {error}") from error
 
@@ -313,8 +322,9 @@ def _record(header: list[str], cells: list[str], where: str) -> Record:
 
 
 def _jsonl(path: Path, text: str) -> Records:
+    file = str(path)
     for n, line in enumerate(lines_of(text), 1):
-        where = f"{path}:{n}"
+        where = f"{file}:{n}"
         yield where, json_object(line, where) if line.strip() else None
 
 
@@ -337,10 +347,13 @@ def _integer(digits: str) -> int:
         raise ValueError(f"an integer of more than {limit:,} digits is not read") from error
 
 
+OBJECTS = json.JSONDecoder(object_pairs_hook=_without_doubles, parse_int=_integer)
+
+
 def json_object(line: str, where: str) -> Record:
     """Parse a line of JSON as a record. Raises `InputError` for anything but an object."""
     try:
-        record = json.loads(line, object_pairs_hook=_without_doubles, parse_int=_integer)
+        record = OBJECTS.decode(line)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"{where}: not JSON: {error}") from error
     except ValueError as error:

@@ -189,7 +189,7 @@ class LibraryCodec:
         except TypeError as error:
             raise TextError(NO_CHARACTER) from error
         for (i, _), encoding in zip(waiting, encodings, strict=True):
-            ids[i] += encoding.ids
+            ids[i] = ids[i] + encoding.ids if ids[i] else encoding.ids
 
     @cached_property
     def _marking(self) -> tokenizers.Tokenizer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -400,7 +401,7 @@ def fit(
             setup.loaders.train,
             folder,
             teacher=setup.teacher,
-            validation=setup.validation(),
+            validation=watched(setup.validation(), bar),
             callbacks=[bar, *callbacks] if world.leads else [bar],
             world=world,
         ) as trainer:
@@ -419,6 +420,18 @@ def fit(
         setup.adapted.merge()
     run.model.eval()
     return run
+
+
+def watched(validation: Validation | None, bar: ProgressBar) -> Validation | None:
+    """The validation, which a bar shows while it takes long."""
+    if validation is None:
+        return None
+
+    def score(model: nn.Module) -> dict[str, float]:
+        with bar.busy("validating"):
+            return validation.score(model)
+
+    return replace(validation, score=score)
 
 
 def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Saved | None:
