@@ -26,17 +26,19 @@ extensions = [
     "chinese",
     "myst_parser",
     "signatures",
+    "source_links",
     "sphinx.ext.autodoc",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
 ]
+myst_heading_anchors = 4  # links to headings, as GitHub makes them
 myst_enable_extensions = ["dollarmath", "colon_fence", "deflist"]
 exclude_patterns = ["_build", "_reference"]
 html_theme = "furo"
 # MathJax goes with the pages, in one file that has its fonts in it: formulas need no network.
 mathjax_path = "tex-svg-full.js"
 html_static_path = [str(files("sphinx-mathjax-offline") / "static" / "mathjax" / mathjax_path)]
+html_search_scorer = str(HERE / "search_ranks.js")
 html_title = f"AddNorm {release}"
 autodoc_typehints_format = "short"
 python_display_short_literal_types = True

@@ -12,6 +12,7 @@ mpl.use("Agg")
 
 import torch
 from attention_pictures import latent, sinks
+from grounds import on_any_ground
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -93,7 +94,7 @@ def draw_all(folder: Path) -> None:
     others = (augmentation, masked, string, inside, patches, forecast, pages, plans)
     parts = (sinks, latent, hyper_connections)
     for draw in (*drawn, *others, *parts):
-        figure = draw()
+        figure = on_any_ground(draw())
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")
         plt.close(figure)
     confusion(folder / "confusion.png")

@@ -31,14 +31,26 @@ def main() -> int:
     return 1 if found else 0
 
 
+ENGLISH = {
+    "api",
+    "api_data",
+    "api_generation",
+    "api_models",
+    "api_parts",
+    "api_training",
+    "serving",
+}
+"""The pages that are in English alone."""
+
+
 def translated_pages() -> list[str]:
-    """All pages but those of the Python interface, of serving and of the laboratory's claims."""
-    front = (HERE / "index.md").read_text(encoding="utf-8")
-    [parts] = re.findall(r":caption: The parts\n\n(.*?)\n```", front, re.DOTALL)
-    recipes = sorted(page.stem for page in HERE.glob("recipe*.md"))
-    guides = sorted(f"howto/{page.stem}" for page in HERE.glob("howto/*.md"))
-    others = ["api_inspection", "checkpoints", "commands", "look", "speed"]
-    return ["index", *recipes, *others, *parts.split(), *guides]
+    """All pages but those in English alone, and the laboratory's claims, which have their own."""
+    pages = sorted(page.stem for page in HERE.glob("*.md") if page.stem not in ENGLISH)
+    folders = ("howto", "tutorials")
+    inner = [
+        f"{name}/{page.stem}" for name in folders for page in sorted((HERE / name).glob("*.md"))
+    ]
+    return [*pages, *inner]
 
 
 def write_templates(folder: Path, *settings: str) -> dict[str, Catalog]:
@@ -97,9 +109,10 @@ NAMES = (
     r"|MFU|HFU|MiB|ms"
 )
 SILENT = re.compile(
-    rf"`[^`]*`|\$[^$]*\$|\w+ et al\. \d+|^addnorm (?:lab )?\w+$|^\\.*|\b(?:{NAMES})\b"
+    rf"`[^`]*`|\$[^$]*\$|\w+ et al\. \d+|^addnorm (?:lab )?\w+$|^\\.*"
+    rf"|^(?:str|pathlib\.Path|collections\.abc\..*)$|\b(?:{NAMES})\b"
 )
-"""Code, formulas, sources, commands and names, which are the same in every language."""
+"""Code, formulas, sources, commands, types and names, which are the same in every language."""
 
 
 PUNCTUATION = (

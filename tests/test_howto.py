@@ -22,7 +22,7 @@ SLOW = {"compress", "export", "faster", "parallel_training", "web_page"}
 """Pages whose commands compile graphs, or take ten seconds."""
 PAGES = [
     pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])
-    for page in sorted((DOCS / "howto").glob("*.md"))
+    for page in [*sorted((DOCS / "howto").glob("*.md")), DOCS / "tutorials" / "first_hour.md"]
 ]
 FILES = {
     "my.txt": "To be, or not to be, that is the question.\n" * 60,

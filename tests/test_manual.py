@@ -9,6 +9,7 @@ from dataclasses import MISSING, dataclass, fields
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from cyclopts import App
@@ -231,6 +232,60 @@ def test_what_a_page_loads_is_found() -> None:
     assert Loaded(page).places == ["https://b", "//c", "d"]
 
 
+class Anchors(HTMLParser):
+    """Where the links of a page lead, and the places that links can lead to."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.links: list[str] = []
+        self.places = {"", "top"}
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.places |= {place for name in ("id", "name") if (place := given.get(name))}
+        if tag == "a" and (link := given.get("href")):
+            self.links.append(link)
+
+
+def dead_links(pages: dict[Path, Anchors]) -> list[str]:
+    """The links within the manual that lead to no file, or to no place of a page."""
+    dead: list[str] = []
+    for page, anchors in pages.items():
+        for link in anchors.links:
+            place = urlsplit(link)
+            if place.scheme or place.netloc:
+                continue
+            file = (page.parent / unquote(place.path)).resolve() if place.path else page
+            there = pages.get(file)
+            if there is None and file.is_file():
+                continue
+            if there is None or unquote(place.fragment) not in there.places:
+                dead.append(f"{page.name}: {link}")
+    return dead
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    (tmp_path / "a.png").touch()
+    links = "".join(
+        f'<a href="{link}">x</a>'
+        for link in (
+            "#here",
+            "b.html#there",
+            "a.png",
+            "https://a/b#c",
+            "#no",
+            "b.html#no",
+            "c.html",
+        )
+    )
+    pages = {
+        tmp_path / "a.html": Anchors(f'<p id="here">{links}</p>'),
+        tmp_path / "b.html": Anchors('<p id="there"></p>'),
+    }
+    assert dead_links(pages) == ["a.html: #no", "a.html: b.html#no", "a.html: c.html"]
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The documentation in both languages, which builds without a warning."""
@@ -261,6 +316,14 @@ def test_the_pages_need_no_network(built: Path) -> None:
     assert "[source]" in re.sub(r"<[^>]+>", "", pages[built / "api_runs.html"])
     for folder in (built, built / "zh-CN"):
         assert 'class="math' in pages[folder / "norms.html"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)  # the documentation is built twice
+def test_every_link_of_the_manual_leads_to_its_place(built: Path) -> None:
+    pages = {page: Anchors(page.read_text("utf-8")) for page in built.rglob("*.html")}
+    assert sum(len(anchors.links) for anchors in pages.values()) > 10_000
+    assert not "\n".join(dead_links(pages))
 
 
 @pytest.mark.slow
