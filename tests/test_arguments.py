@@ -1,11 +1,13 @@
 """Arguments of the wrong type are refused by name, by their functions and groups of options."""
 
+import inspect
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import pytest
 
+import addnorm as an
 from addnorm.arguments import known_keywords
 from addnorm.errors import InputError
 from addnorm.runs.options import PruneOptions, QuantizeOptions, SwapOptions
@@ -118,3 +120,14 @@ def test_arguments_by_position_and_of_classes(
 def test_options_of_rewriting(options: type, values: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=said):
         options(**values)
+
+
+def test_signatures_name_the_options_one_by_one() -> None:
+    shown = inspect.signature(an.Run.generate)
+    assert shown.parameters["temperature"].kind is inspect.Parameter.KEYWORD_ONLY
+    assert "options" not in shown.parameters
+    text = str(shown)
+    assert "decoding: DecodingConfig | None = None" in text
+    assert "top_k: int | None = ..., " in text
+    assert "Annotated" not in text
+    assert str(inspect.signature(an.train)).startswith("(config: ModelConfig, data: DataConfig | ")

@@ -1,5 +1,6 @@
 """Configurations are frozen, keyword-only, and refuse invalid values in one sentence."""
 
+import inspect
 import sys
 from dataclasses import FrozenInstanceError, replace
 from importlib import import_module
@@ -9,6 +10,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 from pydantic.dataclasses import is_pydantic_dataclass
 
+import addnorm as an
 from addnorm.config import ConfigError, Probability, WordOrTable, config
 from addnorm.errors import InputError
 
@@ -179,3 +181,12 @@ def test_every_default_is_a_value_of_its_field() -> None:
             assert valid == default, (config_class, name)
             n_defaults += 1
     assert n_defaults > 300
+
+
+def test_signatures_are_those_of_the_source() -> None:
+    shown = str(inspect.signature(an.DecoderConfig))
+    assert shown.startswith("(*, d_model: PositiveInt = 512, ")
+    assert "norm: NormConfig = LayerNormConfig(), " in shown
+    assert "Annotated" not in shown
+    assert "'" not in shown.replace("'xavier'", "").replace("'decoder'", "")
+    assert str(inspect.signature(an.RMSNormConfig)).startswith("(*, kind: ")

@@ -1,8 +1,11 @@
-"""The parts in `examples/own_parts`: short, trained, decoded and checked externally."""
+"""The parts in `examples/own_parts`: short, trained, decoded and checked externally; notebooks."""
 
+import json
 import re
 import shutil
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from tests.commands import run_all
@@ -75,3 +78,49 @@ def test_an_example_is_trained_decoded_and_checked(name: str, tmp_path: Path) ->
     assert "--import" in refused.stderr
     assert name in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+NOTEBOOKS = ROOT / "examples" / "notebooks"
+
+
+def notebooks() -> ModuleType:
+    """The script that runs the notebooks."""
+    spec = spec_from_file_location("run_notebooks", NOTEBOOKS / "run.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_notebooks_have_the_same_code_and_outputs_in_both_languages() -> None:
+    run = notebooks()
+    files = run.english()
+    assert [file.stem for file in files] == ["fine_tune", "first_hour", "look_inside", "own_part"]
+    for file in files:
+        ours, theirs = (json.loads(f.read_text("utf-8")) for f in (file, run.in_chinese(file)))
+        for one, other in zip(ours["cells"], theirs["cells"], strict=True):
+            assert one["cell_type"] == other["cell_type"]
+            assert (one["cell_type"] == "code") == (one == other), one
+        code = [cell for cell in ours["cells"] if cell["cell_type"] == "code"]
+        assert any(cell["outputs"] for cell in code)
+        assert not [o for cell in code for o in cell["outputs"] if o["output_type"] == "error"]
+        text = file.read_text("utf-8")
+        assert not re.search(r"/(tmp|home|root|work|Users)/", text), file
+        assert len(text) < 600_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", ["first_hour", "look_inside", "own_part", "fine_tune"])
+def test_a_notebook_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an error, within 90 s of two quiet cores; what is written is that of the file."""
+    monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
+    run = notebooks()
+    file = NOTEBOOKS / f"{name}.ipynb"
+    (tmp_path / "here").mkdir()
+    again = run.executed(file, tmp_path / "here")
+    kept = run.nbformat.read(file, 4)
+    for ours, theirs in zip(run.code(again), run.code(kept), strict=True):
+        kinds = [[output["output_type"] for output in cell.outputs] for cell in (ours, theirs)]
+        assert kinds[0] == kinds[1], ours.source

@@ -9,6 +9,7 @@ from pathlib import Path
 from reprlib import repr as short
 from types import UnionType
 from typing import (
+    TYPE_CHECKING,
     Annotated,
     Any,
     Literal,
@@ -23,6 +24,9 @@ from typing import (
     get_type_hints,
     is_typeddict,
 )
+
+if TYPE_CHECKING:
+    from inspect import Signature
 
 from addnorm.errors import InputError, choices
 
@@ -57,7 +61,38 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
         check_types(hints, {**dict(zip(_positional(function), args, strict=False)), **values})
         return function(*args, **values)
 
+    call.__signature__ = _with_options(function)  # pyright: ignore[reportAttributeAccessIssue]
     return call
+
+
+class AsWritten(str):
+    """A piece of source, which signatures show without quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _with_options(function: Callable[..., Any]) -> "Signature":
+    """The signature of a function with the names of its options in place of `**options`.
+
+    An option that is left out is that of the run, which is written as `...`.
+    """
+    from inspect import Parameter, signature
+
+    of_function = signature(function)
+    parameters: list[Parameter] = []
+    for parameter in of_function.parameters.values():
+        if isinstance(parameter.annotation, str):
+            parameter = parameter.replace(annotation=AsWritten(parameter.annotation))
+        if parameter.kind is not Parameter.VAR_KEYWORD or not get_args(parameter.annotation):
+            parameters.append(parameter)
+            continue
+        [group] = get_args(parameter.annotation)
+        parameters += [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=AsWritten("..."), annotation=type_)
+            for name, type_ in get_type_hints(group).items()
+        ]
+    return of_function.replace(parameters=parameters)
 
 
 @cache

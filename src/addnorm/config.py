@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from functools import wraps
+from functools import cache, wraps
 from itertools import pairwise
 from textwrap import dedent
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_type_hints
@@ -20,16 +20,19 @@ from pydantic import (
     ValidationError,
 )
 from pydantic.dataclasses import dataclass
+from pydantic.fields import FieldInfo
 from pydantic_core import (
     CoreSchema,
     ErrorDetails,
     InitErrorDetails,
     PydanticCustomError,
     PydanticKnownError,
+    PydanticUndefined,
     core_schema,
 )
 from pydantic_core.core_schema import ErrorType
 
+from addnorm.arguments import AsWritten
 from addnorm.errors import InputError, choices
 from addnorm.notebooks import html_table
 
@@ -89,7 +92,47 @@ def config(cls: type[T]) -> type[T]:
     made: Any = dataclass(frozen=True, kw_only=True, config=SETTINGS)(cls)
     made.__init__ = _in_one_sentence(made.__init__)
     made._repr_html_ = _as_html
+    made.__signature__ = _SourceSignature()
     return made
+
+
+class _SourceSignature:
+    """The signature of a configuration as in its source: `norm: NormConfig = LayerNormConfig()`.
+
+    Without it, help and notebooks show the whole union behind every name.
+    """
+
+    def __get__(self, _: object, cls: type) -> inspect.Signature:
+        return _source_signature(cls)
+
+
+@cache
+def _source_signature(cls: type) -> inspect.Signature:
+    sources = source_fields(cls)
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=_default_of(field),
+            annotation=AsWritten(sources[field.name].annotation),
+        )
+        for field in fields(cls)  # pyright: ignore[reportArgumentType]
+        if field.name in sources
+    ]
+    return inspect.Signature(parameters)
+
+
+def _default_of(field: "dataclasses.Field[Any]") -> Any:
+    """The default of a field, of a part as it is written; pydantic may keep it in its own field."""
+    default = field.default
+    if isinstance(default, FieldInfo):
+        default = default.get_default(call_default_factory=True)
+    elif field.default_factory is not dataclasses.MISSING:
+        default = field.default_factory()
+    missing = default is dataclasses.MISSING or default is PydanticUndefined
+    if missing:
+        return inspect.Parameter.empty
+    return AsWritten(_brief(default)) if is_dataclass(default) else default
 
 
 def _as_html(self: Any) -> str:

@@ -17,9 +17,9 @@ def test_the_same_command_again_changes_nothing(tmp_path: Path, addnorm: Command
     words = ["ablate", recipe_file(tmp_path), *NORMS, "--seeds", 2, "--out", tmp_path / "norms"]
     code, out, err = addnorm(*words, "--train.lr", "0.02")
     assert (code, out) == (0, ""), err
-    assert err.splitlines()[-4:] == [
+    assert err.splitlines()[-5:] == [
         str(tmp_path / "norms" / name)
-        for name in ("report.md", "report.zh-CN.md", "report.html", "report.json")
+        for name in ("report.md", "report.zh-CN.md", "report.html", "report.json", "report.tex")
     ]
     results = (tmp_path / "norms" / "results.jsonl").read_text("utf-8")
     assert results.count("\n") == 4

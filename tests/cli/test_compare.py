@@ -22,11 +22,19 @@ def test_a_run_compared_with_its_copy(run_of: RunOf, tmp_path: Path, addnorm: Co
     assert {file.name for file in out.iterdir()} == {
         "comparison.md",
         "comparison.json",
+        "comparison.tex",
         "curves.png",
         "curves.svg",
     }
     assert err.splitlines() == [
-        str(out / name) for name in ("comparison.md", "comparison.json", "curves.png", "curves.svg")
+        str(out / name)
+        for name in (
+            "comparison.md",
+            "comparison.json",
+            "comparison.tex",
+            "curves.png",
+            "curves.svg",
+        )
     ]
 
 
