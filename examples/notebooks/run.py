@@ -46,15 +46,15 @@ def executed(file: Path, folder: Path) -> Any:
 
 def joined(outputs: list[Any]) -> list[Any]:
     """The outputs with the pieces of a text in one, and without standard error, which has times."""
-    kept: list[Any] = []
+    merged: list[Any] = []
     for output in outputs:
         if output.get("name") == "stderr":
             continue
-        if kept and output.output_type == kept[-1].output_type == "stream":
-            kept[-1].text += output.text
+        if merged and output.output_type == merged[-1].output_type == "stream":
+            merged[-1].text += output.text
         else:
-            kept.append(output)
-    return kept
+            merged.append(output)
+    return merged
 
 
 def main() -> None:
