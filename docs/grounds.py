@@ -16,7 +16,7 @@ DARK = 0.35
 
 
 def on_any_ground(figure: Figure) -> Figure:
-    """Make the ground of a figure transparent, and its dark words and lines grey.
+    """Make the ground of a figure transparent, its dark words and lines grey, its grid faint.
 
     What stands on an image keeps its colour.
     """
@@ -38,8 +38,16 @@ def recolour(thing: Any) -> None:
     if axes is not None and axes.images and thing in {*axes.texts, *axes.lines}:
         return
     colour = thing.get_edgecolor() if isinstance(thing, Spine) else thing.get_color()
-    if is_dark(colour):
+    if isinstance(thing, Line2D) and is_pale(colour) and not (axes and axes.images):
+        thing.set(color=GREY, alpha=0.25)
+    elif is_dark(colour):
         thing.set_edgecolor(GREY) if isinstance(thing, Spine) else thing.set_color(GREY)
+
+
+def is_pale(colour: Any) -> bool:
+    """Whether a colour is a light grey, as that of a grid is."""
+    *parts, alpha = to_rgba(colour)
+    return alpha > 0 and min(parts) > 0.8 and max(parts) - min(parts) < 0.1
 
 
 def is_dark(colour: Any) -> bool:

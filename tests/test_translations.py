@@ -1,5 +1,6 @@
 """The Chinese pages: nothing is left in English; code, links and formulas are the original's."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,21 @@ def test_catalogues_are_filled_by_rules_and_by_each_other(
         "Else.": "",
     }
     assert one["Text."].string == "文字。"  # what a person wrote stays
+
+
+OTHER_WORDS = {"槽(?!位)": "槽位", "下标": "索引", "平均值": "均值"}
+"""Words for things that have another name in the Chinese pages: one word a term."""
+
+
+def test_a_term_has_one_word() -> None:
+    files = [*translations.CATALOGUES.rglob("*.po"), translations.HERE.parent / "README.zh-CN.md"]
+    places = [
+        f"{file.name}: {word}: write {right}"
+        for file in files
+        for word, right in OTHER_WORDS.items()
+        if re.search(word, file.read_text("utf-8"))
+    ]
+    assert not places
 
 
 def test_chinese_is_searched_by_pairs() -> None:
