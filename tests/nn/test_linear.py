@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from addnorm.nn import linear as module
 from addnorm.nn.choices import KernelChoices, use_choices
-from addnorm.nn.linear import Linear, linear
+from addnorm.nn.linear import MANY_ROWS, Linear, linear, linears
 
 
 def gradients(f, *inputs: Tensor) -> list[Tensor]:
@@ -213,3 +213,54 @@ def test_transforms_go_through_every_choice() -> None:
     torch.testing.assert_close(rows, F.linear(x, weight))
     torch.testing.assert_close(tangent, F.linear(x, weight))
     assert slope.shape == weight.shape
+
+
+def layers_of(*d_out: int, bias: bool = True) -> list[Linear]:
+    return [Linear(6, n, bias=bias) for n in d_out]
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("bias", [True, False])
+def test_layers_of_one_input_are_one_product_in_bfloat16(bias: bool) -> None:
+    layers, x = layers_of(6, 2, 2, bias=bias), torch.randn(2, MANY_ROWS, 6, requires_grad=True)
+    parameters = [p for layer in layers for p in layer.parameters()]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        apart, together = [layer(x) for layer in layers], linears(x, layers)
+    assert [y.shape for y in together] == [y.shape for y in apart]
+    assert len({y.untyped_storage().data_ptr() for y in together}) == 1
+    dy = [torch.randn_like(y) for y in apart]
+    ours, theirs = (torch.autograd.grad(ys, [x, *parameters], dy) for ys in (together, apart))
+    for got, expected in zip((*together, *ours), (*apart, *theirs), strict=True):
+        assert got.dtype is expected.dtype
+        size = float(expected.detach().abs().max())
+        torch.testing.assert_close(got, expected, rtol=0.02, atol=0.02 * size)
+
+
+@needs_bfloat16
+def test_other_layers_are_called_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of few rows, of float32, without a gradient, and layers that do more than multiply."""
+
+    class Twice(Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return 2 * super().forward(input)
+
+    def is_together(layers: list[Linear], rows: int = MANY_ROWS, precision=torch.bfloat16) -> bool:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision is torch.bfloat16):
+            a, b = linears(torch.randn(rows, 6), layers)
+        return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+    assert is_together(layers_of(3, 4))
+    assert not is_together(layers_of(3, 4), rows=MANY_ROWS - 1)
+    assert not is_together(layers_of(3, 4), precision=torch.float32)
+    with torch.no_grad():
+        assert not is_together(layers_of(3, 4))
+    assert not is_together([*layers_of(3), Twice(6, 4)])
+    assert not is_together([*layers_of(3), *layers_of(4, bias=False)])
+    hooked = layers_of(3, 4)
+    seen: list[int] = []
+    hooked[1].register_forward_hook(lambda *_: seen.append(1))
+    assert not is_together(hooked)
+    assert seen
+    frozen = layers_of(3, 4)
+    frozen[0].weight.requires_grad_(False)
+    assert not is_together(frozen)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from addnorm.compiler import has_compiler
 from addnorm.memory import pages_can_be_kept
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
 from addnorm.nn.linear import multiplies_bfloat16
@@ -59,6 +60,14 @@ SIDES: dict[str, tuple[Cost, Cost]] = {
     "short_keys": (lambda c: 1 + (c.short_keys > 0), lambda c: 2 - (c.short_keys > 0)),
     "many_scores": (lambda c: 1 + (c.many_scores < UNLIMITED), lambda c: 1 + (c.many_scores > 1e9)),
     "logits_at_once": (lambda c: 2**22 / c.logits_at_once, lambda c: c.logits_at_once / 2**20),
+    "attention": (
+        lambda c: 1 + (c.attention == "operator"),
+        lambda c: 2 - (c.attention == "operator"),
+    ),
+    "activation": (
+        lambda c: 1 + (c.activation == "operator"),
+        lambda c: 1 + (c.activation == "torch"),
+    ),
     "keep_pages": (lambda c: 1 + c.keep_pages, lambda c: 2 - c.keep_pages),
 }
 EXPECTED: dict[str, tuple[Any, Any]] = {
@@ -68,6 +77,8 @@ EXPECTED: dict[str, tuple[Any, Any]] = {
     "short_keys": (0, 1024 if multiplies_bfloat16 else 0),
     "many_scores": (UNLIMITED if multiplies_bfloat16 else 2**22, 2**22),
     "logits_at_once": (2**22, 2**20),
+    "attention": ("torch", "operator" if multiplies_bfloat16 and has_compiler() else "torch"),
+    "activation": ("torch", "operator" if has_compiler() else "torch"),
     "keep_pages": (not pages_can_be_kept(), True),
 }
 

@@ -79,6 +79,7 @@ inline Vector load(const Number* from) {
 // The first n numbers, then zeros.
 template <typename Number>
 inline Vector load(const Number* from, int64_t n) {
+  if (n == WIDTH) return load(from);
   Loaded<Number> x = {};
   std::memcpy(&x, from, n * sizeof(Number));
   return widened(x);
@@ -91,6 +92,21 @@ inline void store(float* to, float x) { *to = x; }
 inline void store(BFloat16* to, float x) {  // to the nearest, ties to even
   const uint32_t bits = bits_as<uint32_t>(x);
   to->bits = x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+inline void store(BFloat16* to, Vector x) {
+  const Bits bits = bits_as<Bits>(x), rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  const Halves halves = __builtin_convertvector(x != x ? Bits{} + 0x7fc0 : rounded, Halves);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
+// The first n of these numbers.
+template <typename Number>
+inline void store(Number* to, Vector x, int64_t n) {
+  if (n == WIDTH) return store(to, x);
+  Number numbers[WIDTH];
+  store(numbers, x);
+  std::memcpy(to, numbers, n * sizeof(Number));
 }
 
 inline float number(float x) { return x; }
@@ -176,6 +192,21 @@ inline Vector exponential(Vector x) {
     p = p * r + factor;
   Integers power = (__builtin_convertvector(n, Integers) + 127) << 23;
   return (p * r * r + r + 1.f) * (Vector)power;
+}
+
+// exp(-x) for x ≥ 0; zero where it would be no normal number.
+inline Vector decay(Vector x) {
+#ifdef __AVX512F__
+  x = (Vector)_mm512_min_ps(_mm512_set1_ps(200.f), (__m512)x);  // NaN stays
+  const Vector n = (Vector)_mm512_roundscale_ps((__m512)(x * -1.44269504f), 0);
+  const Vector r = (-x - n * 0.693359375f) + n * 2.12194440e-4f;
+  Vector p = Vector{} + 1.3981999507e-3f;
+  for (float factor : {8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f, 1.f, 1.f})
+    p = p * r + factor;
+  return (Vector)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  return x > 87.f ? Vector{} : exponential(-x);
+#endif
 }
 
 // tanh(x): the series near zero, where 1 - exp would lose digits.

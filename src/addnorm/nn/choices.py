@@ -42,6 +42,10 @@ class KernelChoices:
     """Number of scores above which plain products in bfloat16 are computed in blocks."""
     logits_at_once: PositiveInt = 2**22
     """Number of logits that the loss of a vocabulary materialises at once."""
+    attention: Literal["torch", "operator"] = "torch"
+    """What computes the gradient of attention in bfloat16: torch, or the operator in `kernels`."""
+    activation: Literal["torch", "operator"] = "torch"
+    """What computes GELU by tanh, squared ReLU and gates: torch, or the operator in `kernels`."""
     keep_pages: bool = True
     """Whether memory that a training step frees is kept for the next one."""
 

@@ -12,9 +12,10 @@ from torch.nn import functional as F
 
 from addnorm.config import Probability, config
 from addnorm.errors import InputError
+from addnorm.nn.activations import gated, gelu_tanh, squared_relu
 from addnorm.nn.built import built_module
 from addnorm.nn.dropout import Dropout
-from addnorm.nn.functional import gelu_tanh, quick_gelu, squared_relu, xielu
+from addnorm.nn.functional import quick_gelu, xielu
 from addnorm.nn.linear import Linear
 from addnorm.nn.splits import Split, Splits
 from addnorm.parts import Family, is_ours, kind_of
@@ -181,7 +182,7 @@ class GatedFeedForward(nn.Module):
 
     def product(self, gate: Inner, up: Inner) -> Inner:
         """`act(gate) ⊙ up`."""
-        return self.activation(gate) * up
+        return gated(self.activation, gate, up)
 
 
 @config

@@ -3,6 +3,7 @@
 Most of a model's time is spent here.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch.nn import functional as F
 
 from addnorm.nn.choices import choices, transformed
 from addnorm.nn.functional import wide_dtype
+
+MANY_ROWS = 256
+"""The number of rows from which several layers with one input are one product in training."""
 
 
 def onednn() -> Any:
@@ -65,6 +69,47 @@ def linear(
     if _is_for_onednn(x, weight, bias):
         return _Product.apply(_rows(x), weight, bias).view(*x.shape[:-1], -1)  # pyright: ignore[reportAttributeAccessIssue, reportOptionalMemberAccess]
     return F.linear(x, weight, bias)
+
+
+def linears(
+    x: Float[Tensor, "*batch d_in"], layers: Sequence[nn.Linear]
+) -> tuple[Float[Tensor, "*batch _d_out"], ...]:
+    """`x Wᵀ + b` for each of several layers; trained in bfloat16, by one product on a CPU.
+
+    `x` is then cast once, and its gradient is one product and one cast instead of a sum of several.
+    Layers that are not plain ones, such as adapted or quantised ones and those with hooks, are
+    called one after another.
+    """
+    if not _multiply_together(x, layers):
+        return tuple(layer(x) for layer in layers)
+    weight = torch.cat(tuple(layer.weight for layer in layers))
+    biases = [layer.bias for layer in layers if layer.bias is not None]  # pyright: ignore[reportUnnecessaryComparison]
+    y = linear(x, weight, torch.cat(tuple(biases)) if biases else None)
+    return y.split([layer.out_features for layer in layers], dim=-1)
+
+
+def _multiply_together(x: Tensor, layers: Sequence[nn.Linear]) -> bool:
+    """Whether these layers learn in bfloat16, where one product of many rows is faster."""
+    return (
+        torch.is_grad_enabled()
+        and torch.is_autocast_enabled("cpu")
+        and x.device.type == "cpu"
+        and x.numel() >= MANY_ROWS * x.shape[-1]
+        and all(_is_plain(layer) for layer in layers)
+        and len({layer.bias is None for layer in layers}) == 1  # pyright: ignore[reportUnnecessaryComparison]
+        and not torch.compiler.is_exporting()
+    )
+
+
+def _is_plain(layer: nn.Linear) -> bool:
+    """Whether a layer is no more than a product with a matrix that learns and is whole."""
+    return (
+        type(layer) is Linear
+        and type(layer.weight) is nn.Parameter
+        and layer.weight.requires_grad
+        and not (layer._forward_hooks or layer._forward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+        and not (layer._backward_hooks or layer._backward_pre_hooks)  # pyright: ignore[reportPrivateUsage]
+    )
 
 
 def _rows(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "rows d"]:

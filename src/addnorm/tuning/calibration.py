@@ -13,7 +13,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from pydantic import TypeAdapter
@@ -23,6 +23,9 @@ from torch.nn import functional as F
 from addnorm.atomic import atomic_file
 from addnorm.config import config
 from addnorm.files import cache_folder, read_file
+from addnorm.kernels import activations, attention
+from addnorm.kernels.build import has_operator
+from addnorm.nn.activations import gated, gelu_tanh
 from addnorm.nn.attention.kernels import dot_product_attention, plain_products
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
 from addnorm.nn.linear import linear, multiplies_bfloat16, onednn
@@ -47,7 +50,7 @@ NOISE = 1.05
 """How many times faster than torch's own a kernel must be in three rounds of four to be chosen."""
 
 SECONDS = 0.05
-"""How long each choice is measured at least; there are nine measurements."""
+"""How long each choice is measured at least; there are eleven measurements."""
 
 QUERIES = (8, 1)
 KEYS = (1024, 256)
@@ -60,6 +63,8 @@ VALUES: Mapping[str, Sequence[object]] = {
     "short_keys": (*KEYS, 0),
     "many_scores": (2**22, UNLIMITED),
     "logits_at_once": LOGITS,
+    "attention": ("torch", "operator"),
+    "activation": ("torch", "operator"),
     "keep_pages": (True, False),
 }
 """The valid values of each choice."""
@@ -181,6 +186,8 @@ def _in_thread(machine: Machine) -> Calibration:
 
 def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration:
     """Measure every choice. The random state and the choices in force are left as they are."""
+    for name in (activations.OPERATOR, attention.OPERATOR):
+        has_operator(name)  # compiled now, if ever
     start, switches = clock(), involuntary_switches()
     figures: dict[str, Mapping[str, float]] = {}
     chosen = KernelChoices()
@@ -214,6 +221,7 @@ def _chosen(fastest: Fastest) -> KernelChoices:
         product="onednn" if fastest("float32 products", products()) == "onednn" else "torch",
         few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, QUERIES),
         logits_at_once=int(fastest("loss, logits at once", losses())),
+        activation=_activation(fastest),
         keep_pages=_keeps_pages(fastest),
         **(_in_bfloat16(fastest) if multiplies_bfloat16 else EMULATED),
     )
@@ -231,8 +239,22 @@ def _in_bfloat16(fastest: Fastest) -> dict[str, Any]:
     return {
         "bias": fastest("bfloat16 products with a bias", biases()),
         "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, KEYS),
+        "attention": _attention(fastest),
         "many_scores": 2**22 if scores == "blocks" else UNLIMITED,
     }
+
+
+def _activation(fastest: Fastest) -> Literal["torch", "operator"]:
+    if not has_operator(activations.OPERATOR):
+        return "torch"
+    return "operator" if fastest("activations", activation()) == "operator" else "torch"
+
+
+def _attention(fastest: Fastest) -> Literal["torch", "operator"]:
+    if not has_operator(attention.OPERATOR):
+        return "torch"
+    kernel = fastest("bfloat16 attention, 256 keys, by any kernel", attention_gradients())
+    return "operator" if kernel == "operator" else "torch"
 
 
 def _keeps_pages(fastest: Fastest) -> bool:
@@ -367,6 +389,17 @@ def few_queries(n: int) -> dict[str, Work]:
 
 def short_keys(n: int) -> dict[str, Work]:
     """Training attention over `n` tokens in bfloat16."""
+    step = _trained_attention(n)
+    return {"fused": _under(step, short_keys=0), "products": _under(step, short_keys=n)}
+
+
+def attention_gradients() -> dict[str, Work]:
+    """Training attention over 256 tokens in bfloat16, with the gradient of each kernel."""
+    step = _trained_attention(256)
+    return short_keys(256) | {"operator": _under(step, attention="operator")}
+
+
+def _trained_attention(n: int) -> Work:
     q, k, v = (_random(1024 // n, 2, n, 64, dtype=torch.bfloat16) for _ in range(3))
 
     def step() -> None:
@@ -374,7 +407,7 @@ def short_keys(n: int) -> dict[str, Work]:
             y = dot_product_attention(q, k, v, Causal())
         _backward(y, q, k, v)
 
-    return {"fused": _under(step, short_keys=0), "products": _under(step, short_keys=n)}
+    return step
 
 
 def many_scores() -> dict[str, Work]:
@@ -389,6 +422,17 @@ def many_scores() -> dict[str, Work]:
         "whole": _under(step, many_scores=UNLIMITED),
         "blocks": _under(step, many_scores=2**21),
     }
+
+
+def activation() -> dict[str, Work]:
+    """GELU by tanh and a SiLU gate, forward and backward, in float32."""
+    x, gate = _random(768, 512), _random(768, 512)
+
+    def step() -> None:
+        _backward(gelu_tanh(x), x)
+        _backward(gated(F.silu, gate, x), gate, x)
+
+    return {name: _under(step, activation=name) for name in ("torch", "operator")}
 
 
 def losses() -> dict[str, Work]:

@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from addnorm.compiler import has_compiler
 from addnorm.nn.attention import kernels
 from addnorm.nn.attention.kernels import blocked_attention, dot_product_attention
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.dropout import keep_mask
-from addnorm.nn.masks import Causal, Dense, Full
+from addnorm.nn.linear import multiplies_bfloat16
+from addnorm.nn.masks import Causal, Dense, Evaluated, Full
 
 
 def definition(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
@@ -71,6 +73,44 @@ def test_a_compiled_step_multiplies_short_texts_plainly(
             q = torch.randn(1, 1, length, 4).bfloat16()
             expected = short_keys > 0 or (compiling and products and length == 256)
             assert kernels.prefers_products(q, q) == expected
+
+
+@pytest.mark.skipif(not multiplies_bfloat16, reason="this processor multiplies no bfloat16")
+@pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
+def test_by_choice_the_operator_computes_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of bfloat16, with even sizes and a mask that it knows, from some keys on; of nothing else."""
+    calls: list[bool] = []
+    attend = kernels.operator.attention
+    monkeypatch.setattr(
+        kernels.operator,
+        "attention",
+        lambda *x, **named: (calls.append(named["causal"]), attend(*x, **named))[1],
+    )
+
+    def gradients(n: int, mask: Evaluated, **changes: Any) -> tuple[Tensor, ...]:
+        torch.manual_seed(n)
+        dtype = changes.pop("dtype", torch.bfloat16)
+        q, k, v = (x.to(dtype).requires_grad_() for x in (heads(1, 2, n, 8) for _ in range(3)))
+        y = dot_product_attention(q, k, v, mask, **changes)
+        return torch.autograd.grad((y * y.detach().sin()).sum(), [q, k, v])
+
+    n = kernels.FEW_KEYS
+    others = (
+        (n - 2, Causal(), {}),
+        (n + 1, Causal(), {}),
+        (n, Causal(), {"dtype": torch.float32}),
+        (n, Dense(torch.ones(1, 1, n, n, dtype=torch.bool)), {}),
+        (n, Causal(), {"bias": torch.zeros(1, 1, n, n)}),
+        (n, Causal(), {"dropout": 0.1}),
+    )
+    expected = [gradients(n, mask) for mask in (Causal(), Full())]
+    with use_choices(KernelChoices(attention="operator")):
+        for n_keys, mask, changes in others:
+            gradients(n_keys, mask, **dict(changes))
+        assert not calls
+        for mask, want in zip((Causal(), Full()), expected, strict=True):
+            assert_close(gradients(n, mask), want, rtol=0.02, atol=0.02)
+    assert calls == [True, False]
 
 
 @pytest.mark.parametrize("n_keys", [kernels.MANY_KEYS - 1, kernels.MANY_KEYS])

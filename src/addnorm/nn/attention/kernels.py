@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from addnorm.nn.choices import DEFAULTS, choices
+from addnorm.kernels import attention as operator
+from addnorm.kernels.build import has_operator
+from addnorm.nn.choices import DEFAULTS, choices, transformed
 from addnorm.nn.dropout import keep_mask
 from addnorm.nn.functional import wide_dtype
 from addnorm.nn.linear import multiplies_bfloat16
@@ -37,6 +39,11 @@ Sinks = Float[Tensor, " heads"]
 
 MANY_KEYS = 2048
 """Number of keys from which heads that share them read them once, for one query, by products."""
+
+FEW_KEYS, SHORT = 96, 4096
+"""Numbers of keys from which the operator is faster, and up to which a block of scores stays in
+the cache.
+"""
 
 AT_ONCE = 2**20
 """Number of scores in one block: 4 MB in float32."""
@@ -58,6 +65,9 @@ def dot_product_attention(
     `scale` is by default 1/√d_head. Vaswani et al. 2017, eq. 1; Dao et al. 2022, alg. 1. With
     `sinks` the softmax has one more score, whose value is zero (see `SinkCore`).
     """
+    if sinks is None and bias is None and not dropout and _by_operator(q, k, v, mask):
+        factor = q.shape[-1] ** -0.5 if scale is None else scale
+        return operator.attention(q, k, v, causal=isinstance(mask, Causal), scale=factor)
     if prefers_products(q, k):
         # A single query is read only once, so a wider dtype costs nothing and rounds less.
         single = torch.compiler.is_exporting() and q.shape[2] == 1
@@ -172,6 +182,26 @@ def grouped_product(
     group = x.shape[1] // n_kv_heads
     rows = x.unflatten(1, (n_kv_heads, group)).flatten(2, 3)
     return (rows @ y).unflatten(2, (group, -1)).flatten(1, 2)
+
+
+def _by_operator(q: Queries, k: Keys, v: Values, mask: Evaluated) -> bool:
+    """Whether our operator computes the gradient of this attention, and is faster."""
+    return (
+        type(q) is Tensor  # no fake one, nor a part of one
+        and q.device.type == "cpu"
+        and q.dtype is torch.bfloat16
+        and FEW_KEYS <= k.shape[2] <= SHORT
+        and q.shape[:2] == k.shape[:2]
+        and q.shape[3] == v.shape[3]
+        and not any(n % 2 for n in (*q.shape[2:], k.shape[2]))
+        and (isinstance(mask, Full) or (isinstance(mask, Causal) and q.shape[2] == k.shape[2]))
+        and torch.is_grad_enabled()
+        and any(x.requires_grad for x in (q, k, v))
+        and not torch.compiler.is_compiling()
+        and not transformed()
+        and choices().attention == "operator"
+        and has_operator(operator.OPERATOR)
+    )
 
 
 def prefers_products(q: Queries, k: Keys) -> bool:

@@ -27,7 +27,7 @@ from addnorm.nn.attention.value_residual import (
 from addnorm.nn.built import built_module
 from addnorm.nn.cache import AttentionCache, CrossCache, SelfCache
 from addnorm.nn.context import Context, Memory
-from addnorm.nn.linear import Linear
+from addnorm.nn.linear import Linear, linears
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NormConfig
 from addnorm.nn.positions.position import Position
@@ -108,8 +108,14 @@ class MultiHead(nn.Module):
 
     def keys_values(self, y: Float[Tensor, "batch kv_seq d_model"]) -> KeysValues:
         """The keys and values of every key/value head, `norm(y W_k)` and `y W_v` or its norm."""
-        v = self.split(self.v_proj(y))
-        return self.keys(y), v if self.v_norm is None else self.v_norm(v)
+        k, v = map(self.split, linears(y, (self.k_proj, self.v_proj)))
+        return self.k_norm(k), v if self.v_norm is None else self.v_norm(v)
+
+    def queries_keys_values(self, x: Hidden) -> tuple[Queries, Keys, Keys]:
+        """The queries, keys and values of the same tokens."""
+        q, k, v = map(self.split, linears(x, (self.q_proj, self.k_proj, self.v_proj)))
+        v = v if self.v_norm is None else self.v_norm(v)
+        return self.q_norm(q), self.k_norm(k), v
 
     def split(self, x: Float[Tensor, "batch seq width"]) -> Heads:
         """Split the last axis into heads."""
@@ -169,7 +175,7 @@ class SelfAttention(MultiHead):
 
     def forward(self, x: Hidden, ctx: Context, cache: AttentionCache | None = None) -> Hidden:
         y = x if cache is None else cache.source(x, ctx.within)
-        q, (k, v) = self.queries(x), self.keys_values(y)
+        q, k, v = self.queries_keys_values(x) if y is x else (self.queries(x), *self.keys_values(y))
         (q, k), v = self.rotated(q, k, ctx), self.with_first(v, ctx)
         heads = self.attend(q, k, v, ctx) if cache is None else cache.attend(self, q, k, v, ctx)
         return self.merge(self.output(heads, x))

@@ -1,0 +1,198 @@
+// The gradient of softmax(scale q kᵀ) v in bfloat16, with a block of scores in the cache.
+//
+// Products are those of oneDNN, which torch includes, with sums in float32. Scores are computed
+// again from the logarithms of their sums, a block of keys at a time (Dao et al. 2022, arXiv
+// 2205.14135, algorithm 4), transposed: then the rows of all products lie in memory as they are,
+// and only the gradient of q is turned at the end. The gradient of a head depends neither on others
+// nor on the number of threads.
+
+#include "vectors.h"
+
+#include <torch/headeronly/util/BFloat16.h>
+
+namespace at::native::cpublas {  // of libtorch_cpu, in no header of the stable interface
+void brgemm(int64_t m, int64_t n, int64_t k, int64_t lda, int64_t ldb, int64_t ldc, bool add,
+            const c10::BFloat16* a, const c10::BFloat16* b, float* c, bool paired);
+void brgemm_release(bool paired);
+}  // namespace at::native::cpublas
+
+namespace {
+
+using namespace addnorm;
+
+constexpr int64_t BLOCK = 64;  // keys at a time
+
+// c = a b, or c += a b: `a` has m rows of k. The rows of b are interleaved in pairs: b[0][0],
+// b[1][0], b[0][1], b[1][1], … (`in_pairs`), as oneDNN reads them.
+inline void multiply(int64_t m, int64_t n, int64_t k, const BFloat16* a, int64_t lda,
+                     const BFloat16* b, int64_t ldb, float* c, int64_t ldc, bool add = false) {
+  auto numbers = [](const BFloat16* x) { return reinterpret_cast<const c10::BFloat16*>(x); };
+  at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, numbers(a), numbers(b), c, true);
+}
+
+// The matrix of a head, such as its keys; the numbers of a row are adjacent.
+template <typename Number>
+struct Matrix {
+  Number* data;
+  int64_t rows, width, stride;
+
+  Number* row(int64_t i) const { return data + i * stride; }
+};
+
+using Input = Matrix<const BFloat16>;
+using Output = Matrix<BFloat16>;
+
+// Calls `pass(offset, n)` for up to WIDTH numbers of a row at a time.
+template <typename Pass>
+inline void along(int64_t width, const Pass& pass) {
+  int64_t d = 0;
+  for (; d + WIDTH <= width; d += WIDTH) pass(d, WIDTH);
+  if (d < width) pass(d, width - d);
+}
+
+// The rows interleaved in pairs; two of them take `line` pairs of numbers.
+void in_pairs(const Input& of, BFloat16* to, int64_t line) {
+  for (int64_t i = 0; i < of.rows; i += 2, to += 2 * line)
+    along(of.width, [&](int64_t d, int64_t n) {
+      const Bits even = (Bits)load(of.row(i) + d, n), odd = (Bits)load(of.row(i + 1) + d, n);
+      const Bits pairs = even >> 16 | odd;
+      std::memcpy(to + 2 * d, &pairs, 2 * n * sizeof(BFloat16));
+    });
+}
+
+template <typename Number>
+void transposed(const Matrix<const Number>& of, Number* to) {
+  for (int64_t i = 0; i < of.rows; i += WIDTH) {
+    const int64_t n = std::min(WIDTH, of.rows - i);
+    for (int64_t d = 0; d < of.width; ++d) {
+      Number column[WIDTH];
+      for (int64_t r = 0; r < n; ++r) column[r] = of.row(i + r)[d];
+      std::memcpy(to + d * of.rows + i, column, n * sizeof(Number));
+    }
+  }
+}
+
+// The transposed matrix with its rows interleaved in pairs: pairs of a row are a number.
+void transposed_in_pairs(const Input& of, BFloat16* to) {
+  struct Pair {
+    BFloat16 even, odd;
+  };
+  const auto* pairs = reinterpret_cast<const Pair*>(of.data);
+  transposed(Matrix<const Pair>{pairs, of.rows, of.width / 2, of.stride / 2},
+             reinterpret_cast<Pair*>(to));
+}
+
+struct Head {
+  Input q, k, v, y, dy;
+  Output dq, dk, dv;
+  const float* log_sums;  // of each query
+  float scale;
+  bool causal;
+};
+
+class Backward {
+ public:
+  Backward(int64_t queries, int64_t keys, int64_t width)
+      : queries(queries), width(width), line((queries + WIDTH - 1) / WIDTH * WIDTH),
+        q(queries * width), qt(q), dy(q), dyt(q), kt(keys * width), weights(BLOCK * line),
+        slopes(weights), pairs(weights), scores(BLOCK * line), dweights(scores),
+        dqt(queries * width), block(BLOCK * width), shares(line) {}
+
+  void run(const Head& of) {
+    in_pairs(of.q, q.data(), width);
+    in_pairs(of.dy, dy.data(), width);
+    transposed_in_pairs(of.q, qt.data());
+    transposed_in_pairs(of.dy, dyt.data());
+    transposed(of.k, kt.data());
+    std::fill(dqt.begin(), dqt.end(), 0.f);
+    for (int64_t i = 0; i < queries; ++i) {
+      Vector total = {};
+      along(width, [&](int64_t d, int64_t n) {
+        total += load(of.y.row(i) + d, n) * load(of.dy.row(i) + d, n);
+      });
+      shares[i] = sum(total);
+    }
+    for (int64_t j = 0; j < of.k.rows; j += BLOCK) add_keys(of, j, std::min(BLOCK, of.k.rows - j));
+    for (int64_t i = 0; i < queries; ++i)
+      along(width, [&](int64_t d, int64_t n) {
+        Vector row = {};
+        for (int64_t c = 0; c < n; ++c) row[c] = dqt[(d + c) * queries + i];
+        store(of.dq.row(i) + d, row * of.scale, n);
+      });
+  }
+
+ private:
+  // The gradients of m keys and their values, and what they add to those of the queries.
+  void add_keys(const Head& of, int64_t j, int64_t m) {
+    const int64_t first = of.causal ? j : 0, n = queries - first;
+    multiply(m, n, width, of.k.row(j), of.k.stride, &qt[2 * first], queries, scores.data(), line);
+    multiply(m, n, width, of.v.row(j), of.v.stride, &dyt[2 * first], queries, dweights.data(), line);
+    for (int64_t r = 0; r < m; ++r) differentiate(of, r, first, of.causal ? r : 0);
+    multiply(m, width, n, weights.data(), line, &dy[first * width], width, block.data(), width);
+    copy(of.dv, j, m, 1.f);
+    multiply(m, width, n, slopes.data(), line, &q[first * width], width, block.data(), width);
+    copy(of.dk, j, m, of.scale);
+    in_pairs({slopes.data(), m, n, line}, pairs.data(), line);
+    multiply(width, n, m, &kt[j], of.k.rows, pairs.data(), line, &dqt[first], queries, true);
+  }
+
+  // The weights of a key for the queries from `first`, and the gradients of its scores: weight
+  // times the difference of its own gradient from their mean. Both are zero before `begin`.
+  void differentiate(const Head& of, int64_t r, int64_t first, int64_t begin) {
+    float* x = &scores[r * line];
+    std::fill(x, x + begin, -INFINITY);
+    along(queries - first, [&](int64_t i, int64_t n) {
+      const Vector weight = decay(load(of.log_sums + first + i, n) - load(x + i) * of.scale);
+      const Vector difference = load(&dweights[r * line + i]) - load(&shares[first + i], n);
+      store(&weights[r * line + i], weight);
+      store(&slopes[r * line + i], weight * difference);
+    });
+  }
+
+  void copy(const Output& to, int64_t first, int64_t rows, float factor) {
+    for (int64_t r = 0; r < rows; ++r)
+      along(width, [&](int64_t d, int64_t n) {
+        store(to.row(first + r) + d, load(&block[r * width + d], n) * factor, n);
+      });
+  }
+
+  const int64_t queries, width, line;
+  std::vector<BFloat16> q, qt, dy, dyt, kt, weights, slopes, pairs;
+  std::vector<float> scores, dweights, dqt, block, shares;
+};
+
+// Head `h` of row `i` of a tensor [batch, seq, heads, width].
+template <typename Number>
+Matrix<Number> head_of(const Tensor& of, int64_t i, int64_t h) {
+  auto* data = static_cast<Number*>(const_cast<void*>(of.data_ptr()));
+  return {data + i * of.stride(0) + h * of.stride(2), of.size(1), of.size(3), of.stride(1)};
+}
+
+Tensor gradient_of(const Tensor& x) {
+  const int64_t shape[] = {x.size(0), x.size(1), x.size(2), x.size(3)};
+  return torch::stable::new_empty(x, shape);
+}
+
+std::tuple<Tensor, Tensor, Tensor> attention_backward(Tensor dy, Tensor q, Tensor k, Tensor v,
+                                                      Tensor y, Tensor log_sums, bool causal,
+                                                      double scale) {
+  const Tensor dq = gradient_of(q), dk = gradient_of(k), dv = gradient_of(v);
+  const int64_t heads = q.size(2);
+  torch::stable::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
+    Backward pass(q.size(1), k.size(1), q.size(3));
+    for (int64_t n = begin; n < end; ++n) {
+      auto input = [&](const Tensor& x) { return head_of<const BFloat16>(x, n / heads, n % heads); };
+      auto output = [&](const Tensor& x) { return head_of<BFloat16>(x, n / heads, n % heads); };
+      pass.run({input(q), input(k), input(v), input(y), input(dy), output(dq), output(dk), output(dv),
+                pointer<float>(log_sums) + n * q.size(1), float(scale), causal});
+    }
+    at::native::cpublas::brgemm_release(true);
+  });
+  return {dq, dk, dv};
+}
+
+}  // namespace
+
+STABLE_TORCH_LIBRARY_IMPL(addnorm, CPU, library) {
+  library.impl("attention_backward", TORCH_BOX(&attention_backward));
+}
