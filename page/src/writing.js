@@ -7,6 +7,23 @@ const AT_ONCE = 64;
 
 const lastRow = ({ data, dims }) => data.slice(data.length - dims.at(-1));
 
+/** A text in the making: the logits after its last token, and the attention of that. */
+class Text {
+  constructor(decoder, inputs) {
+    Object.assign(this, { decoder, inputs, past: decoder.emptyPast(), length: 0 });
+  }
+
+  async step(ids) {
+    this.length += ids.length;
+    const mask = ones(this.length);
+    const inputs = { input_ids: ints(ids), attention_mask: mask, ...this.inputs, ...this.past };
+    const outputs = await this.decoder.run(inputs);
+    this.past = pastOf(outputs);
+    this.attention = outputs.cross_attention && [...lastRow(outputs.cross_attention)];
+    this.logits = lastRow(outputs.logits);
+  }
+}
+
 /** A decoder that continues ids. */
 export class Continuation {
   constructor(decoder) {
@@ -14,46 +31,28 @@ export class Continuation {
   }
 
   async start(ids) {
-    this.past = this.decoder.emptyPast();
-    this.length = 0;
-    let logits;
+    const text = new Text(this.decoder, {});
     for (let i = 0; i < ids.length; i += AT_ONCE) {
-      logits = await this.step(ids.slice(i, i + AT_ONCE));
+      await text.step(ids.slice(i, i + AT_ONCE));
       if (i + AT_ONCE < ids.length) await pause();
     }
-    return logits;
-  }
-
-  async step(ids) {
-    this.length += ids.length;
-    const inputs = { input_ids: ints(ids), attention_mask: ones(this.length), ...this.past };
-    const outputs = await this.decoder.run(inputs);
-    this.past = pastOf(outputs);
-    return lastRow(outputs.logits);
+    return text;
   }
 }
 
-/** An encoder–decoder: the target begins with its start token. `attention` is that of the step. */
+/** An encoder–decoder, whose texts begin with a start token. */
 export class Translation {
   constructor(encoder, decoder, startId) {
     Object.assign(this, { encoder, decoder, startId });
   }
 
   async start(ids) {
-    const read = { input_ids: ints(ids), attention_mask: ones(ids.length) };
-    const memory = await this.encoder.run(read);
-    this.mask = ones(memory.last_hidden_state.dims[1]);
-    this.cross = Object.fromEntries(Object.entries(memory).filter(([name]) => name.startsWith('cross')));
-    this.past = this.decoder.emptyPast();
-    return this.step([this.startId]);
-  }
-
-  async step(ids) {
-    const inputs = { input_ids: ints(ids), encoder_attention_mask: this.mask, ...this.cross, ...this.past };
-    const outputs = await this.decoder.run(inputs);
-    this.past = pastOf(outputs);
-    this.attention = outputs.cross_attention && [...lastRow(outputs.cross_attention)];
-    return lastRow(outputs.logits);
+    const memory = await this.encoder.run({ input_ids: ints(ids), attention_mask: ones(ids.length) });
+    const cross = Object.entries(memory).filter(([name]) => name.startsWith('cross'));
+    const mask = ones(memory.last_hidden_state.dims[1]);
+    const text = new Text(this.decoder, { encoder_attention_mask: mask, ...Object.fromEntries(cross) });
+    await text.step([this.startId]);
+    return text;
   }
 }
 
@@ -130,16 +129,17 @@ export async function* write(model, facts, prompt, options) {
   const history = model instanceof Translation ? [facts.start] : [...prompt];
   const before = history.length;
   const room = facts.positions === null ? Infinity : facts.positions - before + 1;
-  let logits = await model.start(prompt);
+  const text = await model.start(prompt);
   for (let n = 1; ; n++) {
     const limit = Math.min(options().limit, room);
     if (n > limit) return;
+    const { logits, attention } = text;
     const id = choose(ruled(logits, rules, history, before, limit, ends), options());
     const isEnd = ends.includes(id);
-    yield { id, isEnd, logits, attention: model.attention };
+    yield { id, isEnd, logits, attention };
     if (isEnd || n === limit) return;
     history.push(id);
     await pause();
-    logits = await model.step([id]);
+    await text.step([id]);
   }
 }

@@ -11,6 +11,7 @@ import torch
 from tests.browser import Browser, browser
 from tests.runs.every_kind import KINDS, write_kind
 from tests.runs.tiny import SENTENCES
+from tests.test_house import write_gpt2
 from torch.nn import functional as F
 from torch.testing import assert_close
 
@@ -21,6 +22,7 @@ from addnorm.quantize import is_quantized
 from addnorm.runs.export import export_run, unsupported_forms
 from addnorm.runs.export_page import check_page, in_int8, page_facts
 from addnorm.runs.inference.forecast import next_steps
+from addnorm.runs.inference.text import prompts
 from addnorm.runs.run import Run
 
 REFUSED = {
@@ -140,7 +142,7 @@ def _sees(page: Browser, run: Run, folder: Path) -> None:
 
 def _forecasts(page: Browser, run: Run, folder: Path) -> None:
     page.wait("document.querySelector('#result').dataset.done === 'true'")
-    history = page_facts(run)["history"]
+    history = page_facts(run, examples=True)["history"]
     found = page.run("addnorm.model.forecast(addnorm.facts.history)")
     expected = next_steps(run, torch.tensor(history, dtype=torch.float64), len(found[0]))
     assert_close(torch.tensor(found, dtype=torch.float64), expected, rtol=1e-4, atol=1e-4)
@@ -206,6 +208,22 @@ def test_a_page_answers_as_its_run_does(kind: str, window: Browser, tmp_path: Pa
     window.wait("window.addnorm")
     ANSWERS[kind](window, run, tmp_path)
     assert not window.log
+    assert not window.run("document.querySelector('[role=alert]')?.textContent")
+
+
+@pytest.mark.slow
+def test_special_tokens_that_are_spelt_in_a_prompt_are_read_as_the_folder_does(
+    window: Browser, tmp_path: Path
+) -> None:
+    write_gpt2(tmp_path / "gpt2")
+    run, page = Run.open(tmp_path / "gpt2"), tmp_path / "page.html"
+    export_run(run, page, to="web", dtype="float32")
+    window.open(page)
+    window.wait("window.addnorm")
+    for prompt in ("To be", "To<|endoftext|> be, or", " Größe 👍🏽\n"):
+        [expected] = prompts(run, [prompt])
+        assert window.run(f"addnorm.model.source.ids({json.dumps(prompt)})") == expected
+    _continues(window, run, tmp_path)
 
 
 @pytest.mark.slow

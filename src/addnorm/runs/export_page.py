@@ -45,7 +45,7 @@ def write_page(run: TrainedModel, out: Path) -> list[str]:
     export_page(giving_vectors(run.model), run.recipe.model, facts, out)
     size = out.stat().st_size / 2**20
     lines = [f"{out}: a page of {size:.1f} MiB, with the model in it: open it in a browser"]
-    if facts["examples"] or facts.get("history"):
+    if facts["examples"] or facts["history"]:
         lines.append(f"{out}: shows examples of the run's data to whoever opens it")
     return lines
 
@@ -93,7 +93,7 @@ def page_facts(run: TrainedModel, *, examples: bool = False) -> Facts:
         "layers": model.n_layers,
         "d_model": model.d_model,
         **view(run),
-        "examples": _examples(run) if examples else [],
+        **(_examples(run) if examples else {}),
     }
 
 
@@ -232,16 +232,21 @@ def _forecast(run: TrainedModel) -> Facts:
         "labels": [*run.labels],
         "mean": [*run.scaling.mean],
         "deviation": [*run.scaling.deviation],
-        **_history(run, look_back, horizon),
     }
 
 
-def _history(run: TrainedModel, look_back: int, horizon: int) -> Facts:
+def _examples(run: TrainedModel) -> Facts:
+    """What a page shows of the run's data: a few texts, or a window of the series."""
+    return {"examples": _texts(run), **_history(run)}
+
+
+def _history(run: TrainedModel) -> Facts:
     """The last complete window of the run's table, and the steps after it; None without one."""
     none: Facts = {"history": None, "truth": None}
     data = run.recipe.data
     if not isinstance(data, SeriesConfig):
         return none
+    look_back, horizon = window_of(run)
     try:
         values = read_like(run, find(data.file, data.root)).values
     except (InputError, OSError):
@@ -291,7 +296,7 @@ N_EXAMPLES, SHORTEST, LONGEST = 3, 12, 120
 """How many texts of the data a page proposes, and their fewest and most characters."""
 
 
-def _examples(run: TrainedModel) -> list[Any]:
+def _texts(run: TrainedModel) -> list[Any]:
     """A few short texts of the data, the unseen ones first; none where they cannot be read."""
     if run.medium != "text":
         return []
@@ -310,6 +315,8 @@ def _examples(run: TrainedModel) -> list[Any]:
     else:
         texts = [_example(each) for each in examples]
     short = [text for text in texts if 0 < len("".join(text)) <= LONGEST]
+    if isinstance(run.model.head, SimilarityHead):  # which compares texts, and has no pairs
+        short = [text for pair in short for text in pair]
     return [text for i, text in enumerate(short) if text not in short[:i]][:N_EXAMPLES]
 
 
