@@ -56,6 +56,10 @@ def test_what_cannot_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("content", "medium"),
     [
         (b"\x89PNG\r\n\x1a\n\0\0", "a picture"),
+        (b"BM\xf6\0\0\0\0\0\0\0\x36\0", "a picture"),
+        (b"II*\0\xcc\0\0\0", "a picture"),
+        (b"MM\0*\0\0\0\x08", "a picture"),
+        (b"FORM\0\0\x06\x6eAIFFCOMM", "a sound"),
         (b"\xff\xd8\xff\xe0\0\x10JFIF", "a picture"),
         (b"RIFF\x24\x08\0\0WAVEfmt ", "a sound"),
         (b"RIFF\x24\x08\0\0WEBPVP8 ", "a picture"),

@@ -28,6 +28,8 @@ SIGNATURES = {
     b"\xff\xd8\xff": "a picture",
     b"GIF87a": "a picture",
     b"GIF89a": "a picture",
+    b"II*\0": "a picture",
+    b"MM\0*": "a picture",
     b"fLaC\0": "a sound",
     b"OggS\0": "a sound",
     b"ID3\3": "a sound",
@@ -265,8 +267,11 @@ class Lines:
 
 def _medium(line: bytes) -> str:
     """What a file is by its first bytes, `a picture` or `a sound`; empty for what may be text."""
-    if line.startswith(b"RIFF"):
-        return {b"WAVE": "a sound", b"WEBP": "a picture"}.get(line[8:12], "")
+    if line.startswith((b"RIFF", b"FORM")):
+        kinds = {b"WAVE": "a sound", b"AIFF": "a sound", b"AIFC": "a sound", b"WEBP": "a picture"}
+        return kinds.get(line[8:12], "")
+    if line.startswith(b"BM") and line[6:10] == bytes(4):  # BMP: the size, then four zeros
+        return "a picture"
     media = (medium for start, medium in SIGNATURES.items() if line.startswith(start))
     return next(media, "")
 
