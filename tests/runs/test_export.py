@@ -99,8 +99,12 @@ def test_a_file_in_the_place_of_a_folder(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a file: onnx needs the name of a folder"):
         export_run(Run.open(run), tmp_path / "my.txt", to="onnx")
     assert (tmp_path / "my.txt").read_text() == "mine"
-    with pytest.raises(InputError, match="is a folder: gguf needs the name of a file"):
-        export_run(Run.open(run), tmp_path, to="gguf")
+    files: tuple[Form, ...] = ("gguf", "web")
+    for to in files:
+        with pytest.raises(InputError, match=f"is a folder: {to} needs the name of a file"):
+            export_run(Run.open(run), tmp_path, to=to)
+        with pytest.raises(InputError, match=r"there is no folder .*missing for the file"):
+            export_run(Run.open(run), tmp_path / "missing" / "out", to=to)
 
 
 @pytest.mark.parametrize("to", ["hf", "onnx", "ctranslate2", "gguf"])

@@ -129,6 +129,8 @@ def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
     if out.is_dir() if to in SINGLE_FILES else out.is_file():
         here, wanted = ("folder", "file") if to in SINGLE_FILES else ("file", "folder")
         raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
+    if to in SINGLE_FILES and not out.parent.is_dir():
+        raise InputError(f"{out}: there is no folder {out.parent} for the file")
     if family is not None and to != "hf":
         raise InputError(f"`family` is for hf only: leave it out with {to}")
     task = task_of_head(run.recipe.model.head)
