@@ -10,6 +10,7 @@ from textwrap import dedent
 from typing import Any
 
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import GoogleDocstring
 
 from addnorm.config import source_fields
 
@@ -19,6 +20,13 @@ def setup(app: Sphinx) -> None:
     app.setup_extension("sphinx.ext.autodoc")
     app.connect("autodoc-process-signature", signature)
     app.connect("autodoc-process-docstring", docstring)
+    GoogleDocstring._consume_inline_attribute = whole_sentence
+
+
+def whole_sentence(docstring: Any) -> tuple[str, list[str]]:
+    """The type and the text of an attribute, whose words before a colon are none of its type."""
+    lines = [docstring._lines.next(), *docstring._dedent(docstring._consume_to_end())]
+    return "", docstring.__class__(lines, docstring._config).lines()
 
 
 def signature(
