@@ -12,6 +12,7 @@ sys.path.insert(0, str(HERE))
 
 from laboratory import write_claims  # noqa: E402
 from manual import write_all  # noqa: E402
+from notebooks import write_notebooks  # noqa: E402
 from sphinx.application import Sphinx  # noqa: E402
 
 import addnorm  # noqa: E402
@@ -75,6 +76,7 @@ def write_generated(app: Sphinx) -> None:
     write_all(HERE / "_reference", commands)
     if app.builder.name != "gettext":
         write_claims(HERE / "claims", app.config.language)
+        write_notebooks(HERE / "notebooks", app.config.language)
     pictures = HERE / "_pictures"
     if app.builder.name != "gettext" and (app.config.language == "en" or not pictures.is_dir()):
         from pictures import draw_all

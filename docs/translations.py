@@ -57,7 +57,7 @@ def write_templates(folder: Path, *settings: str) -> dict[str, Catalog]:
     """What there is to translate, by page, as Sphinx extracts it; `folder` then has it as files."""
     pages = translated_pages()
     others = [page.name for page in HERE.glob("*.md") if page.stem not in pages]
-    excluded = ["_build", "_reference", "claims", *others]
+    excluded = ["_build", "_reference", "claims", "notebooks", *others]
     settings = (*settings, f"exclude_patterns={','.join(excluded)}")
     command = ["-q", "-b", "gettext", *(word for one in settings for word in ("-D", one))]
     quiet = ["-D", "suppress_warnings=toc,myst,ref"]  # of links to the pages that are left out

@@ -82,7 +82,8 @@ def compare(folders: Sequence[Path]) -> Comparison:
             lacks = "no config.json" if folder.exists() else "nothing is there"
             raise InputError(f"{folder}: not a run folder: {lacks}")
     if len(unique) < 2:
-        raise InputError("compare needs two runs or more: `addnorm compare runs/a runs/b`")
+        same = f", and {unique[0]} is the only one" if unique else ""
+        raise InputError(f"compare needs two runs or more{same}: `addnorm compare runs/a runs/b`")
     recipes = [read_settings(folder).recipe for folder in unique]
     tasks = {task_of(recipe).name: folder for recipe, folder in zip(recipes, unique, strict=True)}
     if len(tasks) > 1:
