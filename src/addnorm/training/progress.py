@@ -4,13 +4,13 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -38,12 +38,22 @@ def shows_bars(console: Console) -> bool:
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
 
 
+@dataclass(frozen=True)
+class Narrow:
+    """A bar that ends before the last columns: a terminal writes `^C` there."""
+
+    bar: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self.bar, options.update_width(max(1, options.max_width - 3)))
+
+
 class NarrowProgress(Progress):
-    """Progress that leaves some columns free: a terminal writes `^C` there."""
+    """Progress whose bars leave columns free."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Return the bars, with the free columns at their right."""
-        return (Padding(bar, (0, 3, 0, 0), expand=False) for bar in super().get_renderables())
+        """Return the bars, each narrow."""
+        return map(Narrow, super().get_renderables())
 
 
 class ProgressBar:
