@@ -78,7 +78,7 @@ def test_training_is_equal_to_the_bit_without_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        RuntimeError("can't allocate memory"),
+        pytest.param(RuntimeError("can't allocate memory"), marks=pytest.mark.long),
         pytest.param(ZeroDivisionError("x"), marks=pytest.mark.slow),
         pytest.param(InputError("bad"), marks=pytest.mark.slow),
     ],

@@ -1,12 +1,10 @@
 """`metrics.jsonl`: readable during training, and truncated on resume."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-from addnorm.errors import InputError
 from addnorm.training.journal import Journal
 
 
@@ -61,25 +59,3 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
         pytest.skip("this system does not list open files")
     targets = [d.readlink() for d in descriptors.iterdir() if d.is_symlink()]
     assert journal.file.resolve() not in targets
-
-
-def test_missing_tensorboard_names_its_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(InputError, match=r"pip install 'addnorm\[tensorboard\]'"):
-        Journal(tmp_path, tensorboard=True)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")
-def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    journal = Journal(tmp_path, tensorboard=True)
-    for step in (1, 2):
-        journal.write(step, {"loss": step / 2})
-    journal.flush()
-    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(e.step, e.value) for e in events.Scalars("loss")] == [(1, 0.5), (2, 1.0)]

@@ -79,6 +79,7 @@ def test_a_run_that_breaks_off_and_resumes_logs_each_step_once(tmp_path: Path) -
     assert Run.open(broken).recipe.train.loggers == (FakeConfig(),)
 
 
+@pytest.mark.long
 def test_a_logger_that_joins_later_hears_from_there_on(tmp_path: Path) -> None:
     recipe = read_recipe(write_recipe(tmp_path, "language"), {"train.save_every": "1"})
     folder = tmp_path / "run"
