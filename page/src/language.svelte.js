@@ -78,8 +78,6 @@ const SENTENCES = {
     no_history: (n) => `Read a CSV table with at least ${n} rows.`,
     missing_column: (name) => `The table has no column “${name}”.`,
     few_rows: (n, most) => `The table has ${n} rows of numbers; the model reads ${most}.`,
-    example: 'Example',
-    step: 'step',
   },
   zh: {
     other: 'English',
@@ -158,8 +156,6 @@ const SENTENCES = {
     no_history: (n) => `请读取至少有 ${n} 行的 CSV 表格。`,
     missing_column: (name) => `表格中没有“${name}”这一列。`,
     few_rows: (n, most) => `表格有 ${n} 行数值，模型读取 ${most} 行。`,
-    example: '示例',
-    step: '步',
   },
 };
 

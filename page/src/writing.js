@@ -80,14 +80,26 @@ export function largest(numbers, n) {
   return best;
 }
 
-/** An id: the likeliest at temperature 0, else drawn from the `topK` likeliest (0 for all). */
-export function choose(scores, { temperature, topK }, random = Math.random) {
+/**
+ * An id: the likeliest at temperature 0, else drawn from the `topK` likeliest (0 for all), of these
+ * from the fewest that together have `topP`, and of these from those at least `minP` times as likely
+ * as the likeliest.
+ */
+export function choose(scores, { temperature, topK = 0, topP = 1, minP = 0 }, random = Math.random) {
   if (!temperature) return largest(scores, 1)[0];
-  const allowed = topK ? largest(scores, topK) : scores.map((_, id) => id);
-  const p = softmax(Array.from(allowed, (id) => scores[id]), temperature);
-  let left = random();
-  const place = p.findIndex((mass) => (left -= mass) < 0);
-  return allowed[place < 0 ? p.length - 1 : place];
+  let allowed = Array.from(scores.keys());
+  if (topK || topP < 1) allowed = allowed.sort((one, other) => scores[other] - scores[one]).slice(0, topK || undefined);
+  let p = softmax(allowed.map((id) => scores[id]), temperature);
+  if (topP < 1) {
+    let mass = 0;
+    const n = p.findIndex((share) => (mass += share) >= topP) + 1;
+    if (n) p = p.subarray(0, n);
+  }
+  const least = minP * p.reduce((best, share) => Math.max(best, share), 0);
+  p = p.map((share) => (share >= least ? share : 0));
+  let left = random() * p.reduce((sum, share) => sum + share, 0);
+  const place = p.findIndex((share) => (left -= share) < 0);
+  return allowed[place < 0 ? p.findLastIndex((share) => share > 0) : place];
 }
 
 /** The scores of tokens under the rules of decoding; `history` are the ids so far, `before` new. */

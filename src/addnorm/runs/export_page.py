@@ -141,6 +141,8 @@ def _continue(run: TrainedModel) -> Facts:
         "limit": sampling.rules.max_new_tokens or NEW_TOKENS,
         "temperature": sampling.temperature if drawn else 0.0,
         "top_k": sampling.top_k or 0 if drawn else 0,
+        "top_p": sampling.top_p if drawn else 1.0,
+        "min_p": sampling.min_p if drawn else 0.0,
     }
 
 
