@@ -90,9 +90,9 @@ def figures(weights: str) -> dict[str, object]:
         with products(kind):
             writer = CompiledContinuation(model_with(weights))
             works |= {name: tokens(writer), f"{name}, prompt": first(writer)}
-    with products(choices["after"]):
+    if weights == "float32":
         narrow = CompiledContinuation(model_with(weights, 64))
-    works |= {"narrow": tokens(narrow), "narrow, prompt": first(narrow)}
+        works |= {"narrow": tokens(narrow), "narrow, prompt": first(narrow)}
     rates: list[float] = []
     works["memory"] = lambda: rates.append(rate(MEMORY.sum, 4.0 * MEMORY.numel(), 0.15))
     times = seconds_in_turn(works, ROUNDS)
@@ -101,7 +101,8 @@ def figures(weights: str) -> dict[str, object]:
             (whole - prompt) / (NEW - 1)
             for whole, prompt in zip(times[name], times[f"{name}, prompt"], strict=True)
         ]
-        for name in (*choices, "narrow")
+        for name in works
+        if f"{name}, prompt" in works
     }
     read = GPT2_MATRICES * BYTES[weights]
     shares = {
@@ -121,7 +122,11 @@ def figures(weights: str) -> dict[str, object]:
 def main() -> None:
     """Measure each type of weights and keep the figures."""
     torch.set_num_threads(cores())
-    write_results("row_products", {"results": {name: figures(name) for name in BYTES}})
+    results: dict[str, object] = {}
+    for name in BYTES:
+        results[name] = figures(name)
+        print(name, results[name], flush=True)
+    write_results("row_products", {"results": results})
 
 
 if __name__ == "__main__":

@@ -1,11 +1,15 @@
 """Row products compute the definition in float64, on every path of the processor."""
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
 
 from addnorm.compiler import has_compiler
-from addnorm.kernels.build import load_operator
+from addnorm.kernels.build import FLAGS, HERE, LEVELS, load_operator
 from addnorm.kernels.row_products import (
     OPERATORS,
     int4_row_product,
@@ -23,7 +27,14 @@ SIZES = [(1, 1), (3, 2), (7, 31), (13, 33), (6, 64), (5, 129), (64, 768), (70, 1
 """Sizes of matrices, `(d_out, d_in)`."""
 
 
-@pytest.fixture(autouse=True, params=sorted({*OPERATORS.values()}))
+LONG = [
+    pytest.param(name, marks=pytest.mark.long) if name != "row_product" else name
+    for name in sorted({*OPERATORS.values()})
+]
+"""The operators; compiling one takes seconds, and other tests need that one all the same."""
+
+
+@pytest.fixture(autouse=True, params=LONG)
 def operator(request: pytest.FixtureRequest) -> str:
     load_operator(request.param)
     return request.param
@@ -58,6 +69,7 @@ def assert_close(got: Tensor, x: Tensor, wide: Tensor, bias: Tensor | None) -> N
     assert ((got.double() - expected).abs() <= error).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", SIZES)
 def test_it_computes_the_definition(
@@ -130,9 +142,10 @@ def test_tiny_and_huge_inputs(operator: str, size: float) -> None:
     assert ((product(operator, x, *weights).double() - expected).abs() <= error).all()
 
 
-def test_every_byte_meets_every_digit() -> None:
+def test_every_byte_meets_every_digit(operator: str) -> None:
     """Also -128, which rounding does not give, and sums that are as large as they can be."""
-    load_operator("int8_row_product")
+    if operator != "int8_row_product":
+        return
     values = torch.arange(-128, 128, dtype=torch.int8).repeat(66_000 // 256 + 1)
     values = torch.stack([values, torch.full_like(values, -128), torch.full_like(values, 127)])
     x = torch.linspace(-1, 1, values.shape[1])[None]
@@ -150,8 +163,53 @@ def test_gradients_are_refused(operator: str) -> None:
         assert not product(operator, x, *weights).requires_grad
 
 
+def test_arguments_that_do_not_fit_are_refused(operator: str) -> None:
+    """Before memory behind them is read."""
+    weights, _ = matrix(operator, torch.randn(5, 64))
+    with pytest.raises(RuntimeError, match="do not fit together"):
+        product(operator, torch.randn(2, 200), *weights)
+
+
 def test_their_fake_has_the_shape(operator: str) -> None:
     weights, _ = matrix(operator, torch.randn(5, 64))
     arguments = [t.to("meta") for t in (torch.randn(2, 64), *weights)]
     y = getattr(torch.ops.addnorm, operator)(*arguments, None)
     assert (y.device.type, y.shape, y.dtype) == ("meta", (2, 5), torch.float32)
+
+
+ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")
+"""A compiler for ARM, and what runs its programs here."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not all(map(shutil.which, ARM)), reason=f"needs {' and '.join(ARM)}")
+@pytest.mark.parametrize("level", ["scalar", "neon"])
+def test_it_is_the_same_on_arm(operator: str, level: str, tmp_path: Path) -> None:
+    """Integers to the bit, since their sums are exact."""
+    program, source = tmp_path / "run", HERE / f"{operator}.cpp"
+    flags = [*(flag for flag in FLAGS if flag not in ("-shared", "-fPIC")), *LEVELS[level].flags]
+    place = Path(__file__).with_name("without_torch")
+    defined = [f'-DSOURCE="{source}"', f"-DOPERATOR={operator}", f"-I{place}"]
+    compiler, runner = ARM
+    command = [compiler, *flags, "-static", *defined, str(place / "run.cpp"), "-o", str(program)]
+    subprocess.run(command, check=True)
+    torch.manual_seed(0)
+    for dtype in DTYPES:
+        for size in SIZES:
+            weights, wide = matrix(operator, torch.randn(size).to(dtype))
+            x = torch.randn(3, size[1]).to(dtype)
+            given = b"".join(map(written, [x, *weights]))
+            done = subprocess.run(
+                [runner, str(program)], input=given, capture_output=True, check=True
+            )
+            got = torch.frombuffer(bytearray(done.stdout), dtype=dtype).view(3, size[0])
+            assert_close(got, x, wide, None)
+            if operator == "int8_row_product":
+                assert torch.equal(got, product(operator, x, *weights))
+
+
+def written(tensor: Tensor) -> bytes:
+    """A tensor as `run.cpp` reads it."""
+    kind = [torch.float32, torch.bfloat16, torch.int8, torch.uint8].index(tensor.dtype)
+    facts = torch.tensor([kind, tensor.ndim, *tensor.shape]).numpy().tobytes()
+    return facts + tensor.contiguous().view(-1).view(torch.uint8).numpy().tobytes()

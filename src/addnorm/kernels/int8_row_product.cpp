@@ -1,6 +1,6 @@
 // x (s ⊙ Q)ᵀ + b for a few rows x and weights in eight bits, each read once for all rows.
 //
-// x is not rounded to bytes but to 24 bits (`fixed_point.h`): three products of bytes cost less than
+// x is rounded to 24 bits, not to bytes (`fixed_point.h`): three products of bytes cost less than
 // widening the weights, and their sums are exact.
 
 #include "fixed_point.h"
@@ -32,11 +32,15 @@ struct Product {
   void prepare() {
     const int64_t width = (d_in + STEP - 1) / STEP * STEP;
     for (int64_t row = 0; row < rows; ++row) {
-      points.emplace_back(x + row * d_in, d_in, width, [](int64_t i) { return i; });
-      double sums[DIGITS] = {};
-      for (int k = 0; k < DIGITS; ++k)
-        for (int8_t digit : points[row].digits[k]) sums[k] += digit;
-      corrections.push_back(SHIFT * value(sums));
+      const Number* from = x + row * d_in;
+      points.emplace_back(width, [&](int64_t i) { return load_some(from, i, d_in); });
+      Wide sums[DIGITS] = {};
+      for (int64_t i = 0; SHIFT && i < width; i += STEP)
+        for (int k = 0; k < DIGITS; ++k) {
+          const Integers four = dot(Integers{}, Bytes{} + 1, points[row].load(k, i));
+          sums[k] += __builtin_convertvector(four, Wide);
+        }
+      corrections.push_back(SHIFT * sum(value(sums)));
     }
   }
 
@@ -112,6 +116,7 @@ Tensor multiplied(const Tensor& x, const Tensor& values, const Tensor& scale,
 }
 
 Tensor int8_row_product(Tensor x, Tensor values, Tensor scale, std::optional<Tensor> bias) {
+  check(x.size(1) == values.size(1) && scale.size(0) == values.size(0));
   auto with = x.scalar_type() == ScalarType::BFloat16 ? multiplied<BFloat16> : multiplied<float>;
   return with(x, values, scale, bias);
 }

@@ -25,13 +25,6 @@ inline Pair load_pair(const BFloat16* from) {
   return {(Vector)(bits << 16), (Vector)(bits & 0xffff0000u)};
 }
 
-// The place of number i of a row in the order of `load_pair`.
-template <typename Number>
-inline int64_t place(int64_t i) {
-  if (std::is_same_v<Number, float>) return i;
-  return i / STEP * STEP + i % 2 * WIDTH + i % STEP / 2;
-}
-
 template <typename Number>
 struct Product {
   const Number *x, *weight, *bias;  // bias: or null
@@ -41,22 +34,30 @@ struct Product {
 
   void widen() {
     width = (d_in + STEP - 1) / STEP * STEP;
-    wide.assign(rows * width, 0.f);
-    for (int64_t row = 0; row < rows; ++row)
-      for (int64_t i = 0; i < d_in; ++i) wide[row * width + place<Number>(i)] = number(x[row * d_in + i]);
+    wide.resize(rows * width);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t i = 0; i < width; i += STEP) {
+        Number numbers[STEP] = {};
+        std::memcpy(numbers, x + row * d_in + i, std::min(STEP, d_in - i) * sizeof(Number));
+        const Pair pair = load_pair(numbers);
+        store(&wide[row * width + i], pair.first);
+        store(&wide[row * width + i + WIDTH], pair.second);
+      }
+    }
   }
 
   // The outputs from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
   void block(int64_t row, int64_t first) {
     Vector totals[ROWS][OUTPUTS] = {};
-    const float* factors = &wide[row * width];
+    const float* factors = wide.data() + row * width;
     const Number* w = weight + first * d_in;
     int64_t i = 0;
     for (; i + STEP <= d_in; i += STEP) add<ROWS, OUTPUTS>(totals, factors + i, w + i, d_in);
     if (int64_t rest = d_in - i) {
       Number last[OUTPUTS][STEP] = {};
-      for (int o = 0; o < OUTPUTS; ++o) std::memcpy(last[o], w + o * d_in + i, rest * sizeof(Number));
+      for (int o = 0; o < OUTPUTS; ++o)
+        std::memcpy(last[o], w + o * d_in + i, rest * sizeof(Number));
       add<ROWS, OUTPUTS>(totals, factors + i, last[0], STEP);
     }
     for (int r = 0; r < ROWS; ++r)
@@ -114,6 +115,7 @@ Tensor multiplied(const Tensor& x, const Tensor& weight, const std::optional<Ten
 }
 
 Tensor row_product(Tensor x, Tensor weight, std::optional<Tensor> bias) {
+  check(x.size(1) == weight.size(1) && x.scalar_type() == weight.scalar_type());
   auto with = x.scalar_type() == ScalarType::BFloat16 ? multiplied<BFloat16> : multiplied<float>;
   return with(x, weight, bias);
 }

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <stdexcept>
 #include <type_traits>
 #include <vector>
 
@@ -85,6 +86,13 @@ inline Vector load(const Number* from, int64_t n) {
   return widened(x);
 }
 
+// The numbers from i on, of n, then zeros.
+template <typename Number>
+inline Vector load_some(const Number* from, int64_t i, int64_t n) {
+  if (i + WIDTH <= n) return load(from + i);
+  return i < n ? load(from + i, n - i) : Vector{};
+}
+
 inline void store(float* to, Vector x) { std::memcpy(to, &x, sizeof x); }
 
 inline void store(float* to, float x) { *to = x; }
@@ -151,7 +159,8 @@ inline Integers dot(Integers sums, Bytes a, Bytes b) {
   return (Integers)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
 #elif defined(__AVX512BW__)
   const __mmask64 negative = _mm512_movepi8_mask((__m512i)a);
-  const __m512i signs = _mm512_mask_sub_epi8((__m512i)b, negative, _mm512_setzero_si512(), (__m512i)b);
+  const __m512i zero = _mm512_setzero_si512();
+  const __m512i signs = _mm512_mask_sub_epi8((__m512i)b, negative, zero, (__m512i)b);
   const __m512i pairs = _mm512_maddubs_epi16(_mm512_abs_epi8((__m512i)a), signs);
   return sums + (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
 #elif defined(__AVX2__)
@@ -226,6 +235,11 @@ inline const Number* pointer(const Tensor& of) {
 template <typename Number>
 inline const Number* pointer(const std::optional<Tensor>& of) {
   return of ? pointer<Number>(*of) : nullptr;
+}
+
+// Throws unless the sizes and types of arguments fit, before memory beyond them is read.
+inline void check(bool fits) {
+  if (!fits) throw std::runtime_error("the sizes or types of the arguments do not fit together");
 }
 
 }  // namespace addnorm
