@@ -80,6 +80,20 @@ def test_a_run_that_breaks_off_and_resumes_logs_each_step_once(tmp_path: Path) -
 
 
 @pytest.mark.long
+def test_a_run_that_begins_again_is_another_one(tmp_path: Path) -> None:
+    """It broke off before its first checkpoint, and may have another recipe now."""
+    fails_at_3 = FAILS_AT_5.replace("5", "3")
+    with pytest.raises(ZeroDivisionError):
+        trained(tmp_path, fails_at_3)
+    first = json.loads((tmp_path / "run" / IDS).read_text())
+    run = trained(tmp_path, FAKE, lr="0.5")
+    [name] = json.loads((run / IDS).read_text()).values()
+    assert [name] != [*first.values()]
+    assert SERVER.pop(name).lines == journal(run)
+    SERVER.clear()
+
+
+@pytest.mark.long
 def test_a_logger_that_joins_later_hears_from_there_on(tmp_path: Path) -> None:
     recipe = read_recipe(write_recipe(tmp_path, "language"), {"train.save_every": "1"})
     folder = tmp_path / "run"

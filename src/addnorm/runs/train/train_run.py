@@ -60,7 +60,7 @@ from addnorm.runs.recipes.parallel_plan import check_parallel, check_parts
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_around
-from addnorm.runs.train.loggers import heard_so_far, listening
+from addnorm.runs.train.loggers import IDS, heard_so_far, listening
 from addnorm.runs.train.teacher import begin_from, check_student, open_teacher
 from addnorm.runs.train.warnings import size_of, warnings_for
 from addnorm.runs.trained_model import TrainedModel
@@ -219,7 +219,8 @@ class TrainingSetup:
         return () if start is None else places_of(start)
 
     def write_settings(self, folder: Path) -> None:
-        """Write everything of a new run except its weights."""
+        """Write everything of a new run except its weights; to loggers it is a new one too."""
+        (folder / IDS).unlink(missing_ok=True)
         write_data_digests(folder, self.encoded)
         if self.beside:
             write_dependency_digests(folder, self.beside)
