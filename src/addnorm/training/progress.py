@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
@@ -10,7 +10,7 @@ from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -20,6 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.segment import Segment
 
 from addnorm.folding import folded
 from addnorm.training.callbacks import StepEvent, ValidationEvent
@@ -44,7 +45,7 @@ class Narrow:
 
     bar: RenderableType
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
         yield from console.render(self.bar, options.update_width(max(1, options.max_width - 3)))
 
 
