@@ -124,7 +124,14 @@ def test_catalogues_are_filled_by_rules_and_by_each_other(
     assert one["Text."].string == "文字。"  # what a person wrote stays
 
 
-OTHER_WORDS = {"槽(?!位)": "槽位", "下标": "索引", "平均值": "均值", "您": "你"}
+OTHER_WORDS = {
+    "槽(?!位)": "槽位",
+    "下标": "索引",
+    "平均值": "均值",
+    "纳特": "奈特",
+    "引发 `": "抛出 `",
+    "您": "你",
+}
 """Words for things that have another name in the Chinese pages: one word a term."""
 
 
