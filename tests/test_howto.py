@@ -18,7 +18,7 @@ from addnorm.cli.terminal import console
 from addnorm.convert.exporters.web import TEMPLATE
 
 DOCS = Path(__file__).parent.parent / "docs"
-SLOW = {"compress", "export", "faster", "parallel_training", "web_page"}
+SLOW = {"compress", "export", "faster", "first_hour", "parallel_training", "web_page"}
 """Pages whose commands compile graphs, or take ten seconds."""
 PAGES = [
     pytest.param(page, id=page.stem, marks=[pytest.mark.slow] if page.stem in SLOW else [])
