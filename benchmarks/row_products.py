@@ -1,12 +1,13 @@
 """One text by GPT-2 small from weights of each type: the share of the memory's speed.
 
-    python benchmarks/row_products.py
+    python benchmarks/row_products.py [float32] [bfloat16] [int8] [int4]
 
 Random weights; a prompt of 128 tokens and 32 new ones by `generate --compile`, with our operators
 where they win (`after`) and without (`before`), in turn with reading 512 MiB. The time of a step
 that reads next to nothing is that of a model of the same depth and a width of 64.
 """
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -123,7 +124,7 @@ def main() -> None:
     """Measure each type of weights and keep the figures."""
     torch.set_num_threads(cores())
     results: dict[str, object] = {}
-    for name in BYTES:
+    for name in sys.argv[1:] or BYTES:
         results[name] = figures(name)
         print(name, results[name], flush=True)
     write_results("row_products", {"results": results})
