@@ -80,6 +80,16 @@ def test_training_keeps_the_scale_below_a_hundred() -> None:
     assert_close(made.train()(u, v), 100 * cosines, rtol=1e-6, atol=1e-8)
 
 
+def test_training_by_sigmoid_leaves_the_scale_as_it_is() -> None:
+    """That of SigLIP's published folders is 117."""
+    made, (u, v) = head(loss="sigmoid", log_scale=4.7658), vectors(3)
+    expected = made(u, v)
+    assert_close(made.train()(u, v), expected)
+    made(u, v).sum().backward()
+    assert made.logit_scale.grad is not None
+    assert made.logit_scale.grad != 0
+
+
 def test_pictures_without_texts_are_refused() -> None:
     made, (u, v) = head(), vectors(3)
     with pytest.raises(InputError, match="3 pictures and 2 texts"):

@@ -18,7 +18,7 @@ PairLoss = Literal["softmax", "sigmoid"]
 """Whether a picture is told from the others of its batch, or each pair is judged by itself."""
 
 MOST_SCALE = 100.0
-"""What training keeps the scale below (Radford et al. 2021, §2.5)."""
+"""What training by softmax keeps the scale below (Radford et al. 2021, §2.5)."""
 
 
 def unit(vectors: Vectors) -> Vectors:
@@ -61,9 +61,10 @@ PROBABILITIES: dict[PairLoss, Callable[[Tensor], Tensor]] = {
 class ContrastiveHead(nn.Module):
     """`z_ij = s · u_iᵀ v_j + b` for each picture `i` and text `j`, with vectors of length one.
 
-    `s = exp(logit_scale)`, in training at most 100. Radford et al. 2021 (CLIP), fig. 3, where `b =
-    0`; Zhai et al. 2023 (SigLIP), algorithm 1. `text` makes the vector of a text from its hidden
-    states; the encoder of pictures has such a head of its own.
+    `s = exp(logit_scale)`, in training by softmax at most 100. Radford et al. 2021 (CLIP), fig. 3,
+    where `b = 0`; Zhai et al. 2023 (SigLIP), algorithm 1, which has no such limit: published scales
+    are above it. `text` makes the vector of a text from its hidden states; the encoder of pictures
+    has such a head of its own.
     """
 
     def __init__(
@@ -79,7 +80,8 @@ class ContrastiveHead(nn.Module):
         self, pictures: Float[Tensor, "pictures width"], texts: Float[Tensor, "texts width"]
     ) -> Float[Tensor, "pictures texts"]:
         scale = self.logit_scale
-        scale = scale.clamp(max=math.log(MOST_SCALE)) if self.training else scale
+        if self.training and self.loss == "softmax":
+            scale = scale.clamp(max=math.log(MOST_SCALE))
         logits = scale.exp() * (unit(pictures) @ unit(texts).T)
         return logits if self.logit_bias is None else logits + self.logit_bias
 

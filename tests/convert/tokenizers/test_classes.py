@@ -16,7 +16,7 @@ from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, sp
 from addnorm.data.ids.framing import encode_pairs
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-from addnorm.errors import IgnoredSettings
+from addnorm.errors import IgnoredSettings, InputError
 
 pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
 
@@ -346,3 +346,7 @@ def test_siglip_is_that_of_transformers(tmp_path: Path) -> None:
         ids = [*(ours.before or ()), *ours.encode(text), *(ours.after or ())]
         assert ids == theirs(text)["input_ids"], text
     assert ours.pad_id == theirs.pad_token_id == 1
+    settings = tmp_path / "siglip" / "tokenizer_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"padding_side": "left"}))
+    with pytest.raises(InputError, match="this model reads the padding, which stands behind"):
+        load_tokenizers(tmp_path / "siglip", "siglip", {})

@@ -49,6 +49,8 @@ ENCODERS = (
     "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "modernbert", "clip",
     "clip_text_model", "siglip",
 )  # fmt: skip
+READ_PADDING = ("siglip",)
+"""Model types that read the padding behind a text like any other token."""
 DOUBLED = ("roberta", "longformer", "bart", "xlm-roberta", "camembert")
 """Model types that end the first text of a pair twice, and have no types of sentences."""
 SEQ2SEQ = ("t5", "mt5", "umt5", "marian", "bart", "mbart", "m2m_100", "pegasus", "whisper")
@@ -105,6 +107,7 @@ def load_tokenizers(
     for needs, read in layouts.items():
         if all(map(here.has, needs)):
             sides = [_tokenizer(here, kind, inner, wraps) for inner, wraps in read(here, *needs)]
+            _check_padding(here)
             _warn_of_ignored(here, name, sides[0])
             return Tokenizers(sides[0], sides[-1])
     best = max(layouts, key=lambda needs: sum(map(here.has, needs)))
@@ -118,6 +121,15 @@ def load_tokenizers(
 def has_tokenizer(folder: Path) -> bool:
     """Whether a folder has any file of a tokenizer."""
     return any((folder / name).exists() for needs in LAYOUTS for name in needs)
+
+
+def _check_padding(folder: Folder) -> None:
+    """Raise `InputError` for padding before a text in a model that reads it."""
+    if folder.model_type in READ_PADDING and folder.settings.get("padding_side") == "left":
+        raise InputError(
+            f"{folder.path / SETTINGS}: padding_side = left is not supported: this model reads "
+            "the padding, which stands behind a text: give padding_side = right"
+        )
 
 
 def _warn_of_ignored(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
