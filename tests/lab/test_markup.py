@@ -203,6 +203,6 @@ def test_numbers_that_json_has_not_are_null(tmp_path: Path) -> None:
     facts |= {"metric": "loss", "best": math.inf, "best_step": 1, "last_loss": math.nan}
     (tmp_path / "metrics.jsonl").write_text("")
     runs = [Facts(name="a", **{**facts, "folder": str(tmp_path)})] * 2
-    [_, file] = write_comparison(Comparison(runs=runs, fields={}), tmp_path / "out")
+    [_, file, _] = write_comparison(Comparison(runs=runs, fields={}), tmp_path / "out")
     tree = json.loads(file.read_text(), parse_constant=pytest.fail)
     assert tree["runs"][0]["best"] is None

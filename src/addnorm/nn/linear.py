@@ -5,7 +5,7 @@ Most of a model's time is spent here.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from jaxtyping import Float
@@ -72,7 +72,7 @@ def linear(
 
 
 def linears(
-    x: Float[Tensor, "*batch d_in"], layers: Sequence[nn.Linear]
+    x: Float[Tensor, "*batch d_in"], layers: Sequence[nn.Module]
 ) -> tuple[Float[Tensor, "*batch _d_out"], ...]:
     """`x Wᵀ + b` for each of several layers; trained in bfloat16, by one product on a CPU.
 
@@ -80,28 +80,27 @@ def linears(
     Layers that are not plain ones, such as adapted or quantised ones and those with hooks, are
     called one after another.
     """
-    if not _multiply_together(x, layers):
+    plain = [layer for layer in layers if _is_plain(layer)] if _multiplies_together(x) else []
+    biases = [layer.bias for layer in plain if layer.bias is not None]  # pyright: ignore[reportUnnecessaryComparison]
+    if len(plain) < len(layers) or len(biases) not in (0, len(plain)):
         return tuple(layer(x) for layer in layers)
-    weight = torch.cat(tuple(layer.weight for layer in layers))
-    biases = [layer.bias for layer in layers if layer.bias is not None]  # pyright: ignore[reportUnnecessaryComparison]
+    weight = torch.cat(tuple(layer.weight for layer in plain))
     y = linear(x, weight, torch.cat(tuple(biases)) if biases else None)
-    return y.split([layer.out_features for layer in layers], dim=-1)
+    return y.split([layer.out_features for layer in plain], dim=-1)
 
 
-def _multiply_together(x: Tensor, layers: Sequence[nn.Linear]) -> bool:
-    """Whether these layers learn in bfloat16, where one product of many rows is faster."""
+def _multiplies_together(x: Tensor) -> bool:
+    """Whether layers learn in bfloat16, where one product of many rows is faster than several."""
     return (
         torch.is_grad_enabled()
         and torch.is_autocast_enabled("cpu")
         and x.device.type == "cpu"
         and x.numel() >= MANY_ROWS * x.shape[-1]
-        and all(_is_plain(layer) for layer in layers)
-        and len({layer.bias is None for layer in layers}) == 1  # pyright: ignore[reportUnnecessaryComparison]
         and not torch.compiler.is_exporting()
     )
 
 
-def _is_plain(layer: nn.Linear) -> bool:
+def _is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
     """Whether a layer is no more than a product with a matrix that learns and is whole."""
     return (
         type(layer) is Linear
