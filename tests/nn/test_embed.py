@@ -135,6 +135,7 @@ def test_padding_is_zero_whatever_stands_there(garbage: float) -> None:
     assert torch.equal(clean[1, 2], torch.zeros(8))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
 @pytest.mark.parametrize("norm", named(NORM_RECORDS))
 @pytest.mark.parametrize("position", named(EMBEDDED))

@@ -129,6 +129,7 @@ class Sublayer(nn.Module):
         return self.residual(x, self.feedforward)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("config", named(RESIDUAL_RECORDS))
 @pytest.mark.parametrize("feedforward", named(FEEDFORWARD_RECORDS))
 def test_gradients_around_each_feedforward(

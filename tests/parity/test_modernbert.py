@@ -61,6 +61,7 @@ def batch() -> dict[str, object]:
     return {"input_ids": ids, "attention_mask": valid.long()}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", HEADS)
 @pytest.mark.parametrize("changes", CONFIGS.values(), ids=CONFIGS)
 def test_same_numbers(kind: str, changes: dict[str, object], tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ TASKS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("problem", TASKS)
 @pytest.mark.parametrize("n", [1, 3])

@@ -232,6 +232,7 @@ def test_a_model_is_trained_on_records_evaluated_and_asked(tmp_path: Path) -> No
     assert "does not have the answer 'Eve' at character 0" in refused.stderr
 
 
+@pytest.mark.slow
 def test_it_learns_which_words_answer() -> None:
     generator = torch.Generator().manual_seed(0)
     names = ["ada", "bob", "eve", "dan"]

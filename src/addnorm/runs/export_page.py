@@ -14,6 +14,7 @@ from addnorm.convert.exporters.web_tokenizer import ported_tokenizer
 from addnorm.data import ImagesConfig, SeriesConfig
 from addnorm.data.examples import Example
 from addnorm.data.ids.framing import around, encode_pairs
+from addnorm.data.media import has_signals
 from addnorm.data.readers.tables import reads_pairs
 from addnorm.data.readers.text_files import find
 from addnorm.data.tokenizing.prompts import start_of_prompts
@@ -75,8 +76,8 @@ def page_facts(run: TrainedModel, *, examples: bool = False) -> Facts:
     Raises `InputError` for a task without a page.
     """
     given = isinstance(run.model, EncoderModel) and isinstance(run.model.head, VectorHead)
-    task = "vectors" if given else run.task
-    view = VIEWS.get(task)
+    task, page = ("vectors", "vectors") if given else (run.task, run.task_value.page)
+    view = VIEWS.get(page or "")
     if view is None:
         raise InputError(
             f"{run.name}: a model for {task.replace('_', ' ')} has no page: export it to ONNX"
@@ -149,7 +150,7 @@ def _continue(run: TrainedModel) -> Facts:
 def _translate(run: TrainedModel) -> Facts:
     model, text = run.model, run.tokenizers
     assert isinstance(model, EncoderDecoderModel)
-    if run.medium != "text":
+    if has_signals(run.medium):
         raise InputError(f"{run.name}: a model that writes of {run.medium} has no page")
     shared = text.target is text.source
     return {
@@ -163,17 +164,17 @@ def _translate(run: TrainedModel) -> Facts:
 
 
 def _classify(run: TrainedModel) -> Facts:
-    model = run.model
+    model, config = run.model, run.recipe.model
     assert isinstance(model, EncoderModel)
-    if run.medium == "images":
+    assert isinstance(config, EncoderConfig)
+    if isinstance(config.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig):
         return _draw(run)
     if isinstance(model.head, SimilarityHead):
         return _compare(run)
     _check_reads_text(run)
-    kinds = {"regression": "numbers", "multi_label": "labels"}
     return {
         "view": "classify",
-        "kind": kinds.get(run.task, "classes"),
+        "kind": run.task_value.page,
         "source": _reader(run, run.tokenizers.source),
         "pair": _pair(run, model) if reads_pairs(run.recipe.data) else None,
         "labels": [*run.labels],
@@ -260,7 +261,7 @@ def _history(run: TrainedModel) -> Facts:
 
 
 def _check_reads_text(run: TrainedModel) -> None:
-    if run.medium != "text":
+    if run.text is None or has_signals(run.medium):
         raise InputError(
             f"{run.name}: a model for {run.task.replace('_', ' ')} of {run.medium} has no page: "
             "export it to ONNX"
@@ -300,7 +301,7 @@ N_EXAMPLES, SHORTEST, LONGEST = 3, 12, 120
 
 def _texts(run: TrainedModel) -> list[Any]:
     """A few short texts of the data, the unseen ones first; none where they cannot be read."""
-    if run.medium != "text":
+    if has_signals(run.medium):
         return []
     try:
         corpus = run.corpus or (None if run.recipe.data is None else run.recipe.data.load())
@@ -309,7 +310,7 @@ def _texts(run: TrainedModel) -> list[Any]:
     if corpus is None:
         return []
     examples = (corpus.valid or corpus.test or corpus.train)[:1000]
-    if run.task == "language":
+    if isinstance(run.model, DecoderModel):
         lines = (
             line.strip() for each in examples for line in each.source_text()[:4000].split("\n")
         )
@@ -328,13 +329,13 @@ def _example(example: Example) -> str | list[str]:
 
 
 VIEWS: dict[str, Callable[[TrainedModel], Facts]] = {
-    "language": _continue,
-    "translation": _translate,
-    "classification": _classify,
-    "multi_label": _classify,
-    "regression": _classify,
-    "tagging": _tag,
-    "forecasting": _forecast,
+    "continue": _continue,
+    "translate": _translate,
+    "classes": _classify,
+    "labels": _classify,
+    "numbers": _classify,
+    "tags": _tag,
+    "forecast": _forecast,
     "vectors": _compare,
 }
 """What the page of each task knows."""

@@ -31,6 +31,7 @@ class Classification(OfWholeInputs):
     metrics = ("accuracy", "f1", "loss")
     command = "addnorm classify"
     endpoint = "/classify"
+    page = "classes"
     examples = (Labelled, Image, Clip, LabelledSeries)
     classes = True
     one_class = True

@@ -31,6 +31,7 @@ class Forecasting(Task):
     model = "model.kind = 'encoder' with model.head.kind = 'forecast'"
     metrics = ("mse", "mae", "loss")
     command = "addnorm forecast"
+    page = "forecast"
     target_unit = "values"
     examples = (Series,)
     layout = SeriesWindows()

@@ -25,6 +25,7 @@ class Language(Task):
     metrics = ("loss",)
     command = "addnorm generate"
     endpoint = "/v1/completions"
+    page = "continue"
     target_unit = "tokens"
     examples = (Text, Chat)
     layout = NextToken()

@@ -28,6 +28,7 @@ class MultiLabel(OfWholeInputs):
     metrics = ("f1_micro", "f1_macro", "exact", "loss")
     command = "addnorm classify"
     endpoint = "/classify"
+    page = "labels"
     examples = (MultiLabelled,)
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:

@@ -25,6 +25,7 @@ class Regression(OfWholeInputs):
     metrics = ("mse", "r2", "pearson", "spearman", "loss")
     command = "addnorm classify"
     endpoint = "/classify"
+    page = "numbers"
     examples = (Scored, ScoredSeries)
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:

@@ -31,6 +31,7 @@ class Tagging(Task):
     metrics = ("f1", "surface_f1", "accuracy", "loss")
     command = "addnorm classify"
     endpoint = "/tag"
+    page = "tags"
     target_unit = "tokens"
     examples = (Tagged,)
     layout = PerToken()

@@ -155,6 +155,8 @@ class Task:
     """The command that uses such a model on new data."""
     endpoint: ClassVar[str] = "/predict"
     """The path that answers for such a model where it is served."""
+    page: ClassVar[str | None] = None
+    """What a page of such a model shows (`export --to web`); None for nothing."""
     target_unit: ClassVar[str] = "examples"
     """The plural noun of targets, for the speed of training."""
 

@@ -37,6 +37,7 @@ class SequenceToSequence(Task):
     metrics = ("loss", "bleu", "chrf", "wer", "cer", "rouge1", "rouge2", "rougeL")
     command = "addnorm generate"
     endpoint = "/translate"
+    page = "translate"
     target_unit = "tokens"
     examples = (Pair, Captioned, Transcribed)
     layout = SourceAndTarget()

@@ -92,6 +92,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_swapping_the_norm_together_with_another_part_is_exact(kind: str, variant: str) -> None:

@@ -51,6 +51,7 @@ def quantized(
     return Run.open(out)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("task", ["language", "translation", "classification", "tagging"])
 @pytest.mark.parametrize("scheme", [STATIC, Int4Config()], ids=["int8", "int4"])
 def test_a_folder_that_opens_as_it_was_written(

@@ -88,7 +88,7 @@ def check_served(run: TrainedModel, memory: int = 2**14) -> None:
     assert engine.stats().pages == 0
 
 
-@pytest.mark.parametrize("cell", FEW[::12], ids=lambda cell: cell.id)
+@pytest.mark.parametrize("cell", FEW[::24], ids=lambda cell: cell.id)
 def test_served_as_alone(cell: Cell) -> None:
     served_cell(cell)
 
