@@ -22,6 +22,7 @@ setup: .venv/.installed  ## create .venv and install AddNorm with all extras (ag
 .venv/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --no-compile -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m compileall -q -j 2 .venv/lib > /dev/null 2>&1 || true  # pip takes one core
 	touch $@
 
 page: $(PAGE)  ## build the page for models, of JavaScript; setup does it where npm is
