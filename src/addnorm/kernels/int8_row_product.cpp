@@ -27,7 +27,7 @@ struct Product {
   Number* y;
   int64_t rows, d_in, d_out;
   std::vector<FixedPoint> points;     // of each row of x
-  std::vector<double> corrections;    // of each row, for SHIFT; whole numbers, as all sums
+  std::vector<double> corrections;    // of each row, for SHIFT; integers, as all sums
 
   void prepare() {
     const int64_t width = (d_in + STEP - 1) / STEP * STEP;
