@@ -1,6 +1,7 @@
 """The contrastive task: what a batch holds, retrieval by hand, learning, and what is refused."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,14 @@ def test_the_loss_of_an_evaluation_is_that_of_its_batches(run: Run) -> None:
         logits = run.model(images, tokens)  # type: ignore[call-arg]
         loss = run.model.head.loss_sum(logits, torch.arange(9)) / 9  # type: ignore[operator]
     assert abs(run.evaluate(corpus(), split="valid")["loss"] - float(loss)) < 1e-5
+
+
+def test_training_ends_with_a_scale_of_a_hundred_at_most() -> None:
+    head = ContrastiveHeadConfig(text=VectorHeadConfig(pooling="last", width=6), log_scale=9.0)
+    batching = ExamplesConfig(size=12)
+    given = replace(model("softmax"), head=head)
+    done = train(given, corpus(), tokenizer="word", progress=False, steps=2, batching=batching)
+    assert done.model.head.logit_scale.exp() <= 100.001  # type: ignore[union-attr, operator]
 
 
 def test_a_saved_run_is_the_same(run: Run, tmp_path: Path) -> None:

@@ -82,8 +82,10 @@ WITHOUT_EFFECT = (
 class Pictures:
     """Images at the size of the model, each channel `(factor · pixel - mean) / std`.
 
-    `transformers` reads an image upright and in colours, ignores its transparency, resizes it with
-    Pillow in 8 bits, and crops its centre; for DINOv3 it resizes `factor · pixel` in float32.
+    `transformers` reads the file of an image upright and in colours, ignores its transparency,
+    resizes it with Pillow in 8 bits, and crops its centre; for DINOv3 it resizes `factor · pixel`
+    in float32. Only a picture that Python has opened for the classes of CLIP, SigLIP and BiT is
+    put on white where it is transparent, so that `transformers` itself has two answers.
     """
 
     size: tuple[int, int]

@@ -18,7 +18,7 @@ PairLoss = Literal["softmax", "sigmoid"]
 """Whether a picture is told from the others of its batch, or each pair is judged by itself."""
 
 MOST_SCALE = 100.0
-"""What training by softmax keeps the scale below (Radford et al. 2021, §2.5)."""
+"""The largest scale in training by softmax (Radford et al. 2021, §2.5)."""
 
 
 def unit(vectors: Vectors) -> Vectors:
@@ -61,10 +61,10 @@ PROBABILITIES: dict[PairLoss, Callable[[Tensor], Tensor]] = {
 class ContrastiveHead(nn.Module):
     """`z_ij = s · u_iᵀ v_j + b` for each picture `i` and text `j`, with vectors of length one.
 
-    `s = exp(logit_scale)`, in training by softmax at most 100. Radford et al. 2021 (CLIP), fig. 3,
-    where `b = 0`; Zhai et al. 2023 (SigLIP), algorithm 1, which has no such limit: published scales
-    are above it. `text` makes the vector of a text from its hidden states; the encoder of pictures
-    has such a head of its own.
+    `s = exp(logit_scale)`, which training by softmax keeps at most 100 (`keep_bounds`). Radford et
+    al. 2021 (CLIP), fig. 3, where `b = 0`; Zhai et al. 2023 (SigLIP), algorithm 1, which has no
+    such limit: published scales are above it. `text` makes the vector of a text from its hidden
+    states; the encoder of pictures has such a head of its own.
     """
 
     def __init__(
@@ -79,11 +79,17 @@ class ContrastiveHead(nn.Module):
     def forward(
         self, pictures: Float[Tensor, "pictures width"], texts: Float[Tensor, "texts width"]
     ) -> Float[Tensor, "pictures texts"]:
-        scale = self.logit_scale
-        if self.training and self.loss == "softmax":
-            scale = scale.clamp(max=math.log(MOST_SCALE))
-        logits = scale.exp() * (unit(pictures) @ unit(texts).T)
+        logits = self.logit_scale.exp() * (unit(pictures) @ unit(texts).T)
         return logits if self.logit_bias is None else logits + self.logit_bias
+
+    @torch.no_grad()
+    def keep_bounds(self) -> None:
+        """Take back a learned scale above 100: training by softmax does so after each step.
+
+        The stored number is bounded, not the one in use, which would have no gradient above it.
+        """
+        if self.loss == "softmax" and self.logit_scale.requires_grad:
+            self.logit_scale.clamp_(max=math.log(MOST_SCALE))
 
     def loss_sum(
         self,

@@ -1,9 +1,9 @@
-"""Constraints on weights, applied after each step: a bound on the norm of a matrix's rows."""
+"""Constraints on weights, applied after each step: on the norm of rows, and those of modules."""
 
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field, PositiveFloat
@@ -39,17 +39,31 @@ class MaxNormConfig:
         return MaxNorm(weights_named(model, self.parameters), bound=self.bound)
 
 
-def constraint_on(model: nn.Module, config: MaxNormConfig | None) -> Callable[[], None]:
-    """Apply the constraint, and return the function that applies it after each step.
+@runtime_checkable
+class Bounded(Protocol):
+    """A module that keeps weights of its own within bounds."""
 
-    Without a constraint the function does nothing. Raises `InputError` if the name of the weights
-    matches none, or matches a vector.
+    def keep_bounds(self) -> None:
+        """Move its weights back into their bounds, in place."""
+        ...
+
+
+def constraint_on(model: nn.Module, config: MaxNormConfig | None) -> Callable[[], None]:
+    """Apply all constraints, and return the function that applies them after each step.
+
+    They are those that modules have themselves, and the one that is given. Raises `InputError` if
+    the name of its weights matches none, or matches a vector.
     """
-    if config is None:
-        return lambda: None
-    constraint = config.build(model)
-    constraint.apply()
-    return constraint.apply
+    all_of = [module.keep_bounds for module in model.modules() if isinstance(module, Bounded)]
+    if config is not None:
+        all_of.append(config.build(model).apply)
+
+    def apply() -> None:
+        for each in all_of:
+            each()
+
+    apply()
+    return apply
 
 
 class MaxNorm:
