@@ -11,7 +11,14 @@ import transformers
 from tests.contracts import combined
 from tests.convert import vocabularies
 from tokenizers import Tokenizer as Library
+from transformers.models.auto.tokenization_auto import (
+    MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS,
+    TOKENIZER_MAPPING_NAMES,
+)
 
+from addnorm.convert.core.family import Family
+from addnorm.convert.families import FAMILIES
+from addnorm.convert.tokenizers.classes import GENERIC, OF_MODEL, OVERRULED
 from addnorm.convert.tokenizers.files import load_tokenizers, save_tokenizer, special_ids
 from addnorm.data.ids.framing import encode_pairs
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -23,7 +30,7 @@ pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("default")]
 Keys = dict[str, Any]
 TEXTS = [
     "the cat sat on the Mat",
-    "Äpfel, Éte\u0301 und Katze's",
+    "Äpfel, Éte\u0301 und Katze's, x\u0301y हिन्दी",
     "猫はマット wizards",
     " two  spaces\nand a line ",
     "a\u200bb x\x7fy 1234",
@@ -41,6 +48,7 @@ KINDS: dict[str, tuple[str, str]] = {
     "gpt_neox": ("gpt2", "GPTNeoXTokenizer"),
     "qwen2": ("gpt2", "Qwen2Tokenizer"),
     "qwen3": ("gpt2", "Qwen2Tokenizer"),
+    "qwen3_5": ("gpt2", "Qwen3_5Tokenizer"),
     "llama": ("llama", "LlamaTokenizer"),
     "mistral": ("llama", "LlamaTokenizer"),
     "gemma2": ("llama", "GemmaTokenizer"),
@@ -87,6 +95,7 @@ OTHERS = {
     "gpt_neox": "GPT2Tokenizer",
     "qwen2": "GPT2Tokenizer",
     "qwen3": "GPTNeoXTokenizerFast",
+    "qwen3_5": "Qwen2Tokenizer",
     "llama": "GemmaTokenizer",
     "mistral": "GemmaTokenizer",
     "gemma2": "LlamaTokenizerFast",
@@ -179,6 +188,17 @@ def test_every_key_of_every_class(kind: str, named: str, tmp_path: Path, root: P
         except Exception as error:
             wrong.append(f"{name}: {type(error).__name__}: {str(error).splitlines()[0][:300]}")
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.model_type)
+def test_every_family_is_read_by_the_class_of_transformers(family: Family) -> None:
+    """Whatever class a folder names: a generic one where the type has a generic one."""
+    kind = family.model_type
+    registered = TOKENIZER_MAPPING_NAMES.get(kind)
+    if registered is not None:
+        assert OF_MODEL.get(kind, GENERIC) == registered.removesuffix("Fast")
+    if OF_MODEL.get(kind, GENERIC) != GENERIC:
+        assert (kind in OVERRULED) == (kind in MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS)
 
 
 @pytest.mark.parametrize(
@@ -313,6 +333,26 @@ def test_a_sentencepiece_model_alone(kind: str, tmp_path: Path) -> None:
     text = "the cat sat"
     assert ours.source.encode(text) == theirs(text)["input_ids"]
     assert theirs("a")["input_ids"][0] != 1 == (ours.source.before or (0,))[0]
+
+
+@pytest.mark.parametrize("given", [{}, {"padding_side": "right"}], ids=["missing", "right"])
+def test_padding_before_a_text_is_named_where_it_is_read(
+    given: Keys, tmp_path: Path, root: Path
+) -> None:
+    """Texts of SigLIP are filled behind; the class of some folders pads before them."""
+    write(tmp_path, root, "gemma2", "its own", given)
+    config = {"model_type": "siglip"}
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        load_tokenizers(tmp_path, "siglip", config)
+    assert [str(each.message).partition(": ")[2] for each in told] == (
+        []
+        if given
+        else [
+            "not followed: padding before a text, as GemmaTokenizer has it (this model reads it "
+            "behind a text)"
+        ]
+    )
 
 
 def test_siglip_is_that_of_transformers(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 from base64 import b64decode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import tokenizers
@@ -22,51 +23,81 @@ NAMED = tuple(f"{role}_token" for role in ("bos", "eos", "unk", "sep", "pad", "c
 """The special tokens that every class knows by name."""
 
 OF_MODEL = {
+    "albert": "AlbertTokenizer",
     "bart": "RobertaTokenizer",
     "bert": "BertTokenizer",
     "camembert": "CamembertTokenizer",
     "clip": "CLIPTokenizer",
     "clip_text_model": "CLIPTokenizer",
+    "cohere": "CohereTokenizer",
+    "cohere2": "CohereTokenizer",
+    "deberta-v2": "DebertaV2Tokenizer",
     "distilbert": "BertTokenizer",
+    "electra": "BertTokenizer",
     "gemma": "GemmaTokenizer",
     "gemma2": "GemmaTokenizer",
     "gemma3": "GemmaTokenizer",
     "gemma3_text": "GemmaTokenizer",
     "glm": GENERIC,
     "glm4": GENERIC,
+    "glm4_moe": GENERIC,
     "gpt2": "GPT2Tokenizer",
     "gpt_bigcode": GENERIC,
     "gpt_neo": "GPT2Tokenizer",
     "gpt_neox": "GPTNeoXTokenizer",
     "gptj": "GPT2Tokenizer",
     "granite": GENERIC,
+    "granitemoehybrid": GENERIC,
+    "gte": "XLMRobertaTokenizer",
+    "hubert": "Wav2Vec2CTCTokenizer",
+    "jina_embeddings_v3": "XLMRobertaTokenizer",
+    "llava": GENERIC,
     "longformer": "RobertaTokenizer",
+    "m2m_100": "M2M100Tokenizer",
     "marian": "MarianTokenizer",
+    "mbart": "MBartTokenizer",
     "ministral": GENERIC,
     "mistral": GENERIC,
+    "mistral3": GENERIC,
     "mixtral": GENERIC,
     "modernbert": GENERIC,
+    "mpnet": "MPNetTokenizer",
     "mpt": "GPTNeoXTokenizer",
     "mt5": "T5Tokenizer",
     "nemotron": GENERIC,
+    "nomic_bert": "BertTokenizer",
+    "olmo": "GPTNeoXTokenizer",
+    "olmo2": GENERIC,
+    "olmo3": GENERIC,
     "opt": "GPT2Tokenizer",
+    "pegasus": "PegasusTokenizer",
     "phi": "GPT2Tokenizer",
     "phi3": GENERIC,
     "qwen2": "Qwen2Tokenizer",
+    "qwen2_5_vl": "Qwen2Tokenizer",
+    "qwen2_moe": "Qwen2Tokenizer",
     "qwen3": "Qwen2Tokenizer",
+    "qwen3_5": "Qwen3_5Tokenizer",
+    "qwen3_5_moe": "Qwen3_5Tokenizer",
+    "qwen3_5_moe_text": "Qwen3_5Tokenizer",
+    "qwen3_5_text": "Qwen3_5Tokenizer",
     "qwen3_moe": "Qwen2Tokenizer",
+    "qwen3_next": "Qwen2Tokenizer",
+    "qwen3_vl": "Qwen2Tokenizer",
     "roberta": "RobertaTokenizer",
     "siglip": "SiglipTokenizer",
+    "smolvlm": GENERIC,
     "stablelm": GENERIC,
     "starcoder2": "GPT2Tokenizer",
     "t5": "T5Tokenizer",
     "umt5": GENERIC,
+    "wav2vec2": "Wav2Vec2CTCTokenizer",
     "whisper": "WhisperTokenizer",
     "xlm-roberta": "XLMRobertaTokenizer",
 }
 """The class of a model type, used if the folder names none."""
 
-OVERRULED = ("qwen2", "modernbert")
+OVERRULED = ("qwen2", "qwen3_5", "qwen3_5_moe", "qwen3_5_moe_text", "modernbert")
 """Model types for which transformers ignores the class that a folder names."""
 
 ALIASES = {
@@ -106,6 +137,8 @@ class TokenizerClass:
     unk_id: int | None = None
     first: Callable[[Inner, Folder], None] | None = None
     """What it does with a text before all steps, whatever files the folder has."""
+    padding: Literal["left", "right"] = "right"
+    """The side of a text on which it pads where the folder says nothing."""
 
     def can_read(self, inner: Inner, names: Mapping[str, str]) -> bool:
         """Whether a tokenizer model has the kind and the unknown token that the class expects."""
@@ -177,10 +210,17 @@ QWEN = (
 """The pattern by which Qwen2 splits a text into words."""
 
 
-def _qwen2(inner: Inner, folder: Folder) -> None:
+QWEN3_5 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}"
+    r"| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+"""The pattern of Qwen3.5, in which accents are parts of words."""
+
+
+def _qwen(pattern: str, inner: Inner, folder: Folder) -> None:
     _byte_pairs(inner)
     space = folder.setting("add_prefix_space", bool, False)
-    words = pre_tokenizers.Split(Regex(QWEN), "isolated")
+    words = pre_tokenizers.Split(Regex(pattern), "isolated")
     bytes_ = pre_tokenizers.ByteLevel(add_prefix_space=space, use_regex=False)
     _set(
         inner,
@@ -232,6 +272,12 @@ def _gemma(inner: Inner, folder: Folder) -> None:
         pre_tokenizers.Split(" ", "merged_with_previous"),
         decoders.Sequence(decoder),
     )
+
+
+def _siglip2(inner: Inner, folder: Folder) -> None:
+    """Gemma's steps, with every text in lower case."""
+    _gemma(inner, folder)
+    inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), inner.normalizer])
 
 
 def _bert(inner: Inner, folder: Folder) -> None:
@@ -322,6 +368,7 @@ _LLAMA = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
 _GEMMA = {f"{key}_token": f"<{key}>" for key in ("unk", "bos", "eos", "pad", "mask")}
 _T5 = {"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
 _GPT2 = _all("<|endoftext|>", "unk", "bos", "eos")
+_QWEN = _all("<|endoftext|>", "unk", "eos", "pad")
 
 _CLIP = _all("<|endoftext|>", "unk", "eos", "pad") | {"bos_token": "<|startoftext|>"}
 
@@ -360,11 +407,19 @@ CLASSES = {
         around=((), (), ()),
         second=1,
     ),
-    "Qwen2Tokenizer": TokenizerClass(
-        names=_all("<|endoftext|>", "unk", "eos", "pad"), model=models.BPE, rebuild=_qwen2
+    "Qwen2Tokenizer": TokenizerClass(names=_QWEN, model=models.BPE, rebuild=partial(_qwen, QWEN)),
+    "Qwen3_5Tokenizer": TokenizerClass(
+        names=_QWEN, model=models.BPE, rebuild=partial(_qwen, QWEN3_5)
     ),
-    "LlamaTokenizer": TokenizerClass(names=_LLAMA, model=models.BPE, rebuild=_llama),
-    "GemmaTokenizer": TokenizerClass(names=_GEMMA, model=models.BPE, rebuild=_gemma),
+    "LlamaTokenizer": TokenizerClass(
+        names=_LLAMA, model=models.BPE, rebuild=_llama, padding="left"
+    ),
+    "GemmaTokenizer": TokenizerClass(
+        names=_GEMMA, model=models.BPE, rebuild=_gemma, padding="left"
+    ),
+    "Siglip2Tokenizer": TokenizerClass(
+        names=_GEMMA, model=models.BPE, rebuild=_siglip2, padding="left"
+    ),
     "T5Tokenizer": TokenizerClass(
         names=_T5,
         model=models.Unigram,

@@ -142,6 +142,9 @@ def _warn_of_ignored(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
     reads = folder.model_type in ENCODERS  # and writes nothing
     chats = folder.has("chat_template.jinja") or settings.get("chat_template") is not None
     left += _left_of_tokens(folder, kind, tokenizer)
+    pads_before = kind is not None and kind.padding == "left" and "padding_side" not in settings
+    if folder.model_type in READ_PADDING and pads_before:
+        left.append(f"padding before a text, as {name} has it (this model reads it behind a text)")
     for key, follows, why in (
         ("truncation_side", "right", "a text is shortened at its end"),
         ("padding_side", "right" if reads else "left", "padding has no effect"),
