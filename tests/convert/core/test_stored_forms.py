@@ -86,8 +86,10 @@ def test_a_warning_says_that_weights_are_dequantised(tmp_path: Path) -> None:
         weights = opened(tmp_path, of_mxfp4(), MXFP4)
     assert {*weights} == {"w", "w_bias"}
     assert weights.shape("w") == tuple(weights["w"].shape) == (1, 32, 1)
-    with pytest.warns(IgnoredSettings, match="1 weights are stored as fp8"):
-        weights = opened(tmp_path, of_fp8(), FP8)
+    other_words = {**FP8, "fmt": "float8_e4m3fn", "scale_fmt": "ue8m0"}  # as DeepSeek-V3.1 has
+    for form in (FP8, other_words):
+        with pytest.warns(IgnoredSettings, match="1 weights are stored as fp8"):
+            weights = opened(tmp_path, of_fp8(), form)
     assert weights["a.weight"].dtype == weights.dtype("a.weight") == torch.bfloat16
 
 

@@ -15,7 +15,7 @@ from addnorm.convert.importers.gguf import describe_gguf
 from addnorm.convert.importers.gguf_tokenizer import SPLITTINGS
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
-from addnorm.nn.positions import RotaryConfig, YaRNScaling
+from addnorm.nn.positions import LinearScaling, RotaryConfig, YaRNScaling
 
 D, FF, HEADS, KV_HEADS = 16, 24, 4, 2
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -205,6 +205,26 @@ def test_yarn_is_that_of_the_keys(tmp_path: Path) -> None:
     )
     with pytest.raises(InputError, match=r"yarn_log_multiplier = 0\.1.* is not supported"):
         scaling(**{"llama.rope.scaling.yarn_log_multiplier": 0.1})
+
+
+@pytest.mark.parametrize(
+    ("keys", "scaling"),
+    [
+        ({"factor": 4.0}, LinearScaling(factor=4.0)),
+        ({"factor": 0.0}, None),
+        ({"type": "linear", "factor": 4.0}, LinearScaling(factor=4.0)),
+        ({"type": "none", "factor": 4.0}, None),
+    ],
+)
+def test_a_factor_without_a_type_is_linear(
+    keys: dict[str, Value], scaling: object, tmp_path: Path
+) -> None:
+    """As in llama.cpp, where `none` overrules the factor and zero is no factor."""
+    given = {f"llama.rope.scaling.{key}": value for key, value in keys.items()}
+    spec, _ = describe_gguf(written(tmp_path, **given))
+    assert isinstance(spec.model, DecoderConfig)
+    assert isinstance(spec.model.position, RotaryConfig)
+    assert spec.model.position.scaling == scaling
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,8 @@ def _of_fp8(stored: Stored, where: str) -> Iterator[Joined]:
 
 
 def _read_fp8(table: Settings) -> Read:
-    table.expect("fmt", "e4m3")
+    table.expect("fmt", "e4m3", "float8_e4m3fn")
+    table.ignore("scale_fmt")  # the scales are numbers, whatever they were rounded to
     if (size := table.int_pair("weight_block_size", BLOCK)) != (BLOCK, BLOCK):
         raise table.refuse("weight_block_size", f"only [{BLOCK}, {BLOCK}], not {[*size]}")
     return _of_fp8

@@ -289,7 +289,7 @@ def _position(gguf: GGUF) -> Any:
 
 def _scaling(gguf: GGUF, width: int, theta: float) -> ScalingConfig | None:
     name = gguf.architecture
-    kind = gguf.get(f"{name}.rope.scaling.type", "none")
+    kind = gguf.get(f"{name}.rope.scaling.type", "linear")
     if kind not in ("none", "linear", "yarn"):
         raise InputError(
             f"{gguf.path}: {name}.rope.scaling.type = {kind!r} is not supported, only none, "
@@ -298,7 +298,8 @@ def _scaling(gguf: GGUF, width: int, theta: float) -> ScalingConfig | None:
     if kind == "yarn":
         return _yarn(gguf)
     temperature = gguf.get(f"{name}.rope.scaling.attn_factor", 1.0)
-    factor = gguf.get(f"{name}.rope.scaling.factor", 1.0) if kind == "linear" else 1.0
+    factor = gguf.get(f"{name}.rope.scaling.factor", 1.0) or 1.0
+    factor = factor if kind == "linear" else 1.0
     divisors = torch.ones(width // 2) * factor
     if (factors := gguf.tensors.get("rope_freqs.weight")) is not None:
         divisors = divisors * factors.read().float()
