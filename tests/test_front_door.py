@@ -72,6 +72,7 @@ NAMES = [
     "DisentangledConfig",
     "DotConfig",
     "DualEncoderConfig",
+    "DynamicErfConfig",
     "DynamicScaling",
     "DynamicTanhConfig",
     "EagerCoreConfig",

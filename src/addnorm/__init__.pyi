@@ -99,6 +99,7 @@ from addnorm.nn.hyper_connections import ManifoldConnectionsConfig as ManifoldCo
 from addnorm.nn.mamba import Mamba2Config as Mamba2Config
 from addnorm.nn.moe import MixtureOfExpertsConfig as MixtureOfExpertsConfig
 from addnorm.nn.norms import BatchNormConfig as BatchNormConfig
+from addnorm.nn.norms import DynamicErfConfig as DynamicErfConfig
 from addnorm.nn.norms import DynamicTanhConfig as DynamicTanhConfig
 from addnorm.nn.norms import LayerNormConfig as LayerNormConfig
 from addnorm.nn.norms import OffsetRMSNormConfig as OffsetRMSNormConfig

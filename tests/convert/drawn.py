@@ -38,6 +38,7 @@ from addnorm.nn.masks import Window
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import (
     BatchNormConfig,
+    DynamicErfConfig,
     DynamicTanhConfig,
     LayerNorm,
     LayerNormConfig,
@@ -111,6 +112,7 @@ NORMS: list[Any] = [
     ScaleNormConfig(),
     BatchNormConfig(),
     DynamicTanhConfig(),
+    DynamicErfConfig(),
     own.HalvedNormConfig(),
 ]
 PLACEMENTS: list[Any] = [

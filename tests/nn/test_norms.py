@@ -4,6 +4,8 @@ Tests named after a *check* hold a line of the definitions: batch norm's and lay
 rows, what depends on the batch and what does not, and the invariances.
 """
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -25,6 +27,7 @@ from addnorm.nn import functional, norms
 from addnorm.nn.norms import (
     BatchNorm,
     BatchNormConfig,
+    DynamicErf,
     DynamicTanh,
     LayerNorm,
     LayerNormConfig,
@@ -61,6 +64,9 @@ def paper(norm: Norm, x: Tensor) -> Tensor:
         match norm:
             case DynamicTanh(alpha=alpha, weight=gain, bias=bias):
                 row = gain * torch.tanh(alpha * row) + bias
+            case DynamicErf(alpha=alpha, shift=shift, weight=gain, bias=bias):
+                inner = [float(alpha.detach() * a + shift.detach()) for a in row]
+                row = gain * row.new_tensor([math.erf(a) for a in inner]) + bias
             case LayerNorm(weight=gain, bias=bias) | OffsetLayerNorm(weight=gain, bias=bias):
                 gain = 1.0 if gain is None else gain + isinstance(norm, OffsetLayerNorm)
                 variance = sum((a - mean) ** 2 for a in row) / len(row)

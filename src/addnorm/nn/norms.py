@@ -356,6 +356,42 @@ class DynamicTanhConfig:
         return DynamicTanh(d_model, alpha=self.alpha)
 
 
+class DynamicErf(nn.Module):
+    """`γ ⊙ erf(α x + s) + β`: no statistics, α and s two learned numbers.
+
+    Derf (Chen et al. 2025, arXiv 2512.10938); `s` starts at 0.
+    """
+
+    def __init__(self, d_model: int, *, alpha: float = 0.5) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.tensor(alpha))
+        self.shift = nn.Parameter(torch.tensor(0.0))
+        self.weight = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+
+    def forward(self, x: TokenVectors, valid: ValidTokens | None = None) -> TokenVectors:
+        learned = (self.alpha, self.shift, self.weight, self.bias)
+        alpha, shift, weight, bias = (p.to(x.dtype) for p in learned)
+        return weight * torch.erf(alpha * x + shift) + bias
+
+
+@config
+class DynamicErfConfig:
+    """Dynamic erf (Derf), without statistics; `alpha` is the initial value of α."""
+
+    kind: Literal["dynamic_erf"] = "dynamic_erf"
+    alpha: PositiveFloat = 0.5
+    """The initial value of α."""
+
+    @classmethod
+    def examples(cls) -> dict[str, Any]:
+        """Two initial values of α."""
+        return {"dynamic_erf": cls(), "dynamic_erf_steep": cls(alpha=2.0)}
+
+    def build(self, d_model: int) -> DynamicErf:
+        return DynamicErf(d_model, alpha=self.alpha)
+
+
 class NoNorm(nn.Module):
     """`x`: the identity, where no norm is wanted."""
 
@@ -371,6 +407,7 @@ Norm = (
     | ScaleNorm
     | BatchNorm
     | DynamicTanh
+    | DynamicErf
     | NoNorm
 )
 """Any built-in norm module."""
@@ -394,6 +431,7 @@ NormConfig = Annotated[
     | ScaleNormConfig
     | BatchNormConfig
     | DynamicTanhConfig
+    | DynamicErfConfig
     | NormPart,
     Family("norm", NormPart),
 ]

@@ -7,6 +7,7 @@ import torch
 from addnorm.checking.definition.norms import Observed, normalised
 from addnorm.nn.norms import (
     BatchNormConfig,
+    DynamicErfConfig,
     DynamicTanhConfig,
     LayerNormConfig,
     NormConfig,
@@ -52,6 +53,13 @@ def test_dynamic_tanh() -> None:
     weights = {"alpha": torch.tensor(0.5).double(), "weight": 2 * ONES, "bias": ONES}
     expected = [[round(2 * math.tanh(0.5 * x) + 1, 4) for x in row] for row in X.tolist()]
     assert norm(DynamicTanhConfig(), weights) == expected
+
+
+def test_dynamic_erf() -> None:
+    weights = {"weight": 2 * ONES, "bias": ONES}
+    weights |= {"alpha": torch.tensor(0.5).double(), "shift": torch.tensor(-0.3).double()}
+    expected = [[round(2 * math.erf(0.5 * x - 0.3) + 1, 4) for x in row] for row in X.tolist()]
+    assert norm(DynamicErfConfig(), weights) == expected
 
 
 def test_batch_norm_in_training_and_after() -> None:

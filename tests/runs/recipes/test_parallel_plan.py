@@ -34,7 +34,7 @@ REFUSED = {
     "single numbers": (
         {"model.norm": "scalenorm", "parallel.shard": "true"},
         2,
-        "scalenorm learns a single number",
+        "scalenorm learns single numbers",
     ),
     "shards of one": ({"parallel.shard": "true"}, 1, "give data = 2, or leave shard out"),
 }

@@ -10,6 +10,7 @@ from addnorm.checking.definition.definitions import Definitions
 from addnorm.checking.definition.layers import Tokens, Weights
 from addnorm.nn.norms import (
     BatchNormConfig,
+    DynamicErfConfig,
     DynamicTanhConfig,
     LayerNormConfig,
     OffsetRMSNormConfig,
@@ -66,6 +67,12 @@ def dynamic_tanh(config: Any, weights: Weights, x: Tokens) -> Tokens:
     return weights["weight"] * torch.tanh(weights["alpha"] * x) + weights["bias"]
 
 
+def dynamic_erf(config: Any, weights: Weights, x: Tokens) -> Tokens:
+    """Chen et al. 2025 (arXiv 2512.10938)."""
+    inner = weights["alpha"] * x + weights["shift"]
+    return weights["weight"] * torch.special.erf(inner) + weights["bias"]
+
+
 NORMS = Definitions[Callable[[Any, Weights, Tokens], Tokens]](
     "norm",
     "norms.py",
@@ -76,6 +83,7 @@ NORMS = Definitions[Callable[[Any, Weights, Tokens], Tokens]](
         ScaleNormConfig: scale_norm,
         BatchNormConfig: batch_norm,
         DynamicTanhConfig: dynamic_tanh,
+        DynamicErfConfig: dynamic_erf,
     },
 )
 

@@ -12,7 +12,12 @@ from addnorm.models.earlier_layers import reads_of
 from addnorm.models.layers import WITHOUT_POSITIONS, LayerParts
 from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig, LatentAttentionConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
-from addnorm.nn.norms import BatchNormConfig, DynamicTanhConfig, ScaleNormConfig
+from addnorm.nn.norms import (
+    BatchNormConfig,
+    DynamicErfConfig,
+    DynamicTanhConfig,
+    ScaleNormConfig,
+)
 from addnorm.parts import kind_of
 from addnorm.runs.recipes.consistency import Location
 from addnorm.training.optim import AdadeltaConfig, AdamWConfig, MuonConfig
@@ -308,10 +313,10 @@ def _of_weights(train: TrainConfig) -> Iterator[tuple[str, str]]:
 def _of_shards(model: ModelConfig) -> Iterator[tuple[str, str]]:
     """Where weights cannot be split: the field, and the problem with its remedy."""
     for part in parts_of(model):
-        if isinstance(part, ScaleNormConfig | DynamicTanhConfig):
+        if isinstance(part, ScaleNormConfig | DynamicTanhConfig | DynamicErfConfig):
             yield (
                 "model.norm",
-                f"{kind_of(part)} learns a single number, which has no parts: use another norm, or "
+                f"{kind_of(part)} learns single numbers, which have no parts: use another norm, or "
                 "parallel.shard = false",
             )
 

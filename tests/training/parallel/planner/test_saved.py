@@ -20,6 +20,7 @@ from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.norms import (
     BatchNormConfig,
+    DynamicErfConfig,
     DynamicTanhConfig,
     LayerNormConfig,
     OffsetRMSNormConfig,
@@ -81,6 +82,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "offset_rmsnorm": {"norm": OffsetRMSNormConfig()},
     "scalenorm": {"norm": ScaleNormConfig()},
     "dynamic_tanh": {"norm": DynamicTanhConfig()},
+    "dynamic_erf": {"norm": DynamicErfConfig()},
     "batchnorm": {"norm": BatchNormConfig()},
     "learned": {"position": LearnedConfig()},
     "rotary": {"position": RotaryConfig()},

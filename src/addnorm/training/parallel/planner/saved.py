@@ -24,6 +24,7 @@ from addnorm.nn.masks import Full, Window
 from addnorm.nn.moe import MixtureOfExperts
 from addnorm.nn.norms import (
     BatchNorm,
+    DynamicErf,
     DynamicTanh,
     LayerNorm,
     NoNorm,
@@ -58,6 +59,7 @@ NORMS: dict[type[nn.Module], tuple[int, int]] = {
     OffsetRMSNorm: (1, 4),
     ScaleNorm: (2, 8),
     DynamicTanh: (2, 0),
+    DynamicErf: (3, 0),
     BatchNorm: (3, 0),
 }
 """What a norm saves of each token: copies of its input, and bytes of statistics."""
