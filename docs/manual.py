@@ -138,6 +138,7 @@ EXAMPLES = {
     "ShardsConfig.valid": "shards/web/valid",
     "ShardsConfig.test": "shards/test",
     "top_k": 40,
+    "sample": 10**8,
     "transform": {"activation": "tanh"},
     "validate_every": 500,
     "vocab_size": 8000,

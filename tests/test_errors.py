@@ -1,10 +1,14 @@
 """Error messages suggest the nearest valid name, or none."""
 
+import ast
+import re
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 
+import addnorm
 from addnorm.errors import (
     IgnoredSettings,
     InputError,
@@ -13,6 +17,8 @@ from addnorm.errors import (
     optional,
     print_warnings,
 )
+
+PACKAGE = Path(addnorm.__file__).parent
 
 
 def test_an_optional_package_is_imported_or_named_with_its_extra() -> None:
@@ -75,3 +81,16 @@ def test_our_warnings_are_lines_for_users(
         warnings.warn("of another library", UserWarning, stacklevel=1)
     assert capsys.readouterr().err == "addnorm: config.json: x is ignored\n"
     assert others == ["of another library"]
+
+
+def test_messages_outside_the_command_line_name_no_options() -> None:
+    """In Python an option is `name = value`; a command stands whole, as `addnorm train …`."""
+    outside = (file for file in PACKAGE.rglob("*.py") if "cli" not in file.parts)
+    raised = [
+        ast.unparse(node)
+        for file in outside
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Raise)
+    ]
+    assert len(raised) > 1000
+    assert not [text for text in raised if re.search("--[a-z]", re.sub("`addnorm[^`]*`", "", text))]

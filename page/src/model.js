@@ -8,6 +8,7 @@ import Classify from './views/Classify.svelte';
 import Compare from './views/Compare.svelte';
 import Continue from './views/Continue.svelte';
 import Draw from './views/Draw.svelte';
+import Fill from './views/Fill.svelte';
 import Forecast from './views/Forecast.svelte';
 import Tag from './views/Tag.svelte';
 import Translate from './views/Translate.svelte';
@@ -19,6 +20,7 @@ const VIEWS = {
   tag: Tag,
   compare: Compare,
   draw: Draw,
+  fill: Fill,
   forecast: Forecast,
 };
 

@@ -37,6 +37,18 @@ export class Reader {
     return { ids: [...ids, ...this.after], places };
   }
 
+  /** The ids of a text with masks, and the place of each. A space before one belongs to it if it `joins`. */
+  gaps(text, { mask, masks, joins }) {
+    const ids = [...this.before];
+    const places = [];
+    const parts = masks.reduce((all, name) => all.flatMap((part) => part.split(name)), [text]);
+    parts.forEach((part, n) => {
+      if (n) places.push(ids.push(mask) - 1);
+      ids.push(...this.plain(joins && n < parts.length - 1 ? part.replace(/ $/, '') : part));
+    });
+    return { ids: [...ids, ...this.after], places };
+  }
+
   /** Two texts together, each id with its type; the longer one is cut first, as in training. */
   pair(texts, { special, types, order }, most = null) {
     const sides = texts.map((text) => this.plain(text));

@@ -205,6 +205,25 @@ def test_a_model_is_not_replaced_by_its_export(run: Path) -> None:
     assert sorted(path.name for path in run.iterdir()) == before
 
 
+@pytest.mark.parametrize("to", ["hf", "ctranslate2", "gguf"])
+def test_an_earlier_export_is_replaced_and_that_is_said(
+    to: Form, run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    first = export_run(Run.open(run), out, to=to)
+    assert export_run(Run.open(run), out, to=to) == [
+        f"{out}: was there already: files of the same names are replaced",
+        *first,
+    ]
+
+
+def test_another_run_is_not_replaced(run: Path, crf: Path) -> None:
+    before = {file: file.read_bytes() for file in crf.rglob("*") if file.is_file()}
+    with pytest.raises(InputError, match="holds a run"):
+        export_run(Run.open(run), crf, to="hf")
+    assert {file: file.read_bytes() for file in crf.rglob("*") if file.is_file()} == before
+
+
 def test_a_folder_of_something_else_is_not_written_into(run: Path, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     export_run(Run.open(run), tmp_path, to="hf")

@@ -27,7 +27,6 @@ from addnorm.runs.run import Run
 
 REFUSED = {
     "crf": "CRFHead",
-    "masked": "a model for masked language has no page",
     "spans": "a model for denoising has no page",
     "infilling": "a model for denoising has no page",
     "chat": "a model for conversations has no page",
@@ -117,6 +116,21 @@ def _tags(page: Browser, run: Run, folder: Path) -> None:
         assert tags.split() == run.tag([words])[0]
 
 
+def _fills(page: Browser, run: Run, folder: Path) -> None:
+    for text in ("To [MASK] or", "[MASK] be, or <mask>", "an unknown Ω [MASK]"):
+        page.type("#text", text)
+        page.wait(f"document.querySelector('#result').dataset.of === {json.dumps(text)}")
+        [expected] = run.fill([text])
+        assert page.run("document.querySelector('#result p').textContent") == expected.text
+        shares = page.run(
+            "[...document.querySelectorAll('#result .bar')].map((bar) => "
+            "+bar.style.getPropertyValue('--share'))"
+        )
+        candidates = [candidate for mask in expected.masks for candidate in mask]
+        probabilities = [candidate.probability for candidate in candidates]
+        assert_close(shares, probabilities, rtol=1e-4, atol=1e-5)
+
+
 def _compares(page: Browser, run: Run, folder: Path) -> None:
     texts = ["cat dog", "dog", "red dog cat"]
     for i, text in enumerate(texts):
@@ -157,6 +171,7 @@ ANSWERS: dict[str, Callable[[Browser, Run, Path], None]] = {
     "tagging": _tags,
     "pairs": _classifies_pairs,
     "similarity": _compares,
+    "masked": _fills,
     "images": _sees,
     "pictures": _sees,
     "forecasting": _forecasts,

@@ -109,7 +109,7 @@ def test_an_outline_has_the_weights_of_the_model(
 def test_a_missing_size_is_named(recipe: Recipe, tmp_path: Path) -> None:
     text = TEXT.replace("bpe", "char").replace("vocab_size = 300", "")
     (tmp_path / "char.toml").write_text(text)
-    with pytest.raises(InputError, match=r"tokenizer 'char' is not known: .*--model\.vocab_size"):
+    with pytest.raises(InputError, match=r"tokenizer 'char' is not known: .*`model\.vocab_size"):
         plan_recipe(read_recipe(tmp_path / "char.toml"), CPUS)
     with pytest.raises(InputError, match="101 cards: rows of a step, layers, heads and positions"):
         plan_recipe(recipe, replace(CPUS, cards=101))

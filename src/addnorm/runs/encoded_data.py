@@ -17,6 +17,7 @@ from addnorm.data.scaling import Scaling
 from addnorm.data.shards.source import ShardsConfig
 from addnorm.data.tokenizing.lowered_examples import lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers, with_special_tokens
+from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.memory import rare_collections
 from addnorm.models import EncoderConfig
@@ -89,8 +90,7 @@ def read_data(
     check_corpus(task, corpus)
     task.check_packages(corpus, recipe.eval)
     if learnt is not None:
-        with long_work(console, "learning the tokenizer"):
-            tokenizers = with_special_tokens(Tokenizers.train(learnt, corpus), more)
+        tokenizers = with_special_tokens(_learnt(learnt, corpus, console), more)
     tokenizers, corpus = _read_alike(recipe, tokenizers, corpus)
     labels = saved.labels if saved else corpus.labels
     task.check_data(recipe.model, corpus, labels)
@@ -102,6 +102,15 @@ def read_data(
     encoded = encoded.with_targets()
     counted = bool(encoded.characters)  # of texts for a language model that is all one needs
     return EncodedData(task, None if counted else corpus, encoded, tokenizers, labels, scaling)
+
+
+def _learnt(config: TokenizerConfig, corpus: Corpus, console: Console) -> Tokenizers:
+    """Learn the tokenizers, and print a line if it was from a sample of the texts."""
+    with long_work(console, "learning the tokenizer"):
+        tokenizers = Tokenizers.train(config, corpus)
+    if tokenizers.sampled:
+        console.out(tokenizers.sampled, highlight=False)
+    return tokenizers
 
 
 def _scaled(task: Task, corpus: Corpus, scaling: Scaling | None) -> tuple[Task, Scaling | None]:

@@ -40,6 +40,7 @@ from addnorm.runs.export_account import (
     write_account,
 )
 from addnorm.runs.export_page import check_page, in_int8, write_page
+from addnorm.runs.files.digests import DIGESTS
 from addnorm.runs.files.generation_config import keys_of
 from addnorm.runs.files.quantization_file import Quantization, check_float
 from addnorm.runs.inference.sentence_vectors import giving_vectors, without_head, write_pooling
@@ -72,9 +73,11 @@ def export_run(
 ) -> list[str]:
     """Export the model of a run to `out`, in its own or another dtype; return messages for users.
 
-    Raises `InputError` if `out` is the run folder itself, or if the other library lacks a part.
+    An earlier export there is replaced, and the first message says so. Raises `InputError` if `out`
+    holds a run, or if the other library lacks a part.
     """
     _check(run, out, to, family)
+    replaced = out.is_file() or (out.is_dir() and any(out.iterdir()))
     if dtype is not None:
         check_float(run, "has another dtype")
         run = moved_copy(run, dtype=dtype_named(dtype))
@@ -87,7 +90,8 @@ def export_run(
         rest["decoding"] = facts["decoding"]
     if to == "hf" and (reading := _reading(run)).keys:
         rest[OF_DATA] = reading.left
-    return lines + write_account(out, to, rest)
+    before = [f"{out}: was there already: files of the same names are replaced"] if replaced else []
+    return [*before, *lines, *write_account(out, to, rest)]
 
 
 def unsupported_forms(run: TrainedModel) -> dict[Form, str]:
@@ -126,6 +130,8 @@ def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
         raise InputError(f"`to = {to!r}`: no such form.{choices(to, WRITERS)}")
     if run.folder is not None and out.resolve() == run.folder.resolve():
         raise InputError(f"{out}: an export cannot replace its own model: give another `out`")
+    if (out / DIGESTS).is_file() or (out / "checkpoints").is_dir():
+        raise InputError(f"{out}: holds a run, which an export would replace: give another `out`")
     if out.is_dir() if to in SINGLE_FILES else out.is_file():
         here, wanted = ("folder", "file") if to in SINGLE_FILES else ("file", "folder")
         raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")

@@ -18,6 +18,7 @@ from addnorm.data.media import has_signals
 from addnorm.data.readers.tables import reads_pairs
 from addnorm.data.readers.text_files import find
 from addnorm.data.tokenizing.prompts import start_of_prompts
+from addnorm.data.tokenizing.sides import MASKS, mask_id_of
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.generate import SampleConfig
@@ -32,6 +33,7 @@ from addnorm.nn.vectors import VectorHead
 from addnorm.quantize import Int8Config, WeightsOnlyConfig, is_quantized, quantize
 from addnorm.runs.files.weights import count_parameters
 from addnorm.runs.inference.decoding import usual_decoding
+from addnorm.runs.inference.denoiser import joins_spaces
 from addnorm.runs.inference.forecast import read_like, window_of
 from addnorm.runs.inference.sentence_vectors import giving_vectors
 from addnorm.runs.inference.shortening import most_tokens
@@ -194,6 +196,19 @@ def _tag(run: TrainedModel) -> Facts:
     }
 
 
+def _fill(run: TrainedModel) -> Facts:
+    model, tokenizer = run.model, run.tokenizers.source
+    assert isinstance(model, EncoderModel)
+    return {
+        "view": "fill",
+        "source": _reader(run, tokenizer),
+        "mask": mask_id_of(tokenizer),
+        "masks": [*MASKS],
+        "joins": joins_spaces(tokenizer),
+        **_lengths(run, model),
+    }
+
+
 def _compare(run: TrainedModel) -> Facts:
     model = run.model
     assert isinstance(model, EncoderModel)
@@ -310,7 +325,7 @@ def _texts(run: TrainedModel) -> list[Any]:
     if corpus is None:
         return []
     examples = (corpus.valid or corpus.test or corpus.train)[:1000]
-    if isinstance(run.model, DecoderModel):
+    if run.task_value.plain_texts:
         lines = (
             line.strip() for each in examples for line in each.source_text()[:4000].split("\n")
         )
@@ -335,6 +350,7 @@ VIEWS: dict[str, Callable[[TrainedModel], Facts]] = {
     "labels": _classify,
     "numbers": _classify,
     "tags": _tag,
+    "masks": _fill,
     "forecast": _forecast,
     "vectors": _compare,
 }

@@ -286,7 +286,7 @@ def _vocabularies(recipe: Recipe) -> tuple[int, int]:
         kind = "" if recipe.tokenizer is None else f" of tokenizer {kind_of(recipe.tokenizer)!r}"
         raise InputError(
             f"plan reads no data, so the vocabulary{kind} is not known: give its size as "
-            "`--model.vocab_size 32000`"
+            "`model.vocab_size = 32000`"
         )
     return int(source), int(target)
 

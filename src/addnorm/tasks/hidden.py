@@ -59,6 +59,7 @@ class MaskedLanguage(Hidden):
     model = "model.kind = 'encoder' with model.head.kind = 'token'"
     command = "addnorm fill"
     endpoint = "/v1/embeddings"
+    page = "masks"
     batching = MaskedConfig
 
 

@@ -263,6 +263,17 @@ class Task:
         vocab_size = tokenizers.source.vocab_size if tokenizers and reads_text else None
         return checked_encodings(self, encodings, len(examples), self.layout, vocab_size)
 
+    def encode_split(
+        self,
+        examples: Sequence[Any],
+        tokenizers: Tokenizers | None,
+        numbers: Mapping[str, int],
+    ) -> Sequence[Encoded]:
+        """Return the examples of a split in ids (see `encode`)."""
+        signals = bool(examples) and has_signals(examples[0].medium)
+        encoded = self.encoded(examples, tokenizers, numbers)
+        return list(encoded) if signals else Compact.of(encoded)
+
     def encode_corpus(
         self,
         corpus: Corpus,
@@ -274,14 +285,12 @@ class Task:
         facts: Any = {"bos_id": 0, "pad_id": 0}
         if tokenizers is not None:
             facts = {"bos_id": tokenizers.target.bos_id, "pad_id": tokenizers.target.pad_id}
-        collected: Any = list
         if not has_signals(corpus.medium):
             assert tokenizers is not None
             before, after = around(self.name, tokenizers.source)
             facts["special"] = (len(before), len(after))
-            collected = Compact.of
         for split, examples in corpus.splits.items():
-            facts[split] = collected(self.encoded(examples, tokenizers, numbers))
+            facts[split] = self.encode_split(examples, tokenizers, numbers)
         return EncodedCorpus(
             self.name,
             **facts,

@@ -6,9 +6,9 @@ from typing import Any
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import BatchingConfig, DenoisingConfig
 from addnorm.data.examples import Captioned, Example, Pair, Transcribed
-from addnorm.data.ids.compact import Encoded
-from addnorm.data.ids.encoding import encoded_inputs, written_ids
-from addnorm.data.ids.framing import in_groups
+from addnorm.data.ids.compact import Compact, Encoded
+from addnorm.data.ids.encoding import encoded_inputs, written_ids, written_rows
+from addnorm.data.ids.framing import framed_rows, in_groups
 from addnorm.data.ids.layout import SourceAndTarget
 from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -65,6 +65,19 @@ class SequenceToSequence(Task):
         targets = written_ids(tokenizers.target, [example.target_text() for example in examples])
         for read, ids in zip(_sources(examples, tokenizers), targets, strict=True):
             yield read.with_targets(ids)
+
+    def encode_split(
+        self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
+    ) -> Sequence[Encoded]:
+        """Encode pairs of texts all at once, which gives what `encode` does."""
+        ours = type(self).encode is SequenceToSequence.encode
+        if not (ours and examples and isinstance(examples[0], Pair)):
+            return super().encode_split(examples, tokenizers, numbers)
+        assert tokenizers is not None
+        sources = [example.source_text() for example in examples]
+        targets = [example.target_text() for example in examples]
+        read = framed_rows(self.name, tokenizers.source, sources)
+        return Compact(read, written_rows(tokenizers.target, targets))
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
         """Return the package of the metric and its settings."""

@@ -475,3 +475,15 @@ def test_a_language_is_not_learnt_without_an_end() -> None:
     assert endless.eos_ids == ()
     with pytest.raises(InputError, match="no end token"):
         encode(Corpus([Text("the cat")]), Tokenizers(endless, endless))
+
+
+def test_pairs_are_learnt_from_every_nth_text_of_many_characters() -> None:
+    texts = [word * 10 for word in ("ab ", "cd ", "ef ", "gh ", "ij ")]
+    tokenizer = BPEConfig(vocab_size=300, sample=61).train(texts)  # of 150 characters
+    assert tokenizer.step == 3
+    whole = BPEConfig(vocab_size=300, sample=150).train(texts)
+    assert whole.step == 1
+    assert tokenizer.inner.to_str() == BPEConfig(vocab_size=300).train(texts[::3]).inner.to_str()
+    assert tokenizer.vocab_size < whole.vocab_size
+    assert Tokenizers(whole, tokenizer).sampled.startswith("tokenizer: learnt from one of 3 texts")
+    assert not Tokenizers(whole, whole).sampled

@@ -97,6 +97,8 @@ class TextStore:
         characters = int(characters_of(self.corpus.train).sum())
         with self.show("learning the tokenizer", characters):
             learnt = Tokenizers.train(config, self.corpus)
+        if learnt.sampled:
+            self.say(learnt.sampled)
         self.keep(file, lambda path: _write(path, learnt.source.inner.to_str().encode()))
         return learnt
 

@@ -65,6 +65,9 @@ class Rows:
         """Return rows of these lengths that follow one another without a gap."""
         return cls(ids, np.cumsum(lengths) - lengths, lengths)
 
+    def __len__(self) -> int:
+        return len(self.lengths)
+
     def __getitem__(self, i: int) -> list[int]:
         start = int(self.starts[i])
         return self.ids[start : start + int(self.lengths[i])].tolist()
@@ -189,9 +192,9 @@ class Compact(Sequence[Encoded]):
         return Compact(tokens, targets, indices if self.places is None else self.places[indices])
 
 
-def narrow(numbers: "array[int]") -> Ids:
+def narrow(numbers: "array[int] | Ids") -> Ids:
     """Return the numbers in the smallest type of two or four bytes that holds them."""
-    wide = np.frombuffer(numbers, np.int64) if numbers else np.zeros(0, np.int64)
+    wide = np.asarray(numbers, np.int64)
     low, high = (int(wide.min()), int(wide.max())) if len(wide) else (0, 0)
     types = (np.int16, np.int32) if low < 0 else (np.uint16, np.uint32)
     for dtype in types:

@@ -11,8 +11,8 @@ import numpy as np
 
 from addnorm.data.examples import Corpus, Example, Medium, Report
 from addnorm.data.ids.compact import IGNORE as IGNORE
-from addnorm.data.ids.compact import Compact, Encoded
-from addnorm.data.ids.framing import around, in_groups, whole_texts
+from addnorm.data.ids.compact import Compact, Encoded, Rows
+from addnorm.data.ids.framing import around, framed_rows, in_groups, whole_texts
 from addnorm.data.ids.layout import ONE_EACH, Layout, Positions
 from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.pieces import Advance, Ids, ids_of
@@ -235,6 +235,13 @@ def written_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int
     n_special = sum(map(len, around("translation", tokenizer)))
     for ids in in_groups("translation", tokenizer, texts):
         yield ids if len(ids) > n_special else []
+
+
+def written_rows(tokenizer: Tokenizer, texts: Sequence[str]) -> Rows:
+    """Return what `written_ids` yields, in one array."""
+    rows = framed_rows("translation", tokenizer, texts)
+    n_special = sum(map(len, around("translation", tokenizer)))
+    return replace(rows, lengths=np.where(rows.lengths > n_special, rows.lengths, 0))
 
 
 def numbers_of(labels: Sequence[str], numbers: Mapping[str, int]) -> list[int]:

@@ -1,17 +1,19 @@
 """Texts and pairs as ids, with the special tokens around them that models of each task expect."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
 from tokenizers import Tokenizer as WordTokenizer
 from tokenizers.models import WordLevel
 
 from addnorm.data.examples import Example
-from addnorm.data.ids.compact import side_by_side
+from addnorm.data.ids.compact import Rows, narrow, side_by_side
 from addnorm.data.tokenizing.prompts import around
 from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.data.tokenizing.word_ids import WordIds
 
 
 def encode_for_task(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
@@ -50,8 +52,35 @@ AT_ONCE = 4096
 
 def in_groups(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
     """Yield what `encode_for_task` returns, without holding the ids of all texts."""
-    for i in range(0, len(texts), AT_ONCE):
-        yield from encode_for_task(task, tokenizer, texts[i : i + AT_ONCE])
+    before, after = around(task, tokenizer)
+    for group in _groups(tokenizer, texts):
+        yield from ([*before, *ids, *after] for ids in map(group.__getitem__, range(len(group))))
+
+
+def _groups(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Rows]:
+    """Yield the ids of texts, some thousands at once."""
+    words = WordIds(tokenizer)
+    for i in range(0, len(texts) or 1, AT_ONCE):
+        yield Rows.side_by_side(*words.encode(texts[i : i + AT_ONCE]))
+
+
+def framed_rows(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Rows:
+    """Return what `in_groups` yields, in one array."""
+    before, after = around(task, tokenizer)
+    groups = [*_groups(tokenizer, texts)]
+    n = np.concatenate([group.lengths for group in groups])
+    rows = Rows.side_by_side(
+        np.zeros(int(n.sum()) + len(n) * (len(before) + len(after)), np.int64),
+        n + len(before) + len(after),
+    )
+    stops = rows.starts + rows.lengths
+    is_text = np.ones(len(rows.ids), np.bool_)
+    places = [(rows.starts + k, i) for k, i in enumerate(before)]
+    places += [(stops - k, i) for k, i in enumerate(reversed(after), 1)]
+    for place, i in places:
+        rows.ids[place], is_text[place] = i, False
+    rows.ids[is_text] = np.concatenate([group.ids for group in groups])
+    return replace(rows, ids=narrow(rows.ids))
 
 
 def encode_separately(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:

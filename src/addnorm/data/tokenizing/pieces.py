@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from addnorm.data.tokenizing.codecs import NO_CHARACTER, LibraryCodec, pieces_of
 from addnorm.data.tokenizing.tokenizers import Tokenizer
+from addnorm.data.tokenizing.word_ids import WordIds
 from addnorm.errors import InputError
 
 Ids = NDArray[Any]
@@ -47,10 +48,15 @@ def encoder_of(
     assert tokenizer.vocab_size <= np.iinfo(dtype).max + 1, "ids would overflow"
     table = _table(tokenizer)
     if table is None:
-        return lambda pieces: [np.array(ids, dtype) for ids in tokenizer.encode_batch(pieces)]
+        words = WordIds(tokenizer)
+        return lambda pieces: _rows(*words.encode(pieces), dtype)
     last = len(table) - 1
     narrow = table.astype(dtype)
     return lambda pieces: [narrow[np.minimum(_code_points(piece), last)] for piece in pieces]
+
+
+def _rows(ids: Ids, lengths: Ids, dtype: "np.dtype[Any]") -> Sequence[Ids]:
+    return np.split(ids.astype(dtype), np.cumsum(lengths)[:-1])
 
 
 def _table(tokenizer: Tokenizer) -> Ids | None:

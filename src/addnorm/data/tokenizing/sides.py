@@ -50,6 +50,14 @@ class Tokenizers:
             train_tokenizer(config, corpus.target_texts()),
         )
 
+    @property
+    def sampled(self) -> str:
+        """A line on the texts that `train` has left out; empty if it has read all."""
+        step = max(self.source.step, self.target.step)
+        if step == 1:
+            return ""
+        return f"tokenizer: learnt from one of {step} texts: tokenizer.sample says from how much"
+
     def ending(self) -> "Tokenizers":
         """Return the same tokenizers, with the end of a training text also ending generation."""
         source = self.source.ending()

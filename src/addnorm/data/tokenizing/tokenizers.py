@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict
 from functools import cached_property
+from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,6 +85,7 @@ class Tokenizer:
         self.after = after
         self.begins: tuple[int, ...] | None = None
         self.lowercase = False
+        self.step = 1  # learnt from one of so many texts
         self.spelt: Mapping[int, str] = {}
         self.special_ids = self.codec.special_ids
         self.byte_ids = self.codec.byte_ids
@@ -254,6 +257,9 @@ class Tokenizer:
             )
         return cls.learnt(inner)
 
+
+SAMPLE = 8_000_000
+"""Characters from which byte-pair encoding learns, if nothing else is said."""
 
 MOST_TOKENS = 2**22
 """The largest vocabulary that is learnt, about ten times the largest published one."""
@@ -434,11 +440,17 @@ class BPEConfig:
     """The maximum size of the vocabulary, special tokens and the 256 bytes included."""
     min_frequency: PositiveInt = 2
     """How often a pair must occur in the training text to be merged."""
+    sample: PositiveInt | None = None
+    """How many characters to learn from: of more, every second text, every third, and so on. By
+    default 1,000 for each entry of the vocabulary, and not under 8 million."""
     joint: bool = True
     """Train one tokenizer on source and target together; else one for each."""
 
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Learn the merges."""
+        texts = list(texts)
+        most = self.sample or max(SAMPLE, 1000 * self.vocab_size)
+        step = ceil(sum(map(len, texts)) / most) or 1
         inner = tokenizers.Tokenizer(models.BPE())
         inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
         inner.decoder = decoders.ByteLevel()
@@ -449,8 +461,10 @@ class BPEConfig:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        inner.train_from_iterator(whole_words(texts), trainer)
-        return Tokenizer(inner)
+        inner.train_from_iterator(islice(whole_words(texts), 0, None, step), trainer)
+        tokenizer = Tokenizer(inner)
+        tokenizer.step = step
+        return tokenizer
 
 
 @config

@@ -22,6 +22,9 @@ from addnorm.tasks.translation import SequenceToSequence
 OPTION_OF = {"no_repeat_ngram_size": "no_repeat_ngram"}
 """The names in options of rules that have another name here."""
 
+ALSO = {"temperature": ", or 0, which is greedy"}
+"""What an option allows besides the range of its field."""
+
 ENDS = ("length_penalty", "early_stopping")
 """The options of beam search about its end."""
 
@@ -174,7 +177,8 @@ def _out_of_range(error: ValidationError) -> InputError:
     )
     annotation = next((types[field] for types in hints if field in types), None)
     name = OPTION_OF.get(field, field)
-    return InputError(f"`{name} = {first['input']}`: {problem_of(first, annotation)}")
+    problem = problem_of(first, annotation) + ALSO.get(name, "")
+    return InputError(f"`{name} = {first['input']}`: {problem}")
 
 
 def later(decoding: DecodingConfig, first: int) -> DecodingConfig:

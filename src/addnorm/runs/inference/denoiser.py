@@ -95,9 +95,13 @@ def gapped(run: TrainedModel, text: str, number: int) -> Gapped:
 
 def before_gap(tokenizer: Tokenizer, part: str) -> str:
     """Return a part of a text before a gap, without the space that belongs to the next word."""
-    spaced = tokenizer.encode_batch([" a", "a"])
-    joins = len(spaced[0]) == len(spaced[1]) and spaced[0] != spaced[1]
-    return part.removesuffix(" ") if joins else part
+    return part.removesuffix(" ") if joins_spaces(tokenizer) else part
+
+
+def joins_spaces(tokenizer: Tokenizer) -> bool:
+    """Return whether the space before a word is in the word's first token."""
+    spaced, alone = tokenizer.encode_batch([" a", "a"])
+    return len(spaced) == len(alone) and spaced != alone
 
 
 def restored(

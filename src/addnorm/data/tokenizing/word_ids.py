@@ -1,0 +1,89 @@
+"""The ids of many texts at once: a word is encoded where it is met first, then looked up."""
+
+import re
+from collections.abc import Sequence
+from itertools import chain, islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from addnorm.data.tokenizing.codecs import BETWEEN_WORDS, SPACED
+from addnorm.data.tokenizing.tokenizers import Tokenizer
+
+ALONE = re.compile(r"(?<=\S) (?=\S)")
+"""A space between two words, which belongs to the second: no token crosses the place before it."""
+
+BEGIN, END = "\1", "\2"
+"""The signs around each text: its first word has no space before it."""
+
+MOST_WORDS = 2**18
+"""The number of words from which they are forgotten, to be met again."""
+
+
+class WordIds:
+    """Encodes texts word by word, where a tokenizer does; else text by text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._divides = tokenizer.codec.division in (BETWEEN_WORDS, SPACED)
+        self._words = _Words()
+
+    def encode(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the ids of all texts in one array, and how many each text has."""
+        joined = BEGIN + f"{END} {BEGIN}".join(texts) + END
+        has_signs = joined.count(BEGIN) + joined.count(END) > 2 * len(texts)
+        if not self._divides or has_signs or not texts:
+            rows = self._tokenizer.encode_batch(texts)
+            return _flat(rows), _lengths(rows)
+        if len(self._words.numbers) > MOST_WORDS:
+            self._words = _Words()
+        return self._words.ids_of(ALONE.split(joined), self._tokenizer)
+
+
+class _Words:
+    """The words met so far, by number: the ids of each, in one array, and whether it begins."""
+
+    def __init__(self) -> None:
+        self.numbers = _Numbers()
+        self.ids = np.zeros(0, np.int64)
+        self.lengths = np.zeros(0, np.int64)
+        self.begins = np.zeros(0, np.bool_)
+
+    def ids_of(self, words: list[str], tokenizer: Tokenizer) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Return the ids of the words, and how many there are from each that begins on."""
+        numbers = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
+        if new := [*islice(self.numbers, len(self.lengths), None)]:
+            self._learn(new, tokenizer)
+        lengths = self.lengths[numbers]
+        stops = np.cumsum(lengths)
+        shifts = (np.cumsum(self.lengths) - self.lengths)[numbers] - (stops - lengths)
+        ids = self.ids[np.repeat(shifts, lengths) + np.arange(lengths.sum())]
+        return ids, np.add.reduceat(lengths, np.flatnonzero(self.begins[numbers]))
+
+    def _learn(self, new: list[str], tokenizer: Tokenizer) -> None:
+        begins = [word.startswith(BEGIN) for word in new]
+        words = [
+            word.removesuffix(END).removeprefix(BEGIN) if first else f" {word.removesuffix(END)}"
+            for word, first in zip(new, begins, strict=True)
+        ]
+        rows = tokenizer.encode_batch(words)
+        self.ids = np.concatenate([self.ids, _flat(rows)])
+        self.lengths = np.concatenate([self.lengths, _lengths(rows)])
+        self.begins = np.concatenate([self.begins, begins])
+
+
+class _Numbers(dict[str, int]):
+    """The number of each word, in the order in which they were met."""
+
+    def __missing__(self, word: str) -> int:
+        number = self[word] = len(self)
+        return number
+
+
+def _flat(rows: Sequence[list[int]]) -> NDArray[Any]:
+    return np.fromiter(chain.from_iterable(rows), np.int64)
+
+
+def _lengths(rows: Sequence[list[int]]) -> NDArray[Any]:
+    return np.fromiter(map(len, rows), np.int64, len(rows))
