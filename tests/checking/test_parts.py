@@ -30,6 +30,10 @@ def test_a_part() -> None:
     assert rmsnorm.file == "nn/norms.py"
     scores = {part.kind: part.equation for part in parts("scores")}
     assert scores["bilinear"] != scores["dot"]
+    [clamped] = [part for part in parts("feedforwards") if part.kind == "clamped"]
+    assert clamped.source == "OpenAI 2025, §2.2", "a section after the number at arXiv"
+    [convolution] = [part for part in parts("mixers") if part.kind == "gated_convolution"]
+    assert convolution.source == "Liquid AI 2025"
     [parallel] = [part for part in parts("placements") if part.kind == "parallel"]
     assert parallel.equation == "x + attention(norm(x)) + feedforward(norm(x))"
 

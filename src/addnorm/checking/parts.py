@@ -168,8 +168,9 @@ def equation(part: type) -> str:
 def source(part: type) -> str:
     """The first citation in the docstring, with its section or equation."""
     text = " ".join((inspect.getdoc(part) or "").split())
+    text = re.sub(r" \((?:arXiv )?\d{4}\.\d{4,5}\)", "", text)  # stands before the section
     citation = re.search(
-        r"\b[A-Z][^\s(),;:.`]*(?: et al\.| &(?: [A-Z][^\s(),;:.`]*)+| Team)? (?:19|20)\d\d"
+        r"\b(?:[A-Z]\w+ (?=AI ))?[A-Z][^\s(),;:.`]*(?: et al\.| &(?: [A-Z][^\s(),;:.`]*)+| Team)? (?:19|20)\d\d"
         r"(?:, (?:§|eq\. |fig\. |alg\. |appendix )[\w.–]*\w)?",
         text,
     )
