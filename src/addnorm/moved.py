@@ -216,6 +216,7 @@ MOVED: Mapping[str, str] = {
     "addnorm.train.loss": "addnorm.training.loss addnorm.training.expert_load",
     "addnorm.train.patience": "addnorm.training.interruptions",
     "addnorm.train.stopping": "addnorm.training.interruptions",
+    "addnorm.training.long_work": "addnorm.long_work",
     "addnorm.word_or_table": "addnorm.config",
 }
 """The new path of each module, or of a package with everything in it; of a split module, both."""

@@ -7,8 +7,9 @@ import time
 import pytest
 from rich.console import Console
 
+from addnorm import long_work
 from addnorm.tasks.registry import TASKS
-from addnorm.training import long_work, progress
+from addnorm.training import progress
 from addnorm.training.callbacks import StepEvent, ValidationEvent
 from addnorm.training.progress import ProgressBar, text_progress
 

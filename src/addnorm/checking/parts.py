@@ -170,8 +170,8 @@ def source(part: type) -> str:
     text = " ".join((inspect.getdoc(part) or "").split())
     text = re.sub(r" \((?:arXiv )?\d{4}\.\d{4,5}\)", "", text)  # stands before the section
     citation = re.search(
-        r"\b(?:[A-Z]\w+ (?=AI ))?[A-Z][^\s(),;:.`]*(?: et al\.| &(?: [A-Z][^\s(),;:.`]*)+| Team)? (?:19|20)\d\d"
-        r"(?:, (?:§|eq\. |fig\. |alg\. |appendix )[\w.–]*\w)?",
+        r"\b(?:[A-Z]\w+ (?=AI ))?[A-Z][^\s(),;:.`]*(?: et al\.| &(?: [A-Z][^\s(),;:.`]*)+| Team)?"
+        r" (?:19|20)\d\d(?:, (?:§|eq\. |fig\. |alg\. |appendix )[\w.–]*\w)?",
         text,
     )
     return citation[0] if citation else ""

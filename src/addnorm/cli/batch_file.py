@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,6 +37,7 @@ def answer_batch(
     import asyncio
 
     from addnorm.cli.terminal import console
+    from addnorm.long_work import long_work
     from addnorm.serve.batch_file import answer_file, n_answered
     from addnorm.serve.messages import Open
 
@@ -54,10 +56,13 @@ def answer_batch(
     answered = 0 if out is None else n_answered(out, batch)
     with ExitStack() as stack:
         file: BinaryIO = sys.stdout.buffer if out is None else stack.enter_context(out.open("ab"))
+        say = stack.enter_context(long_work(console, f"{batch}: starting"))
+        numbers = count(answered + 1)
 
         def write(line: bytes) -> None:
             file.write(line)
             file.flush()
+            say(f"{batch}: {next(numbers):,} answered")
 
         counts = asyncio.run(answer_file(opened, batch, write, answered=answered))
     console.out(f"{batch}: {counts}", highlight=False)

@@ -37,6 +37,7 @@ def bench(
     from addnorm.bench.benchmarks import named
     from addnorm.bench.run import bench as run
     from addnorm.cli.terminal import console, output
+    from addnorm.long_work import long_work
     from addnorm.tuning.calibration import calibrated
 
     chosen = named(benchmarks)
@@ -46,14 +47,16 @@ def bench(
         for benchmark in chosen:
             print(f"{benchmark.name:{width}}  {benchmark.description}")
         return
-    if calibrated(again=True).disturbed:
+    with long_work(console, "measuring this machine"):
+        measured = calibrated(again=True)
+    if measured.disturbed:
         console.out("other work takes the processor: ratios will spread, kernels stay as they are")
     for benchmark in chosen:
-        with console.status(benchmark.name) as status:
+        with long_work(console, benchmark.name) as say:
             result = run(
                 benchmark,
                 rounds,
-                watch=lambda progress, w=benchmark: status.update(f"{w.name}: {progress}"),
+                watch=lambda progress, w=benchmark: say(f"{w.name}: {progress}"),
             )
         report.show(result, shown)
         print(f"figures: {report.write(result, out)}")

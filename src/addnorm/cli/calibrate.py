@@ -1,5 +1,7 @@
 """`addnorm calibrate`: measure again which kernels are fastest on this machine."""
 
+from addnorm.cli.where import working
+
 
 def calibrate() -> None:
     """Measure again which kernels are fastest on this machine, and keep the result.
@@ -8,9 +10,10 @@ def calibrate() -> None:
     processor, threads and versions; a run keeps what it began with. Keep the machine quiet for the
     second that it takes. Example: `addnorm calibrate`.
     """
-
     from addnorm.cli.terminal import output
     from addnorm.runs.files.training_machine import machine_table
     from addnorm.tuning.calibration import calibrated
 
-    output().print(machine_table(calibrated(again=True)))
+    with working("measuring this machine"):
+        measured = calibrated(again=True)
+    output().print(machine_table(measured))

@@ -106,25 +106,22 @@ def check(
 
 
 def _check_cells(only: str, draw: tuple[int, int], compile: int, jobs: int, *, every: bool) -> int:
-    from rich.progress import MofNCompleteColumn, Progress, TimeRemainingColumn
-
     from addnorm.checking.run import check as check_cells
     from addnorm.checking.run import compiled, matching
     from addnorm.checking.sampling import sample
     from addnorm.cli.terminal import console
+    from addnorm.long_work import counted_work
 
     cells, others = matching(only)
     chosen = cells if every else sample(*draw, cells)
     items = [*chosen, *others]
-    columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("combinations", total=len(items))
-        report = check_cells(items, jobs=jobs, watch=lambda n: bar.update(task, completed=n))
-        few = sample(compile, draw[1], [cell for cell in chosen if not cell.refusal()])
-        for cell in bar.track(few[:compile], description="compiled"):
+    with counted_work(console, "combinations", len(items)) as watch:
+        report = check_cells(items, jobs=jobs, watch=watch)
+    few = sample(compile, draw[1], [cell for cell in chosen if not cell.refusal()])[:compile]
+    with counted_work(console, "compiled combinations", len(few)) as watch:
+        for done, cell in enumerate(few, start=1):
             report.add(compiled(cell))
+            watch(done)
     _print([report.text()])
     return 1 if report.failed else 0
 
@@ -134,19 +131,11 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
         raise InputError("--definition defines a part: name it with --part module:Class")
     part = named_object(own.part, "part")
     definition = named_object(own.definition, "definition") if own.definition else None
-    from rich.progress import Progress, SpinnerColumn, TextColumn
-
     from addnorm.checking.own import PARTNERS, check_part
     from addnorm.cli.terminal import console
+    from addnorm.long_work import long_work
 
-    with Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task(own.part)
+    with long_work(console, own.part) as say:
         report = check_part(
             part,
             family=own.family or None,
@@ -154,7 +143,7 @@ def _check_part(own: OwnPart, sample: int, seed: int) -> int:
             compile=not own.no_compile,
             partners=min(sample, PARTNERS),
             seed=seed,
-            watch=lambda n: bar.update(task, description=f"{own.part}: {n}"),
+            watch=lambda n: say(f"{own.part}: {n} comparisons"),
         )
     _print(part_lines(report))
     return 1 if report.report.failed or not report.report.checked else 0
@@ -167,8 +156,11 @@ def _check_family(folder: Path) -> int:
             "folder"
         )
     from addnorm.checking.checkpoints import check_family
+    from addnorm.cli.terminal import console
+    from addnorm.long_work import long_work
 
-    result = check_family(folder)
+    with long_work(console, f"comparing {folder} with transformers"):
+        result = check_family(folder)
     if result.failed:
         _print([f"failed: {result.cell}: {result.failed}, off by {result.error:.1g}"])
         return 1

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.where import Imports, import_named
+from addnorm.cli.where import Imports, import_named, working
 from addnorm.files import check_model_folder
 
 
@@ -33,7 +33,8 @@ def compare(
     from addnorm.lab.comparison import compare as compare_runs
     from addnorm.lab.comparison import comparison_table, write_comparison
 
-    comparison = compare_runs(runs)
+    with working("comparing"):
+        comparison = compare_runs(runs)
     output().print(comparison_table(comparison))
     if out is not None:
         for file in write_comparison(comparison, out):

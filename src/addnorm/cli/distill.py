@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.where import GROUP, Imports, import_named
+from addnorm.cli.where import GROUP, ON_CPU, Imports, import_named
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, check_recipe_file
 from addnorm.runs.options import DistillOptions
@@ -55,7 +55,6 @@ def distill(
     from addnorm.cli.terminal import console
     from addnorm.cli.train import train
     from addnorm.runs.recipes.recipe import read_recipe
-    from addnorm.runs.run import Run
     from addnorm.runs.train.teacher import written_sequences
 
     folder = out or Path("runs") / f"{recipe.stem}-distilled"
@@ -67,7 +66,7 @@ def distill(
         fields[field] = str(value)
     if sequences:
         parsed = read_recipe(recipe, fields, import_parts=True)
-        files = written_sequences(Run.open(teacher), parsed, folder, console)
+        files = written_sequences(ON_CPU.open(teacher), parsed, folder, console)
         fields["data.train"] = json.dumps([str(file) for file in files])
     words = [word for name, value in fields.items() for word in (f"--{name}", value)]
     train(recipe, *words, out=folder, imports=imports)

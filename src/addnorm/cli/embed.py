@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files
 from addnorm.cli.plot import check_ending
-from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
+from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named, working
 from addnorm.errors import InputError
 from addnorm.runs.options import PoolingOptions, PromptNameOptions
 
@@ -63,8 +63,6 @@ def embed(
         raise InputError(f"{run}: it reads image or sound files: leave out --prompt-name")
     import torch
 
-    vectors: list[torch.Tensor] = []
-
     def answer(first: int, group: list[str]) -> list[torch.Tensor]:
         return [*opened.embed(group, first=first, **how, **prompt).cpu()]
 
@@ -73,12 +71,12 @@ def embed(
         if pictures
         else (vector for _, vector in Lines(files, reading).answers(answer))
     )
-    for vector in answers:
-        if out is None:
+    if out is None:
+        for vector in answers:
             print(json.dumps(vector.tolist()), flush=True)
-        else:
-            vectors.append(vector)
-    if out is not None:
+    else:
+        with working("embedding"):
+            vectors = [*answers]
         _write(out, torch.stack(vectors) if vectors else opened.embed([], **how, **prompt).cpu())
 
 

@@ -3,8 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from addnorm.cli.where import Imports, import_named
-from addnorm.files import check_model_folder
+from addnorm.cli.where import ON_CPU, Imports, import_named, working
 from addnorm.runs.options import ExportDtype, Form
 
 
@@ -39,9 +38,9 @@ def export(
         The type of the weights; by default as they are, on a page int8.
     """
     import_named(imports)
-    check_model_folder(run)
     from addnorm.cli.terminal import console
-    from addnorm.runs.run import Run
 
     say = partial(console.out, highlight=False)
-    Run.open(run).export(out, to=to, family=family, dtype=dtype, say=say)
+    opened = ON_CPU.open(run)
+    with working("exporting"):
+        opened.export(out, to=to, family=family, dtype=dtype, say=say)

@@ -23,7 +23,7 @@ from addnorm.cli.lines import (
 )
 from addnorm.cli.structured import grammar_asked
 from addnorm.cli.subtitles import SubtitleForm, subtitles, timed_line
-from addnorm.cli.where import GROUP, Imports, InProcesses, import_named
+from addnorm.cli.where import GROUP, Imports, InProcesses, import_named, working
 from addnorm.errors import InputError
 from addnorm.runs.options import DecodingOptions, SpeechOptions, StopOptions, Weights
 
@@ -83,9 +83,7 @@ class Speed(InProcesses):
             return speculation(run)
         if not self.compile:
             return None
-        from addnorm.cli.terminal import console
-
-        with console.status("compiling, once for this kind of model"):
+        with working("compiling, once for this kind of model"):
             return run.compiled(decoding, several=several)
 
 

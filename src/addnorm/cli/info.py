@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.where import Imports, import_named
+from addnorm.cli.where import Imports, import_named, working
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, check_recipe_file
 
@@ -51,10 +51,13 @@ def info(
         console.print(machine_table(calibrated()) if given is None else given_table(given))
         return
     assert what is not None
-    console.print(describe(what))
+    with working("reading the model"):
+        described = describe(what)
+    console.print(described)
     if verify:
-        n = check_digests(what)
-        n += sum(len(check_checkpoint(file)) for file in checkpoints_in(what / "checkpoints"))
+        with working("comparing the files with their digests"):
+            n = check_digests(what)
+            n += sum(len(check_checkpoint(file)) for file in checkpoints_in(what / "checkpoints"))
         console.print(f"verified: {n} files are as they were saved")
 
 

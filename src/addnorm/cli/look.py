@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.main import with_options
 from addnorm.cli.plot import check_picture
-from addnorm.cli.where import ANYWHERE, Imports, Where, import_named
+from addnorm.cli.where import ANYWHERE, Imports, Where, import_named, working
 from addnorm.errors import InputError
 
 
@@ -76,14 +76,16 @@ def look(
     from addnorm.inspect.look import look as look_at
 
     views = VIEWS if shown.only is None else (shown.only,)
-    seen = look_at(opened, text, target=target, layers=layers, heads=heads, views=views)
+    with working("looking inside the model"):
+        seen = look_at(opened, text, target=target, layers=layers, heads=heads, views=views)
     if as_json:
         print(json.dumps(seen.numbers(), ensure_ascii=False))
         return
     from addnorm.cli.terminal import console
     from addnorm.inspect.overview import overview
 
-    overview(seen, out)
+    with working("drawing"):
+        overview(seen, out)
     for line in (*seen.notes, str(out)):
         console.out(with_options(line, "look"), highlight=False)
 

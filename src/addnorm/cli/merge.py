@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from addnorm.cli.where import Imports, import_named
+from addnorm.cli.where import ON_CPU, Imports, import_named, working
 from addnorm.errors import InputError
-from addnorm.files import check_model_folder
 
 
 def merge(run: Path, *, out: Path, imports: Imports = ()) -> None:
@@ -22,13 +21,12 @@ def merge(run: Path, *, out: Path, imports: Imports = ()) -> None:
         The run folder to write.
     """
     import_named(imports)
-    check_model_folder(run)
     from addnorm.cli.terminal import console
     from addnorm.convert.weights.peft import is_adapter
-    from addnorm.runs.run import Run
 
-    opened = Run.open(run)
+    opened = ON_CPU.open(run)
     if not is_adapter(run):
         raise InputError(f"{run}: no adapter, but a whole model: there is nothing to merge")
-    opened.save(out)
+    with working("writing the model"):
+        opened.save(out)
     console.out(f"{out}: the weights of the base with the adapter's changes", highlight=False)

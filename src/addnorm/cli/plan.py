@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
 from addnorm.cli.main import at_least
-from addnorm.cli.where import Imports, import_named
+from addnorm.cli.where import Imports, import_named, working
 from addnorm.files import check_recipe_file
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def plan(
     from addnorm.runs.planning import plan_recipe
     from addnorm.runs.recipes.recipe import read_recipe
 
-    planned = plan_recipe(read_recipe(recipe, fields, import_parts=True), cluster)
+    with working("planning"):
+        planned = plan_recipe(read_recipe(recipe, fields, import_parts=True), cluster)
     if as_json:
         for row in planned.rows():
             print(json.dumps(row, ensure_ascii=False))

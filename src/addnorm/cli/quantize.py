@@ -9,9 +9,8 @@ from cyclopts import Parameter
 from addnorm.cli.fields import fields_given
 from addnorm.cli.main import with_options
 from addnorm.cli.plot import check_picture
-from addnorm.cli.where import Imports, import_named
+from addnorm.cli.where import ON_CPU, Imports, import_named
 from addnorm.errors import InputError
-from addnorm.files import check_model_folder
 from addnorm.runs.options import QuantizeOptions
 
 if TYPE_CHECKING:
@@ -151,12 +150,10 @@ def quantize(
     import_named(imports)
     if sweep and (scheme != INT8 or options.keep_worst):
         raise InputError("a sweep measures every scheme: leave the options of one away")
-    check_model_folder(run)
     from addnorm.cli.terminal import console
     from addnorm.runs.rewriting.quantize import quantize_run, sweep_run
-    from addnorm.runs.run import Run
 
-    config, opened = scheme.config(), Run.open(run, fields)
+    config, opened = scheme.config(), ON_CPU.open(run, fields)
     if out is None:
         report = sweep_run(opened, options=options, given=fields, console=console)
     else:

@@ -7,8 +7,7 @@ from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_to_keep_model
 from addnorm.cli.main import with_options
-from addnorm.cli.where import Imports, import_named
-from addnorm.files import check_model_folder
+from addnorm.cli.where import ON_CPU, Imports, import_named
 from addnorm.runs.options import SwapOptions
 
 if TYPE_CHECKING:
@@ -42,12 +41,12 @@ def swap(
     """
     fields = fields_to_keep_model(overrides, "`sets = PATH=…`")
     import_named(imports)
-    check_model_folder(run)
     from addnorm.cli.terminal import console
     from addnorm.runs.rewriting.swap import swap_run
-    from addnorm.runs.run import Run
 
-    report = swap_run(Run.open(run, fields), out, options, fields, console)
+    opened = ON_CPU.open(run, fields)
+
+    report = swap_run(opened, out, options, fields, console)
     _print(report, options.split)
     console.out(f"Next: addnorm info {out}", highlight=False)
 

@@ -4,7 +4,7 @@ import os
 import sys
 import traceback
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -45,6 +45,14 @@ def import_named(names: Sequence[str]) -> None:
         import_parts(names)
 
 
+def working(what: str) -> AbstractContextManager[object]:
+    """Name the work of a command on its console, if it takes more than a second or two."""
+    from addnorm.cli.terminal import console
+    from addnorm.long_work import long_work
+
+    return long_work(console, what)
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Where:
@@ -69,12 +77,17 @@ class Where:
     ) -> "Run":
         """Open the run in a folder, on this device and with this dtype."""
         check_model_folder(folder)
-        from addnorm.runs.run import Run
+        with working("opening the model"):
+            from addnorm.runs.run import Run
 
-        return Run.open(folder, overrides, device=self.device, dtype=self.dtype, weights=weights)
+            device, dtype = self.device, self.dtype
+            return Run.open(folder, overrides, device=device, dtype=dtype, weights=weights)
 
 
 ANYWHERE = Where()
+
+ON_CPU = Where(device="cpu")
+"""For commands that write the model again."""
 
 
 @Parameter(name="*")
@@ -177,7 +190,9 @@ class InProcesses(Where):
 
             dtype = None if self.dtype is None else dtype_named(self.dtype)
             try:
-                yield Run.of(open_model(folder, overrides, dtype=dtype, split=split))
+                with working("opening the model"):
+                    opened = Run.of(open_model(folder, overrides, dtype=dtype, split=split))
+                yield opened
             except InputError:
                 if not world.leads:
                     ended(world.members[:1])

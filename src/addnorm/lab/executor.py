@@ -10,15 +10,14 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from addnorm.errors import InputError, Interrupted, optional
+from addnorm.long_work import counted_work
 from addnorm.processor import cores
-from addnorm.training.long_work import shown_after, ticking
 
 TRIES = 3
 """How often a cell may lose its process before the study ends with an error."""
@@ -59,29 +58,9 @@ def progress_bar(console: Console, total: int) -> Generator[Watch]:
     Without a terminal, prints lines at growing intervals. Where Ctrl-C stops them, prints how to
     resume and raises `KeyboardInterrupt`.
     """
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    bar = Progress(
-        *columns,
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    )
-    task = bar.add_task("starting", total=total)
-    state = "starting"
-
-    def watch(done: int, total: int, name: str) -> None:
-        nonlocal state
-        state = f"{done}/{total} · {name}"
-        bar.update(task, completed=done, total=total, description=name)
-
-    def show(seconds: int) -> None:
-        console.out(f"{state}: {seconds} s so far", highlight=False)
-
-    lines = nullcontext() if console.is_terminal else ticking(show, shown_after())
     try:
-        with bar, lines:
-            yield watch
+        with counted_work(console, "starting", total) as advance:
+            yield lambda done, _, name: advance(done, name)
     except (KeyboardInterrupt, Interrupted):
         console.out("stopped: everything so far is saved, and the same command resumes it")
         raise KeyboardInterrupt from None

@@ -19,6 +19,7 @@ from addnorm.data.tokenizing.lowered_examples import lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
+from addnorm.long_work import long_work
 from addnorm.memory import rare_collections
 from addnorm.models import EncoderConfig
 from addnorm.runs.files.folder import Saved, as_trained, read_settings
@@ -27,7 +28,6 @@ from addnorm.tasks.encoding import encode
 from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.of_model import check_batching, check_corpus
 from addnorm.tasks.task import Task
-from addnorm.training.long_work import long_work
 from addnorm.training.progress import text_progress
 
 

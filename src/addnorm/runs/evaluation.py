@@ -21,6 +21,7 @@ from addnorm.data.tokenizing.pieces import Ids
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice
 from addnorm.generate.early_exit import EarlyExit, check_exits_early
+from addnorm.long_work import long_work
 from addnorm.models import DecoderModel, EncoderModel, Model
 from addnorm.notebooks import html_table
 from addnorm.runs.encoded_data import EncodedData, read_data
@@ -33,7 +34,6 @@ from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.forecasting import naive_scores
 from addnorm.tasks.task import Evaluation, Task
-from addnorm.training.long_work import long_work
 
 
 @dataclass(frozen=True)

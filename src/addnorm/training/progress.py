@@ -2,29 +2,26 @@
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from importlib.util import find_spec
 from types import TracebackType
 
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    Progress,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.segment import Segment
 
 from addnorm.folding import folded
+from addnorm.long_work import NarrowProgress, long_work, shown_after, shown_each_second, ticking
 from addnorm.training.callbacks import StepEvent, ValidationEvent
-from addnorm.training.long_work import long_work, shown_after, shown_each_second, ticking
 
 LONG = 2**24
 """The length in characters of a text from which its processing is reported without a bar."""
@@ -37,24 +34,6 @@ BETWEEN_VALIDATIONS = 5.0
 def shows_bars(console: Console) -> bool:
     """Whether a console shows progress bars: a terminal does, and a notebook with ipywidgets."""
     return console.is_terminal or (console.is_jupyter and find_spec("ipywidgets") is not None)
-
-
-@dataclass(frozen=True)
-class Narrow:
-    """A bar that ends before the last columns: a terminal writes `^C` there."""
-
-    bar: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        yield from console.render(self.bar, options.update_width(max(1, options.max_width - 3)))
-
-
-class NarrowProgress(Progress):
-    """Progress whose bars leave columns free."""
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        """Return the bars, each narrow."""
-        return map(Narrow, super().get_renderables())
 
 
 class ProgressBar:

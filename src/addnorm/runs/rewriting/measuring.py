@@ -9,6 +9,7 @@ from rich.console import Console
 
 from addnorm.data.media import has_signals
 from addnorm.generate import GreedyConfig, generate, translate
+from addnorm.long_work import long_work
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model
 from addnorm.runs.evaluation import EvaluationData
 from addnorm.runs.options import Split
@@ -37,7 +38,8 @@ def measured(
         return {}
     figures: dict[str, Mapping[str, float]] = {}
     for name, model in models.items():
-        figures[name] = data.scores(model)
+        with long_work(console, f"measuring: {name}"):
+            figures[name] = data.scores(model)
         line = " · ".join(f"{key} {value:.4g}" for key, value in figures[name].items())
         console.out(f"{name}: {line}", highlight=False)
     return figures

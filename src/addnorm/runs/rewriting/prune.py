@@ -12,6 +12,7 @@ from addnorm.arguments import known_keywords
 from addnorm.atomic import atomic_directory
 from addnorm.data.batches.batch import Batch
 from addnorm.errors import InputError, path_of
+from addnorm.long_work import long_work
 from addnorm.models import Model, refuse_dual
 from addnorm.nn.blocks import check_unshared
 from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
@@ -78,8 +79,9 @@ def prune_run(
         run = moved_copy(run, device=device, dtype=torch.float32)
         units = _units(run.model, options)
         data, unmeasured = _data(run, options, given)
-        pruning = _pruning(run.model, units, options, data)
-        new = _pruned(run, pruning)
+        with long_work(console, "choosing what to remove"):
+            pruning = _pruning(run.model, units, options, data)
+            new = _pruned(run, pruning)
         new.model.to(device)
         models = {"before": run.model, "pruned": new.model}
         recovery = None
@@ -91,7 +93,8 @@ def prune_run(
                 recovery.train(new.model, data, partial)
                 new = replace(new, recipe=recovery.recipe)
                 scores |= measured(data, {"recovered": new.model}, console)
-            speeds = writing_speeds(run, models)
+            with long_work(console, "timing"):
+                speeds = writing_speeds(run, models)
             write_run(partial, new)
             if options.split == "valid" and scores:
                 write_validation(partial, new.recipe, [*scores.values()][-1], options.recover)

@@ -17,6 +17,7 @@ from addnorm.atomic import atomic_directory
 from addnorm.convert.core.readback import model_logits, sample_inputs
 from addnorm.data.batches.batch import Batch, Loader
 from addnorm.errors import InputError, path_of
+from addnorm.long_work import long_work
 from addnorm.models import Model, refuse_dual
 from addnorm.models.weights import n_bytes, weights_of
 from addnorm.quantize import (
@@ -129,7 +130,8 @@ def quantize_run(
         layers = Layers.of(run.model, options)
         sensitivity = None
         if options.keep_worst:
-            sensitivity = sensitivities(run.model, scheme, examples, layers)
+            with long_work(console, "measuring layer by layer"):
+                sensitivity = sensitivities(run.model, scheme, examples, layers)
             if options.keep_worst >= len(sensitivity):
                 raise InputError(
                     f"`keep_worst = {options.keep_worst}` keeps all {len(sensitivity)} layers that "
@@ -137,8 +139,9 @@ def quantize_run(
                 )
             worst = list(sensitivity)[: options.keep_worst]
             layers = Layers.of(run.model, options, worst)
-        model = _quantized(run.model, scheme, examples, layers)
-        check_runs(run, model, layers)
+        with long_work(console, "quantising"):
+            model = _quantized(run.model, scheme, examples, layers)
+            check_runs(run, model, layers)
         models = {FLOAT: run.model, scheme.kind: model}
         figures = measure(run, models, data, console)
         facts = Quantization(
@@ -182,7 +185,7 @@ def sweep_run(
     models: dict[str, Model] = {FLOAT: run.model}
     for name, scheme in schemes.items():
         examples = calibration_examples(data, scheme, options)
-        with console.status(f"quantising: {name}"):
+        with long_work(console, f"quantising: {name}"):
             models[name] = _quantized(run.model, scheme, examples, layers)
             check_runs(run, models[name], layers)
     return QuantizationReport(
@@ -279,9 +282,9 @@ def measure(
     scores: dict[str, Mapping[str, float]] = {}
     if data is not None and data.evaluator is not None:
         for name, model in models.items():
-            with console.status(f"measuring: {name}"):
+            with long_work(console, f"measuring: {name}"):
                 scores[name] = data.evaluator.evaluate(model).scores
-    with console.status("timing"):
+    with long_work(console, "timing"):
         speeds = writing_speeds(run, models)
     return {
         name: Measured(

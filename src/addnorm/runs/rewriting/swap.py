@@ -22,6 +22,7 @@ from addnorm.convert.transfer.model import (
     transfer_weights,
 )
 from addnorm.errors import InputError, path_of
+from addnorm.long_work import long_work
 from addnorm.models import EncoderDecoderConfig, Model, ModelConfig, refuse_dual
 from addnorm.nn.heads import has_joint_loss
 from addnorm.parts import kind_of
@@ -129,7 +130,8 @@ def swap_run(
         added = differences(recipe.model, config)
         recipe = replace(recipe, model=config)
         new = replace(run, recipe=recipe, model=_built(run, recipe))
-        transfer = transfer_weights(run.model, run.recipe.model, new.model, config, layers)
+        with long_work(console, "changing the parts"):
+            transfer = transfer_weights(run.model, run.recipe.model, new.model, config, layers)
         _check_teacher(options, transfer)
         recovery = None
         if steps := options.recover:
@@ -145,7 +147,8 @@ def swap_run(
                 recovery.train(new.model, data, partial)
                 new = replace(new, recipe=recovery.recipe)
                 figures |= measured(data, {"recovered": new.model}, console)
-            write_run(partial, new)
+            with long_work(console, "writing the model"):
+                write_run(partial, new)
     return SwapReport(
         run=new.written_to(out),
         transfer=transfer,

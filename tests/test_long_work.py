@@ -8,8 +8,8 @@ from itertools import islice
 import pytest
 from rich.console import Console
 
-from addnorm.training import long_work as module
-from addnorm.training.long_work import long_work, shown_after, shown_each_second, ticking
+from addnorm import long_work as module
+from addnorm.long_work import long_work, shown_after, shown_each_second, ticking
 
 
 def text_of(console: Console) -> str:
