@@ -56,7 +56,7 @@ def long_work(console: Console, what: str) -> Generator[Callable[[str], None]]:
     """Name the work, and its seconds so far, if it takes more than a second or two.
 
     A terminal has one line, which goes when the work is done; a log gets lines at growing
-    intervals. Yields a function that names the work anew.
+    intervals. Yields a function that gives the work another name.
     """
     name = what
 

@@ -206,7 +206,7 @@ def test_a_model_is_not_replaced_by_its_export(run: Path) -> None:
 
 
 @pytest.mark.parametrize("to", ["hf", "ctranslate2", "gguf"])
-def test_an_earlier_export_is_replaced_and_that_is_said(
+def test_an_earlier_export_is_replaced_and_a_line_names_it(
     to: Form, run: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"

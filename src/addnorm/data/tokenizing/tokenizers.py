@@ -259,7 +259,7 @@ class Tokenizer:
 
 
 SAMPLE = 8_000_000
-"""Characters from which byte-pair encoding learns, if nothing else is said."""
+"""Characters from which byte-pair encoding learns, by default."""
 
 MOST_TOKENS = 2**22
 """The largest vocabulary that is learnt, about ten times the largest published one."""
