@@ -8,13 +8,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.compiler import has_compiler
+from addnorm.kernels.activations import OPERATOR
+from addnorm.kernels.build import load_operator
 from addnorm.nn import activations, functional
 from addnorm.nn.activations import GATES, MANY, gated, gelu_tanh, squared_relu
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 
 pytestmark = pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
-OPERATOR = KernelChoices(activation="operator")
+CHOSEN = KernelChoices(activation="operator")
+
+
+@pytest.fixture(autouse=True)
+def _loaded() -> None:
+    load_operator(OPERATOR)
 
 
 @pytest.fixture
@@ -38,7 +45,7 @@ def test_by_choice_the_operator_computes_many_values(
     few = gated(gate, x[:-1], up[:-1])
     expected = gated(gate, x, up)
     assert not calls
-    with use_choices(OPERATOR):
+    with use_choices(CHOSEN):
         torch.testing.assert_close(gated(gate, x, up), expected, rtol=1e-5, atol=1e-6)
         assert torch.equal(gated(gate, x[:-1], up[:-1]), few)
         gated(gate, x.double(), up.double())
@@ -49,7 +56,7 @@ def test_by_choice_the_operator_computes_many_values(
 
 def test_each_function_is_its_own_definition(calls: list[str]) -> None:
     x = torch.randn(2, MANY)
-    with use_choices(OPERATOR):
+    with use_choices(CHOSEN):
         for ours, definition in (
             (gelu_tanh, functional.gelu_tanh),
             (squared_relu, functional.squared_relu),
@@ -65,6 +72,6 @@ def test_feed_forward_layers_use_it(config, calls: list[str]) -> None:
     torch.manual_seed(0)
     layer, x = config.build(64), torch.randn(2, 100, 64)
     y = layer(x)
-    with use_choices(OPERATOR):
+    with use_choices(CHOSEN):
         torch.testing.assert_close(layer(x), y, rtol=1e-4, atol=1e-5)
     assert len(calls) == 1

@@ -236,6 +236,30 @@ assert not seen, seen[:5]
 """
 
 
+OPERATORS = """
+from addnorm.nn.activations import MANY, gelu_tanh
+from addnorm.nn.attention.kernels import dot_product_attention
+from addnorm.nn.choices import KernelChoices, use_choices
+from addnorm.nn.masks import Causal
+
+x = torch.randn(MANY)
+q = torch.randn(1, 1, 128, 8, dtype=torch.bfloat16, requires_grad=True)
+plain = gelu_tanh(x)
+with use_choices(KernelChoices(attention="operator", activation="operator")):
+    y = dot_product_attention(q, q, q, Causal())
+    y.sum().backward()
+    assert torch.equal(gelu_tanh(x), plain)
+assert not seen, seen[:5]
+"""
+
+
+@pytest.mark.long
+def test_a_forward_compiles_no_operator(tmp_path: Path) -> None:
+    """One that is chosen and not loaded: torch computes it."""
+    run(WATCHED + OPERATORS, tmp_path)
+    assert not (tmp_path / "cache").exists()
+
+
 @pytest.mark.long
 def test_importing_and_running_bare_parts_starts_and_touches_nothing(tmp_path: Path) -> None:
     """No thread, no process, no file but modules."""

@@ -11,7 +11,7 @@ import pytest
 from addnorm.errors import InputError
 from addnorm.nn import choices as module
 from addnorm.nn.choices import KernelChoices, choices, use_choices
-from addnorm.tuning import provider
+from addnorm.tuning import calibration, provider
 from addnorm.tuning.provider import check_choices, given_choices, machine_choices, read_choices
 
 
@@ -42,6 +42,17 @@ def test_without_a_file_it_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> 
     with use_choices(None):
         assert choices() == choices() == KernelChoices(few_queries=5)
     assert len(measured) == 1
+
+
+def test_operators_among_them_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a forward, which compiles nothing."""
+    (tmp_path / "kernels.json").write_text('{"attention": "operator"}')
+    monkeypatch.setenv("ADDNORM_KERNELS", str(tmp_path / "kernels.json"))
+    loaded: list[str] = []
+    monkeypatch.setattr(calibration, "has_operator", loaded.append)
+    with use_choices(None):
+        assert choices().attention == "operator"
+    assert loaded == ["attention_backward"]
 
 
 EACH = """

@@ -1,5 +1,7 @@
 """Operators in C++, compiled for this processor on first use, and kept in the folder of caches.
 
+Whoever chooses an operator loads it. A forward uses what is loaded, and compiles nothing.
+
 `ADDNORM_OPERATORS` chooses the instructions they are compiled for, or `off`: then whatever has an
 operator computes in another way. Without it they are the widest of the processor, within
 `ATEN_CPU_CAPABILITY`.
@@ -31,6 +33,8 @@ VARIABLE = "ADDNORM_OPERATORS"
 """The variable of the environment that chooses the instructions."""
 
 HERE = Path(__file__).parent
+
+_loaded: set[str] = set()
 
 
 class Level(NamedTuple):
@@ -93,14 +97,24 @@ def level() -> str | None:
     return chosen
 
 
-@cache
 def load_operator(name: str) -> None:
-    """Load an operator into torch.
+    """Load an operator into torch, once.
 
-    Compilation takes some seconds, once: the library is kept in the folder of caches. Raises
+    Compiling takes some seconds, once: the library is kept in the folder of caches. Raises
     `CompilerError` if there is no C++ compiler, none that works, or no folder to write to, or if
     `ADDNORM_OPERATORS` is off; `InputError` for another mistake in it.
     """
+    if name not in _loaded:
+        _load(name)
+        _loaded.add(name)
+
+
+def is_loaded(name: str) -> bool:
+    """Whether an operator is loaded; nothing is read or started."""
+    return name in _loaded
+
+
+def _load(name: str) -> None:
     import torch
 
     if (chosen := level()) is None:
@@ -123,7 +137,7 @@ def load_operator(name: str) -> None:
 
 @cache
 def has_operator(name: str) -> bool:
-    """Whether an operator can be loaded; if not by choice, a warning says why not."""
+    """Load an operator; return whether that succeeded. If not by choice, a warning says why not."""
     if level() is None:
         return False
     try:

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.kernels.activations import DTYPES, OPERATOR, activation
-from addnorm.kernels.build import has_operator
+from addnorm.kernels.build import is_loaded
 from addnorm.nn import functional
 from addnorm.nn.choices import choices, transformed
 
@@ -58,5 +58,5 @@ def _by_operator(x: Tensor) -> bool:
         and not torch.compiler.is_compiling()
         and not transformed()
         and choices().activation == "operator"
-        and has_operator(OPERATOR)
+        and is_loaded(OPERATOR)
     )

@@ -121,6 +121,7 @@ def use_choices(chosen: KernelChoices | None) -> Generator[None]:
 
     They hold in the thread that entered the block. Backward passes need none: on a CPU, whose
     kernels these are, they run in the thread that asked for them, by the kernels of the forward.
+    An operator is used only once it is loaded (`kernels.build.load_operator`).
     """
     before, _here.chosen = _here.chosen, chosen
     try:

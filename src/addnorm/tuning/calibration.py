@@ -69,6 +69,11 @@ VALUES: Mapping[str, Sequence[object]] = {
 }
 """The valid values of each choice."""
 
+OPERATORS = {"attention": attention.OPERATOR, "activation": activations.OPERATOR}
+"""The operator of each choice that has one."""
+
+EVERY_OPERATOR = KernelChoices(attention="operator", activation="operator")
+
 ROUNDS = 2
 """The least number of rounds."""
 
@@ -163,6 +168,17 @@ def keep(file: Path | None, value: object) -> None:
                 partial.write_bytes(TypeAdapter(type(value)).dump_json(value, indent=1))
 
 
+def load_operators(chosen: KernelChoices) -> None:
+    """Load the operators of these choices, for a forward uses what is loaded.
+
+    One that has to be compiled takes some seconds; a warning says why it cannot be, and then
+    torch's kernel is used.
+    """
+    for choice, operator in OPERATORS.items():
+        if getattr(chosen, choice) == "operator":
+            has_operator(operator)
+
+
 def _is_of(machine: Machine, stored: Calibration) -> bool:
     """Whether a stored calibration is of this machine, with valid choices and times."""
     times = [ms for figures in stored.figures.values() for ms in figures.values()]
@@ -186,8 +202,7 @@ def _in_thread(machine: Machine) -> Calibration:
 
 def calibrate(machine: Machine, clock: Clock = time.perf_counter) -> Calibration:
     """Measure every choice. The random state and the choices in force are left as they are."""
-    for name in (activations.OPERATOR, attention.OPERATOR):
-        has_operator(name)  # compiled now, if ever
+    load_operators(EVERY_OPERATOR)
     start, switches = clock(), involuntary_switches()
     figures: dict[str, Mapping[str, float]] = {}
     chosen = KernelChoices()

@@ -9,7 +9,7 @@ from addnorm.config import ConfigError, first_problem
 from addnorm.errors import InputError, nearest
 from addnorm.files import read_file
 from addnorm.nn.choices import CHOICES, KernelChoices, given_in_thread
-from addnorm.tuning.calibration import calibrated
+from addnorm.tuning.calibration import calibrated, load_operators
 
 VARIABLE = "ADDNORM_KERNELS"
 
@@ -17,9 +17,12 @@ VARIABLE = "ADDNORM_KERNELS"
 def machine_choices() -> KernelChoices:
     """The choices for this machine and its number of threads, measured where none are given.
 
-    `addnorm.models` installs this as the provider of `addnorm.nn.choices`.
+    Their operators are loaded: a forward compiles nothing. `addnorm.models` installs this as the
+    provider of `addnorm.nn.choices`.
     """
-    return given_choices() or calibrated().choices
+    chosen = given_choices() or calibrated().choices
+    load_operators(chosen)
+    return chosen
 
 
 def read_choices(file: Path) -> KernelChoices:

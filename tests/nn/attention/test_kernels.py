@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.compiler import has_compiler
+from addnorm.kernels.build import load_operator
 from addnorm.nn.attention import kernels
 from addnorm.nn.attention.kernels import blocked_attention, dot_product_attention
 from addnorm.nn.choices import KernelChoices, use_choices
@@ -79,6 +80,7 @@ def test_a_compiled_step_multiplies_short_texts_plainly(
 @pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
 def test_by_choice_the_operator_computes_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of bfloat16, with even sizes and a mask that it knows, from some keys on; of nothing else."""
+    load_operator(kernels.operator.OPERATOR)
     calls: list[bool] = []
     attend = kernels.operator.attention
     monkeypatch.setattr(

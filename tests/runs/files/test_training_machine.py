@@ -11,9 +11,17 @@ from torch import Tensor
 from addnorm.errors import InputError
 from addnorm.nn.choices import KernelChoices, choices, use_choices
 from addnorm.runs.files import training_machine as machine
-from addnorm.runs.files.training_machine import EARLIER, FILE, TRAINED_ON, kernels_of, machine_table
+from addnorm.runs.files.training_machine import (
+    EARLIER,
+    FILE,
+    TRAINED_ON,
+    TrainedOn,
+    kernels_of,
+    machine_table,
+)
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.train.train_run import train_run
+from addnorm.tuning import calibration
 
 KEEP = {"train.schedule.warmup": "1", "train.schedule.decay": "0"}
 TORCH, ONEDNN = KernelChoices(product="torch"), KernelChoices(product="onednn", few_queries=0)
@@ -45,6 +53,17 @@ def run(tmp_path: Path) -> Path:
     """A folder with something to go on from."""
     (tmp_path / "checkpoints" / "step-00000002").mkdir(parents=True)
     return tmp_path
+
+
+def test_operators_of_another_machine_are_compiled_before_the_first_step(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+    monkeypatch.setattr(calibration, "has_operator", loaded.append)
+    theirs = TrainedOn(machine=machine.this_machine(), kernels=KernelChoices(activation="operator"))
+    (run / FILE).write_bytes(TRAINED_ON.dump_json(theirs))
+    with kernels_of(run, quiet()):
+        assert loaded == ["activation"]
 
 
 def test_what_the_run_began_with_is_used(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from addnorm.kernels import attention as operator
-from addnorm.kernels.build import has_operator
+from addnorm.kernels.build import is_loaded
 from addnorm.nn.choices import DEFAULTS, choices, transformed
 from addnorm.nn.dropout import keep_mask
 from addnorm.nn.functional import wide_dtype
@@ -200,7 +200,7 @@ def _by_operator(q: Queries, k: Keys, v: Values, mask: Evaluated) -> bool:
         and not torch.compiler.is_compiling()
         and not transformed()
         and choices().attention == "operator"
-        and has_operator(operator.OPERATOR)
+        and is_loaded(operator.OPERATOR)
     )
 
 

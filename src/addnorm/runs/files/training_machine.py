@@ -17,7 +17,7 @@ from addnorm.config import config
 from addnorm.files import read_json
 from addnorm.nn.choices import KernelChoices, choices, use_choices
 from addnorm.training.checkpoint import checkpoints_in, latest_checkpoint
-from addnorm.tuning.calibration import Calibration, Machine, this_machine
+from addnorm.tuning.calibration import Calibration, Machine, load_operators, this_machine
 from addnorm.tuning.provider import VARIABLE
 
 FILE = "machine.json"
@@ -63,6 +63,7 @@ def kernels_of(folder: Path, console: Console, *, begins: bool = True) -> Genera
     else:
         began = TrainedOn(machine=this_machine(), kernels=choices())
         _write(folder, began)
+    load_operators(began.kernels)
     with use_choices(began.kernels):
         yield
 
