@@ -57,11 +57,16 @@ def product(operator: str, *arguments: Tensor | None) -> Tensor:
     return functions[operator](*arguments)
 
 
-def assert_close(got: Tensor, x: Tensor, wide: Tensor, bias: Tensor | None) -> None:
-    """Within a few roundings of float32 of the largest number, and one of the result."""
+ROUNDING = {"row_product": 2e-6, "int8_row_product": 2e-6, "int4_row_product": 0.5 / 32_639 + 2e-6}
+"""The error of a product, in parts of the largest number of `x`: of float32, or 16 bits."""
+
+
+def assert_close(operator: str, got: Tensor, x: Tensor, wide: Tensor, bias: Tensor | None) -> None:
+    """Within the rounding of the largest number, and of the result."""
     shift = 0.0 if bias is None else bias.double()
     expected = x.double() @ wide.t() + shift
-    error = 2e-6 * (x.double().abs().amax(1, keepdim=True) * wide.abs().sum(1) + abs(shift))
+    sizes = x.double().abs().amax(1, keepdim=True) * wide.abs().sum(1)
+    error = ROUNDING[operator] * sizes + 2e-6 * abs(shift)
     if got.dtype is torch.bfloat16:
         error += 2**-8 * expected.abs()
     assert got.dtype is x.dtype
@@ -81,7 +86,7 @@ def test_it_computes_the_definition(
     for rows in ROWS:
         x, bias = torch.randn(rows, d_in).to(dtype), torch.randn(d_out).to(dtype)
         for shift in (bias, None):
-            assert_close(product(operator, x, *weights, shift), x, wide, shift)
+            assert_close(operator, product(operator, x, *weights, shift), x, wide, shift)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -92,7 +97,7 @@ def test_inputs_that_are_not_contiguous(operator: str, dtype: torch.dtype) -> No
     x = torch.randn(70, 3).to(dtype).t()
     bias = torch.randn(6, 2).to(dtype)[:, 1]
     got = product(operator, x, *spread, bias)
-    assert_close(got, x, wide, bias)
+    assert_close(operator, got, x, wide, bias)
     assert torch.equal(got, product(operator, x.contiguous(), *weights, bias.contiguous()))
 
 
@@ -138,7 +143,7 @@ def test_tiny_and_huge_inputs(operator: str, size: float) -> None:
     weights, wide = matrix(operator, torch.randn(5, 64) / 1000)
     x = torch.randn(2, 64).clamp(-1, 1) * size
     expected = x.double() @ wide.t()
-    error = 2e-6 * x.abs().max() * wide.abs().sum(1) + 1e-43  # of subnormal numbers
+    error = ROUNDING[operator] * x.abs().max() * wide.abs().sum(1) + 1e-43  # of subnormal numbers
     assert ((product(operator, x, *weights).double() - expected).abs() <= error).all()
 
 
@@ -151,7 +156,7 @@ def test_every_byte_meets_every_digit(operator: str) -> None:
     x = torch.linspace(-1, 1, values.shape[1])[None]
     for rows in (x, torch.ones_like(x), -torch.ones_like(x)):
         got = int8_row_product(rows, values, torch.ones(3))
-        assert_close(got, rows, values.double(), None)
+        assert_close(operator, got, rows, values.double(), None)
 
 
 def test_gradients_are_refused(operator: str) -> None:
@@ -203,7 +208,7 @@ def test_it_is_the_same_on_arm(operator: str, level: str, tmp_path: Path) -> Non
                 [runner, str(program)], input=given, capture_output=True, check=True
             )
             got = torch.frombuffer(bytearray(done.stdout), dtype=dtype).view(3, size[0])
-            assert_close(got, x, wide, None)
+            assert_close(operator, got, x, wide, None)
             if operator == "int8_row_product":
                 assert torch.equal(got, product(operator, x, *weights))
 

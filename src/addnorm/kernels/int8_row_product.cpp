@@ -1,124 +1,134 @@
 // x (s ⊙ Q)ᵀ + b for a few rows x and weights in eight bits, each read once for all rows.
 //
-// x is rounded to 24 bits, not to bytes (`fixed_point.h`): three products of bytes cost less than
-// widening the weights, and their sums are exact.
+// x is rounded to 24 bits, not to bytes: three products of bytes cost less than widening the
+// weights, and their sums are exact.
 
-#include "fixed_point.h"
+#include "row_product.h"
 
 namespace {
 
 using namespace addnorm;
 
-constexpr int64_t STEP = 4 * WIDTH;
-constexpr int64_t CHUNK = 1 << 20;  // columns, of which a sixteenth adds up to less than 2^31
-constexpr int OUTPUTS = SHIFT ? 4 : 2;  // at a time, in registers
+constexpr int64_t STEP = 4 * WIDTH;  // bytes
+constexpr int64_t CHUNK = 1 << 20;   // columns, of which a sixteenth adds up to less than 2^31
+constexpr int DIGITS = 3;
+constexpr int32_t BASE = 255;
+constexpr int32_t LARGEST = 127 * (BASE * BASE + BASE + 1);  // all digits 127; 2 LARGEST + 1 = 255³
 
-inline Bytes load_bytes(const int8_t* from, int64_t n) {
-  Bytes x = {};
-  std::memcpy(&x, from, n);
-  return SHIFT ? x ^ int8_t(-128) : x;
+inline Integers whole(Wide x) { return __builtin_convertvector(x, Integers); }
+
+// x / 255 without the rest, for x from 0 to 255³.
+inline Integers quotient(Integers x) {
+  return whole((__builtin_convertvector(x, Wide) + 0.5) * (1. / BASE));
 }
 
+// The number of these digits, or of sums of them.
 template <typename Number>
-struct Product {
-  const Number *x, *bias;  // bias: or null
-  const int8_t* values;
-  const float* scale;
-  Number* y;
-  int64_t rows, d_in, d_out;
-  std::vector<FixedPoint> points;     // of each row of x
-  std::vector<double> corrections;    // of each row, for SHIFT; integers, as all sums
+inline Number value(const Number (&of)[DIGITS]) {
+  return (of[2] * BASE + of[1]) * BASE + of[0];
+}
 
-  void prepare() {
-    const int64_t width = (d_in + STEP - 1) / STEP * STEP;
-    for (int64_t row = 0; row < rows; ++row) {
-      const Number* from = x + row * d_in;
-      points.emplace_back(width, [&](int64_t i) { return load_some(from, i, d_in); });
-      Wide sums[DIGITS] = {};
-      for (int64_t i = 0; SHIFT && i < width; i += STEP)
-        for (int k = 0; k < DIGITS; ++k) {
-          const Integers four = dot(Integers{}, Bytes{} + 1, points[row].load(k, i));
-          sums[k] += __builtin_convertvector(four, Wide);
-        }
-      corrections.push_back(SHIFT * sum(value(sums)));
+// A row as integers of three digits: x[i] ≈ step · (255² d₂ + 255 d₁ + d₀), with digits from -127
+// to 127. That is as exact as float32 is for the largest number, which is 8,290,687 steps.
+struct FixedPoint {
+  double step;            // NaN if some number is not finite
+  double correction = 0;  // SHIFT times the sum of the row, in steps
+  std::vector<int8_t> digits[DIGITS];  // the lowest first
+
+  template <typename Number>
+  FixedPoint(const Number* x, int64_t n) {
+    Integers sizes = {};
+    for (int64_t i = 0; i < n; i += WIDTH) sizes = larger(sizes, magnitudes(load_some(x, i, n)));
+    const double size = largest(sizes);
+    const int64_t width = (n + STEP - 1) / STEP * STEP;
+    for (auto& of : digits) of.assign(width, 0);
+    step = size / LARGEST;
+    if (!(size > 0)) return;
+    for (int64_t i = 0; i < n; i += WIDTH) {
+      const Wide wide = __builtin_convertvector(load_some(x, i, n), Wide);
+      const Integers low = whole(wide * (LARGEST / size) + (LARGEST + 0.5));
+      const Integers middle = quotient(low), high = quotient(middle);
+      store_bytes(&digits[0][i], low - middle * BASE - 127);
+      store_bytes(&digits[1][i], middle - high * BASE - 127);
+      store_bytes(&digits[2][i], high - 127);
     }
+    if (SHIFT) correct();
   }
 
-  // The outputs from `first`, of one row.
-  template <int N>
-  void block(int64_t row, int64_t first) {
-    const FixedPoint& point = points[row];
-    double totals[N];
-    for (double& total : totals) total = -corrections[row];
-    for (int64_t start = 0; start < d_in; start += CHUNK) {
-      const int64_t end = std::min(d_in, start + CHUNK);
-      Integers sums[N][DIGITS] = {};
-      int64_t i = start;
-      for (; i + STEP <= end; i += STEP) add<N>(sums, point, first, i, STEP);
-      if (i < end) add<N>(sums, point, first, i, end - i);
-      for (int o = 0; o < N; ++o) {
-        Wide digits[DIGITS];
-        for (int k = 0; k < DIGITS; ++k) digits[k] = __builtin_convertvector(sums[o][k], Wide);
-        totals[o] += sum(value(digits));
-      }
-    }
-    for (int o = 0; o < N; ++o) {
-      const double shift = bias ? number(bias[first + o]) : 0.;
-      store(y + row * d_out + first + o, float(totals[o] * point.step * scale[first + o] + shift));
-    }
+  void correct() {
+    Wide sums[DIGITS] = {};
+    for (int k = 0; k < DIGITS; ++k)
+      for (int64_t i = 0; i < int64_t(digits[k].size()); i += STEP)
+        sums[k] += __builtin_convertvector(dot(Integers{}, Bytes{} + 1, load(k, i)), Wide);
+    correction = SHIFT * sum(value(sums));
   }
 
-  template <int N>
-  inline void add(Integers (&sums)[N][DIGITS], const FixedPoint& point, int64_t first, int64_t i,
-                  int64_t n) {
-    Bytes weights[N];
-    for (int o = 0; o < N; ++o) {
-      const int8_t* from = values + (first + o) * d_in + i;
-      weights[o] = load_bytes(from, n);
-      prefetch(from + N * d_in);
-    }
-    for (int k = 0; k < DIGITS; ++k) {
-      const Bytes factors = point.load(k, i);
-      for (int o = 0; o < N; ++o) sums[o][k] = dot(sums[o][k], weights[o], factors);
-    }
-  }
-
-  template <int N>
-  void outputs(int64_t first) {
-    for (int64_t row = 0; row < rows; ++row) block<N>(row, first);
-  }
-
-  void run() {
-    prepare();
-    torch::stable::parallel_for(0, d_out / OUTPUTS, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) outputs<OUTPUTS>(OUTPUTS * i);
-    });
-    for (int64_t o = d_out / OUTPUTS * OUTPUTS; o < d_out; ++o) outputs<1>(o);
-  }
+  Bytes load(int digit, int64_t i) const { return load_bytes(&digits[digit][i]); }
 };
 
 template <typename Number>
-Tensor multiplied(const Tensor& x, const Tensor& values, const Tensor& scale,
-                  const std::optional<Tensor>& bias) {
-  const int64_t shape[] = {x.size(0), values.size(0)};
-  Tensor y = torch::stable::new_empty(x, shape);
-  Product<Number>{
-      .x = pointer<Number>(x),
-      .bias = pointer<Number>(bias),
-      .values = pointer<int8_t>(values),
-      .scale = pointer<float>(scale),
-      .y = static_cast<Number*>(y.data_ptr()),
-      .rows = x.size(0),
-      .d_in = values.size(1),
-      .d_out = values.size(0),
-  }.run();
-  return y;
-}
+struct Product : Rows<Number> {
+  static constexpr int ROWS = SHIFT ? 2 : 1, OUTPUTS = SHIFT ? 4 : 2;  // at a time, in registers
+
+  const int8_t* values;
+  const float* scale;
+  std::vector<FixedPoint> points;  // of each row of x
+
+  Product(const Rows<Number>& rows, const Tensor& values, const Tensor& scale)
+      : Rows<Number>(rows), values(pointer<int8_t>(values)), scale(pointer<float>(scale)) {
+    for (int64_t row = 0; row < this->rows; ++row)
+      points.emplace_back(this->x + row * this->d_in, this->d_in);
+  }
+
+  // The outputs from `first`, of the rows from `row`.
+  template <int ROWS, int OUTPUTS>
+  void block(int64_t row, int64_t first) const {
+    const int64_t d_in = this->d_in;
+    double totals[ROWS][OUTPUTS];
+    for (int r = 0; r < ROWS; ++r)
+      for (double& total : totals[r]) total = -points[row + r].correction;
+    for (int64_t start = 0; start < d_in; start += CHUNK) {
+      const int64_t end = std::min(d_in, start + CHUNK);
+      Integers sums[ROWS][OUTPUTS][DIGITS] = {};
+      int64_t i = start;
+      for (; i + STEP <= end; i += STEP) add(sums, row, first, i, STEP);
+      if (i < end) add(sums, row, first, i, end - i);
+      for (int r = 0; r < ROWS; ++r)
+        for (int o = 0; o < OUTPUTS; ++o) totals[r][o] += exact_sum(sums[r][o]);
+    }
+    for (int r = 0; r < ROWS; ++r)
+      for (int o = 0; o < OUTPUTS; ++o)
+        this->put(row + r, first + o, totals[r][o] * points[row + r].step * scale[first + o]);
+  }
+
+  static double exact_sum(const Integers (&sums)[DIGITS]) {
+    Wide digits[DIGITS];
+    for (int k = 0; k < DIGITS; ++k) digits[k] = __builtin_convertvector(sums[k], Wide);
+    return sum(value(digits));
+  }
+
+  template <int ROWS, int OUTPUTS>
+  __attribute__((always_inline)) void add(Integers (&sums)[ROWS][OUTPUTS][DIGITS], int64_t row,
+                                          int64_t first, int64_t i, int64_t n) const {
+    Bytes weights[OUTPUTS];
+    for (int o = 0; o < OUTPUTS; ++o) {
+      const int8_t* from = values + (first + o) * this->d_in + i;
+      weights[o] = load_bytes(from, n);
+      if (SHIFT) weights[o] ^= int8_t(-128);
+      prefetch(from + OUTPUTS * this->d_in);
+    }
+    for (int r = 0; r < ROWS; ++r)
+      for (int k = 0; k < DIGITS; ++k) {
+        const Bytes factors = points[row + r].load(k, i);
+        for (int o = 0; o < OUTPUTS; ++o) sums[r][o][k] = dot(sums[r][o][k], weights[o], factors);
+      }
+  }
+};
 
 Tensor int8_row_product(Tensor x, Tensor values, Tensor scale, std::optional<Tensor> bias) {
   check(x.size(1) == values.size(1) && scale.size(0) == values.size(0));
-  auto with = x.scalar_type() == ScalarType::BFloat16 ? multiplied<BFloat16> : multiplied<float>;
-  return with(x, values, scale, bias);
+  check(values.scalar_type() == ScalarType::Char && scale.scalar_type() == ScalarType::Float);
+  return multiplied<Product>(x, values.size(0), bias, values, scale);
 }
 
 }  // namespace

@@ -3,13 +3,14 @@
 // Every weight is read once, in the order of memory, for all rows. The result of a row depends
 // neither on other rows nor on the number of threads.
 
-#include "vectors.h"
+#include "row_product.h"
 
 namespace {
 
 using namespace addnorm;
 
 constexpr int64_t STEP = 2 * WIDTH;  // numbers at a time
+constexpr int64_t LINE = 64;         // bytes
 
 struct Pair {
   Vector first, second;
@@ -26,19 +27,22 @@ inline Pair load_pair(const BFloat16* from) {
 }
 
 template <typename Number>
-struct Product {
-  const Number *x, *weight, *bias;  // bias: or null
-  Number* y;
-  int64_t rows, d_in, d_out, width;  // width: of a row in `wide`
-  std::vector<float> wide;           // x in float32, in the order of `load_pair`, then zeros
+struct Product : Rows<Number> {
+  static constexpr int ROWS = 4, OUTPUTS = 4;  // at a time
 
-  void widen() {
+  const Number* weight;
+  int64_t width;            // of a row in `wide`
+  std::vector<float> wide;  // x in float32, in the order of `load_pair`, then zeros
+
+  Product(const Rows<Number>& rows, const Tensor& weight)
+      : Rows<Number>(rows), weight(pointer<Number>(weight)) {
+    const int64_t d_in = this->d_in;
     width = (d_in + STEP - 1) / STEP * STEP;
-    wide.resize(rows * width);
-    for (int64_t row = 0; row < rows; ++row) {
+    wide.resize(this->rows * width);
+    for (int64_t row = 0; row < this->rows; ++row) {
       for (int64_t i = 0; i < width; i += STEP) {
         Number numbers[STEP] = {};
-        std::memcpy(numbers, x + row * d_in + i, std::min(STEP, d_in - i) * sizeof(Number));
+        std::memcpy(numbers, this->x + row * d_in + i, std::min(STEP, d_in - i) * sizeof(Number));
         const Pair pair = load_pair(numbers);
         store(&wide[row * width + i], pair.first);
         store(&wide[row * width + i + WIDTH], pair.second);
@@ -48,8 +52,9 @@ struct Product {
 
   // The outputs from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
-  void block(int64_t row, int64_t first) {
+  void block(int64_t row, int64_t first) const {
     Vector totals[ROWS][OUTPUTS] = {};
+    const int64_t d_in = this->d_in;
     const float* factors = wide.data() + row * width;
     const Number* w = weight + first * d_in;
     int64_t i = 0;
@@ -61,17 +66,16 @@ struct Product {
       add<ROWS, OUTPUTS>(totals, factors + i, last[0], STEP);
     }
     for (int r = 0; r < ROWS; ++r)
-      for (int o = 0; o < OUTPUTS; ++o)
-        store(y + (row + r) * d_out + first + o,
-              sum(totals[r][o]) + (bias ? number(bias[first + o]) : 0.f));
+      for (int o = 0; o < OUTPUTS; ++o) this->put(row + r, first + o, sum(totals[r][o]));
   }
 
   template <int ROWS, int OUTPUTS>
-  void add(Vector (&totals)[ROWS][OUTPUTS], const float* factors, const Number* w, int64_t stride) {
+  void add(Vector (&totals)[ROWS][OUTPUTS], const float* factors, const Number* w,
+           int64_t stride) const {
     Pair weights[OUTPUTS];
     for (int o = 0; o < OUTPUTS; ++o) {
       weights[o] = load_pair(w + o * stride);
-      prefetch(w + (o + OUTPUTS) * stride);
+      for (int64_t i = 0; i < STEP; i += LINE / sizeof(Number)) prefetch(w + (o + OUTPUTS) * stride + i);
     }
     for (int r = 0; r < ROWS; ++r) {
       const Vector first = load(factors + r * width), second = load(factors + r * width + WIDTH);
@@ -81,43 +85,11 @@ struct Product {
       }
     }
   }
-
-  template <int OUTPUTS>
-  void outputs(int64_t first) {
-    int64_t row = 0;
-    for (; row + 4 <= rows; row += 4) block<4, OUTPUTS>(row, first);
-    for (; row < rows; ++row) block<1, OUTPUTS>(row, first);
-  }
-
-  void run() {
-    widen();
-    torch::stable::parallel_for(0, d_out / 4, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) outputs<4>(4 * i);
-    });
-    for (int64_t o = d_out / 4 * 4; o < d_out; ++o) outputs<1>(o);
-  }
 };
-
-template <typename Number>
-Tensor multiplied(const Tensor& x, const Tensor& weight, const std::optional<Tensor>& bias) {
-  const int64_t shape[] = {x.size(0), weight.size(0)};
-  Tensor y = torch::stable::new_empty(x, shape);
-  Product<Number>{
-      .x = pointer<Number>(x),
-      .weight = pointer<Number>(weight),
-      .bias = pointer<Number>(bias),
-      .y = static_cast<Number*>(y.data_ptr()),
-      .rows = x.size(0),
-      .d_in = weight.size(1),
-      .d_out = weight.size(0),
-  }.run();
-  return y;
-}
 
 Tensor row_product(Tensor x, Tensor weight, std::optional<Tensor> bias) {
   check(x.size(1) == weight.size(1) && x.scalar_type() == weight.scalar_type());
-  auto with = x.scalar_type() == ScalarType::BFloat16 ? multiplied<BFloat16> : multiplied<float>;
-  return with(x, weight, bias);
+  return multiplied<Product>(x, weight.size(0), bias, weight);
 }
 
 }  // namespace

@@ -54,8 +54,14 @@ inline To bits_as(const From& x) {
   return y;
 }
 
-// What is read soon; past the end of the memory nothing happens.
-inline void prefetch(const void* from) { __builtin_prefetch(from); }
+constexpr int64_t AHEAD = 8192;
+
+// Memory AHEAD of this place is read soon; past its end nothing happens.
+//
+// It goes to the second cache, since few lines can be on their way to the first at a time.
+inline void prefetch(const void* from) {
+  __builtin_prefetch(static_cast<const char*>(from) + AHEAD, 0, 2);
+}
 
 inline Vector widened(Vector x) { return x; }
 
@@ -117,9 +123,47 @@ inline void store(Number* to, Vector x, int64_t n) {
   std::memcpy(to, numbers, n * sizeof(Number));
 }
 
+inline Bytes load_bytes(const void* from) {
+  Bytes x;
+  std::memcpy(&x, from, sizeof x);
+  return x;
+}
+
+// The first n bytes, then zeros.
+inline Bytes load_bytes(const void* from, int64_t n) {
+  Bytes x = {};
+  std::memcpy(&x, from, n);
+  return x;
+}
+
+// Sixteen integers as bytes.
+inline void store_bytes(int8_t* to, Integers x) {
+  typedef int8_t Few __attribute__((vector_size(WIDTH)));
+  const Few bytes = __builtin_convertvector(x, Few);
+  std::memcpy(to, &bytes, sizeof bytes);
+}
+
 inline float number(float x) { return x; }
 
 inline float number(BFloat16 x) { return bits_as<float>(uint32_t(x.bits) << 16); }
+
+// The sizes of numbers, whose order is that of their bits; those that are not finite are largest.
+inline Integers magnitudes(Vector x) { return (Integers)x & 0x7fffffff; }
+
+inline Integers larger(Integers a, Integers b) { return a > b ? a : b; }
+
+// The largest number of these bits; NaN if one is not finite.
+inline float largest(Integers magnitudes) {
+  int32_t bits = 0;
+  for (int i = 0; i < WIDTH; ++i) bits = std::max(bits, magnitudes[i]);
+  return bits < 0x7f800000 ? bits_as<float>(bits) : NAN;
+}
+
+// The nearest integers, ties to even, of numbers below 2^22.
+inline Vector rounded(Vector x) {
+  const Vector round = Vector{} + 12582912.f;  // 1.5 · 2^23: its sums are integers
+  return (x + round) - round;
+}
 
 inline float sum(Vector x) {
   Eight eight[2];
@@ -189,11 +233,35 @@ inline Integers dot(Integers sums, Bytes a, Bytes b) {
 #endif
 }
 
+// As `dot` of both pairs, with integers from 0 to 15 as first factors and any bytes as second.
+inline Integers dot_small(Integers sums, Bytes a, Bytes x, Bytes b, Bytes y) {
+#if defined(__AVX512VNNI__)
+  return dot(dot(sums, a, x), b, y);
+#elif defined(__AVX512BW__)
+  const __m512i pairs = _mm512_add_epi16(_mm512_maddubs_epi16((__m512i)a, (__m512i)x),
+                                         _mm512_maddubs_epi16((__m512i)b, (__m512i)y));
+  return sums + (Integers)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
+#elif defined(__AVX2__)
+  __m256i as[2], xs[2], bs[2], ys[2], z[2];
+  std::memcpy(as, &a, sizeof a);
+  std::memcpy(xs, &x, sizeof x);
+  std::memcpy(bs, &b, sizeof b);
+  std::memcpy(ys, &y, sizeof y);
+  for (int i = 0; i < 2; ++i) {
+    const __m256i pairs =
+        _mm256_add_epi16(_mm256_maddubs_epi16(as[i], xs[i]), _mm256_maddubs_epi16(bs[i], ys[i]));
+    z[i] = _mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
+  return sums + bits_as<Integers>(z);
+#else
+  return dot(dot(sums, a, x), b, y);
+#endif
+}
+
 // exp(x) for x ≤ 0, within two units in the last place; at least the smallest normal number.
 inline Vector exponential(Vector x) {
-  const Vector round = Vector{} + 12582912.f;  // 1.5 · 2^23: its sums are integers
   x = x < -87.f ? Vector{} - 87.f : x;
-  Vector n = (x * 1.44269504f + round) - round;
+  Vector n = rounded(x * 1.44269504f);
   Vector r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   Vector p = Vector{} + 1.9875691500e-4f;
   for (float factor : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
