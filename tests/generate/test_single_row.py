@@ -82,7 +82,8 @@ def test_the_operator_of_each_form_of_weights(
         assert operators_of(program) == expected
         for name in expected:
             load_operator(name)
-        torch.testing.assert_close(program.module()(x), plain(module, x))
+        rounding = {"rtol": 0, "atol": 2e-3} if "int4_row_product" in expected else {}
+        torch.testing.assert_close(program.module()(x), plain(module, x), **rounding)
         several = graphs._traced(module, (x.expand(1, 3, 64).contiguous(),), (None,))
     assert operators_of(several) == []
 
@@ -126,5 +127,5 @@ def test_graphs_with_operators_generate_the_same(
         ours = CompiledContinuation(model)
         [[text]] = generate(ours, prompts, greedy, max_new_tokens=12, eos_id=None)
         assert text.ids == expected.ids
-        exact = 1e-2 if form == "bfloat16" else 1e-5
+        exact = {"bfloat16": 1e-2, "int4": 1e-4}.get(form, 1e-5)
         assert text.score == pytest.approx(expected.score, rel=exact)

@@ -1,6 +1,6 @@
 """Operators in C++, compiled for this processor on first use, and kept in the folder of caches.
 
-Whoever chooses an operator loads it. A forward uses what is loaded, and compiles nothing.
+Whoever chooses an operator loads it. A forward uses loaded operators only, and compiles nothing.
 
 `ADDNORM_OPERATORS` chooses the instructions they are compiled for, or `off`: then whatever has an
 operator computes in another way. Without it they are the widest of the processor, within

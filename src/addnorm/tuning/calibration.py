@@ -169,7 +169,7 @@ def keep(file: Path | None, value: object) -> None:
 
 
 def load_operators(chosen: KernelChoices) -> None:
-    """Load the operators of these choices, for a forward uses what is loaded.
+    """Load the operators of these choices, for a forward uses loaded ones only.
 
     One that has to be compiled takes some seconds; a warning says why it cannot be, and then
     torch's kernel is used.
