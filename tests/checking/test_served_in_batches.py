@@ -11,7 +11,7 @@ from addnorm.checking.comparison import Comparison
 from addnorm.checking.matrix import Cell
 from addnorm.checking.served_in_batches import Batch, Batches, served_in_batches
 from addnorm.nn.recurrent import StateCache
-from addnorm.serve.engine.rows import Memories, Rows
+from addnorm.serve.engine.rows import Rows
 from addnorm.serve.engine.slots import RowBuffers
 
 ATTENTION = "decoder/rotary/layernorm/pre/scaled_dot/gqa/full/default_core/plain_output/mlp"
@@ -64,8 +64,13 @@ def taken_twice(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda buffers, n: plain(buffers, n) // 2
 
 
-def other_memory(plain: Callable[..., Memories]) -> Callable[..., Memories]:
-    return lambda memories, chosen: plain(memories, chosen.flip(0))
+def other_sources(plain: Callable[..., None]) -> Callable[..., None]:
+    def select(rows: Rows, chosen: Tensor) -> None:
+        plain(rows, chosen)
+        assert rows.sources is not None
+        rows.sources = rows.sources.flip(0)
+
+    return select
 
 
 @pytest.mark.parametrize(
@@ -73,7 +78,7 @@ def other_memory(plain: Callable[..., Memories]) -> Callable[..., Memories]:
     [
         (ATTENTION, RowBuffers, "take", taken_twice),
         (RECURRENT, StateCache, "select", in_order),
-        (TRANSLATOR, Memories, "select", other_memory),
+        (TRANSLATOR, Rows, "select", other_sources),
     ],
 )
 def test_a_planted_fault_is_found(

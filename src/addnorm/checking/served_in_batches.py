@@ -71,7 +71,8 @@ class Batches:
     ) -> None:
         self._case = case
         self._joins = why_alone(next_token.model) is None
-        self._buffers = RowBuffers(next_token, MOST_ROWS * max(case.lengths), in_place=in_place)
+        longest = max(case.lengths) + max(map(len, case.sources), default=0)
+        self._buffers = RowBuffers(next_token, MOST_ROWS * longest, in_place=in_place)
         self._batches: list[Batch] = []
 
     @property

@@ -4,7 +4,8 @@
 // 2023, arXiv 2309.06180, section 4.3). With sinks, each head has one more score, whose value is
 // zero. The heads of a token lie side by side and are read one
 // after another, so that memory is read in order; a head that serves several queries is read once
-// for all. The result of a row depends neither on other rows nor on the number of threads.
+// for all. Consecutive rows may share their slots. The result of a row depends neither on other
+// rows nor on the number of threads.
 
 #include "vectors.h"
 
@@ -24,6 +25,7 @@ struct Arguments {
   const float* sinks;   // or null
   Number* mixed;
   int64_t rows, heads, kv_heads, columns, key_width, value_width;
+  int64_t sharing;  // how many rows share their slots
   int64_t allowed_row, bias_row, bias_head;
   float scale, softcap;  // softcap 0: none
 };
@@ -36,13 +38,15 @@ class Part {
  public:
   Part(const Arguments<Number>& of, int64_t row, int64_t first, int64_t last)
       : of(of), row(row), first(first), group(of.heads / of.kv_heads), heads((last - first) * group) {
-    const bool* allowed = of.allowed ? of.allowed + row * of.allowed_row : nullptr;
+    const int64_t text = row / of.sharing;
+    const int64_t* text_slots = of.slots + text * of.columns;
+    const bool* allowed = of.allowed ? of.allowed + text * of.allowed_row : nullptr;
     for (int64_t j = 0; j < of.columns; ++j)
       if (!allowed || allowed[j]) columns.push_back(j);
     n = columns.size();
     stride = (n + WIDTH - 1) / WIDTH * WIDTH;
     for (int64_t i = 0; i < stride; ++i)
-      slots.push_back(of.slots[row * of.columns + columns[std::min(i, n - 1)]]);
+      slots.push_back(text_slots[columns[std::min(i, n - 1)]]);
     scores.resize(heads * stride);
     mixed.assign(heads * of.value_width, 0.f);
   }
@@ -170,6 +174,7 @@ Tensor attend(const Tensor& q, const Tensor& keys, const Tensor& values, const T
       .columns = slots.size(1),
       .key_width = q.size(2),
       .value_width = values.size(2),
+      .sharing = q.size(0) / std::max<int64_t>(slots.size(0), 1),
       .allowed_row = allowed && allowed->size(0) > 1 ? slots.size(1) : 0,
       .bias_row = bias && bias->size(0) > 1 ? bias->size(1) * slots.size(1) : 0,
       .bias_head = bias && bias->size(1) > 1 ? slots.size(1) : 0,

@@ -1,6 +1,6 @@
 """The key/value cache: each layer stores the state of past tokens, so that none is recomputed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -8,7 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from addnorm.nn.context import Context
+from addnorm.nn.context import Context, Memory
+from addnorm.nn.masks import Evaluated
 from addnorm.nn.positions.position import Position
 from addnorm.nn.types import Heads, Hidden, Keys, KeysValues, Length, Queries, Values
 
@@ -276,7 +277,40 @@ class SegmentMemory(AttentionCache):
         self._kept = None if self._kept is None else self._kept.index_select(0, rows)
 
 
-class CrossCache:
+@runtime_checkable
+class MemoryAttention(Protocol):
+    """Cross-attention without the projections of its queries and outputs."""
+
+    core: nn.Module
+
+    def remember(self, memory: Memory) -> KeysValues:
+        """Project a memory to keys and values."""
+        ...
+
+    def attend(self, q: Queries, k: Keys, v: Keys, mask: Evaluated) -> Heads:
+        """Attend to these keys and values."""
+        ...
+
+
+@runtime_checkable
+class MemoryCache(Protocol):
+    """A cache for the keys and values of cross-attention."""
+
+    @property
+    def kept(self) -> tuple[Keys, ...]:
+        """The keys and values; empty before the first step."""
+        ...
+
+    def attend(self, attention: MemoryAttention, q: Queries, memory: Memory) -> Heads:
+        """Attend to the keys and values of the memory."""
+        ...
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Keep these memories, in this order; they may repeat."""
+        ...
+
+
+class CrossCache(MemoryCache):
     """One layer's keys and values of the encoder output, projected only at the first step."""
 
     def __init__(self, memory: KeysValues | None = None) -> None:
@@ -287,14 +321,14 @@ class CrossCache:
         """The keys and values; empty before the first step."""
         return self._kept or ()
 
-    def once(self, project: Callable[[], KeysValues]) -> KeysValues:
-        """Return the cached keys and values, calling `project()` the first time."""
+    def attend(self, attention: MemoryAttention, q: Queries, memory: Memory) -> Heads:
+        """Attend to the cached keys and values; the first time, project the memory."""
         if self._kept is None:
-            self._kept = project()
-        return self._kept
+            self._kept = attention.remember(memory)
+        return attention.attend(q, *self._kept, memory.mask)
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Keep these batch rows, in this order; rows may repeat."""
+        """Keep these memories, in this order; they may repeat."""
         if self._kept is not None and not are_all(rows, self._kept[0].shape[0]):
             k, v = self._kept
             self._kept = (k.index_select(0, rows), v.index_select(0, rows))
@@ -305,7 +339,7 @@ class LayerCache:
 
     def __init__(self, self_cache: Cache) -> None:
         self.self_cache = self_cache
-        self.cross_cache = CrossCache()
+        self.cross_cache: MemoryCache = CrossCache()
 
 
 class KVCache:

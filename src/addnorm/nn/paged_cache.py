@@ -4,13 +4,21 @@ Kwon et al. 2023 (arXiv 2309.06180), section 4.1: the tokens of a text may be in
 """
 
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from addnorm.nn.attention.kernels import Sinks
 from addnorm.nn.attention.paged_attention import paged_attention
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.attention.sinks import SinkCore
-from addnorm.nn.cache import Attention, AttentionCache, NewKeys, NewValues
-from addnorm.nn.context import Context
+from addnorm.nn.cache import (
+    Attention,
+    AttentionCache,
+    MemoryAttention,
+    MemoryCache,
+    NewKeys,
+    NewValues,
+)
+from addnorm.nn.context import Context, Memory
 from addnorm.nn.types import Heads, Keys, KeysValues, Length, Queries
 
 SlotKeys = Float[Tensor, "slots kv_heads d_head"]
@@ -21,6 +29,9 @@ SlotValues = Float[Tensor, "slots kv_heads d_value"]
 
 TextSlots = Int[Tensor, "rows so_far"]
 """The slots of a batch of texts, padded on the left, with those of the new tokens at the end."""
+
+MemorySlots = Int[Tensor, "memories memory_seq"]
+"""The slots of a batch of encoded sources, padded on the right."""
 
 
 class PagedCache(AttentionCache):
@@ -59,7 +70,7 @@ class PagedCache(AttentionCache):
             return super().attend(attention, q, k, v, ctx)
         self._write(k, v)
         slots, bias = self._last(ctx.within), attention.position.score_bias(q, ctx)
-        sinks = attention.core.sinks if isinstance(attention.core, SinkCore) else None
+        sinks = _sinks(attention.core)
         return paged_attention(
             q, self._keys, self._values, slots, ctx.mask, bias, self._score, sinks
         )
@@ -77,3 +88,46 @@ class PagedCache(AttentionCache):
     def _last(self, n: Length) -> TextSlots:
         """The last `n` slots of each text."""
         return self._slots[:, self._slots.shape[1] - n :]
+
+
+class PagedMemory(MemoryCache):
+    """The keys and values of encoded sources, for one layer and one step: written once, to slots.
+
+    They are gathered from their slots, or with a `score` (see `core_score`) read where they are by
+    the queries of one new token a text.
+    """
+
+    def __init__(
+        self,
+        keys: SlotKeys,
+        values: SlotValues,
+        slots: MemorySlots,
+        score: DotProduct | None = None,
+    ) -> None:
+        self._keys = keys
+        self._values = values
+        self._slots = slots
+        self._score = score
+
+    @property
+    def kept(self) -> KeysValues:
+        """The keys and values of all sources."""
+        return self._keys[self._slots].transpose(1, 2), self._values[self._slots].transpose(1, 2)
+
+    def attend(self, attention: MemoryAttention, q: Queries, memory: Memory) -> Heads:
+        """Attend to the keys and values of the sources, each shared by consecutive rows."""
+        if self._score is None or q.shape[2] > 1:
+            return attention.attend(q, *self.kept, memory.mask)
+        sinks = _sinks(attention.core)
+        return paged_attention(
+            q, self._keys, self._values, self._slots, memory.mask, None, self._score, sinks
+        )
+
+    def select(self, rows: Int[Tensor, " rows"]) -> None:
+        """Raise `NotImplementedError`: rows join and leave between steps."""
+        raise NotImplementedError("a paged batch is chosen again for each step")
+
+
+def _sinks(core: nn.Module) -> Sinks | None:
+    """The sinks of a core, if it has any."""
+    return core.sinks if isinstance(core, SinkCore) else None

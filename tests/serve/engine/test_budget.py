@@ -4,13 +4,12 @@ from sys import maxsize
 
 import pytest
 import torch
-from tests.serve.engine.tiny import TINY
 
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.recurrent import RecurrentConfig
-from addnorm.serve.engine.budget import bytes_in_batch, longest_at_once, page_pool, scores_at_once
+from addnorm.serve.engine.budget import longest_at_once, page_pool, scores_at_once
 
 
 @pytest.mark.parametrize("config", [DecoderConfig, EncoderConfig, EncoderDecoderConfig])
@@ -27,12 +26,6 @@ def test_without_attention_only_time_bounds_a_text() -> None:
     model = DecoderConfig(d_model=8, n_layers=1, attention=RecurrentConfig()).build(9)
     assert scores_at_once(model, 1) == float("inf")
     assert longest_at_once(model, 1) == maxsize
-
-
-def test_a_token_of_a_batch_has_keys_and_values_or_a_hidden_state() -> None:
-    assert bytes_in_batch(TINY.build(9), 16) == 2 * 2 * 16 * 4
-    model = DecoderConfig(d_model=8, n_layers=1, attention=RecurrentConfig()).build(9)
-    assert bytes_in_batch(model, 8) == 8 * 4
 
 
 def test_a_memory_without_pages_is_refused() -> None:

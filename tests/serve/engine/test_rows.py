@@ -11,7 +11,7 @@ from torch import Tensor
 
 from addnorm.generate import Continuation, Translation
 from addnorm.models import DecoderModel, EncoderDecoderModel
-from addnorm.serve.engine.rows import Memories, Rows, why_alone
+from addnorm.serve.engine.rows import Rows, why_alone
 from addnorm.serve.engine.slots import RowBuffers
 
 TOKENS = [random.Random(i).choices(range(4, 30), k=40) for i in range(8)]
@@ -69,22 +69,34 @@ def check(name: str, texts: list[tuple[int, int, int]], logits: Tensor) -> None:
     assert torch.allclose(logits, expected, atol=1e-4, rtol=1e-5)
 
 
-def test_memories_are_padded_as_far_as_needed() -> None:
-    model = RUNS["encoder–decoder"].model
-    assert isinstance(model, EncoderDecoderModel)
-    with torch.inference_mode():
-        short, long = (Memories.of(model, [TOKENS[0][:n]], torch.device("cpu")) for n in (3, 7))
-        both = short.joined(long)
-    assert (len(both), both.width) == (2, 7)
-    assert both.valid.sum(1).tolist() == [3, 7]
-    again = both.select(torch.tensor([0, 0]))
-    assert (len(again), again.width) == (2, 3)
-    for ours, expected in zip(again.layers, short.layers, strict=True):
-        assert all(torch.equal(x[:1], y) for x, y in zip(ours, expected, strict=True))
+def test_sources_are_written_once_and_their_slots_are_free_again() -> None:
+    buffers = RowBuffers(next_token_of("encoder–decoder"), 40, in_place=False)
+    short, long = Rows(buffers), Rows(buffers)
+    short.start([TOKENS[0][:3]])
+    long.start([TOKENS[1][:7]])
+    assert buffers.n_used == 3 + 1 + 7 + 1
+    written = [[part.clone() for part in layer] for layer in buffers.memories if layer is not None]
+    short.join(long)
+    del long
+    sources = short.sources
+    assert sources is not None
+    assert ((sources != buffers.padding).sum(1).tolist(), sources.shape[1]) == ([3, 7], 7)
+    short.select(torch.tensor([0, 0, 1, 1]))
+    short.step(torch.tensor([5, 6, 7, 8]))
+    assert buffers.n_used == 3 + 1 + 7 + 1 + 4
+    for layer, before in zip(filter(None, buffers.memories), written, strict=True):
+        for part, same in zip(layer, before, strict=True):
+            assert torch.equal(part[sources], same[sources])
+    short.select(torch.tensor([1]))
+    assert short.sources is not None
+    assert short.sources.shape == (1, 3)
+    assert buffers.n_used == 3 + 2
+    del short
+    assert buffers.n_used == 0
 
 
 def test_very_different_lengths_do_not_share_a_step() -> None:
-    buffers = RowBuffers(next_token_of("encoder–decoder"), 400, in_place=False)
+    buffers = RowBuffers(next_token_of("encoder–decoder"), 1000, in_place=False)
     short, long = Rows(buffers), Rows(buffers)
     short.start([TOKENS[0][:2]] * 100)
     long.start([[5] * 500])

@@ -6,10 +6,12 @@ import pytest
 import torch
 from tests.serve.engine.tiny import TINY, MeansConfig, run_of
 
-from addnorm.generate import Continuation
-from addnorm.models import DecoderModel
+from addnorm.generate import Continuation, Translation
+from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.models.layers import LayerConfig
-from addnorm.serve.engine.slots import RowBuffers, layers_in_slots
+from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
+from addnorm.nn.recurrent import RecurrentConfig
+from addnorm.serve.engine.slots import RowBuffers, bytes_of_slot, layers_in_slots
 
 
 class Held:
@@ -17,6 +19,10 @@ class Held:
 
     def __init__(self, slots: torch.Tensor) -> None:
         self.slots = slots
+
+    @property
+    def tables(self) -> list[torch.Tensor]:
+        return [self.slots]
 
 
 def buffers(n_slots: int) -> RowBuffers:
@@ -59,3 +65,27 @@ def test_only_attention_with_the_usual_cache_is_in_slots() -> None:
     assert layers_in_slots(model) == [True, False]
     store = RowBuffers(Continuation(model), 2, in_place=False)
     assert [layer is not None for layer in store.layers] == [True, False]
+
+
+def test_a_slot_has_a_token_of_the_text_or_of_a_source() -> None:
+    heads = AttentionConfig(n_heads=2)
+    same = EncoderDecoderConfig(d_model=8, n_layers=3, attention=heads)
+    assert bytes_of_slot(same.build(9), 8) == 3 * 2 * 8 * 4
+    grouped = replace(same, cross_attention=AttentionConfig(n_heads=2, n_kv_heads=1))
+    model = grouped.build(9)
+    assert isinstance(model, EncoderDecoderModel)
+    assert bytes_of_slot(model, 8) == 3 * 2 * (8 + 4) * 4
+    store = RowBuffers(Translation(model, 2), 5, in_place=False)
+    shapes = [pair and pair[0].shape for pair in (store.layers[0], store.memories[0])]
+    assert shapes == [(6, 2, 4), (6, 1, 4)]
+
+
+def test_a_slot_has_what_a_layer_keeps_or_a_hidden_state() -> None:
+    assert bytes_of_slot(TINY.build(9), 16) == 2 * 2 * 16 * 4
+    recurrent = DecoderConfig(d_model=8, n_layers=1, attention=RecurrentConfig())
+    assert bytes_of_slot(recurrent.build(9), 8) == 8 * 4
+    latent = replace(TINY, n_layers=9, attention=LatentAttentionConfig(n_heads=4))
+    model = latent.build(9)
+    store = RowBuffers(Continuation(model), 1, in_place=False)
+    numbers = sum(part[0].numel() for pair in store.layers if pair for part in pair)
+    assert bytes_of_slot(model, 16) == 4 * numbers > 16 * 4

@@ -25,10 +25,10 @@ from addnorm.nn.attention.value_residual import (
     build_value_residual,
 )
 from addnorm.nn.built import built_module
-from addnorm.nn.cache import AttentionCache, CrossCache, SelfCache
+from addnorm.nn.cache import AttentionCache, MemoryCache, SelfCache
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.linear import Linear, linears
-from addnorm.nn.masks import Full, Mask
+from addnorm.nn.masks import Evaluated, Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NormConfig
 from addnorm.nn.positions.position import Position
 from addnorm.nn.splits import Split, Splits
@@ -219,17 +219,24 @@ class CrossAttention(MultiHead):
     concatenated, so that the memory is read only once for all of them.
     """
 
-    def forward(self, x: Hidden, ctx: Context, cache: CrossCache | None = None) -> Hidden:
+    def forward(self, x: Hidden, ctx: Context, cache: MemoryCache | None = None) -> Hidden:
         if (memory := ctx.memory) is None:
             raise ValueError("cross-attention needs a memory: build the context with `attending`")
-        k, v = self.remember(memory) if cache is None else cache.once(lambda: self.remember(memory))
-        q, n = self.queries(x), k.shape[0]
-        heads = unfold_beams(self.core(fold_beams(q, n), k, v, memory.mask), q.shape[0])
+        q = self.queries(x)
+        if cache is None:
+            heads = self.attend(q, *self.remember(memory), memory.mask)
+        else:
+            heads = cache.attend(self, q, memory)
         return self.merge(self.output(heads, x))
 
     def remember(self, memory: Memory) -> KeysValues:
         """Project the memory to keys and values."""
         return self.keys_values(memory.hidden)
+
+    def attend(self, q: Queries, k: Keys, v: Keys, mask: Evaluated) -> Heads:
+        """Attend to the keys and values of the memories, each shared by consecutive rows."""
+        n = k.shape[0]
+        return unfold_beams(self.core(fold_beams(q, n), k, v, mask), q.shape[0])
 
 
 Attending = MultiHead | CrossLayerAttention

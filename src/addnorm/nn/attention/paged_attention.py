@@ -6,7 +6,7 @@ instead of copying those of each row side by side. `kernels.build.load_operator`
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from addnorm.nn import functional
 from addnorm.nn.attention.core import EagerCore, SDPACore
@@ -47,7 +47,7 @@ def paged_attention(
     q: Float[Tensor, "rows heads 1 d_head"],
     keys: Float[Tensor, "slots kv_heads d_head"],
     values: Float[Tensor, "slots kv_heads d_value"],
-    slots: Int[Tensor, "rows kv_seq"],
+    slots: Int[Tensor, "texts kv_seq"],
     mask: Mask,
     bias: Bias | None,
     score: DotProduct,
@@ -56,7 +56,9 @@ def paged_attention(
     """`softmax(score(q, k) + bias) v` over the keys and values in these slots of each row.
 
     Kwon et al. 2023 (arXiv 2309.06180), §4.3; `sinks` as in `SinkCore`. Computed in float32.
-    A row that may attend to nothing gives zeros. Keys and values have one of the `DTYPES` on a CPU.
+    Slots and mask are those of as many texts as there are rows, or of fewer, each shared by as many
+    consecutive rows. A row that may attend to nothing gives zeros. Keys and values have one of the
+    `DTYPES` on a CPU.
     """
     tile = None if bias is None else bias(EVERYTHING, EVERYTHING)[:, :, 0]
     mixed = torch.ops.addnorm.paged_attention(
@@ -73,8 +75,8 @@ def paged_attention(
     return mixed[:, :, None]
 
 
-def _allowed(mask: Mask) -> Bool[Tensor, "#rows kv_seq"] | None:
-    """Which keys the query of each row may attend to; None means all."""
+def _allowed(mask: Mask) -> Bool[Tensor, "#texts kv_seq"] | None:
+    """Which keys the queries of each text may attend to; None means all."""
     match mask:
         case Full() | Causal():  # causal with one query: all keys are its own or earlier
             return None
@@ -87,14 +89,22 @@ def _allowed(mask: Mask) -> Bool[Tensor, "#rows kv_seq"] | None:
 
 
 def paged_score(attention: Attention, d_head: int) -> DotProduct | None:
-    """The score of attention that the operator can compute; None for any other attention.
+    """The score of self-attention that the operator can compute; None for any other attention.
 
-    The operator knows dot products with a softcap, masks, biases and sinks. It does not know
-    positions that turn all keys again at every step, or whose bias reads them.
+    The operator does not know positions that turn all keys again at every step, or whose bias
+    reads them.
     """
-    core, position = attention.core, type(attention.position)
+    position = type(attention.position)
     if (position.rotate_all, position.content_bias) != (Position.rotate_all, Position.content_bias):
         return None
+    return core_score(attention.core, d_head)
+
+
+def core_score(core: nn.Module, d_head: int) -> DotProduct | None:
+    """The score of a core that the operator can compute; None for any other core.
+
+    The operator knows dot products with a softcap, masks, biases and sinks.
+    """
     if not isinstance(core, SDPACore | EagerCore | SinkCore) or type(core) not in CORES:
         return None
     score = core.score

@@ -317,6 +317,11 @@ class BatchLane:
         return sum(len(batch.rows) for batch in self._batches)
 
     @property
+    def n_slots_used(self) -> int:
+        """How many tokens of texts and sources have keys and values in memory."""
+        return self._buffers.n_used
+
+    @property
     def _rows(self) -> list[Row]:
         return [row for each in (*self._queue, *self._batches) for row in each.rows]
 

@@ -1,4 +1,4 @@
-"""What a memory holds of a model: pages of keys and values, batches, the attention of a text."""
+"""What a memory holds of a model: pages of keys and values, the attention of a text."""
 
 from math import inf, isqrt
 from sys import maxsize
@@ -6,12 +6,10 @@ from sys import maxsize
 import torch
 
 from addnorm.errors import InputError
-from addnorm.models import DecoderModel, EncoderDecoderModel, Model
+from addnorm.models import Model
 from addnorm.models.transformer import StackModel
-from addnorm.nn.attention.multihead import Attending, MultiHead
+from addnorm.nn.attention.multihead import Attending
 from addnorm.serve.engine.pages import PagePool
-
-Writer = DecoderModel | EncoderDecoderModel
 
 
 def page_pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
@@ -24,17 +22,6 @@ def page_pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
             "bytes of keys and values, and at least two are needed"
         )
     return PagePool(n_pages, page_size)
-
-
-def bytes_in_batch(model: Writer, d_model: int) -> int:
-    """The bytes of a token in a batch: its keys and values, or its hidden state if that is more.
-
-    The keys and values of cross-attention are included.
-    """
-    stack = model.stack if isinstance(model, DecoderModel) else model.decoder
-    heads = [module for module in stack.modules() if isinstance(module, MultiHead)]
-    width = sum(each.k_proj.out_features + each.v_proj.out_features for each in heads)
-    return max(width, d_model) * _bytes_of_number(model)
 
 
 def scores_at_once(model: Model, memory: int) -> float:

@@ -16,7 +16,7 @@ from addnorm.generate.rules import check_rules
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.batches import BatchLane, Search
-from addnorm.serve.engine.budget import bytes_in_batch, page_pool, scores_at_once
+from addnorm.serve.engine.budget import page_pool, scores_at_once
 from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
 from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
@@ -26,7 +26,7 @@ from addnorm.serve.engine.paged import PagedLane, bytes_per_token, reach_of, why
 from addnorm.serve.engine.rows import why_alone
 from addnorm.serve.engine.schedule import Limits
 from addnorm.serve.engine.sequence import Request
-from addnorm.serve.engine.slots import RowBuffers
+from addnorm.serve.engine.slots import RowBuffers, bytes_of_slot
 from addnorm.serve.engine.speculation import Drafter, Speculation
 from addnorm.tasks.of_model import wrong_task
 
@@ -83,7 +83,7 @@ class Engine:
         self._next_token = _next_token(run, self._model)
         buffers = RowBuffers(
             self._next_token,
-            memory // bytes_in_batch(self._model, run.recipe.model.d_model),
+            memory // bytes_of_slot(self._model, run.recipe.model.d_model),
             in_place=kernels != "gathered",
         )
         self._why_gathered = buffers.why_gathered
@@ -222,7 +222,13 @@ class Engine:
         """How busy the engine is."""
         running, waiting = self._batches.n_running, self._batches.n_waiting
         if self._paged is None:
-            return Stats(running=running, waiting=waiting, near_ties=self._batches.near_ties)
+            return Stats(
+                running=running,
+                waiting=waiting,
+                pages=self._batches.n_slots_used,
+                pages_in_all=self._batches.most_tokens,
+                near_ties=self._batches.near_ties,
+            )
         schedule = self._paged.schedule
         return Stats(
             running=running + len(schedule.running),

@@ -57,7 +57,7 @@ class Stats:
     waiting: int
     """Requests that wait."""
     pages: int = 0
-    """The pages that are held."""
+    """The pages that are held; without pages, the tokens whose keys and values are."""
     pages_in_all: int = 0
     set_aside: int = 0
     """How often a sequence was set aside for lack of pages."""

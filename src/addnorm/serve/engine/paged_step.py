@@ -1,6 +1,6 @@
 """One step of a decoder over keys and values in slots, eager or in a compiled graph."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,10 +12,10 @@ from addnorm.generate.compiled import dynamic_axes, prepare
 from addnorm.generate.graphs import Graph, compiled
 from addnorm.generate.next_token import device_of, evaluating
 from addnorm.kernels.build import load_operator
-from addnorm.models import DecoderModel, EncoderDecoderModel
+from addnorm.models import DecoderModel
 from addnorm.models.step import LAST, DecoderState, decoder_step, pairs
-from addnorm.nn.attention import SelfAttention
-from addnorm.nn.attention.paged_attention import DTYPES, OPERATOR, paged_score
+from addnorm.nn.attention import CrossAttention, SelfAttention
+from addnorm.nn.attention.paged_attention import DTYPES, OPERATOR, core_score, paged_score
 from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.cache import KVCache, SelfCache
 from addnorm.nn.paged_cache import PagedCache, TextSlots
@@ -38,7 +38,7 @@ class PagedStep(nn.Module):
         self.storing = model.stack.storing
         remaining = iter(buffers[::2])
         keys = [next(remaining) if stores else None for stores in self.storing]
-        self.scores, self.why_gathered = kernel_scores(model, keys, in_place=in_place)
+        self.scores, self.why_gathered = kernel_scores(model.stack.mixers, keys, in_place=in_place)
 
     def forward(
         self,
@@ -60,28 +60,37 @@ class PagedStep(nn.Module):
 
 
 def kernel_scores(
-    model: DecoderModel | EncoderDecoderModel, keys: Sequence[Tensor | None], *, in_place: bool
+    attentions: Iterable[object], keys: Iterable[Tensor | None], *, in_place: bool
 ) -> tuple[list[DotProduct | None], str | None]:
-    """The score of each layer that the kernel computes, and why there is no kernel for them.
+    """The score of each attention that the kernel computes, and why there is no kernel for them.
 
-    None is the score where keys are gathered. `keys` are the buffers of the layers, None of those
-    that keep no keys.
+    None is the score where keys are gathered. `keys` are the buffers of each, None of those that
+    keep no keys.
     """
-    on_cpu = device_of(model).type == "cpu"
-    stack = model.stack if isinstance(model, DecoderModel) else model.decoder
     scores = [
-        paged_score(mixer, buffer.shape[2])
-        if isinstance(mixer, SelfAttention) and buffer is not None and buffer.dtype in DTYPES
-        else None
-        for mixer, buffer in zip(stack.mixers, keys, strict=True)
+        None if buffer is None else _kernel_score(attention, buffer)
+        for attention, buffer in zip(attentions, keys, strict=True)
     ]
-    if not (in_place and on_cpu and any(scores)):
+    if not (in_place and any(scores)):
         return [None] * len(scores), None
     try:
         load_operator(OPERATOR)
     except InputError as error:
         return [None] * len(scores), str(error)
     return scores, None
+
+
+def _kernel_score(attention: object, keys: Tensor) -> DotProduct | None:
+    """The score that the kernel computes, if it reads these keys."""
+    if keys.device.type != "cpu" or keys.dtype not in DTYPES:
+        return None
+    match attention:
+        case SelfAttention():
+            return paged_score(attention, keys.shape[2])
+        case CrossAttention():
+            return core_score(attention.core, keys.shape[2])
+        case _:
+            return None
 
 
 def new_buffers(model: DecoderModel, n_slots: int) -> list[Tensor]:

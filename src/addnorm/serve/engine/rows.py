@@ -1,10 +1,9 @@
 """Next-token logits of rows that join and leave at any step, for every kind of model of text."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import torch
-from jaxtyping import Bool, Int, Shaped
+from jaxtyping import Bool, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -18,9 +17,8 @@ from addnorm.generate.next_token import (
 )
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
-from addnorm.nn.cache import Cache, JoinableCache, KVCache, are_all
-from addnorm.nn.paged_cache import PagedCache
-from addnorm.nn.types import KeysValues
+from addnorm.nn.cache import Cache, JoinableCache, KVCache
+from addnorm.nn.paged_cache import MemorySlots, PagedCache, PagedMemory, TextSlots
 from addnorm.serve.engine.slots import RowBuffers, layers_in_slots
 
 FEW = 2**14
@@ -36,73 +34,25 @@ def why_alone(model: DecoderModel | EncoderDecoderModel) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class Memories:
-    """The cross-attention keys and values of encoded sources, padded on the right."""
-
-    layers: Sequence[KeysValues]
-    valid: Bool[Tensor, "memories memory_seq"]
-
-    @classmethod
-    def of(
-        cls, model: EncoderDecoderModel, sources: Sequence[Ids], device: torch.device
-    ) -> "Memories":
-        """Encode the sources, once for all steps."""
-        source, valid = padded(sources, device, left=False)
-        layers = model.cross_keys_values(model.encode(source, valid))
-        return cls(layers, torch.ones_like(source, dtype=torch.bool) if valid is None else valid)
-
-    def __len__(self) -> int:
-        return len(self.valid)
-
-    @property
-    def width(self) -> int:
-        """The length of the longest source."""
-        return self.valid.shape[1]
-
-    def select(self, chosen: Int[Tensor, " memories"]) -> "Memories":
-        """These memories, in this order, without padding that all have."""
-        if are_all(chosen, len(self)):
-            return self
-        valid = self.valid[chosen]
-        width = int(valid.sum(1).amax())
-        layers = [(k[chosen, :, :width], v[chosen, :, :width]) for k, v in self.layers]
-        return Memories(layers, valid[:, :width])
-
-    def joined(self, other: "Memories") -> "Memories":
-        """These memories, then the others."""
-        layers = [
-            (_stacked(k, other_k), _stacked(v, other_v))
-            for (k, v), (other_k, other_v) in zip(self.layers, other.layers, strict=True)
-        ]
-        return Memories(layers, _stacked(self.valid[:, None], other.valid[:, None])[:, 0])
-
-
-def _stacked(
-    first: Shaped[Tensor, "n heads seq *d_head"], second: Shaped[Tensor, "m heads seq_2 *d_head"]
-) -> Shaped[Tensor, "both heads longest *d_head"]:
-    """Two batches in one, padded with zeros on the right."""
-    (n, heads, seq, *width), (m, _, other_seq, *_) = first.shape, second.shape
-    stacked = first.new_zeros(n + m, heads, max(seq, other_seq), *width)
-    stacked[:n, :, :seq] = first
-    stacked[n:, :, :other_seq] = second
-    return stacked
-
-
 class Rows:
     """Rows of one batch, as a `NextToken` that can be joined to another one.
 
-    Keys and values are in the slots of the buffers, those of encoded sources in `Memories`, and
-    the states of recurrent mixers in their caches, which are joined by their method `join`.
+    Keys and values are in the slots of the buffers, those of encoded sources too: they are written
+    once, and `sources` has the slots of each source, which consecutive rows share. The states of
+    recurrent mixers are in their caches, which are joined by their method `join`.
     """
 
     def __init__(self, buffers: RowBuffers) -> None:
         self.buffers = buffers
-        self.slots = torch.empty(0, 0, dtype=torch.long, device=buffers.device)
-        self._valid = torch.empty(0, 0, dtype=torch.bool, device=buffers.device)
+        self.slots: TextSlots = torch.empty(0, 0, dtype=torch.long, device=buffers.device)
+        self.sources: MemorySlots | None = None
         self._states: list[Cache | None] = []
-        self._memories: Memories | None = None
         buffers.rows.add(self)
+
+    @property
+    def tables(self) -> Sequence[Int[Tensor, "texts tokens"]]:
+        """The slots of the texts and of their sources."""
+        return [self.slots] if self.sources is None else [self.slots, self.sources]
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
         """The maximum number of tokens that may follow a prompt; raises `InputError` for others."""
@@ -113,13 +63,10 @@ class Rows:
         """Process the prompts, one per row; return next-token logits, which may hold NaN."""
         next_token, device = self.buffers.next_token, self.buffers.device
         if isinstance(next_token, Translation):
-            with evaluating(next_token.model):
-                self._memories = Memories.of(next_token.model, prompts, device)
+            self._remember(next_token.model, prompts)
             prompts = [[next_token.bos_id]] * len(prompts)
         tokens, valid = padded(prompts, device, left=True)
-        self._valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
-        self.slots = torch.full_like(tokens, self.buffers.padding)
-        self.slots[self._valid] = self.buffers.take(int(self._valid.sum()))
+        self.slots = self._taken(tokens, valid)
         self._states = [
             None if in_slots else layer.self_cache
             for in_slots, layer in zip(
@@ -131,24 +78,55 @@ class Rows:
             self.buffers.clear_padding()
         return logits
 
+    def _remember(self, model: EncoderDecoderModel, sources: Sequence[Ids]) -> None:
+        """Encode the sources, and store the keys and values of their tokens in slots."""
+        tokens, valid = padded(sources, self.buffers.device, left=False)
+        with evaluating(model):
+            layers = model.cross_keys_values(model.encode(tokens, valid))
+        self.sources = slots = self._taken(tokens, valid)
+        real = self._real(slots)
+        for buffers, kept in zip(self.buffers.memories, layers, strict=True):
+            assert buffers is not None
+            for buffer, part in zip(buffers, kept, strict=True):
+                buffer[slots[real]] = part.transpose(1, 2)[real]
+
+    def _taken(
+        self, tokens: Int[Tensor, "texts seq"], valid: Bool[Tensor, "texts seq"] | None
+    ) -> Int[Tensor, "texts seq"]:
+        """Slots for these tokens, those of padding included."""
+        n = tokens.numel() if valid is None else int(valid.sum())
+        taken = self.buffers.take(n)
+        if valid is None:
+            return taken.view_as(tokens)
+        slots = torch.full_like(tokens, self.buffers.padding)
+        slots[valid] = taken
+        return slots
+
+    def _real(self, slots: Int[Tensor, "texts seq"]) -> Bool[Tensor, "texts seq"]:
+        """Which slots are not padding."""
+        return slots != self.buffers.padding
+
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
         """Append one token to each row; return the logits of the next one, which may hold NaN."""
         new = self.buffers.take(len(tokens))[:, None]
         self.slots = torch.cat([self.slots, new], dim=1)
-        self._valid = torch.cat([self._valid, torch.ones_like(self._valid[:, :1])], dim=1)
         return self._logits(tokens[:, None])
 
     def _logits(self, tokens: Int[Tensor, "rows new"]) -> Logits:
         model, cache = self.buffers.next_token.model, self._cache(tokens.shape[1])
+        valid = self._real(self.slots)
         with evaluating(model):
             if isinstance(model, DecoderModel):
-                state = DecoderState(cache=cache, valid=self._valid)
+                state = DecoderState(cache=cache, valid=valid)
                 return decoder_step(model, tokens, state)[0][:, -1].float()
-            assert self._memories is not None
-            memories = self._memories
-            state = TranslationState.after(memories.layers, memories.valid, cache)
-            state = replace(state, valid=self._valid)
+            assert self.sources is not None
+            state = TranslationState(
+                memory=torch.empty(*self.sources.shape, 0, device=self.buffers.device),
+                source_valid=self._real(self.sources),
+                valid=valid,
+                cache=cache,
+            )
             return translation_step(model, tokens, state)[0][:, -1].float()
 
     def _cache(self, n_new: int) -> KVCache:
@@ -159,56 +137,72 @@ class Rows:
                 layers.append(PagedCache(*buffer, self.slots, score))
             elif state is not None:
                 layers.append(state)
-        return KVCache(layers, length=self.slots.shape[1] - n_new)
+        cache = KVCache(layers, length=self.slots.shape[1] - n_new)
+        if self.sources is not None:
+            for layer, buffer, score in zip(
+                cache, buffers.memories, buffers.memory_scores, strict=True
+            ):
+                assert buffer is not None
+                layer.cross_cache = PagedMemory(*buffer, self.sources, score)
+        return cache
 
     def select(self, rows: Int[Tensor, " kept"]) -> None:
         """Keep these rows, in this order; rows may repeat."""
-        if self._memories is not None:
-            shared = shared_memories(rows // self._sharing)
-            self._memories = self._memories.select(shared)
+        if self.sources is not None:
+            sources = self.sources[shared_memories(rows // self._sharing)]
+            self.sources = sources[:, : int(self._real(sources).sum(1).amax())]
         for state in filter(None, self._states):
             state.select(rows)
-        valid = self._valid[rows]
-        used = slice(int(valid.any(0).long().argmax()), None)
-        self.slots, self._valid = self.slots[rows, used], valid[:, used]
+        slots = self.slots[rows]
+        self.slots = slots[:, int(self._real(slots).any(0).long().argmax()) :]
 
     @property
     def _sharing(self) -> int:
-        """How many rows share a memory."""
-        return len(self.slots) // len(self._memories or self.slots)
+        """How many rows share a source."""
+        return 1 if self.sources is None else len(self.slots) // len(self.sources)
 
     def fits(self, other: "Rows") -> bool:
-        """Whether the padding of a common batch is not more than its tokens."""
+        """Whether a common step pays: where keys are copied, padding is not more than tokens."""
+        if self.buffers.all_in_place:
+            return True
         n = [len(rows.slots) * rows._width for rows in (self, other)]
         common = (len(self.slots) + len(other.slots)) * max(self._width, other._width)
         return common <= 2 * sum(n) + FEW
 
     @property
     def _width(self) -> int:
-        memories = self._memories
-        return self.slots.shape[1] + (0 if memories is None else memories.width)
+        return sum(table.shape[1] for table in self.tables)
 
     def join(self, other: "Rows") -> None:
         """Add the rows of another batch after these; both have processed prompts."""
-        width = max(self.slots.shape[1], other.slots.shape[1])
-        sides = [(width - rows.slots.shape[1], 0) for rows in (self, other)]
-        batches = [*zip((self, other), sides, strict=True)]
-        if self._memories is not None and other._memories is not None:
+        if self.sources is not None and other.sources is not None:
             if self._sharing != other._sharing:
                 for rows in (self, other):
                     rows._share_nothing()
-            self._memories = self._memories.joined(other._memories)
+            self.sources = self._stacked(self.sources, other.sources, left=False)
         for state, more in zip(self._states, other._states, strict=True):
             if state is not None:
                 assert isinstance(state, JoinableCache)
                 assert isinstance(more, JoinableCache)
                 state.join(more)
+        self.slots = self._stacked(self.slots, other.slots, left=True)
+
+    def _stacked(
+        self,
+        first: Int[Tensor, "some seq"],
+        second: Int[Tensor, "others seq_2"],
+        *,
+        left: bool,
+    ) -> Int[Tensor, "all longest"]:
+        """Two tables in one, padded on one side."""
+        width = max(first.shape[1], second.shape[1])
+        missing = [width - table.shape[1] for table in (first, second)]
+        sides = [(n, 0) if left else (0, n) for n in missing]
+        tables = zip((first, second), sides, strict=True)
         padding = self.buffers.padding
-        self.slots = torch.cat([F.pad(rows.slots, side, value=padding) for rows, side in batches])
-        self._valid = torch.cat([F.pad(rows._valid, side) for rows, side in batches])
+        return torch.cat([F.pad(table, side, value=padding) for table, side in tables])
 
     def _share_nothing(self) -> None:
-        """Give each row a memory of its own."""
-        if self._memories is not None:
-            n = torch.arange(len(self._memories), device=self.slots.device)
-            self._memories = self._memories.select(n.repeat_interleave(self._sharing))
+        """Give each row a table of its own of its source."""
+        if self.sources is not None:
+            self.sources = self.sources.repeat_interleave(self._sharing, dim=0)

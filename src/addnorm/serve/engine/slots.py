@@ -1,19 +1,21 @@
 """Keys and values of rows that share tokens: a buffer for each layer, and which slots are free."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 from weakref import WeakSet
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from addnorm.generate.next_token import Continuation, Translation, device_of, evaluating
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.models.step import DecoderState, TranslationState, decoder_step, translation_step
 from addnorm.nn.attention import LatentAttention, SelfAttention
+from addnorm.nn.blocks import Mixer
 from addnorm.nn.cache import SelfCache
-from addnorm.nn.paged_cache import TextSlots
+from addnorm.nn.paged_cache import SlotKeys, SlotValues
 from addnorm.nn.types import KeysValues
 from addnorm.serve.engine.paged_step import kernel_scores
 
@@ -21,18 +23,28 @@ AT_ONCE = 4096
 """How many free slots are looked for at once, so that few and the same are used again and again."""
 
 
+Buffers = tuple[SlotKeys, SlotValues]
+"""The keys and values of one layer."""
+
+
 class HasSlots(Protocol):
     """Rows of tokens that are found through slots."""
 
-    slots: TextSlots
+    @property
+    def tables(self) -> Sequence[Int[Tensor, "texts tokens"]]:
+        """The slots of all tokens that the rows refer to."""
+        ...
 
 
 class RowBuffers:
-    """The keys and values of the tokens of all rows, in one buffer for each layer of attention.
+    """The keys and values of the tokens of all rows, in buffers for each layer.
 
     A row refers to its tokens by their slots. Rows that continue the same text, such as the beams
     of a sentence, refer to the same slots; so rows are repeated, moved and dropped without a copy
     of keys. A slot is free again when no row refers to it. The last slot is for padding.
+
+    `layers` are the buffers of self-attention, and `memories` those of cross-attention to encoded
+    sources; where these have one shape they are the same, since a slot has one token of either.
 
     With `in_place`, attention of one new token a row reads keys where they are, as in `PagedStep`.
     """
@@ -43,36 +55,84 @@ class RowBuffers:
         self.next_token = next_token
         self.padding = n_slots
         self.rows = WeakSet[HasSlots]()
-        self.device = device_of(next_token.model)
-        self.layers = [
-            None if first is None else (_buffer(first[0], n_slots), _buffer(first[1], n_slots))
-            for first in _first_keys_values(next_token.model)
+        model = next_token.model
+        self.device = device_of(model)
+        kept = [*_kept_by_layers(model)]
+        self.layers = [_buffers(layer.text, n_slots) for layer in kept]
+        self.memories = [
+            buffers if layer.in_one else _buffers(layer.memory, n_slots)
+            for layer, buffers in zip(kept, self.layers, strict=True)
         ]
-        keys = [None if layer is None else layer[0] for layer in self.layers]
-        self.scores, self.why_gathered = kernel_scores(next_token.model, keys, in_place=in_place)
+        attentions: list[object] = [*_mixers(model)]
+        kept_by = self.layers
+        if isinstance(model, EncoderDecoderModel):
+            attentions += model.cross_attentions
+            kept_by = [*self.layers, *self.memories]
+        keys = [None if pair is None else pair[0] for pair in kept_by]
+        scores, self.why_gathered = kernel_scores(attentions, keys, in_place=in_place)
+        n = len(self.layers)
+        self.scores, self.memory_scores = scores[:n], scores[n:]
+        self.all_in_place = None not in scores
         self._free = torch.arange(0)
         self.clear_padding()
 
     def take(self, n: int) -> Int[Tensor, " n"]:
         """Take free slots for `n` tokens."""
         if n > len(self._free):
-            used = torch.zeros(self.padding + 1, dtype=torch.bool)
-            for rows in self.rows:
-                used[rows.slots.cpu()] = True
-            self._free = (~used[:-1]).nonzero()[:, 0][: max(n, AT_ONCE)]
+            self._free = (~self._used()).nonzero()[:, 0][: max(n, AT_ONCE)]
         assert n <= len(self._free), "more tokens than there is room for"
         taken, self._free = self._free[:n], self._free[n:]
         return taken.to(self.device)
 
+    def _used(self) -> Bool[Tensor, " slots"]:
+        """Which slots a row refers to."""
+        used = torch.zeros(self.padding + 1, dtype=torch.bool)
+        for rows in self.rows:
+            for table in rows.tables:
+                used[table.cpu()] = True
+        return used[:-1]
+
+    @property
+    def n_used(self) -> int:
+        """How many slots the rows refer to."""
+        return int(self._used().sum())
+
     def clear_padding(self) -> None:
         """Set the slot of padding to zero."""
-        for keys, values in filter(None, self.layers):
+        for keys, values in filter(None, (*self.layers, *self.memories)):
             keys[self.padding] = 0.0
             values[self.padding] = 0.0
 
 
-def _first_keys_values(model: DecoderModel | EncoderDecoderModel) -> Iterator[KeysValues | None]:
-    """The keys and values of one token in each layer; None where a layer keeps anything else."""
+@dataclass(frozen=True)
+class Kept:
+    """What a layer keeps of one token of the text, and of one of a source; None for neither."""
+
+    text: KeysValues | None
+    memory: KeysValues | None = None
+
+    @property
+    def in_one(self) -> bool:
+        """Whether one buffer has room for either."""
+        if self.text is None or self.memory is None:
+            return False
+        return all(a.shape == b.shape for a, b in zip(self.text, self.memory, strict=True))
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of a slot."""
+        pairs = (self.text, None if self.in_one else self.memory)
+        return sum(part.nbytes for pair in pairs if pair is not None for part in pair)
+
+
+def bytes_of_slot(model: DecoderModel | EncoderDecoderModel, d_model: int) -> int:
+    """The bytes of a token: its keys and values, or its hidden state if that is more."""
+    number = torch.finfo(next(model.parameters()).dtype).bits // 8
+    return max(sum(layer.nbytes for layer in _kept_by_layers(model)), d_model * number)
+
+
+def _kept_by_layers(model: DecoderModel | EncoderDecoderModel) -> Iterator[Kept]:
+    """What each layer keeps of a token, if those are keys and values."""
     token = torch.zeros(1, 1, dtype=torch.long, device=device_of(model))
     with torch.inference_mode(), evaluating(model):
         if isinstance(model, DecoderModel):
@@ -84,22 +144,30 @@ def _first_keys_values(model: DecoderModel | EncoderDecoderModel) -> Iterator[Ke
             assert state.cache is not None
             caches = state.cache
     for in_slots, layer in zip(layers_in_slots(model), caches, strict=True):
-        cache = layer.self_cache
-        yield cache.kept if in_slots and isinstance(cache, SelfCache) else None
+        cache, memory = layer.self_cache, layer.cross_cache.kept
+        text = cache.kept if in_slots and isinstance(cache, SelfCache) else None
+        yield Kept(text, (memory[0], memory[1]) if memory else None)
 
 
 def layers_in_slots(model: DecoderModel | EncoderDecoderModel) -> list[bool]:
     """Which layers are attention whose cache holds the keys and values of each token."""
-    stack = model.stack if isinstance(model, DecoderModel) else model.decoder
     return [
         isinstance(mixer, SelfAttention | LatentAttention) and type(layer.self_cache) is SelfCache
-        for mixer, layer in zip(stack.mixers, model.new_cache(), strict=True)
+        for mixer, layer in zip(_mixers(model), model.new_cache(), strict=True)
     ]
 
 
-def _buffer(like: Tensor, n_slots: int) -> Tensor:
-    """A buffer for the keys or values of so many tokens, and of padding.
+def _mixers(model: DecoderModel | EncoderDecoderModel) -> list[Mixer]:
+    """The mixers of the layers that write text."""
+    return (model.stack if isinstance(model, DecoderModel) else model.decoder).mixers
+
+
+def _buffers(kept: KeysValues | None, n_slots: int) -> Buffers | None:
+    """Buffers for the keys and values of so many tokens, and of padding.
 
     Memory that is never written is never touched.
     """
-    return like.new_empty(n_slots + 1, like.shape[1], like.shape[3])
+    if kept is None:
+        return None
+    keys, values = (part.new_empty(n_slots + 1, part.shape[1], part.shape[3]) for part in kept)
+    return keys, values
