@@ -20,7 +20,7 @@ from addnorm.generate.buffers import (
 )
 from addnorm.models.step import TranslationState
 from addnorm.nn import cache as caches
-from addnorm.nn.cache import KVCache, SelfCache
+from addnorm.nn.cache import CrossCache, KVCache, SelfCache
 from addnorm.nn.recurrent import StateCache
 
 
@@ -30,7 +30,7 @@ def read(back: float, n: int, rows: int = 2) -> tuple[KVCache, torch.Tensor]:
     for layer, within in zip(cache, (int(min(back, n - 1)) + 1, n), strict=True):
         layer.self_cache.append(keys[:, :, :-1], keys[:, :, :-1] + 1)
         layer.self_cache.append(keys[:, :, -1:], keys[:, :, -1:] + 1, within)
-        layer.cross_cache.once(lambda: (memory, memory))
+        layer.cross_cache = CrossCache((memory, memory))
     return cache, keys
 
 

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from addnorm.nn.attention import AttentionConfig, CrossAttention
 from addnorm.nn.cache import (
     ConcatenatedCache,
     CrossCache,
@@ -16,6 +17,8 @@ from addnorm.nn.cache import (
     SelfCache,
     capacity,
 )
+from addnorm.nn.context import Context
+from addnorm.nn.masks import Full
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=8))
@@ -80,7 +83,7 @@ def test_select_reorders_repeats_and_drops_rows(rows: list[int]) -> None:
     index = torch.tensor(rows)
     for layer in cache:
         layer.self_cache.append(k[:, :, :4], v[:, :, :4])
-        layer.cross_cache.once(lambda: (k, v))
+    cache.remember([(k, v)] * 2)
     cache.advance(4)
     cache.select(index)
     assert cache.length == 4
@@ -88,7 +91,7 @@ def test_select_reorders_repeats_and_drops_rows(rows: list[int]) -> None:
         got_k, got_v = layer.self_cache.append(k[index, :, 4:], v[index, :, 4:])
         assert torch.equal(got_k, k[index])
         assert torch.equal(got_v, v[index])
-        memory = layer.cross_cache.once(lambda: pytest.fail("projected twice"))
+        memory = layer.cross_cache.kept
         assert torch.equal(memory[0], k[index])
         assert torch.equal(memory[1], v[index])
 
@@ -124,15 +127,14 @@ def test_an_empty_cache() -> None:
     assert len(list(cache)) == 3
 
 
-def test_cross_cache_projects_once() -> None:
-    cache, calls = CrossCache(), []
-
-    def project() -> tuple[torch.Tensor, torch.Tensor]:
-        calls.append(1)
-        return torch.zeros(1, 1, 2, 3), torch.ones(1, 1, 2, 3)
-
-    assert cache.once(project)[1] is cache.once(project)[1]
-    assert len(calls) == 1
+def test_cross_cache_projects_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention, cache = AttentionConfig(n_heads=2).build_cross(6), CrossCache()
+    x, memory = torch.randn(1, 3, 6), torch.randn(1, 4, 6)
+    ctx = Context.over(x, Full()).attending(memory)
+    first = attention(x, ctx, cache)
+    assert torch.equal(first, attention(x, ctx))
+    monkeypatch.setattr(CrossAttention, "remember", lambda *given: pytest.fail("projected twice"))
+    assert torch.equal(attention(x, ctx, cache), first)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
@@ -179,7 +181,7 @@ def test_a_cache_remembers_what_its_layers_look_at() -> None:
     cache, pairs = KVCache([SelfCache(), SelfCache()]), [(torch.randn(1, 1, 2, 3),) * 2] * 2
     cache.remember(pairs)
     for layer, pair in zip(cache, pairs, strict=True):
-        assert layer.cross_cache.once(lambda: pytest.fail("projected anew"))[0] is pair[0]
+        assert layer.cross_cache.kept[0] is pair[0]
     with pytest.raises(ValueError, match="shorter"):
         cache.remember(pairs[:1])
 

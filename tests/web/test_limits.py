@@ -2,15 +2,16 @@
 
 import asyncio
 import json
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from addnorm.web import limits
 from addnorm.web.errors import WebError
-from addnorm.web.limits import BODY, DEPTH, DISCARDED, Limits, check_json
+from addnorm.web.limits import BODY, DEPTH, DISCARDED, MOST, Limits, check_json
 
 
 def answered(parts: list[bytes], seconds: float = 15.0, pause: float = 0.0) -> tuple[int, bytes]:
@@ -81,15 +82,45 @@ def test_the_depth_is_exact(outer: bytes, inner: bytes) -> None:
         b"\xff\xfe",
         b'"\\ud800"',
         b"{",
+        b"[" + b"[]," * (BODY // 3),
+        b"{" + b",".join(b'"%d":0' % i for i in range(MOST + 1)) + b"}",
+        b'"' + b'\\"' * (BODY // 2 - 2),
     ],
-    ids=range(9),
+    ids=range(12),
 )
 def test_wrong_json_is_refused_at_once(body: bytes) -> None:
-    start = perf_counter()
+    start = process_time()
     with pytest.raises(WebError) as caught:
         check_json(body)
     assert caught.value.status == 400
-    assert perf_counter() - start < 0.05
+    assert process_time() - start < 0.05
+
+
+def n_inside(value: Any) -> int:
+    """How many lists, objects and fields a value has."""
+    match value:
+        case list():
+            return 1 + sum(map(n_inside, value))
+        case dict():
+            return 1 + len(value) + sum(map(n_inside, value.values()))
+        case _:
+            return 0
+
+
+@given(JSON)
+def test_what_costs_time_is_counted_and_texts_are_not(value: Any) -> None:
+    text, n = json.dumps(value).encode(), n_inside(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(limits, "MOST", n)
+        assert check_json(text) == value
+        patch.setattr(limits, "MOST", n - 1)
+        if n:
+            with pytest.raises(WebError, match=f"{n:,} lists, objects and fields"):
+                check_json(text)
+
+
+def test_a_long_text_may_have_any_signs() -> None:
+    assert check_json(json.dumps(text := '[{"a": "\\' * MOST).encode()) == text
 
 
 def test_a_large_body_is_413() -> None:

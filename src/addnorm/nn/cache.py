@@ -16,6 +16,8 @@ from addnorm.nn.types import Heads, Hidden, Keys, KeysValues, Length, Queries, V
 NewKeys = Float[Tensor, "batch kv_heads seq d_head"]
 NewValues = Float[Tensor, "batch kv_heads seq d_value"]
 
+MemoryKeys = Float[Tensor, "memories kv_heads memory_seq d_head"]
+
 MIN_SLOTS = 256
 """Minimum capacity of a growable buffer, in tokens over all rows."""
 
@@ -287,8 +289,8 @@ class MemoryAttention(Protocol):
         """Project a memory to keys and values."""
         ...
 
-    def attend(self, q: Queries, k: Keys, v: Keys, mask: Evaluated) -> Heads:
-        """Attend to these keys and values."""
+    def attend(self, q: Queries, k: MemoryKeys, v: MemoryKeys, mask: Evaluated) -> Heads:
+        """Attend to these keys and values, each memory shared by as many consecutive rows."""
         ...
 
 

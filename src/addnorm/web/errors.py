@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, cast
 
 from fastapi.exceptions import RequestValidationError
@@ -72,7 +73,8 @@ def of_validation(error: RequestValidationError) -> WebError:
         return WebError(400, "the body is not a JSON object sent as Content-Type: application/json")
     param, given = _dotted(place), first["input"]
     if first["type"] == "missing":
-        near = closest(str(place[-1]), given) if isinstance(given, dict) else None
+        names = islice(given, MOST_NAMES) if isinstance(given, dict) else ()
+        near = closest(str(place[-1]), names)
         hint = "" if near is None else f": {near!r} is not its name"
         return WebError(400, f"{param} is missing{hint}", param=param)
     if not param:
@@ -111,6 +113,9 @@ def _problem(error: Mapping[str, Any]) -> str:
         case _:
             return problem_of(cast(ErrorDetails, error))
 
+
+MOST_NAMES = 100
+"""The most names among which one like that of a missing field is looked for."""
 
 MOST_SHOWN = 40
 """The most characters of a value that a message repeats."""

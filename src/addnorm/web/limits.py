@@ -1,6 +1,7 @@
 """Limits of a request: the size and the time of its body, and the depth of its JSON."""
 
 import asyncio
+import re
 from math import isinf
 from typing import Any
 
@@ -16,6 +17,8 @@ SECONDS = 15.0
 """How long headers, or a body, may take to arrive."""
 DEPTH = 64
 """How deep lists and objects may lie in one another."""
+MOST = 2**16
+"""The most lists, objects and fields of a body: what reads it takes time for each of them."""
 DISCARDED = 16 * BODY
 """How much of a body that is too large is read and forgotten, so that its sender reads why."""
 
@@ -74,30 +77,47 @@ class Limits:
         return b"".join(parts)
 
 
+STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
+"""A string in JSON, or the rest of the text if it has no end."""
+
+
+def _beginnings(text: bytes) -> int:
+    """How many lists, objects and fields begin in a JSON text, those in strings included."""
+    return sum(map(text.count, (b"[", b"{", b":")))
+
+
 def check_json(text: bytes, what: str = "the body") -> Any:
     """The value of a JSON text.
 
-    Raises `WebError` for anything else, infinite numbers and more than `DEPTH` levels.
+    Raises `WebError` for anything else, infinite numbers, more than `DEPTH` levels and more than
+    `MOST` lists, objects and fields.
     """
+    if _beginnings(text) > MOST and (n := _beginnings(STRING.sub(b"", text))) > MOST:
+        message = f"{what} has {n:,} lists, objects and fields: at most {MOST:,} are read"
+        raise WebError(400, message, code="too_large")
     try:
         value = from_json(text, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
         deep = "recursion limit" in str(error)
         raise (_too_deep() if deep else _damaged(error, what)) from error
-    level: list[Any] = [value]
+    level = [value]
     for _ in range(DEPTH + 1):
-        level = [each for each in level if isinstance(each, (dict, list, float))]
         if any(isinstance(each, float) and isinf(each) for each in level):
             raise WebError(400, "the JSON has a number that is too large", code="invalid_json")
-        level = [each for each in level if not isinstance(each, float)]
+        level = [each for each in level if isinstance(each, dict | list)]
         if not level:
             return value
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-        ]
+        level = [inner for outer in level for inner in _checked_inside(outer)]
     raise _too_deep()
+
+
+def _checked_inside(value: dict[str, Any] | list[Any]) -> list[Any]:
+    """The lists, objects and floats of a value; a long list of texts or ids is passed quickly."""
+    inner = value.values() if isinstance(value, dict) else value
+    checked = {dict, list, float}
+    if checked.isdisjoint(map(type, inner)):
+        return []
+    return [each for each in inner if type(each) in checked]
 
 
 def _too_deep() -> WebError:

@@ -10,6 +10,18 @@ from tests.serve.servers import serving
 from addnorm.web.access import OPEN
 
 
+def test_head_is_get_without_the_body(client: httpx.Client) -> None:
+    paths: dict[str, Any] = client.get("/openapi.json").json()["paths"]
+    for path in (path for path, methods in paths.items() if "get" in methods):
+        path = path.replace("{name}", "fake")
+        head, get = client.head(path), client.get(path)
+        assert (head.status_code, head.content) == (200, b"")
+        if path != "/metrics":  # the figures change
+            assert head.headers["content-length"] == get.headers["content-length"]
+    assert client.head("/v1/models/fact").status_code == 404
+    assert client.head("/tokenize").status_code == 405
+
+
 def test_the_web_server_imports_no_torch() -> None:
     script = "import addnorm.serve.http.server, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

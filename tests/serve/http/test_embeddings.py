@@ -5,6 +5,7 @@ from base64 import b64decode
 from sys import byteorder
 
 import httpx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,3 +37,11 @@ def test_a_wrong_input_is_the_requests_error(client: httpx.Client) -> None:
     assert response.json()["error"]["param"] == "input"
     assert client.post(PATH, json={"input": "a", "dimensions": 2}).status_code == 400
     assert client.post(PATH, json={"input": "a", "encoding_format": "int8"}).status_code == 400
+
+
+@pytest.mark.parametrize("given", [[], [[]], [[5], []]])
+def test_nothing_to_embed_is_named(client: httpx.Client, given: list[object]) -> None:
+    answer = client.post("/v1/embeddings", json={"input": given})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "input"
+    assert "there is nothing to" in answer.json()["error"]["message"]

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from time import process_time
 from typing import Any
 
 import pytest
@@ -184,3 +185,15 @@ def test_one_text_or_several_are_described() -> None:
     for schema, field in ((TranslateRequest, "text"), (CompletionRequest, "stop")):
         forms = schema.model_json_schema()["properties"][field]["anyOf"]
         assert {"string", "array"} <= {form["type"] for form in forms}
+
+
+@pytest.mark.parametrize("wrong", [1, "", None, [], {}])
+def test_a_million_wrong_parts_cost_no_more_than_one(wrong: Any) -> None:
+    messages = [{"role": "user", "content": [wrong] * 10**6}]
+    with pytest.raises(ValidationError) as caught:
+        ChatRequest.model_validate({"messages": messages})
+    assert caught.value.error_count() <= 3
+    start = process_time()
+    with pytest.raises(ValidationError):
+        ResponsesRequest.model_validate({"input": messages})
+    assert process_time() - start < 0.1

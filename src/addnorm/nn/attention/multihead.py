@@ -25,7 +25,7 @@ from addnorm.nn.attention.value_residual import (
     build_value_residual,
 )
 from addnorm.nn.built import built_module
-from addnorm.nn.cache import AttentionCache, MemoryCache, SelfCache
+from addnorm.nn.cache import AttentionCache, MemoryCache, MemoryKeys, SelfCache
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.linear import Linear, linears
 from addnorm.nn.masks import Evaluated, Full, Mask
@@ -233,7 +233,7 @@ class CrossAttention(MultiHead):
         """Project the memory to keys and values."""
         return self.keys_values(memory.hidden)
 
-    def attend(self, q: Queries, k: Keys, v: Keys, mask: Evaluated) -> Heads:
+    def attend(self, q: Queries, k: MemoryKeys, v: MemoryKeys, mask: Evaluated) -> Heads:
         """Attend to the keys and values of the memories, each shared by consecutive rows."""
         n = k.shape[0]
         return unfold_beams(self.core(fold_beams(q, n), k, v, mask), q.shape[0])

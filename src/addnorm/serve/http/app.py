@@ -16,6 +16,7 @@ from addnorm.serve.http.metrics import Metrics
 from addnorm.serve.http.served import Models
 from addnorm.web.access import Access
 from addnorm.web.errors import WebError, about, of_http, of_validation
+from addnorm.web.heads import HeadAsGet
 from addnorm.web.limits import ClientGone, Limits
 
 ERROR = {
@@ -62,6 +63,7 @@ def create_app(
         app.include_router(room.router, dependencies=[Depends(_taking_requests)])
     app.include_router(service.router)
     app.add_middleware(Limits)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(Access, key=key)
     _handle_errors(app)
     return app

@@ -10,8 +10,8 @@ from addnorm.serve.engine.options import Options
 from addnorm.serve.http.schemas import (
     MOST_MESSAGES,
     MOST_TOOLS,
-    ContentPart,
     MaxTokens,
+    Parts,
     Tools,
     ToolsRequest,
     text_of,
@@ -39,11 +39,11 @@ class InputItem(BaseModel):
 
     type: ItemType = "message"
     role: Literal["developer", "system", "user", "assistant"] | None = None
-    content: str | list[ContentPart] | None = None
+    content: str | Parts | None = None
     call_id: Annotated[str | None, Field(max_length=256)] = None
     name: Annotated[str | None, Field(min_length=1, max_length=256)] = None
     arguments: str | None = None
-    output: str | list[ContentPart] | None = None
+    output: str | Parts | None = None
 
     @model_validator(mode="after")
     def _check_fields(self) -> "InputItem":

@@ -57,6 +57,10 @@ def _prompts(value: Any) -> list[Prompt]:
     wrong = not isinstance(several, list)
     if wrong or not all(isinstance(prompt, str) or _are_ids(prompt) for prompt in several):
         raise ValueError("give a text, a list of texts, the ids of a text, or a list of these")
+    if [] in several:
+        raise ValueError(
+            f"item {several.index([])} of the list has no ids: there is nothing to read"
+        )
     if len(several) > MOST_TEXTS:
         raise ValueError(f"{len(several):,} prompts: at most {MOST_TEXTS:,}")
     return several
@@ -151,6 +155,10 @@ class ContentPart(BaseModel):
         return self.refusal if self.type == "refusal" else self.text
 
 
+Parts = Annotated[list[ContentPart], Field(fail_fast=True)]
+"""The parts of a message; the first wrong one ends their check, since there may be a million."""
+
+
 class CalledFunction(BaseModel):
     """The name of a function, and the JSON of its arguments."""
 
@@ -176,7 +184,7 @@ class ChatMessage(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     role: Literal["developer", "system", "user", "assistant", "tool"]
-    content: str | list[ContentPart] | None = None
+    content: str | Parts | None = None
     name: str | None = None
     reasoning_content: str | None = None
     tool_calls: Annotated[list[MessageToolCall] | None, Field(max_length=MOST_TOOLS)] = None
@@ -344,10 +352,13 @@ class ClassifyRequest(ApiRequest):
     threshold: Annotated[float | None, Field(ge=0.0, le=1.0)] = None
 
 
+Words = Annotated[list[str], Field(fail_fast=True)]
+
+
 class TagRequest(ApiRequest):
     """`POST /tag`: sentences, each a text or a list of words."""
 
-    text: str | Annotated[list[str | list[str]], Field(min_length=1, max_length=MOST_TEXTS)]
+    text: str | Annotated[list[str | Words], Field(min_length=1, max_length=MOST_TEXTS)]
 
 
 class PredictRequest(ApiRequest):
