@@ -9,7 +9,7 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.recurrent import RecurrentConfig
-from addnorm.serve.engine.budget import longest_at_once, page_pool, scores_at_once
+from addnorm.serve.engine.budget import longest_at_once, page_pool, scores_at_once, slots_in
 
 
 @pytest.mark.parametrize("config", [DecoderConfig, EncoderConfig, EncoderDecoderConfig])
@@ -30,5 +30,8 @@ def test_without_attention_only_time_bounds_a_text() -> None:
 
 def test_a_memory_without_pages_is_refused() -> None:
     assert page_pool(16 * 100 * 3, 16, 100).n_pages == 2
+    assert slots_in(299, 100) == 2
+    with pytest.raises(InputError, match="a token takes 100 bytes"):
+        slots_in(199, 100)
     with pytest.raises(InputError, match="at least two are needed"):
         page_pool(16 * 100 * 2 - 1, 16, 100)

@@ -24,6 +24,16 @@ def page_pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
     return PagePool(n_pages, page_size)
 
 
+def slots_in(memory: int, bytes_of_slot: int) -> int:
+    """The tokens of rows that a memory holds. Raises `InputError` for less than two."""
+    if (n := memory // bytes_of_slot) < 2:
+        raise InputError(
+            f"memory = {memory:,} bytes: a token takes {bytes_of_slot:,} bytes of keys and values, "
+            "and at least two are needed"
+        )
+    return n
+
+
 def scores_at_once(model: Model, memory: int) -> float:
     """How many scores of a query against a key, in all heads of a layer, a memory holds.
 

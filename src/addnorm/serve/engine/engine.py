@@ -16,7 +16,7 @@ from addnorm.generate.rules import check_rules
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.batches import BatchLane, Search
-from addnorm.serve.engine.budget import page_pool, scores_at_once
+from addnorm.serve.engine.budget import page_pool, scores_at_once, slots_in
 from addnorm.serve.engine.choosing import Chooser, decoding_of, reported
 from addnorm.serve.engine.decoder import Kernels, PagedDecoder
 from addnorm.serve.engine.events import Description, Event, PromptScores, Stats
@@ -83,7 +83,7 @@ class Engine:
         self._next_token = _next_token(run, self._model)
         buffers = RowBuffers(
             self._next_token,
-            memory // bytes_of_slot(self._model, run.recipe.model.d_model),
+            slots_in(memory, bytes_of_slot(self._model, run.recipe.model.d_model)),
             in_place=kernels != "gathered",
         )
         self._why_gathered = buffers.why_gathered
