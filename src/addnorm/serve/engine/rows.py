@@ -85,9 +85,9 @@ class Rows:
             layers = model.cross_keys_values(model.encode(tokens, valid))
         self.sources = slots = self._taken(tokens, valid)
         real = self._real(slots)
-        for buffers, kept in zip(self.buffers.memories, layers, strict=True):
+        for buffers, pair in zip(self.buffers.memories, layers, strict=True):
             assert buffers is not None
-            for buffer, part in zip(buffers, kept, strict=True):
+            for buffer, part in zip(buffers, pair, strict=True):
                 buffer[slots[real]] = part.transpose(1, 2)[real]
 
     def _taken(

@@ -57,18 +57,18 @@ class RowBuffers:
         self.rows = WeakSet[HasSlots]()
         model = next_token.model
         self.device = device_of(model)
-        kept = [*_kept_by_layers(model)]
-        self.layers = [_buffers(layer.text, n_slots) for layer in kept]
+        tokens = [*_tokens_of_layers(model)]
+        self.layers = [_buffers(layer.text, n_slots) for layer in tokens]
         self.memories = [
             buffers if layer.in_one else _buffers(layer.memory, n_slots)
-            for layer, buffers in zip(kept, self.layers, strict=True)
+            for layer, buffers in zip(tokens, self.layers, strict=True)
         ]
         attentions: list[object] = [*_mixers(model)]
-        kept_by = self.layers
+        stored = self.layers
         if isinstance(model, EncoderDecoderModel):
             attentions += model.cross_attentions
-            kept_by = [*self.layers, *self.memories]
-        keys = [None if pair is None else pair[0] for pair in kept_by]
+            stored = [*self.layers, *self.memories]
+        keys = [None if pair is None else pair[0] for pair in stored]
         scores, self.why_gathered = kernel_scores(attentions, keys, in_place=in_place)
         n = len(self.layers)
         self.scores, self.memory_scores = scores[:n], scores[n:]
@@ -105,8 +105,8 @@ class RowBuffers:
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a layer keeps of one token of the text, and of one of a source; None for neither."""
+class LayerToken:
+    """What a layer stores of one token of the text, and of one of a source; None for neither."""
 
     text: KeysValues | None
     memory: KeysValues | None = None
@@ -128,11 +128,11 @@ class Kept:
 def bytes_of_slot(model: DecoderModel | EncoderDecoderModel, d_model: int) -> int:
     """The bytes of a token: its keys and values, or its hidden state if that is more."""
     number = torch.finfo(next(model.parameters()).dtype).bits // 8
-    return max(sum(layer.nbytes for layer in _kept_by_layers(model)), d_model * number)
+    return max(sum(layer.nbytes for layer in _tokens_of_layers(model)), d_model * number)
 
 
-def _kept_by_layers(model: DecoderModel | EncoderDecoderModel) -> Iterator[Kept]:
-    """What each layer keeps of a token, if those are keys and values."""
+def _tokens_of_layers(model: DecoderModel | EncoderDecoderModel) -> Iterator[LayerToken]:
+    """What each layer stores of a token, if those are keys and values."""
     token = torch.zeros(1, 1, dtype=torch.long, device=device_of(model))
     with torch.inference_mode(), evaluating(model):
         if isinstance(model, DecoderModel):
@@ -146,7 +146,7 @@ def _kept_by_layers(model: DecoderModel | EncoderDecoderModel) -> Iterator[Kept]
     for in_slots, layer in zip(layers_in_slots(model), caches, strict=True):
         cache, memory = layer.self_cache, layer.cross_cache.kept
         text = cache.kept if in_slots and isinstance(cache, SelfCache) else None
-        yield Kept(text, (memory[0], memory[1]) if memory else None)
+        yield LayerToken(text, (memory[0], memory[1]) if memory else None)
 
 
 def layers_in_slots(model: DecoderModel | EncoderDecoderModel) -> list[bool]:
@@ -162,12 +162,12 @@ def _mixers(model: DecoderModel | EncoderDecoderModel) -> list[Mixer]:
     return (model.stack if isinstance(model, DecoderModel) else model.decoder).mixers
 
 
-def _buffers(kept: KeysValues | None, n_slots: int) -> Buffers | None:
+def _buffers(token: KeysValues | None, n_slots: int) -> Buffers | None:
     """Buffers for the keys and values of so many tokens, and of padding.
 
     Memory that is never written is never touched.
     """
-    if kept is None:
+    if token is None:
         return None
-    keys, values = (part.new_empty(n_slots + 1, part.shape[1], part.shape[3]) for part in kept)
+    keys, values = (part.new_empty(n_slots + 1, part.shape[1], part.shape[3]) for part in token)
     return keys, values
