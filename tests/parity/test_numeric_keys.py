@@ -74,7 +74,16 @@ OTHERS: dict[str, tuple[str, Tree]] = {
 """The families without a random configuration, by their class."""
 
 ALIKE = {"mt5", "camembert", "xlm-roberta"} | {
-    *("gemma3", "gemma4", "mistral3", "llava", "smolvlm", "qwen2_5_vl", "qwen3_vl"),  # text alone
+    *(
+        "gemma3",
+        "gemma4",
+        "mistral3",
+        "llava",
+        "smolvlm",
+        "idefics3",
+        "qwen2_5_vl",
+        "qwen3_vl",
+    ),  # text alone
     *("qwen3_5", "qwen3_5_moe"),
 }
 """The families whose keys are those of another."""

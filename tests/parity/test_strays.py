@@ -27,6 +27,7 @@ TEXT_OF = {
     "mistral3": "mistral",
     "llava": "llama",
     "smolvlm": "llama",
+    "idefics3": "llama",
     "qwen2_5_vl": "qwen2",
     "qwen3_vl": "Qwen3ForCausalLM",
     "qwen3_5": "qwen3_5",
@@ -89,6 +90,44 @@ def test_a_stray_key_or_tensor_is_refused(name: str) -> None:
             raise AssertionError(place, read_config(family_of(settings), settings))
     family = family_of(Settings(whole))
     assert not {tensor for tensor in stray_tensors(family) if family.ignores(tensor)}
+
+
+OF_A_SPECTROGRAM: Tree = {
+    "hidden_dropout_prob": 0.1,
+    "feat_extract_dropout": 0.1,
+    "mask_time_min_space": 1,
+    "mask_time_other": 0.1,
+    "mask_time_selection": "static",
+    "mask_channel_length": 10,
+    "mask_channel_selection": "static",
+}
+PUBLISHED: dict[str, Tree] = {
+    "llama": {"is_llama_config": True, "transformers.js_config": {"dtype": "q4"}},
+    "mistral": {"unsloth_fixed": True, "_attn_implementation_autoset": True},
+    "smollm3": {"max_window_layers": 28},
+    "qwen3_moe": {"max_window_layers": 48},
+    "cohere2": {
+        "layer_switch": 4,
+        "order_of_interleaved_layers": "local_attn_first",
+        "position_embedding_type": "rope_gptj",
+        "rotary_pct": 1.0,
+        "use_parallel_block": True,
+    },
+    "starcoder2": {"activation_function": "gelu", "mlp_type": "default", "norm_type": "layer_norm"},
+    "mpt": {"tokenizer_name": "EleutherAI/gpt-neox-20b"},
+    "eurobert": {"bos_token": "<s>", "mask_token": "<mask>", "clf_pooling": "late"},
+    "MarianMTModel": {"extra_pos_embeddings": 58101},
+    "nemotron": {"hidden_dropout": 0.1, "kv_channels": 128},
+    "wav2vec2": OF_A_SPECTROGRAM,
+    "hubert": OF_A_SPECTROGRAM,
+}
+"""Keys of well-known folders on which nothing depends."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_keys_of_published_folders_change_nothing(name: str) -> None:
+    plain, more = (Settings(tree_of(name) | extra) for extra in ({}, PUBLISHED[name]))
+    assert read_config(family_of(more), more) == read_config(family_of(plain), plain)
 
 
 def test_a_stray_tensor_is_refused_and_a_module_left_aside_is_named(tmp_path: Path) -> None:

@@ -73,6 +73,7 @@ KINDS: dict[str, tuple[str, Tree, Tree, Tree]] = {
     "mistral3": ("Mistral3", {"model_type": "mistral"}, SIGHT, {"image_token_index": 5}),
     "llava": ("Llava", {"model_type": "llama"}, SIGHT, {"image_token_index": 5}),
     "smolvlm": ("SmolVLM", {"model_type": "llama"}, SIGHT, {**IMAGE, "scale_factor": 2}),
+    "idefics3": ("Idefics3", {"model_type": "llama"}, SIGHT, {**IMAGE, "scale_factor": 2}),
     "qwen2_5_vl": ("Qwen2_5_VL", m_rope(2, 1, 1), QWEN_SIGHT, QWEN_IMAGE),
     "qwen3_vl": ("Qwen3VL", m_rope(2, 1, 1, mrope_interleaved=True),
                  {**QWEN_SIGHT, "deepstack_visual_indexes": [0]}, QWEN_IMAGE),

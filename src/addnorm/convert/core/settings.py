@@ -23,7 +23,7 @@ LARGEST: Mapping[type, float] = {int: 2**31, float: 1e12}
 """The largest number under any other key: no setting of a model comes near it."""
 
 # Keys about the origin of the folder and running it in transformers, then about training and
-# generation.
+# generation, then of the tokenizer and of other tools.
 _INERT = """
     _attn_implementation _name_or_path _num_labels add_cross_attention architectures
     attn_implementation auto_map cache_implementation chunk_size_feed_forward dtype
@@ -44,6 +44,10 @@ _INERT = """
     sbert_ce_default_activation_function sentence_transformers sep_token_id sequence_bias
     stop_strings suppress_tokens task_specific_params temperature tokenizer_class top_k top_p
     typical_p unk_token_id
+
+    _attn_implementation_autoset _flash_attn_2_enabled _from_model_config bos_token eos_token
+    is_llama_config mask_token max_sequence_length model_max_length pad_token tokenizer_name
+    transformers.js_config unk_token unsloth_fixed unsloth_version
 """
 INERT = frozenset(_INERT.split())
 """Keys that do not affect the function of a model."""

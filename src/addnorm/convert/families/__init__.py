@@ -48,6 +48,7 @@ from addnorm.convert.families.t5 import MT5, T5, UMT5
 from addnorm.convert.families.text_halves import (
     GEMMA3_IMAGES,
     GEMMA4_IMAGES,
+    IDEFICS3,
     LLAVA,
     MISTRAL3,
     QWEN2_5_VL,
@@ -135,6 +136,7 @@ FAMILIES: tuple[Family, ...] = (
     MISTRAL3,
     LLAVA,
     SMOLVLM,
+    IDEFICS3,
     QWEN2_5_VL,
     QWEN3_VL,
     DEIT,

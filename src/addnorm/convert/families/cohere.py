@@ -90,6 +90,11 @@ COHERE2 = relative(
         *_keys("Cohere2", 10000.0),
         divides("cohere2"),
         keys.Computed(_read_layers, _write_layers),
+        # Names of what all its models have.
+        keys.Ignored(
+            "layer_switch order_of_interleaved_layers position_embedding_type rotary_pct "
+            "use_embedding_sharing use_gated_activation use_parallel_block use_parallel_embedding"
+        ),
     ),
     classifies=(),
 )

@@ -27,6 +27,7 @@ POOLINGS = {"bos": ("first", "hidden"), "mean": ("mean", "hidden"), "late": ("me
 
 
 def _read_pooling(settings: Settings) -> keys.Fields:
+    settings.expect("clf_pooling", "late")  # the name in the authors' folders
     pooling, pooled = settings.choose("classifier_pooling", POOLINGS, "late")
     return {"head.pooling": pooling, "head.pooled": pooled}
 
@@ -79,6 +80,7 @@ EUROBERT = Family(
             keys.Value("norm.eps", "rms_norm_eps", 1e-5),
             keys.Value("head.tied", "tie_word_embeddings", False),
             keys.Computed(_read_pooling, _write_pooling),
+            keys.Ignored("clf_dropout"),
         ),
         # The default ids belong to a particular vocabulary.
         dict.fromkeys(f"{kind}_token_id" for kind in ("bos", "eos", "pad")),

@@ -199,8 +199,8 @@ MARIAN = Family(
         keys.Fixed("static_position_embeddings", True, written=True),
         keys.Fixed("normalize_before normalize_embedding add_final_layer_norm", False),
         keys.Fixed("add_bias_logits", False, (True,)),  # there is one either way
-        keys.Ignored("classif_dropout classifier_dropout"),
-        keys.Fixed("extra_pos_embeddings", 0, (1, 2)),  # only in tables that are not learned
+        # The rows before the positions are of tables that are learned.
+        keys.Ignored("classif_dropout classifier_dropout extra_pos_embeddings"),
     ),
     names=NAMES,
     others=_marian_tensors,

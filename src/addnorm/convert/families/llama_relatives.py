@@ -143,6 +143,7 @@ SMOLLM3 = relative(
         keys.Computed(_read_layers, _write_layers),
         ATTENTION_BIAS,
         MLP_BIAS,
+        keys.Ignored("max_window_layers"),
     ),
 )
 """Every fourth layer has no positions (Yang et al. 2025, 2501.18795): Hugging Face 2025."""

@@ -87,8 +87,8 @@ PEGASUS = Family(
         *KEYS,
         keys.Fixed("normalize_embedding", False),
         keys.Fixed("static_position_embeddings", True),
-        keys.Fixed("extra_pos_embeddings", 0, (1, 2)),  # only in tables that are not learned
-        keys.Ignored("force_bos_token_to_be_generated"),
+        # The rows before the positions are of tables that are learned.
+        keys.Ignored("force_bos_token_to_be_generated extra_pos_embeddings"),
     ),
     names=PRE_NORM_NAMES,
     others=_pegasus_tensors,

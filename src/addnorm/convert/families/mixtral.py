@@ -99,6 +99,7 @@ QWEN3_MOE = relative(
         norm_eps("rms_norm_eps", 1e-6),
         ATTENTION_BIAS,
         WINDOW_IF_USED,
+        keys.Ignored("max_window_layers"),
         keys.Size("feedforward.n_experts", "num_experts num_local_experts", 128),
         keys.Size("feedforward.top_k", "num_experts_per_tok", 8),
         keys.Size("feedforward.expert.d_ff", "moe_intermediate_size", 768),

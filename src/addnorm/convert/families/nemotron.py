@@ -36,6 +36,7 @@ NEMOTRON = relative(
         ),
         ATTENTION_BIAS,
         keys.Value("feedforward.bias", "mlp_bias", False),
+        keys.Ignored("hidden_dropout kv_channels"),
     ),
 )
 """Parmar et al. 2024 (2402.16819), and Minitron: gains are kept as their distance from one."""

@@ -45,6 +45,11 @@ STARCODER2 = relative(
         keys.Value("dropout", "residual_dropout", 0.0),
         keys.Repeated("dropout", "embedding_dropout"),
         DecoderHead("Starcoder2", tied=True),
+        # Names of what all its models have.
+        keys.Ignored("activation_function layer_norm_epsilon mlp_type norm_type"),
+        keys.Ignored(
+            "attention_softmax_in_fp32 scale_attention_softmax_in_fp32 scale_attn_weights"
+        ),
     ),
     {
         **NAMES,

@@ -143,7 +143,8 @@ LLAVA = _half("llava", TextConfig(LLAMA, "Llama", False, LLAMA_SIZES))
 """Liu et al. 2023, over LLaMA."""
 
 SMOLVLM = _half("smolvlm", TextConfig(LLAMA, "Llama", False, LLAMA_SIZES))
-"""Marafioti et al. 2025."""
+IDEFICS3 = _half("idefics3", TextConfig(LLAMA, "Llama", False, LLAMA_SIZES))
+"""SmolVLM 2 and 1: Marafioti et al. 2025."""
 
 QWEN2_5_VL = _half("qwen2_5_vl", TextConfig(QWEN2, "Qwen2", False))
 """Bai et al. 2025."""

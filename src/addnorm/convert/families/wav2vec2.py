@@ -109,8 +109,11 @@ def _table(stem: str, *entries: keys.Entry) -> keys.ConfigTable:
             keys.Fixed("use_weighted_layer_sum", False),
             # Of training alone.
             keys.Ignored(
-                "feat_proj_dropout final_dropout apply_spec_augment mask_time_length "
-                "mask_time_min_masks mask_feature_length mask_feature_min_masks "
+                "hidden_dropout_prob feat_extract_dropout feat_proj_dropout final_dropout "
+                "apply_spec_augment mask_time_length mask_time_min_masks "
+                "mask_feature_length mask_feature_min_masks mask_time_min_space mask_time_other "
+                "mask_time_selection mask_channel_length mask_channel_min_space "
+                "mask_channel_other mask_channel_prob mask_channel_selection "
                 "ctc_loss_reduction ctc_zero_infinity"
             ),
             keys.Computed(_read_masks, lambda spec: dict.fromkeys(MASKS, 0.0)),
