@@ -135,6 +135,40 @@ def test_other_readers_of_pictures(
         assert_close(reads.read(file, "x"), theirs, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["DeiTFeatureExtractor", "DeiTImageProcessorFast"])
+def test_other_names_and_keys_of_a_class(name: str, vit: Path, tmp_path: Path) -> None:
+    model = replace(Run.open(vit).recipe.model, input=PatchEmbeddingConfig())
+    key = "feature_extractor_type" if "Feature" in name else "image_processor_type"
+    trees = (
+        {"image_processor_type": "DeiTImageProcessor"},
+        {key: name, "_valid_processor_keys": ["a"]},
+    )
+    found = []
+    for tree in trees:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(tree))
+        found.append(preprocessing_of([tmp_path], model))
+    assert found[0] == found[1]
+
+
+def test_the_transparency_of_a_file_is_ignored(vit: Path, tmp_path: Path) -> None:
+    """As `transformers` reads files; a picture that Python has opened it puts on white."""
+    pixels = np.zeros((8, 8, 4), np.uint8)
+    pixels[..., 0], pixels[4:, :, 3] = 200, 255
+    file = tmp_path / "clear.png"
+    pillow.fromarray(pixels, "RGBA").save(file)
+    keys = {"size": {"height": 8, "width": 8}, "do_center_crop": False, "do_normalize": False}
+    tree = {"image_processor_type": "CLIPImageProcessor", **keys}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(tree))
+    model = replace(Run.open(vit).recipe.model, input=PatchEmbeddingConfig(size=(8, 8), patch=4))
+    ours = preprocessing_of([tmp_path], model).read(file, "x")
+    processor = transformers.CLIPImageProcessorPil(**keys)
+    theirs = processor(str(file), return_tensors="pt")["pixel_values"][0]
+    assert_close(ours, theirs, rtol=0, atol=1e-6)
+    opened = processor(pillow.open(file), return_tensors="pt")["pixel_values"][0]
+    assert (opened[:, :4] == 1).all()
+    assert (ours[:, :4] < 1).all()
+
+
 def smoothed(pixels: np.ndarray, size: int) -> np.ndarray:
     """A triangle as wide as a new pixel, over the old ones, along the first axis."""
     scale = len(pixels) / size

@@ -73,7 +73,7 @@ WAVEFORM_READERS = ("Wav2Vec2FeatureExtractor",)
 WITHOUT_EFFECT = (
     "processor_class", "image_processor_type", "feature_extractor_type", "auto_map",
     "data_format", "input_data_format", "return_tensors", "device", "disable_grouping",
-    "do_convert_rgb", "default_to_square", "image_seq_length",
+    "do_convert_rgb", "default_to_square", "image_seq_length", "_valid_processor_keys",
 )  # fmt: skip
 """Keys without an effect on the pixels of an image, which is always read in colour."""
 
@@ -281,8 +281,8 @@ def _settings(places: Sequence[Path], table: str, classes: Collection[str]) -> S
 def _class_of(name: str) -> str:
     """The usual name of a class, without the part that says by which library it reads."""
     name = name.removesuffix("Fast").removesuffix("Pil")
-    named = any(stem in name for stem in ("ViT", "CLIP"))
-    return name.replace("FeatureExtractor", "ImageProcessor") if named else name
+    now = name.replace("FeatureExtractor", "ImageProcessor")
+    return now if now in IMAGE_PROCESSORS else name
 
 
 def _pictures(settings: Settings, reads: PatchEmbeddingConfig) -> Pictures:
@@ -379,6 +379,7 @@ def _sound(settings: Settings, n_mels: int, max_len: int) -> Sound:
 
 def _samples(settings: Settings, reads: WaveformEmbeddingConfig) -> Samples:
     settings.expect("feature_size", 1)
+    settings.expect("feature_dim", 1)  # an older name
     settings.expect("padding_value", 0.0)
     settings.expect("padding_side", "right")
     settings.ignore("return_attention_mask")  # padding takes no part here

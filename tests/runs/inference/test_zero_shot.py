@@ -78,6 +78,8 @@ def test_the_command(nli: Path, tmp_path: Path, addnorm: Command) -> None:
     [
         (["a"], ["x"], "{}", "give at least two"),
         (["a"], ["x", "x"], "{}", "each once"),
+        (["a"], ["x", ""], "{}", "one of them is empty"),
+        (["a"], ["x", " "], "{}", "one of them is empty"),
         (["a"], ["x", "y"], "about", "needs a {}"),
         ([("a", "b")], ["x", "y"], "{}", "give no pairs"),
     ],

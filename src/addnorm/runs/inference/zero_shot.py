@@ -18,9 +18,11 @@ HYPOTHESIS = "This example is {}."
 
 
 def check_labels(labels: Sequence[str], hypothesis: str) -> None:
-    """Raise `InputError` for fewer than two labels or equal ones, or no place for a label."""
+    """Raise `InputError` for fewer than two labels, equal or empty ones, or no place for one."""
     if len(labels) < 2 or len(set(labels)) < len(labels):
         raise InputError(f"`labels = {[*labels]}`: give at least two, each once")
+    if not all(label.strip() for label in labels):
+        raise InputError(f"`labels = {[*labels]}`: one of them is empty")
     if "{}" not in hypothesis:
         raise InputError(f"`hypothesis = {hypothesis!r}`: it needs a {{}}, where the label stands")
 
