@@ -46,8 +46,9 @@ _INERT = """
     typical_p unk_token_id
 
     _attn_implementation_autoset _flash_attn_2_enabled _from_model_config bos_token eos_token
-    is_llama_config mask_token max_sequence_length model_max_length pad_token tokenizer_name
-    transformers.js_config unk_token unsloth_fixed unsloth_version
+    is_llama_config language mask_token max_sequence_length model_max_length name
+    neftune_noise_alpha pad_token tokenizer_name transformers.js_config unk_token unsloth_fixed
+    unsloth_version
 """
 INERT = frozenset(_INERT.split())
 """Keys that do not affect the function of a model."""

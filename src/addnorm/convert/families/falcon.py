@@ -95,7 +95,7 @@ FALCON = Family(
             keys.Value("dropout", "hidden_dropout", 0.0),
             # Its biases are rounded to bfloat16, and scaled like the scores.
             keys.Fixed("alibi", False),
-            keys.Ignored("apply_residual_connection_post_layernorm"),
+            keys.Ignored("apply_residual_connection_post_layernorm ff_factor"),
             DecoderHead("Falcon", tied=True),
         ),
     ),

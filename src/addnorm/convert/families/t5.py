@@ -102,7 +102,7 @@ def _table(
             keys.Value("norm.eps", "layer_norm_epsilon", 1e-6),
             keys.Value("dropout attention.dropout feedforward.dropout", "dropout_rate", 0.1),
             scale,
-            keys.Ignored("classifier_dropout"),
+            keys.Ignored("classifier_dropout scalable_attention"),
         ),
         {
             "architectures": [f"{stem}ForConditionalGeneration"],

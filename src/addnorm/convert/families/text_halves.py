@@ -20,12 +20,13 @@ from addnorm.convert.families.qwen_delta import M_ROPE, QWEN3_5, QWEN3_5_MOE
 from addnorm.errors import IgnoredSettings, InputError
 
 LEFT_ASIDE = re.compile(
-    r".*(image|vision|video|audio|projector|spatial_merge|mm_tokens|boi_|eoi_|boa_|eoa_).*"
+    r".*(image|vision|video|audio|projector|spatial_merge|mm_tokens|boi_|eoi_|boa_|eoa_|"
+    r"perceiver|resampler|pixel_shuffle).*"
 )
 """Keys about images, videos and sounds."""
 
-TOP = ("text_config", "scale_factor", "pixel_shuffle_factor", "_pad_token_id")
-"""Keys of the whole model that are read here, or concern images."""
+TOP = ("text_config", "scale_factor", "_pad_token_id", "ignore_index", "vocab_size")
+"""Keys of the whole model that are read here, or concern images, or stand in the table of text."""
 
 
 @dataclass(frozen=True)
