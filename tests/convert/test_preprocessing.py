@@ -273,7 +273,7 @@ def test_grey_pictures(tmp_path: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(
         '{"size": 4, "image_mean": 0, "image_std": [1]}'
     )
-    model = type("Model", (), {})()
+    model: Any = type("Model", (), {})()
     model.input, model.max_len = PatchEmbeddingConfig(size=(4, 4), channels=1, patch=2), 4
     reads = preprocessing_of([tmp_path], model)
     assert isinstance(reads, Pictures)

@@ -90,7 +90,7 @@ def made(kind: str, folder: Path) -> Any:
     config = getattr(transformers, f"{stem}Config")(text_config=text, vision_config=sight, **top)
     torch.manual_seed(0)
     with Wide():
-        theirs = started(getattr(transformers, f"{stem}ForConditionalGeneration")(config))
+        theirs: Any = started(getattr(transformers, f"{stem}ForConditionalGeneration")(config))
     for weight in theirs.parameters():
         weight.data = weight.data.float()
     theirs.save_pretrained(folder)
