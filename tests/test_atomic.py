@@ -9,8 +9,17 @@ from errno import ENOSPC
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
-from addnorm.atomic import atomic_directory, atomic_file, atomic_write, remove_partial
+from addnorm.atomic import (
+    STORED_AS,
+    atomic_directory,
+    atomic_file,
+    atomic_write,
+    remove_partial,
+    write_tensors,
+)
 from addnorm.errors import InputError
 
 
@@ -239,3 +248,21 @@ def test_an_error_of_the_disk_names_the_path(tmp_path: Path) -> None:
             with pytest.raises(OSError, match="No space") as caught, writes(tmp_path / "x") as path:
                 raise OSError(ENOSPC, "No space", None if at is None else str(path / at))
             assert caught.value.filename == str(tmp_path / "x")
+
+
+def test_a_file_of_tensors_has_the_bytes_of_safetensors_itself(tmp_path: Path) -> None:
+    tensors = {
+        f"{place}{name}": torch.arange(6).reshape(shape).to(getattr(torch, name))
+        for place, shape in {"z": (2, 3), "a": (6, 1), 'é"': (3, 2)}.items()
+        for name in STORED_AS
+    }
+    tensors["one"] = torch.tensor(2.5)
+    tensors["turned"] = torch.randn(4, 3).T
+    tensors["none"] = torch.zeros(0, 3)
+    for metadata in (None, {"format": "pt"}):
+        write_tensors(tmp_path / "ours", tensors, metadata)
+        save_file({n: t.contiguous() for n, t in tensors.items()}, tmp_path / "its", metadata)
+        assert (tmp_path / "ours").read_bytes() == (tmp_path / "its").read_bytes()
+    write_tensors(tmp_path / "empty", {})
+    save_file({}, tmp_path / "its")
+    assert (tmp_path / "empty").read_bytes() == (tmp_path / "its").read_bytes()

@@ -1,6 +1,7 @@
 """Atomic writes: a file or folder is replaced completely or not at all."""
 
 import errno
+import json
 import os
 import re
 import shutil
@@ -25,26 +26,62 @@ def atomic_write(file: Path, data: str | bytes) -> None:
             partial.write_bytes(data)
 
 
+STORED_AS = {
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+    "complex64": "C64",
+    "float32": "F32",
+    "uint32": "U32",
+    "int32": "I32",
+    "bfloat16": "BF16",
+    "float16": "F16",
+    "uint16": "U16",
+    "int16": "I16",
+    "float8_e4m3fn": "F8_E4M3",
+    "float8_e5m2": "F8_E5M2",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+"""What safetensors calls the types of tensors, in the order in which it writes them."""
+
+
 def write_tensors(
-    file: Path, tensors: "Mapping[str, Tensor]", metadata: dict[str, str] | None = None
+    file: Path,
+    tensors: "Mapping[str, Tensor]",
+    metadata: dict[str, str] | None = None,
+    *,
+    outline: "Mapping[str, Tensor] | None" = None,
 ) -> None:
     """Write a safetensors file with the usual permissions of a new file.
 
-    safetensors itself makes the file readable for its owner alone, and reports an error of the disk
-    as text. Here that is an `OSError`, as for every other file.
+    Its bytes are those of safetensors itself, which needs all tensors at once, makes the file
+    readable for its owner alone, and reports an error of the disk as text. With `outline`, which
+    has their shapes and types, each of `tensors` is asked for when it is written.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
+    import torch
 
-    file.touch()
-    mode = file.stat().st_mode
-    try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, file, metadata)
-    except SafetensorError as error:
-        if match := re.search(r"os error (\d+)", str(error)):
-            raise OSError(int(match[1]), os.strerror(int(match[1])), str(file)) from error
-        raise
-    file.chmod(mode)
+    shapes = tensors if outline is None else outline
+    types = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in shapes.items()}
+    order = [*STORED_AS]
+    names = sorted(shapes, key=lambda name: (order.index(types[name]), name))
+    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    end = 0
+    for name in names:
+        begin, end = end, end + shapes[name].numel() * shapes[name].element_size()
+        header[name] = {
+            "dtype": STORED_AS[types[name]],
+            "shape": [*shapes[name].shape],
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            values = tensors[name].detach().contiguous().flatten()
+            stream.write(values.view(torch.uint8).cpu().numpy().data)
 
 
 @contextmanager

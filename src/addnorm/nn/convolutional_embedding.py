@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from addnorm.config import config
 from addnorm.errors import InputError
 from addnorm.nn.context import Context
+from addnorm.nn.deferred_init import truncated_normal_
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.patches import as_sequence, check_images, interpolated
 from addnorm.nn.positions.position import Position
@@ -53,7 +54,7 @@ class ConvolutionalEmbedding(nn.Module):
             assert isinstance(layer, nn.Conv2d)
             nn.init.kaiming_normal_(layer.weight)  # He et al. 2015, as in the authors' code
         n_rows = 0 if grid is None else grid[0] * grid[1]
-        table = nn.init.trunc_normal_(torch.empty(n_rows, widths[-1]), std=0.02)
+        table = truncated_normal_(torch.empty(n_rows, widths[-1]), 0.02)
         self.positions = None if grid is None else nn.Parameter(table)
         self.channels = widths[0]
         self.dropout = Dropout(dropout)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from addnorm.nn.blocks import Stack
+from addnorm.nn.deferred_init import truncated_normal_
 from addnorm.nn.heads import TokenHead
 from addnorm.nn.residuals import DeepNorm
 
@@ -35,7 +36,7 @@ def _normal(std: float) -> Fill:
 
 
 def _truncated(std: float) -> Fill:
-    return lambda w, _: nn.init.trunc_normal_(w, std=std, a=-2 * std, b=2 * std)
+    return lambda w, _: truncated_normal_(w, std, 2 * std)
 
 
 def _uniform(bound: float) -> Fill:
@@ -154,7 +155,7 @@ def _scale(block: nn.Module, scaled: set[int]) -> None:
             scaled.add(id(module.weight))
 
 
-DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_, nn.init.trunc_normal_)
+DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
 
 
 class _NothingDrawn(TorchFunctionMode):

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from addnorm.config import config
 from addnorm.errors import InputError
 from addnorm.nn.context import Context
+from addnorm.nn.deferred_init import truncated_normal_
 from addnorm.nn.dropout import Dropout
 from addnorm.nn.embed import zero_padding
 from addnorm.nn.functional import at_least_float32
@@ -56,12 +57,12 @@ class PatchEmbedding(nn.Module):
             nn.Parameter(torch.zeros(d_model)) if settings.distillation_token else None
         )
         n_rows = settings.n_positions(settings.size) - settings.registers if learned else 0
-        table = nn.init.trunc_normal_(torch.empty(n_rows, d_model), std=0.02)
+        table = truncated_normal_(torch.empty(n_rows, d_model), 0.02)
         self.positions = nn.Parameter(table) if learned else None
         self.registers = None
         if settings.registers:
             registers = torch.empty(settings.registers, d_model)
-            self.registers = nn.Parameter(nn.init.trunc_normal_(registers, std=0.02))
+            self.registers = nn.Parameter(truncated_normal_(registers, 0.02))
         self.norm = NoNorm() if settings.norm is None else build_norm(settings.norm, d_model)
         self.dropout = Dropout(dropout)
 

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from addnorm.config import WORD, WordOrTable, config
 from addnorm.errors import InputError
 from addnorm.nn.context import Context
+from addnorm.nn.deferred_init import truncated_normal_
 from addnorm.nn.feedforward import ACTIVATIONS, Activation, FeedForwardConfig
 from addnorm.nn.linear import Linear
 from addnorm.nn.norms import LayerNormConfig, NormConfig, build_norm
@@ -218,7 +219,7 @@ class AttentionPooling(nn.Module):
     def __init__(self, d_model: int, settings: "AttentionPoolingConfig") -> None:
         super().__init__()
         self.n_heads = settings.n_heads
-        self.probe = nn.Parameter(nn.init.trunc_normal_(torch.empty(d_model), std=0.02))
+        self.probe = nn.Parameter(truncated_normal_(torch.empty(d_model), 0.02))
         self.q_proj = Linear(d_model, d_model)
         self.k_proj = Linear(d_model, d_model)
         self.v_proj = Linear(d_model, d_model)

@@ -9,7 +9,8 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,18 +201,33 @@ def keep_latest(newest: Path, keep: int) -> None:
 
 def load_weights(file: Path) -> dict[str, Tensor]:
     """Load a safetensors file. Raises `InputError` if it is missing or damaged."""
-    try:
+    with naming_damage(file):
         return load_file(file)
+
+
+@contextmanager
+def naming_damage(file: Path) -> Generator[None]:
+    """In this context, raise `InputError` if a safetensors file is missing or damaged."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise InputError(f"{file}: no such file") from error
     except SafetensorError as error:
         raise InputError(f"{file}: damaged or truncated: {error}") from error
 
 
-def save_weights(file: Path, weights: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file atomically."""
+def stored_weights(file: Path) -> Mapping[str, Tensor]:
+    """The tensors of a safetensors file, each read when it is asked for."""
+    with naming_damage(file):
+        return StoredTensors([file])
+
+
+def save_weights(
+    file: Path, weights: Mapping[str, Tensor], outline: Mapping[str, Tensor] | None = None
+) -> None:
+    """Write a safetensors file atomically; with `outline`, one tensor at a time."""
     with atomic_file(file) as partial:
-        write_tensors(partial, weights, {"format": "pt"})
+        write_tensors(partial, weights, {"format": "pt"}, outline=outline)
 
 
 def _sha256(file: Path) -> str:

@@ -1,14 +1,14 @@
 """The training loop, with validation, checkpoints, resuming and graceful shutdown."""
 
 import math
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -30,9 +30,9 @@ from addnorm.training.checkpoint import (
     keep_latest,
     latest_checkpoint,
     load_checkpoint,
-    load_weights,
     save_checkpoint,
     save_weights,
+    stored_weights,
 )
 from addnorm.training.constraint import constraint_on
 from addnorm.training.expert_load import (
@@ -53,6 +53,8 @@ from addnorm.training.random_state import random_state, restore_random_state
 from addnorm.training.schedule import checked_factor
 from addnorm.training.settings import TrainConfig
 from addnorm.training.stored import SavedTensor, Tensors
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -106,7 +108,7 @@ class Trainer:
     `teacher`, the model learns the teacher's outputs and, if `config` has a `distillation`, the
     labels as well. `callbacks` get steps, validations and checkpoints after `metrics.jsonl`, in
     this process. `world` is the processes that train together, by default this one alone; where
-    they split the weights, `model` has them again when `fit` ends.
+    they split the weights, `model` has none of them, and `lead_whole` all.
     """
 
     def __init__(
@@ -207,7 +209,6 @@ class Trainer:
                     raise Interrupted(self.state.step)
         if self.finished():
             self.take_final_weights()
-        self.world.restore(self.whole, self.model)
 
     def check_learnt(self) -> None:
         """Raise `InputError` if an epoch, or all of training, had nothing to predict."""
@@ -415,8 +416,11 @@ class Trainer:
 
     def scores(self, validation: Validation) -> dict[str, float]:
         """The scores of the present weights, measured once."""
-        with self.world.whole(self.whole, self.model):
-            return self.world.scores(lambda: validation.score(self.whole))
+        return self.world.agreed(self.lead_whole(lambda _: validation.score(self.whole), {}))
+
+    def lead_whole(self, do: Callable[[Mapping[str, Tensor]], T], otherwise: T) -> T:
+        """The result of `do` in the leading process, where `whole` has the present weights."""
+        return self.world.lead_whole(self.whole, self.model, do, otherwise)
 
     def note_best(self, value: float) -> bool:
         """Save the current weights if this is the best validation so far; return whether it is."""
@@ -425,16 +429,16 @@ class Trainer:
         if state.best is None or math.isnan(state.best) or sign * value > sign * state.best:
             state.best, state.best_step = value, state.step
             state.validations_since_best = 0
-            with self.world.whole(self.whole, self.model):
-                self.world.lead(self.save_best, None)
+            self.lead_whole(self.save_best, None)
             return True
         state.validations_since_best += 1
         return False
 
-    def save_best(self) -> None:
+    def save_best(self, weights: Mapping[str, Tensor]) -> None:
         """Write the present weights as the best."""
-        best_file, weights = self.folder / "best.safetensors", weights_of(self.whole)
-        patiently(lambda: save_weights(best_file, weights), "the best weights", self.world.say)
+        file, outline = self.folder / "best.safetensors", weights_of(self.whole)
+        write = partial(save_weights, file, weights, outline)
+        patiently(write, "the best weights", self.world.say)
 
     # Saving and resuming.
 
@@ -574,7 +578,7 @@ class Trainer:
             return
         self.model.eval()
         random = random_state(self.device)
-        with swapped(self.model, spread(load_weights(file), self.model)):
+        with swapped(self.model, spread(stored_weights(file), self.model)):
             state.best = self.scores(validation)[validation.metric]
         restore_random_state(random, self.device)
         now = f"{validation.metric} of them is {state.best:.4g}"
@@ -588,7 +592,7 @@ class Trainer:
             newest = checkpoints_in(self.folder / "checkpoints")[-config.average :]
             final = mean(spread(load_checkpoint(path)[0]["model"], self.model) for path in newest)
         elif config.select == "best":
-            final = load_weights(self.folder / "best.safetensors")
+            final = stored_weights(self.folder / "best.safetensors")
         elif self.average is not None:
             final = self.average.weights
         if final is not None:

@@ -223,7 +223,10 @@ def trainer(
     """A trainer of a case in the given processes."""
     data = corpus(model)
     fixed = {"steps": STEPS, "save_every": 20, "device": "cpu", "lr": 0.01}
-    net = build(model, parts or {}).to(torch.float64 if double else torch.float32)
+    if double:
+        net = build(model, parts or {}).to(torch.float64)
+    else:
+        net = world.built(lambda: build(model, parts or {}))
     validation = Validation(lambda m: {"loss": measured(m)}) if validate else None
     return Trainer(
         net,
@@ -244,7 +247,7 @@ def measured(model: nn.Module) -> float:
 def bytes_held(trainer: Trainer) -> int:
     """The bytes of weights and optimiser state in this process."""
     states = [v for o in trainer.optimizers for s in o.state.values() for v in s.values()]
-    tensors = [*trainer.model.parameters(), *trainer.whole.parameters()]
+    tensors = [*trainer.model.parameters()]
     held = {id(t): local(t.detach()).nbytes for t in [*tensors, *states] if isinstance(t, Tensor)}
     return sum(held.values())
 
@@ -254,12 +257,10 @@ def run(folder: Path, world: World, **case: Any) -> Trainer:
     made = trainer(folder, world, **case)
     made.resume()
     made.fit()
-    held = bytes_held(made) - sum(p.nbytes for p in made.whole.parameters()) * (
-        made.whole is not made.model
-    )
     if world.leads:
-        save_weights(folder / "final.safetensors", weights_of(made.whole))
-        (folder / "bytes.json").write_text(json.dumps(held))
+        (folder / "bytes.json").write_text(json.dumps(bytes_held(made)))
+    outline = weights_of(made.whole)
+    made.lead_whole(lambda w: save_weights(folder / "final.safetensors", w, outline), None)
     return made
 
 

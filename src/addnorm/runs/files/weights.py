@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from addnorm.convert.weights.mapped import check_readable, name_of, one_dtype
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -43,12 +43,15 @@ WEIGHTS = "model.safetensors"
 """The weights file in a run folder."""
 
 
-def build_model(recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]) -> Model:
+def build_model(
+    recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], parts: float = 1.0
+) -> Model:
     """Build the untrained model of a recipe, sized for its vocabularies and labels.
 
-    Raises `InputError`, before allocating any memory, if the model does not fit on this machine.
+    Raises `InputError`, before allocating any memory, if the model, or the `parts` of it that this
+    machine has, do not fit there.
     """
-    check_memory(count_parameters(recipe, tokenizers, labels))
+    check_memory(parts * count_parameters(recipe, tokenizers, labels))
     return _built(recipe, tokenizers, labels)
 
 
@@ -79,13 +82,13 @@ SMALLER = "a smaller d_model, n_layers, max_len or vocabulary"
 """The hint for a model that is too large."""
 
 
-def check_memory(parameters: int) -> None:
+def check_memory(parameters: float) -> None:
     """Raise `InputError` if this many float32 parameters exceed the machine's memory."""
     needed, there = 4 * parameters, total_memory()
     if there is not None and needed > there:
         raise InputError(
-            f"model: {parameters:,} parameters take {needed / 2**30:,.0f} GiB in float32, and this "
-            f"machine has {there / 2**30:,.0f} GiB: {SMALLER}"
+            f"model: {parameters:,.0f} parameters take {needed / 2**30:,.0f} GiB in float32, and "
+            f"this machine has {there / 2**30:,.0f} GiB: {SMALLER}"
         )
 
 
@@ -261,7 +264,11 @@ def _differences(weights: Weights, expected: Weights) -> str:
     return f"({len(problems)} problems): {shown}" if problems else ""
 
 
-def save_model(folder: Path, model: nn.Module) -> None:
-    """Write `model.safetensors`, tied weights once, and the digests of the finished run."""
-    save_weights(folder / WEIGHTS, weights_of(model))
+def save_model(folder: Path, model: nn.Module, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write `model.safetensors`, tied weights once, and the digests of the finished run.
+
+    With `weights`, these are written one at a time, and the model has only their shapes.
+    """
+    outline = weights_of(model)
+    save_weights(folder / WEIGHTS, outline if weights is None else weights, outline)
     write_digests(folder)

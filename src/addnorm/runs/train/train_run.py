@@ -1,14 +1,15 @@
 """Training a recipe into a run folder."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
 from rich.console import Console
-from torch import nn
+from torch import Tensor, nn
 
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus
@@ -56,6 +57,7 @@ from addnorm.runs.measured_with import main_metric, measure_of, measured_with
 from addnorm.runs.named_rows import take_weights
 from addnorm.runs.opening import open_model
 from addnorm.runs.recipes.consistency import check_training
+from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.parallel_plan import check_parallel, check_parts
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.run import Run
@@ -72,6 +74,7 @@ from addnorm.training.interruptions import patiently
 from addnorm.training.loggers import check_loggers
 from addnorm.training.optim import check_installed
 from addnorm.training.parallel.joining import joined
+from addnorm.training.parallel.plan import share_of_machine
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, resolve_device
 from addnorm.training.progress import ProgressBar
@@ -84,8 +87,9 @@ class TrainingSetup:
 
     With `saved`, tokenizers and labels are those of a run, else learnt from the data. A `corpus`
     takes the place of the recipe's data. What takes long is shown on the `console`. Without
-    `by_name`, rows of the weights that training begins with are taken over in their order. Raises
-    `InputError` for whatever is wrong with the recipe or its data.
+    `by_name`, rows of the weights that training begins with are taken over in their order. Of the
+    processes of a `world` that split the weights, none has all of them. Raises `InputError` for
+    whatever is wrong with the recipe or its data.
     """
 
     def __init__(
@@ -96,12 +100,16 @@ class TrainingSetup:
         console: Console | None = None,
         *,
         by_name: bool = True,
+        world: World | None = None,
     ) -> None:
+        world = world or OneProcess()
         check_training(recipe.model, recipe.train, recipe.eval, lambda _: "recipe")
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         check_installed(recipe.train.optimizer)
         check_loggers(recipe.train.loggers)
-        check_memory(count_parameters(recipe, None, (), rows=1))  # before data are read
+        self.drawn_in_parts = world.holds_pieces and _is_new(recipe)
+        parts = share_of_machine(recipe.parallel) if self.drawn_in_parts else 1.0
+        check_memory(parts * count_parameters(recipe, None, (), rows=1))  # before data are read
         self.recipe, self.saved = recipe, saved
         try:
             self.data = read_data(recipe, saved, corpus, console)
@@ -116,7 +124,8 @@ class TrainingSetup:
             recipe.train.batching, self.encoded, recipe.train.seed
         )
         torch.manual_seed(recipe.train.seed)
-        self.model: Model = build_model(recipe, self.tokenizers, self.labels)
+        build = partial(build_model, recipe, self.tokenizers, self.labels, parts)
+        self.model: Model = world.built(build) if self.drawn_in_parts else build()
         self.variables = variables_of(self.data.corpus)
         names = (self.tokenizers, self.labels, self.variables)
         start = recipe.train.start
@@ -191,10 +200,10 @@ class TrainingSetup:
         frozen = sum(getattr(*places[0]).numel() for places in self.adapted.frozen)
         return f"{learned:,} of {learned + frozen:,} parameters are learned"
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """Write the learned weights of the finished run, and their digests."""
         if self.adapted is None:
-            save_model(folder, self.model)
+            save_model(folder, self.model, weights)
         else:
             assert self.recipe.train.start is not None
             save_adapter(folder, self.adapted, self.recipe.train.start)
@@ -340,7 +349,7 @@ def train_run(
     together = joined(recipe.parallel, patience=patience, hint=hint)
     with together as world, world.lead(lambda: locked(folder), nullcontext()):
         with world.in_turn():
-            setup = prepared(recipe, folder, resume=resume, console=console)
+            setup = prepared(recipe, folder, resume=resume, console=console, world=world)
             check_parts(setup.model, recipe.model.d_model, recipe.parallel)
             setup.report(console)
         if not world.same(lambda: repr(data_digests(setup.encoded))):
@@ -356,14 +365,16 @@ def train_run(
         return fit(setup, folder, console, until, world)
 
 
-def prepared(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> TrainingSetup:
+def prepared(
+    recipe: Recipe, folder: Path, *, resume: bool, console: Console, world: World | None = None
+) -> TrainingSetup:
     """The setup of a new run, or of the one to resume in `folder`; nothing is written there.
 
     Raises `InputError` as `train_run`.
     """
     saved = earlier(recipe, folder, resume=resume, console=console)
     by_name = saved is None or goes_by_name(folder)
-    setup = TrainingSetup(recipe, saved, console=console, by_name=by_name)
+    setup = TrainingSetup(recipe, saved, console=console, by_name=by_name, world=world)
     if saved is not None:
         setup.note_earlier_measure(folder, saved)
         for change in check_same_data(folder, setup.encoded):
@@ -382,7 +393,8 @@ def fit(
 ) -> Run:
     """Train in `folder`, from its newest checkpoint if any; return the finished or paused run.
 
-    Of several processes the leading one writes, and calls the `callbacks` and loggers. Raises
+    Of several processes the leading one writes, and calls the `callbacks` and loggers; the model of
+    those that split the weights has none of them. Raises
     `Interrupted` and `NonFiniteError` as in training.
     """
     world = world or OneProcess()
@@ -415,12 +427,23 @@ def fit(
                 step = trainer.state.step
                 around.enter_context(listening(trainer.callbacks, recipe, folder, step, heard))
             trainer.fit(until)
-        if trainer.finished() and world.leads:
-            patiently(lambda: setup.save(folder), "the model", bar.say)
+        if trainer.finished():
+
+            def save(weights: Mapping[str, Tensor]) -> None:
+                patiently(lambda: setup.save(folder, weights), "the model", bar.say)
+
+            trainer.lead_whole(save, None)
     if setup.adapted is not None:
         setup.adapted.merge()
     run.model.eval()
     return run
+
+
+def _is_new(recipe: Recipe) -> bool:
+    """Whether a model begins with random weights alone, and has no parts from outside."""
+    train = recipe.train
+    begun = train.start or train.distillation or train.adapter
+    return not begun and not imports_of(recipe)
 
 
 def watched(validation: Validation | None, bar: ProgressBar) -> Validation | None:

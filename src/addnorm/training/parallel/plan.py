@@ -110,6 +110,13 @@ def launched() -> Launched:
     return Launched(rank, processes, by_us=run.startswith(OUR_RUN))
 
 
+def share_of_machine(plan: ParallelTrainingConfig) -> float:
+    """How many whole models the pieces in the processes of this machine make up."""
+    rows = plan.data * plan.context if plan.shard else 1
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return here / (rows * plan.tensor * plan.pipeline)
+
+
 def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:
     """Raise `InputError` if a plan is for another number of processes than there are."""
     if plan.processes != processes:

@@ -21,6 +21,7 @@ from addnorm.errors import InputError, RankLostError
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.context import Context
+from addnorm.nn.deferred_init import InitialWeight, deferred_init
 from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
 from addnorm.training.loss import head_cross_entropy_sum
@@ -35,7 +36,7 @@ from addnorm.training.parallel.own_parts import check_batch_norms
 from addnorm.training.parallel.pieces import AnyPiece, ConnectedGroup, Group, Piece, StagePiece
 from addnorm.training.parallel.pipeline import Pipeline, Step
 from addnorm.training.parallel.plan import ParallelTrainingConfig
-from addnorm.training.parallel.shard import empty, fill, sharded, twin_of
+from addnorm.training.parallel.shard import empty, filling, sharded, twin_of
 from addnorm.training.parallel.stages import StagedModel, holders
 from addnorm.training.parallel.tensor import Layout, split_model
 from addnorm.training.parallel.tensors import (
@@ -47,7 +48,8 @@ from addnorm.training.parallel.tensors import (
     start_of,
     whole,
 )
-from addnorm.training.parallel.world import OneProcess, World
+from addnorm.training.parallel.whole_weights import WholeWeights, computing_with
+from addnorm.training.parallel.world import ModelT, OneProcess, World
 from addnorm.training.stored import SavedTensor
 
 LONGEST = timedelta(days=7)
@@ -122,6 +124,8 @@ class Processes(World):
         self.positions = SplitTexts(self.context)
         self.stands_in = False
         """Whether this process has no rows of the last batch, and runs one of another process."""
+        self._initial: WeakKeyDictionary[nn.Module, InitialWeight] = WeakKeyDictionary()
+        """What draws the weights of the models that are built without memory."""
         self._own: dict[str, Tensor] = {}
         self._copies = 1
         """How often each row of a batch is in the model's input."""
@@ -171,7 +175,9 @@ class Processes(World):
         """The model with the leading process's weights, or a twin with parts of them."""
         if self.data.size > 1:
             check_batch_norms(model, "rows", "parallel.data = 1")
-        for tensor in weights_of(model).values():
+        initial = self._initial.pop(model, None)
+        drawn = weights_of(model).values() if initial is None else model.buffers()
+        for tensor in drawn:
             distributed.broadcast(tensor, 0)
         if not self.has_twins:
             return model
@@ -187,15 +193,24 @@ class Processes(World):
             staged = StagedModel(twin, self.plan.stages, self.pipeline, length)
             draws = Draws(model, staged.stages) if Draws.needed(model) else None
             pieces = self._hold(model, twin, held, layout.parameters)
+        fill = filling(twin, model, pieces, self.everyone, initial)
         if self.plan.shard:
-            twin = sharded(twin, self.mesh["tokens"])
+            twin = sharded(twin, self.mesh["tokens"], fill)
+        fill(twin)
         self._layouts[twin] = layout
         self._vocabularies.update(layout.outputs)
         name_pieces(twin, pieces)
         if staged is not None:
             self._pipelines[twin] = Pipeline(staged, self.pipeline, self.plan.schedule, draws)
-        empty(model)
+        empty(model.parameters())
         return twin
+
+    def built(self, build: Callable[[], ModelT]) -> ModelT:
+        """A new model to be placed, without memory for weights if processes split them."""
+        if not self.plan.splits_weights:
+            return build()
+        model, self._initial[model] = deferred_init(build)
+        return model
 
     def _hold(
         self,
@@ -228,22 +243,26 @@ class Processes(World):
         group, _ = distributed.new_subgroups_by_enumeration(ranks, timeout=LONGEST)
         return ConnectedGroup(group) if isinstance(group, distributed.ProcessGroup) else None
 
-    @contextmanager
-    def whole(self, model: nn.Module, placed: nn.Module) -> Generator[None]:
-        """In this context, the leading process has the present weights in `model`."""
-        if not self.has_twins:
-            yield
-            return
-        fill(model, placed, keep=self.leads)
-        try:
-            yield
-        finally:
-            empty(model)
+    def lead_whole(
+        self,
+        model: nn.Module,
+        placed: nn.Module,
+        do: Callable[[Mapping[str, Tensor]], T],
+        otherwise: T,
+    ) -> T:
+        """The result of `do` in the leading process, with the whole weights of `placed`.
 
-    def restore(self, model: nn.Module, placed: nn.Module) -> None:
-        """Give `model` the weights of `placed`, in every process."""
-        if self.has_twins:
-            fill(model, placed, keep=True)
+        Weights that are split are gathered one after another, those of a block while it computes.
+        """
+        if not self.has_twins:
+            return self.lead(lambda: do(weights_of(model)), otherwise)
+
+        def computed(weights: WholeWeights) -> T:
+            with computing_with(model, weights):
+                return do(weights)
+
+        with self.awaited():
+            return WholeWeights(placed, self.everyone).led(computed, otherwise)
 
     def masks(self, model: nn.Module, *, copies: int) -> AbstractContextManager[None]:
         """Draw the masks of dropout by row and by piece (see `masks_by_row`).
@@ -450,10 +469,9 @@ class Processes(World):
         """Whether a text is the same in every process."""
         return len({*self.texts(text())}) == 1
 
-    def scores(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """What the leading process measures, in every process."""
-        text = self.lead(lambda: json.dumps(measure()), "")
-        return json.loads(self.texts(text)[0])
+    def agreed(self, scores: dict[str, float]) -> dict[str, float]:
+        """The scores of the leading process."""
+        return json.loads(self.texts(json.dumps(scores))[0])
 
     def texts(self, text: str) -> Sequence[str]:
         """The texts of all processes, by rank."""

@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -13,9 +13,10 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from addnorm.errors import InputError
 from addnorm.models.transformer import StackModel
-from addnorm.models.weights import weights_of
 from addnorm.nn.blocks import Stack
-from addnorm.training.parallel.tensors import is_part, whole
+from addnorm.nn.deferred_init import InitialWeight, without_memory
+from addnorm.training.parallel.pieces import AnyPiece, Group
+from addnorm.training.parallel.tensors import is_part
 
 
 def twin_of(model: nn.Module) -> nn.Module:
@@ -24,9 +25,41 @@ def twin_of(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, shared)  # pyright: ignore[reportArgumentType]
 
 
-def sharded(twin: nn.Module, mesh: DeviceMesh) -> nn.Module:
+def filling(
+    twin: nn.Module,
+    model: nn.Module,
+    pieces: Mapping[str, AnyPiece],
+    everyone: Group,
+    initial: InitialWeight | None,
+) -> Callable[[nn.Module], None]:
+    """What gives the weights of a part of `twin` their first values, as far as they have none.
+
+    The leading process draws each weight of the model, one after another, and every process keeps
+    its piece. Without `initial` all have their values.
+    """
+    wholes, pending = dict(model.named_parameters()), dict[nn.Parameter, str]()
+    if initial is not None:
+        pending.update({parameter: name for name, parameter in twin.named_parameters()})
+
+    def fill(part: nn.Module) -> None:
+        for parameter in [p for p in part.parameters() if p in pending]:
+            name = pending.pop(parameter)
+            weight, piece = wholes[name], pieces.get(name)
+            drawn = torch.empty_like(weight)
+            if initial is not None and not everyone.rank:
+                drawn = initial(weight)
+            drawn = everyone.sent(drawn, 0)
+            parameter.data = drawn if piece is None else piece.of(drawn).clone()
+
+    return fill
+
+
+def sharded(
+    twin: nn.Module, mesh: DeviceMesh, fill: Callable[[nn.Module], None] = lambda _: None
+) -> nn.Module:
     """Leave a part of each weight of `twin` in each process of the mesh; return the twin.
 
+    `fill` gives the weights of a block their values before they are split.
     Each block is gathered when it runs; all other weights, tied tables and those that blocks share
     among them, are gathered together, except empty ones, those of another stage of a pipeline. So
     are all weights of blocks that share some with each other alone, as all layers of ALBERT do.
@@ -35,7 +68,7 @@ def sharded(twin: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """
     _check_shapes(twin)
     blocks = [b for stack in twin.modules() if isinstance(stack, Stack) for b in stack.blocks]
-    shared = _shared(twin)
+    shared = shared_weights(twin)
     around = {
         parameter
         for name, parameter in twin.named_parameters(remove_duplicate=False)
@@ -44,7 +77,9 @@ def sharded(twin: nn.Module, mesh: DeviceMesh) -> nn.Module:
     elsewhere = {parameter for parameter in twin.parameters() if not parameter.numel()}
     for block in blocks:
         if not {*block.parameters()} & (shared - around):
+            fill(block)
             fully_shard(block, mesh=mesh, ignored_params=shared)
+    fill(twin)
     fully_shard(twin, mesh=mesh, ignored_params=elsewhere)
     _shard_empty(twin, elsewhere, mesh)
     assert all(map(is_part, twin.parameters())), "each weight belongs to a block or to all"
@@ -71,7 +106,7 @@ def _shard_empty(model: nn.Module, empty: Iterable[nn.Parameter], mesh: DeviceMe
                 module.register_parameter(name, shards[parameter])
 
 
-def _shared(model: nn.Module) -> set[nn.Parameter]:
+def shared_weights(model: nn.Module) -> set[nn.Parameter]:
     """The parameters of several blocks, or of a block and others, such as those of positions."""
     stacks = [stack for stack in model.modules() if isinstance(stack, Stack)]
     parts = [*(block for stack in stacks for block in stack.blocks.children())]
@@ -90,24 +125,7 @@ def _check_shapes(model: nn.Module) -> None:
             )
 
 
-@torch.no_grad()
-def fill(model: nn.Module, placed: nn.Module, *, keep: bool) -> None:
-    """Give `model` the whole weights of its twin, or with `keep` false take part alone.
-
-    Running statistics and corrections, which all processes have whole, are among them.
-    """
-    parts = dict(placed.named_parameters())
-    for name, parameter in model.named_parameters():
-        full = whole(parts[name].detach(), parts[name])
-        if keep:
-            parameter.data = full
-    theirs = weights_of(placed)
-    for name, buffer in weights_of(model).items():
-        if keep and name not in parts:
-            buffer.copy_(theirs[name])
-
-
-def empty(model: nn.Module) -> None:
-    """Free the memory of a model's parameters."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.new_empty(0)
+def empty(parameters: Iterable[nn.Parameter]) -> None:
+    """Free the memory of parameters, which keep their shapes."""
+    for parameter in parameters:
+        parameter.data = without_memory(parameter.data)

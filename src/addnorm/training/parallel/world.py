@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from addnorm.data.batches.batch import Batch
 from addnorm.errors import RankLostError
+from addnorm.models.weights import weights_of
 from addnorm.nn.context import Context
 from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
@@ -18,6 +19,7 @@ from addnorm.training.objective import LossFunction
 from addnorm.training.stored import SavedTensor
 
 T = TypeVar("T")
+ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class World(ABC):
@@ -51,13 +53,22 @@ class World(ABC):
         `by_token` says that the loss is a sum over tokens, each of its own outputs alone.
         """
 
-    @abstractmethod
-    def whole(self, model: nn.Module, placed: nn.Module) -> AbstractContextManager[None]:
-        """In this context, `model` has the present weights of `placed` in the leading process."""
+    def built(self, build: Callable[[], ModelT]) -> ModelT:
+        """A new model to be placed, without memory for weights if processes split them."""
+        return build()
 
     @abstractmethod
-    def restore(self, model: nn.Module, placed: nn.Module) -> None:
-        """Give `model` the weights of `placed`, in every process."""
+    def lead_whole(
+        self,
+        model: nn.Module,
+        placed: nn.Module,
+        do: Callable[[Mapping[str, Tensor]], T],
+        otherwise: T,
+    ) -> T:
+        """The result of `do` in the process that leads, with the present whole weights of `placed`.
+
+        It is called with these weights by name; in `model`, it can compute with them.
+        """
 
     @abstractmethod
     def masks(self, model: nn.Module, *, copies: int) -> AbstractContextManager[None]:
@@ -143,9 +154,9 @@ class World(ABC):
     def same(self, text: Callable[[], str]) -> bool:
         """Whether a text is the same in every process."""
 
-    @abstractmethod
-    def scores(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """What the leading process measures, in every process."""
+    def agreed(self, scores: dict[str, float]) -> dict[str, float]:
+        """The scores of the leading process."""
+        return scores
 
     @abstractmethod
     def to_save(self, tensor: Tensor, parameter: Tensor | None) -> SavedTensor | None:
@@ -190,12 +201,15 @@ class OneProcess(World):
         """The model itself."""
         return model
 
-    def whole(self, model: nn.Module, placed: nn.Module) -> AbstractContextManager[None]:
-        """Nothing is to be done."""
-        return nullcontext()
-
-    def restore(self, model: nn.Module, placed: nn.Module) -> None:
-        """Nothing is to be done."""
+    def lead_whole(
+        self,
+        model: nn.Module,
+        placed: nn.Module,
+        do: Callable[[Mapping[str, Tensor]], T],
+        otherwise: T,
+    ) -> T:
+        """The result of `do`, called with the weights of the model."""
+        return do(weights_of(model))
 
     @contextmanager
     def masks(self, model: nn.Module, *, copies: int) -> Generator[None]:
@@ -255,10 +269,6 @@ class OneProcess(World):
     def same(self, text: Callable[[], str]) -> bool:
         """True, and the text is not asked for."""
         return True
-
-    def scores(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """What this process measures."""
-        return measure()
 
     def to_save(self, tensor: Tensor, parameter: Tensor | None) -> SavedTensor:
         """The tensor itself."""
