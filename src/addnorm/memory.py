@@ -30,6 +30,26 @@ def keep_freed_pages() -> None:
     mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
+def give_tensors_pages_of_their_own() -> None:
+    """Let glibc return the memory of each large tensor as soon as it is freed.
+
+    Where weights are gathered for a moment, between others that stay, freed memory has gaps that
+    nothing fits into: a process that holds half of a model took as much as one that holds all.
+    Does nothing with other C libraries.
+    """
+    if (mallopt := _mallopt()) is not None:
+        mallopt(M_MMAP_THRESHOLD, 2**18)
+
+
+def return_freed_pages() -> None:
+    """Return the memory that is free to the system, as after work that took much of it for a while.
+
+    Does nothing with other C libraries than glibc.
+    """
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
+
+
 @contextmanager
 def rare_collections() -> Generator[None]:
     """Look for unreachable cycles rarely while millions of objects are made that all stay.

@@ -36,6 +36,7 @@ def check_alike(config: Any) -> None:
     assert torch.equal(torch.get_rng_state(), after)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("cell", CELLS, ids=[cell.id for cell in CELLS])
 def test_each_part_begins_with_the_weights_of_a_model_built_at_once(cell: Cell) -> None:
     check_alike(cell.config())

@@ -106,6 +106,7 @@ class _Recorder(TorchDispatchMode):
         self.calls = list[_Call]()
         self._of_storage = dict[int, list[int]]()
         """The numbers of the calls that return a tensor with this storage."""
+        self._scratch = torch.UntypedStorage(0)
 
     def __torch_dispatch__(
         self,
@@ -132,12 +133,22 @@ class _Recorder(TorchDispatchMode):
 
     def _drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result on the meta device, for which numbers are drawn and dropped."""
-        real_args, real_kwargs = _Replay().arguments(args, kwargs)
+        replay = _Replay()
+        if args and isinstance(args[0], Tensor) and args[0].is_meta:
+            replay.place(args[0], self._scratch_of(args[0]))
+        real_args, real_kwargs = replay.arguments(args, kwargs)
         drawn = func(*real_args, **real_kwargs)
         if real_args and drawn is real_args[0]:  # in place
             return args[0]
         device = kwargs.get("device") or (args[0].device if args else drawn.device)
         return drawn if device == drawn.device else torch.empty_like(drawn, device=device)
+
+    def _scratch_of(self, tensor: Tensor) -> torch.UntypedStorage:
+        """Memory for a tensor, the same for all, which would leave gaps if each had its own."""
+        n = tensor.untyped_storage().nbytes()
+        if self._scratch.nbytes() < n:
+            self._scratch.resize_(n)
+        return self._scratch
 
     def value(self, tensor: Tensor) -> Tensor:
         """The value of a tensor, by the calls that it depends on alone."""
@@ -163,6 +174,10 @@ class _Replay:
     def __init__(self) -> None:
         self._storages = dict[int, torch.UntypedStorage]()
 
+    def place(self, tensor: Tensor, storage: torch.UntypedStorage) -> None:
+        """Let a tensor on the meta device have this storage, unless it has one."""
+        self._storages.setdefault(_storage(tensor), storage)
+
     def repeat(self, call: _Call) -> None:
         """Make a call again, from the same state of the generator."""
         if call.generator is not None:
@@ -170,7 +185,7 @@ class _Replay:
         args, kwargs = self.arguments(call.args, call.kwargs)
         result = call.function(*args, **kwargs)
         for meta, real in zip(_tensors(call.result), _tensors(result), strict=True):
-            self._storages.setdefault(_storage(meta), real.untyped_storage())
+            self.place(meta, real.untyped_storage())
 
     def arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]

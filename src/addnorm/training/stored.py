@@ -45,17 +45,20 @@ def write_saved(file: Path, tensors: Mapping[str, SavedTensor]) -> None:
 
 
 class StoredTensors(Mapping[str, Tensor]):
-    """The tensors of some files by name; each is read, and joined, when it is asked for."""
+    """The tensors of some files by name; each is read, and joined, when it is asked for.
+
+    A file is open only meanwhile, since what was read of an open one stays in memory.
+    """
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self._pieces: dict[str, list[tuple[safe_open, tuple[int, ...]]]] = {}
+        self._pieces: dict[str, list[tuple[Path, tuple[int, ...]]]] = {}
         self._folder = files[0].parent if files else Path()
         for file in files:
-            stored = safe_open(file, "pt")
-            starts = json.loads((stored.metadata() or {}).get(STARTS, "{}"))
-            for name in stored.keys():  # noqa: SIM118
-                start = starts.get(name, {START: ()})[START]
-                self._pieces.setdefault(name, []).append((stored, start))
+            with safe_open(file, "pt") as stored:
+                starts = json.loads((stored.metadata() or {}).get(STARTS, "{}"))
+                for name in stored.keys():  # noqa: SIM118
+                    start = starts.get(name, {START: ()})[START]
+                    self._pieces.setdefault(name, []).append((file, start))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._pieces)
@@ -65,7 +68,7 @@ class StoredTensors(Mapping[str, Tensor]):
 
     def __getitem__(self, name: str) -> Tensor:
         """The whole tensor. Raises `InputError` if a piece of it is missing."""
-        pieces = [(stored.get_tensor(name), start) for stored, start in self._pieces[name]]
+        pieces = [(_read(file, name), start) for file, start in self._pieces[name]]
         first = pieces[0][0]
         if len(pieces) == 1 and not any(pieces[0][1]):
             return first
@@ -79,3 +82,8 @@ class StoredTensors(Mapping[str, Tensor]):
                 part = part.narrow(axis, first_index, n)
             part.copy_(piece)
         return whole
+
+
+def _read(file: Path, name: str) -> Tensor:
+    with safe_open(file, "pt") as stored:
+        return stored.get_tensor(name)

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from addnorm import compiler
 from addnorm.data.batches.buckets import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError, RankLostError
-from addnorm.memory import keep_freed_pages
-from addnorm.models.weights import Weights, copy_into, weights_of
+from addnorm.memory import give_tensors_pages_of_their_own, keep_freed_pages
+from addnorm.models.weights import Weights, weights_of
 from addnorm.nn.choices import choices
 from addnorm.nn.norms import BatchNorm
 from addnorm.training.activation_checkpointing import checkpointed_activations
@@ -46,7 +46,7 @@ from addnorm.training.journal import Journal
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.objective import Objective
 from addnorm.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
-from addnorm.training.parallel.tensors import spread, whole
+from addnorm.training.parallel.tensors import copy_parts, spread, whole
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, loss_scaler, resolve_device
 from addnorm.training.random_state import random_state, restore_random_state
@@ -138,9 +138,9 @@ class Trainer:
             )
         self.config = config
         self.device = resolve_device(config.device)
-        if self.device.type == "cpu" and choices().keep_pages:
-            keep_freed_pages()
         self.world = world or OneProcess()
+        if self.device.type == "cpu" and choices().keep_pages:
+            give_tensors_pages_of_their_own() if self.world.gathers else keep_freed_pages()
         self.whole = model.to(self.device)
         by_token = teacher is None and isinstance(config.loss, CrossEntropyConfig)
         self.model = model = self.world.place(self.whole, by_token=by_token)
@@ -521,7 +521,7 @@ class Trainer:
             return problems
         self.learnt = True  # a checkpoint does not record whether it was
         tensors, facts = load_checkpoint(newest)
-        copy_into(self.model, spread(tensors["model"], self.model))
+        copy_parts(self.model, tensors["model"])
         restore_optimizers(self.optimizers, tensors["optimizer"])
         restore_random_state(tensors["random"], self.device)
         self.scaler.load_state_dict(facts["scaler"])
@@ -596,4 +596,4 @@ class Trainer:
         elif self.average is not None:
             final = self.average.weights
         if final is not None:
-            copy_into(self.model, spread(final, self.model))
+            copy_parts(self.model, final)

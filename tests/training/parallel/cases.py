@@ -471,6 +471,7 @@ def every_case(out: Path) -> None:
                     trainer(out / "faults" / name, worlds[plan], **CASES[case]).fit(until=8)
         resume_at_another_plan(out, worlds)
         for name, world in worlds.items():
+            begins(out / "begins" / name, world)
             not_finite(out / "not_finite" / name, world)
         stopped(out / "stopped", rows)
 
@@ -492,6 +493,13 @@ def save_again(folder: Path, world: World) -> None:
     made.resume()
     made.folder = folder / "again"
     made.save()
+
+
+def begins(folder: Path, world: World) -> None:
+    """Write the weights with which a model begins."""
+    folder.mkdir(parents=True, exist_ok=True)
+    made, file = trainer(folder, world, **BEGINS), folder / "first.safetensors"
+    made.lead_whole(lambda w: save_weights(file, w, weights_of(made.whole)), None)
 
 
 def not_finite(folder: Path, world: World) -> None:
@@ -526,6 +534,7 @@ def stopped(folder: Path, world: World) -> None:
         (folder / f"rank{world.rank}.json").write_text(json.dumps(error.step))
 
 
+BEGINS: Mapping[str, Any] = {"parts": {"feedforward": CORRECTED, "init": "bert", "n_layers": 3}}
 RESUMED_BY = (
     ("data", "shard"),
     ("shard", "tensor"),

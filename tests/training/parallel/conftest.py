@@ -14,11 +14,13 @@ Outcomes = Mapping[str, Mapping[str, float | str]]
 """By plan and cell of the matrix, its difference from one process, or why it is not split."""
 
 
-def started(script: str, out: Path, processes: int) -> "subprocess.CompletedProcess[str]":
+def started(
+    script: str, out: Path, processes: int, *words: str
+) -> "subprocess.CompletedProcess[str]":
     """Run a script of this folder in so many processes of torchrun's own launcher."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
     return subprocess.run(
-        [sys.executable, *launcher, "-m", f"tests.training.parallel.{script}", str(out)],
+        [sys.executable, *launcher, "-m", f"tests.training.parallel.{script}", str(out), *words],
         cwd=tiny.ROOT,
         capture_output=True,
         text=True,

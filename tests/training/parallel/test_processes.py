@@ -78,6 +78,29 @@ def test_two_processes_train_as_one(two: Path, one: Path, case: str, plan: str) 
     assert largest_difference(alone(one, case), two / plan / case) < 1e-5
 
 
+def test_a_model_begins_with_the_weights_of_one_process_to_the_bit(two: Path, one: Path) -> None:
+    cases.begins(one / "begins", OneProcess())
+    for plan in cases.PLANS:
+        first, theirs = (f / "first.safetensors" for f in (one / "begins", two / "begins" / plan))
+        tiny.same(load_weights(first), load_weights(theirs))
+
+
+@pytest.mark.slow
+def test_no_process_has_a_whole_model_at_any_time(tmp_path: Path) -> None:
+    """While it is built, trained, validated and written."""
+
+    def peaks(plan: str, n: int) -> list[int]:
+        folder = tmp_path / plan
+        folder.mkdir()
+        done = started("peaks", folder, n, plan)
+        assert done.returncode == 0, done.stderr
+        return [int((folder / f"rank{rank}").read_text()) for rank in range(n)]
+
+    (alone,) = peaks("data", 1)
+    for plan in ("tensor", "shard", "pipeline"):
+        assert max(peaks(plan, 2)) <= 0.65 * alone, plan
+
+
 def test_every_schedule_trains_as_one_process(two: Path, one: Path) -> None:
     cases.run(one / "deep", OneProcess(), **cases.DEEP)
     for schedule in cases.SCHEDULES:

@@ -18,6 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from addnorm.data.batches.batch import Batch, counted
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError, RankLostError
+from addnorm.memory import return_freed_pages
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.context import Context
@@ -108,7 +109,7 @@ class Processes(World):
     ) -> None:
         super().__init__(say)
         self.rank, self.size = distributed.get_rank(), distributed.get_world_size()
-        self.plan, self.holds_pieces = plan, plan.splits_weights
+        self.plan, self.holds_pieces, self.gathers = plan, plan.splits_weights, plan.shard
         sizes, names = (plan.pipeline, plan.data, plan.context, plan.tensor), ("data", "context")
         mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("pipeline", *names, "tensor"))
         self.data, self.context = (ConnectedGroup(mesh.get_group(name)) for name in names)
@@ -151,7 +152,8 @@ class Processes(World):
             self.clock.stop()
 
     def stepped(self, step: int, saved: int) -> None:
-        """Note the last step, and the last that is saved, for a message."""
+        """Note the last step, and the last that is saved, for a message; gradients are freed."""
+        self._own = {}
         if self.clock is not None:
             self.clock.step, self.clock.saved = step, saved
 
@@ -203,6 +205,7 @@ class Processes(World):
         if staged is not None:
             self._pipelines[twin] = Pipeline(staged, self.pipeline, self.plan.schedule, draws)
         empty(model.parameters())
+        return_freed_pages()
         return twin
 
     def built(self, build: Callable[[], ModelT]) -> ModelT:
@@ -261,8 +264,11 @@ class Processes(World):
             with computing_with(model, weights):
                 return do(weights)
 
+        return_freed_pages()
         with self.awaited():
-            return WholeWeights(placed, self.everyone).led(computed, otherwise)
+            result = WholeWeights(placed, self.everyone).led(computed, otherwise)
+        return_freed_pages()
+        return result
 
     def masks(self, model: nn.Module, *, copies: int) -> AbstractContextManager[None]:
         """Draw the masks of dropout by row and by piece (see `masks_by_row`).

@@ -82,6 +82,14 @@ def spread(weights: Mapping[str, Tensor], model: nn.Module) -> Weights:
     }
 
 
+@torch.no_grad()
+def copy_parts(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy this process's part of each whole weight into the model, one after another."""
+    parameters = dict(model.named_parameters())
+    for name, current in weights_of(model).items():
+        current.copy_(like(weights[name], current, parameters.get(name)))
+
+
 def start_of(tensor: Tensor, parameter: Tensor | None) -> tuple[int, ...]:
     """The first index in its whole, on each axis, of this process's part of a tensor.
 

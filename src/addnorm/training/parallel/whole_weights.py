@@ -1,6 +1,6 @@
 """The whole weights of a model that processes have split, one after another, in one of them."""
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from addnorm.models.weights import weights_of
 from addnorm.nn.blocks import Stack
 from addnorm.training.parallel.pieces import Group
-from addnorm.training.parallel.shard import empty, shared_weights
+from addnorm.training.parallel.shard import shared_weights
 from addnorm.training.parallel.tensors import whole
 
 T = TypeVar("T")
@@ -71,17 +71,18 @@ def computing_with(model: nn.Module, weights: Mapping[str, Tensor]) -> Generator
     names = {parameter: name for name, parameter in model.named_parameters()}
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     shared, handles = shared_weights(model), list[RemovableHandle]()
+    before = {parameter: parameter.data for parameter in names}
     for block in {block for stack in stacks for block in stack.blocks}:
         own = {p: names.pop(p) for p in block.parameters() if p not in shared}
         handles += [
             block.register_forward_pre_hook(lambda *_, own=own: _take(own, weights)),
-            block.register_forward_hook(lambda *_, own=own: empty(own), always_call=True),
+            block.register_forward_hook(lambda *_, own=own: _leave(own, before), always_call=True),
         ]
     _take(names, weights)
     try:
         yield
     finally:
-        empty(names)
+        _leave(names, before)
         for handle in handles:
             handle.remove()
 
@@ -90,3 +91,9 @@ def _take(named: Mapping[nn.Parameter, str], weights: Mapping[str, Tensor]) -> N
     """Give parameters the weights of their names."""
     for parameter, name in named.items():
         parameter.data = weights[name]
+
+
+def _leave(parameters: Iterable[nn.Parameter], before: Mapping[nn.Parameter, Tensor]) -> None:
+    """Give parameters what they were before."""
+    for parameter in parameters:
+        parameter.data = before[parameter]

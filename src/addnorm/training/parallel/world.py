@@ -33,6 +33,8 @@ class World(ABC):
     size: int = 1
     holds_pieces: bool = False
     """Whether each process holds pieces of weights, which it saves itself."""
+    gathers: bool = False
+    """Whether each layer's whole weights are gathered when it runs, which leaves gaps in memory."""
 
     def __init__(self, say: Callable[[str], None] = to_standard_error) -> None:
         self.say = say
