@@ -29,6 +29,7 @@ from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.training.checkpoint import load_checkpoint, load_weights, save_weights
 from addnorm.training.parallel.pieces import AnyPiece
+from addnorm.training.parallel.world import OneProcess, World
 
 Splitting = Callable[[nn.Module], Mapping[str, AnyPiece]]
 """Leaves one process's pieces in a model, and returns the piece of each parameter by name."""
@@ -44,15 +45,20 @@ WEIGHTS = "model.safetensors"
 
 
 def build_model(
-    recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], parts: float = 1.0
+    recipe: Recipe,
+    tokenizers: Tokenizers | None,
+    labels: Sequence[str],
+    world: World | None = None,
+    parts: float = 1.0,
 ) -> Model:
     """Build the untrained model of a recipe, sized for its vocabularies and labels.
 
-    Raises `InputError`, before allocating any memory, if the model, or the `parts` of it that this
-    machine has, do not fit there.
+    Of processes that split the weights, none has all of them, and this machine has `parts` of a
+    model. Raises `InputError`, before allocating any memory, if these do not fit there.
     """
     check_memory(parts * count_parameters(recipe, tokenizers, labels))
-    return _built(recipe, tokenizers, labels)
+    world = world or OneProcess()
+    return world.built(lambda: _built(recipe, tokenizers, labels))
 
 
 def count_parameters(

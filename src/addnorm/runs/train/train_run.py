@@ -3,7 +3,6 @@
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -124,8 +123,8 @@ class TrainingSetup:
             recipe.train.batching, self.encoded, recipe.train.seed
         )
         torch.manual_seed(recipe.train.seed)
-        build = partial(build_model, recipe, self.tokenizers, self.labels, parts)
-        self.model: Model = world.built(build) if self.drawn_in_parts else build()
+        building = world if self.drawn_in_parts else None
+        self.model: Model = build_model(recipe, self.tokenizers, self.labels, building, parts)
         self.variables = variables_of(self.data.corpus)
         names = (self.tokenizers, self.labels, self.variables)
         start = recipe.train.start

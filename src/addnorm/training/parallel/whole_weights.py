@@ -1,14 +1,14 @@
 """The whole weights of a model that processes have split, one after another, in one of them."""
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from addnorm.models.weights import weights_of
+from addnorm.nn.attention import CrossAttention
 from addnorm.nn.blocks import Stack
 from addnorm.training.parallel.pieces import Group
 from addnorm.training.parallel.shard import shared_weights
@@ -65,35 +65,57 @@ class WholeWeights(Mapping[str, Tensor]):
 def computing_with(model: nn.Module, weights: Mapping[str, Tensor]) -> Generator[None]:
     """In this context, a model without memory computes with these weights.
 
-    It has those of a block while the block runs, and those of tables, heads and norms, and the ones
-    that blocks share, all the time.
+    It has those of a block while the block runs, or projects the memory that it attends to; and
+    those of tables, heads and norms, and the ones that blocks share, all the time.
     """
     names = {parameter: name for name, parameter in model.named_parameters()}
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
-    shared, handles = shared_weights(model), list[RemovableHandle]()
-    before = {parameter: parameter.data for parameter in names}
-    for block in {block for stack in stacks for block in stack.blocks}:
-        own = {p: names.pop(p) for p in block.parameters() if p not in shared}
-        handles += [
-            block.register_forward_pre_hook(lambda *_, own=own: _take(own, weights)),
-            block.register_forward_hook(lambda *_, own=own: _leave(own, before), always_call=True),
-        ]
-    _take(names, weights)
+    shared = shared_weights(model)
+    with ExitStack() as around:
+        for block in {block for stack in stacks for block in stack.blocks}:
+            own = {p: names.pop(p) for p in block.parameters() if p not in shared}
+            lent = _Lent(own, weights)
+            around.enter_context(_calling_with(lent, block, "forward"))
+            for attention in block.modules():
+                if isinstance(attention, CrossAttention):
+                    around.enter_context(_calling_with(lent, attention, "keys_values"))
+        around.enter_context(_Lent(names, weights))
+        yield
+
+
+class _Lent:
+    """Weights that parameters have in this context, which may be entered again within itself."""
+
+    def __init__(self, names: Mapping[nn.Parameter, str], weights: Mapping[str, Tensor]) -> None:
+        self.names = names
+        self.weights = weights
+        self.before = {parameter: parameter.data for parameter in names}
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        if not self._depth:
+            for parameter, name in self.names.items():
+                parameter.data = self.weights[name]
+        self._depth += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._depth -= 1
+        if not self._depth:
+            for parameter, before in self.before.items():
+                parameter.data = before
+
+
+@contextmanager
+def _calling_with(lent: _Lent, module: nn.Module, name: str) -> Generator[None]:
+    """In this context, a method of a module is called with weights that are lent to it."""
+    method = getattr(module, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with lent:
+            return method(*args, **kwargs)
+
+    vars(module)[name] = call
     try:
         yield
     finally:
-        _leave(names, before)
-        for handle in handles:
-            handle.remove()
-
-
-def _take(named: Mapping[nn.Parameter, str], weights: Mapping[str, Tensor]) -> None:
-    """Give parameters the weights of their names."""
-    for parameter, name in named.items():
-        parameter.data = weights[name]
-
-
-def _leave(parameters: Iterable[nn.Parameter], before: Mapping[nn.Parameter, Tensor]) -> None:
-    """Give parameters what they were before."""
-    for parameter in parameters:
-        parameter.data = before[parameter]
+        del vars(module)[name]
