@@ -6,15 +6,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from tests.training import tiny
 from torch import Tensor
 
 from addnorm import atomic
 from addnorm.errors import InputError
-from addnorm.training import interruptions
+from addnorm.training import interruptions, stored
 from addnorm.training.checkpoint import (
     check_checkpoint,
     checkpoints_in,
@@ -187,7 +185,7 @@ def test_keep_latest_removes_later_damaged_checkpoints(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "save_file": SafetensorError("Error while serializing: I/O error: No space left (os error 28)"),
+    "write_tensors": OSError(errno.ENOSPC, "No space left on device"),
     "fsync": OSError(errno.EIO, "Input/output error"),
     "write_text": OSError(errno.ENOSPC, "No space left on device"),
     "rename": OSError(errno.ENOSPC, "No space left on device"),
@@ -210,7 +208,7 @@ class Fails:
         return self if owner is None else lambda *args, **kwargs: self(owner, *args, **kwargs)
 
 
-CALLS = {"save_file": 3, "fsync": 7, "write_text": 2, "rename": 1}
+CALLS = {"write_tensors": 3, "fsync": 7, "write_text": 2, "rename": 1}
 """How often one save makes each call that may fail."""
 
 
@@ -220,7 +218,7 @@ def test_a_full_or_failing_disk_raises_and_harms_nothing(
 ) -> None:
     save(tmp_path, 1)
     before = tiny.contents(tmp_path)
-    home = {"save_file": safetensors.torch, "fsync": os}.get(where, Path)
+    home = {"write_tensors": stored, "fsync": os}.get(where, Path)
     fault = Fails(getattr(home, where), at, FAULTS[where])
     with monkeypatch.context() as patch:
         patch.setattr(home, where, fault)

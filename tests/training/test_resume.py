@@ -322,8 +322,9 @@ def test_an_earlier_checkpoint_takes_the_schedule_of_its_settings(
     newest = checkpoints_in(tmp_path / "checkpoints")[-1]
     tensors, facts = load_checkpoint(newest)
     del facts["schedule_steps"]
+    groups = {name: dict(group) for name, group in tensors.items()}
     shutil.rmtree(newest)
-    tiny.save_whole(newest.parent, 8, tensors, facts)
+    tiny.save_whole(newest.parent, 8, groups, facts)
     tiny.trainer(tmp_path, schedule=CosineConfig(), steps=16).resume(first.config)
     message = capsys.readouterr().err
     assert f"{0.01 * CosineConfig().factor(8, 8):.3g} at step 8" in message

@@ -182,6 +182,14 @@ def test_a_crf_is_rejected_as_teacher_of_single_tags(root: Path) -> None:
         train_text(root, "other", student(TAGGING))
 
 
+@pytest.mark.long
+def test_tokens_further_ahead_are_not_taught(root: Path) -> None:
+    ahead = LANGUAGE.replace('kind = "decoder"', 'kind = "decoder"\nmtp = { depth = 1 }')
+    train_text(root, "teacher", LANGUAGE)
+    with pytest.raises(InputError, match=r"the next token alone: leave model\.mtp out"):
+        train_text(root, "other", student(ahead))
+
+
 def test_a_teacher_of_another_kind_is_named(root: Path) -> None:
     train_text(root, "teacher", CLASSIFICATION)
     with pytest.raises(

@@ -301,25 +301,33 @@ def tokens_of_a_rank() -> AbstractContextManager[object]:
     return mock.patch.object(Trainer, "share_of_loss", by_own_tokens)
 
 
-def untied() -> AbstractContextManager[object]:
+def built_at_once() -> AbstractContextManager[object]:
+    return mock.patch.object(processes.Processes, "built", OneProcess.built)
+
+
+@contextmanager
+def untied() -> Generator[None]:
     sharded = processes.sharded
 
-    def apart(model: nn.Module, mesh: Any) -> nn.Module:
+    def apart(model: nn.Module, mesh: Any, _: object) -> nn.Module:
         other: Any = copy.deepcopy(model)
         other.head.weight = nn.Parameter(other.head.weight.detach().clone())
         return sharded(other, mesh)
 
-    return mock.patch.object(processes, "sharded", apart)
+    with built_at_once(), mock.patch.object(processes, "sharded", apart):
+        yield
 
 
-def untied_pieces() -> AbstractContextManager[object]:
+@contextmanager
+def untied_pieces() -> Generator[None]:
     split = processes.split_model
 
     def apart(model: Any, group: Any) -> Any:
         model.head.weight = nn.Parameter(model.head.weight.detach().clone())
         return split(model, group)
 
-    return mock.patch.object(processes, "split_model", apart)
+    with built_at_once(), mock.patch.object(processes, "split_model", apart):
+        yield
 
 
 def counted_twice() -> AbstractContextManager[object]:

@@ -113,6 +113,32 @@ def test_the_leading_process_is_named_too_and_one_process_resumes(
     assert figures(run).count(b"\n") >= 60
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param("tensor", marks=pytest.mark.long),
+        pytest.param("pipeline", marks=pytest.mark.slow),
+    ],
+)
+def test_validation_that_writes_texts_gives_the_scores_of_one_process(
+    tmp_path: Path, plan: str
+) -> None:
+    translation = write_recipe(tmp_path, "translation")
+    for run, words in (("one", []), ("two", two(plan)[:4])):
+        done = subprocess.run(
+            command("train", translation, *words, "--out", tmp_path / run), capture_output=True
+        )
+        assert done.returncode == 0, done.stderr
+    ours, theirs = (
+        [json.loads(line) for line in figures(tmp_path / run).splitlines()]
+        for run in ("one", "two")
+    )
+    assert any("valid_bleu" in line for line in ours)
+    for line, other in zip(ours, theirs, strict=True):
+        numbers = {name: value for name, value in line.items() if isinstance(value, float)}
+        assert {name: other[name] for name in numbers} == pytest.approx(numbers, rel=1e-4)
+
+
 @pytest.mark.slow
 def test_a_mistake_is_told_once_and_leaves_no_folder(tmp_path: Path, recipe: Path) -> None:
     run = tmp_path / "run"
