@@ -38,7 +38,6 @@ ENGLISH = {
     "api_models",
     "api_parts",
     "api_training",
-    "serving",
 }
 """The pages that are in English alone."""
 

@@ -225,9 +225,11 @@ def test_another_run_is_not_replaced(run: Path, crf: Path) -> None:
 
 
 def test_a_folder_of_something_else_is_not_written_into(run: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
+    mine = [tmp_path / name for name in ("notes.txt", "notes.json", "numbers.safetensors")]
+    for file in mine:
+        file.write_text("mine")
     export_run(Run.open(run), tmp_path, to="hf")
-    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert [file.read_text() for file in mine] == ["mine"] * 3
 
 
 @pytest.mark.parametrize(("to", "file"), [("gguf", "model"), ("ctranslate2", "model/model.bin")])

@@ -172,6 +172,15 @@ def check_weights(folder: Path) -> None:
     _check_shapes(new, tensors, folder)
 
 
+EARLIER = (
+    *("model*.safetensors", "model.safetensors.index.json", "adapter_model.safetensors"),
+    *("config.json", "*_config.json", "config_sentence_transformers.json", "modules.json"),
+    *("*tokenizer.json", "*vocab.json", "added_tokens.json", "special_tokens_map.json"),
+    *("labels.json", "export_account.json"),
+)
+"""The files of an earlier model in a folder, which go where another is written."""
+
+
 def save(
     folder: Path,
     spec: ModelSpec,
@@ -215,7 +224,7 @@ def save(
     if isinstance(spec.model, DualEncoderConfig):
         config["text_config"] = ids | config["text_config"]
     family.check_expressible(spec, config)
-    with atomic_directory(folder, replaces=("*.safetensors", "*.json")) as partial:
+    with atomic_directory(folder, replaces=EARLIER) as partial:
         if text is not None:
             max_len = spec.model.max_len
             save_tokenizer(partial, text, model_type=config["model_type"], max_len=max_len)
