@@ -205,7 +205,7 @@ def test_a_model_is_not_replaced_by_its_export(run: Path) -> None:
     assert sorted(path.name for path in run.iterdir()) == before
 
 
-@pytest.mark.parametrize("to", ["hf", "ctranslate2", "gguf"])
+@pytest.mark.parametrize("to", ["hf", "ctranslate2"])
 def test_an_earlier_export_is_replaced_and_a_line_names_it(
     to: Form, run: Path, tmp_path: Path
 ) -> None:
