@@ -20,8 +20,8 @@ from torch.profiler import ProfilerActivity, profile
 from addnorm.bench.ours import Repeated, decoder_config
 from addnorm.bench.training import CHARACTERS, DECODER, DecoderSizes
 from addnorm.data.batches.batch import Batch
+from addnorm.machine import cores
 from addnorm.nn.choices import choices
-from addnorm.processor import cores
 from addnorm.training.settings import TrainConfig
 from addnorm.training.trainer import Trainer
 

@@ -24,7 +24,7 @@ from torch.nn import functional as F
 from addnorm.bench import ours
 from addnorm.bench.implementation import Run
 from addnorm.bench.training import CHARACTERS, DECODER, TINY, DecoderSizes, TranslatorSizes
-from addnorm.memory import keep_freed_pages
+from addnorm.machine import keep_freed_pages
 from addnorm.nn.attention import SDPACore
 from addnorm.nn.choices import choices, use_choices
 from addnorm.nn.masks import Causal

@@ -12,8 +12,8 @@ import torch
 from timing import RESULTS, milliseconds, seconds_in_turn
 from torch import nn
 
+from addnorm.machine import processor
 from addnorm.nn.linear import multiplies_bfloat16
-from addnorm.processor import processor
 from addnorm.training.muon import Muon
 from addnorm.training.precision import PrecisionName, autocast
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from addnorm.data.batches.buckets import Batch
-from addnorm.memory import peak_resident_memory
+from addnorm.machine import peak_resident_memory
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.train.cost import largest_batches, predict_peak_memory
 from addnorm.runs.train.train_run import TrainingSetup

@@ -20,10 +20,10 @@ from timing import seconds_in_turn, write_results
 from addnorm.bench.ceiling import rate
 from addnorm.bench.decoding import GPT2_MATRICES, GPT2_VOCABULARY
 from addnorm.generate import CompiledContinuation, GreedyConfig, generate, graphs, single_row
+from addnorm.machine import cores
 from addnorm.models import DecoderModel
 from addnorm.models.presets import gpt2_small
 from addnorm.nn.attention import AttentionConfig
-from addnorm.processor import cores
 from addnorm.quantize import Int4Config, quantize, quantize_int8
 from addnorm.tuning.row_products import RowProduct, candidates, choose, measured
 

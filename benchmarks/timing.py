@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import torch
 
-from addnorm.processor import processor
+from addnorm.machine import processor
 
 Name = TypeVar("Name")
 RESULTS = Path(__file__).parent / "results"

@@ -14,6 +14,7 @@ import torch
 from timing import milliseconds, seconds_in_turn, write_results
 from torch.profiler import ProfilerActivity, profile
 
+from addnorm.machine import processor
 from addnorm.nn.attention import AttentionConfig, PatternConfig, WindowPatternConfig
 from addnorm.nn.attention.patterns import FullPatternConfig
 from addnorm.nn.cache import SelfCache
@@ -21,7 +22,6 @@ from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal
 from addnorm.nn.positions import ALiBiConfig, NoPositionConfig, PositionConfig
 from addnorm.nn.positions.position import BuildContext
-from addnorm.processor import processor
 
 WINDOW, WIDTH, HEADS, REPEATS, STEPS = 256, 128, 4, 3, 256
 BUILD_CONTEXT = BuildContext(

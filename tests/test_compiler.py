@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import addnorm
-from addnorm import compiler, processor
+from addnorm import compiler, machine
 from addnorm.compiler import (
     CACHES,
     CompilerError,
@@ -40,7 +40,7 @@ print(float((compiled - function(ids)).abs().max()))
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*CACHES, *processor.LIMITS):
+    for name in (*CACHES, *machine.LIMITS):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -49,7 +49,7 @@ def chosen() -> Path:
     return Path(os.environ[CACHES[0]])
 
 
-@pytest.mark.parametrize("name", processor.LIMITS)
+@pytest.mark.parametrize("name", machine.LIMITS)
 def test_each_limit_has_a_folder(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     before = chosen()
     assert chosen() == before

@@ -17,7 +17,7 @@ from tests.commands import run_all
 
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.folder import build_untrained, save
-from addnorm.data.media import Medium
+from addnorm.data.example import Medium
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import BPEConfig
 from addnorm.models.presets import gpt2_small
@@ -31,11 +31,9 @@ BIN = Path(sys.executable).parent
 UNMIRRORED = {
     "serve/http/metrics.py": "serve/http/test_service.py",
     "web/errors.py": "serve/http/test_completions.py",
-    "web/keys.py": "web/test_access.py",
     "data/conversation.py": "data/readers/test_chat.py",
     "data/source.py": "data/test_readers.py",
     "data/tokenizing/grammars.py": "serve/engine/test_grammars.py",
-    "data/tokenizing/prompts.py": "data/ids/test_framing.py",
     "generate/generated.py": "generate/test_decode.py",
     "lazy.py": "test_front_door.py",
     "nn/paged_cache.py": "serve/engine/test_decoder.py",
@@ -50,10 +48,8 @@ UNMIRRORED = {
     "tasks/regression.py": "runs/test_evaluation.py",
     "tasks/tagging.py": "runs/test_evaluation.py",
     "tasks/translation.py": "runs/test_evaluation.py",
-    "tasks/encoding.py": "data/batches/test_buckets.py",
     "tasks/whole_inputs.py": "runs/test_pairs.py",
     "data/ids/layout.py": "data/batches/test_buckets.py",
-    "data/tokenizing/lowered_examples.py": "data/tokenizing/test_word_splitting.py",
     "runs/inference/predictions.py": "tasks/test_own_task.py",
     "data/shards/account.py": "data/shards/test_writing.py",
     "data/shards/duplicates.py": "data/shards/test_writing.py",
@@ -66,6 +62,7 @@ UNMIRRORED = {
     "languages.py": "data/readers/test_dates.py",
     "runs/recipes/consistency.py": "runs/recipes/test_recipe.py",
     "__main__.py": "test_house.py",
+    "training/random_state.py": "training/test_callbacks.py",
     "bench/engines.py": "bench/test_benchmarks.py",
     "bench/libraries.py": "bench/test_benchmarks.py",
     "bench/ours.py": "bench/test_benchmarks.py",
@@ -73,8 +70,6 @@ UNMIRRORED = {
     "bench/prepared.py": "bench/test_benchmarks.py",
     "convert/adapters.py": "parity/test_peft.py",
     "convert/weights/peft.py": "parity/test_peft.py",
-    "training/random_state.py": "training/test_callbacks.py",
-    "training/loggers.py": "runs/train/test_loggers.py",
     "runs/opening.py": "runs/files/test_adapter_files.py",
     "cli/merge.py": "runs/files/test_adapter_files.py",
     "cli/distill.py": "runs/train/test_teacher.py",
@@ -111,9 +106,7 @@ UNMIRRORED = {
     "convert/exporters/claims.py": "convert/exporters/test_gguf_architectures.py",
     "convert/core/tasks.py": "parity/test_bert.py",
     "data/ids/encoding.py": "data/batches/test_buckets.py",
-    "data/example.py": "tasks/test_own_task.py",
-    "data/media.py": "data/batches/test_batch.py",
-    "data/examples.py": "data/readers/test_plain_text.py",
+    "data/examples.py": "data/readers/test_text_files.py",
     "lab/claims/cache.py": "lab/claims/test_claims.py",
     "lab/claims/distance.py": "lab/claims/test_claims.py",
     "lab/claims/extrapolation.py": "lab/claims/test_claims.py",

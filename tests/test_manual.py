@@ -18,9 +18,8 @@ from pydantic import TypeAdapter
 
 import addnorm
 from addnorm.cli.main import app
-from addnorm.config import config, meanings
+from addnorm.config import classes_in, config, hints_of, meanings
 from addnorm.parts import kind_of
-from addnorm.runs.recipes.error_messages import classes_in, hints_of
 from addnorm.runs.recipes.recipe import Recipe
 
 DOCS = Path(__file__).parent.parent / "docs"

@@ -22,7 +22,7 @@ for module in pkgutil.walk_packages(addnorm.__path__, "addnorm."):
     if not module.name.endswith("__main__") and ".bench" not in module.name:
         import_module(module.name)
 from addnorm.generate import graphs
-from addnorm.memory import keep_freed_pages
+from addnorm.machine import keep_freed_pages
 from addnorm.models import DecoderConfig
 from addnorm.tuning.calibration import calibrate, this_machine
 from addnorm.nn.choices import KernelChoices, use_choices

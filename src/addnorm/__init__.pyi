@@ -152,7 +152,6 @@ from addnorm.tasks.eval_config import EvalConfig as EvalConfig
 from addnorm.training.callbacks import SaveEvent as SaveEvent
 from addnorm.training.callbacks import StepEvent as StepEvent
 from addnorm.training.callbacks import ValidationEvent as ValidationEvent
-from addnorm.training.constraint import MaxNormConfig as MaxNormConfig
 from addnorm.training.loggers import LoggedRun as LoggedRun
 from addnorm.training.loggers import MLflowConfig as MLflowConfig
 from addnorm.training.loggers import TensorBoardConfig as TensorBoardConfig
@@ -161,6 +160,7 @@ from addnorm.training.loss import CrossEntropyConfig as CrossEntropyConfig
 from addnorm.training.optim import AdadeltaConfig as AdadeltaConfig
 from addnorm.training.optim import AdamW8bitConfig as AdamW8bitConfig
 from addnorm.training.optim import AdamWConfig as AdamWConfig
+from addnorm.training.optim import MaxNormConfig as MaxNormConfig
 from addnorm.training.optim import MuonConfig as MuonConfig
 from addnorm.training.schedule import ConstantConfig as ConstantConfig
 from addnorm.training.schedule import CosineConfig as CosineConfig

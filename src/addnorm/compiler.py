@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from addnorm.atomic import atomic_file
 from addnorm.errors import InputError
-from addnorm.processor import instructions, processor
+from addnorm.machine import instructions, processor
 
 if TYPE_CHECKING:
     import torch

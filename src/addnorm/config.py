@@ -284,7 +284,7 @@ def _limits(annotation: Any) -> Iterator[tuple[str, float]]:
 def _annotation_at(config: type, loc: tuple[int | str, ...]) -> Any:
     """The annotation of the field at a location; None if unknown."""
     owner = _class_at(config, loc[:-1]) or (config if len(loc) == 1 else None)
-    hints = {} if owner is None else get_type_hints(owner, include_extras=True)
+    hints = {} if owner is None else hints_of(owner)
     return hints.get(str(loc[-1])) if loc else None
 
 
@@ -295,16 +295,21 @@ def _class_at(config: type, loc: tuple[int | str, ...]) -> Any:
         if isinstance(key, int):  # a list index: the possible classes stay the same
             continue
         chosen = tuple(cls for cls in here if len(here) > 1 and getattr(cls, "kind", "") == key)
-        hints = get_type_hints(here[0], include_extras=True) if here and not chosen else {}
-        here = chosen or tuple(_configs_in(hints.get(key)))
+        hints = hints_of(here[0]) if here and not chosen else {}
+        here = chosen or classes_in(hints.get(key))
     return here[0] if here else None
 
 
-def _configs_in(annotation: Any) -> Iterator[Any]:
+def hints_of(config: Any) -> dict[str, Any]:
+    """The annotations of a configuration's fields."""
+    return get_type_hints(config, include_extras=True)
+
+
+def classes_in(annotation: Any) -> tuple[Any, ...]:
+    """The built-in configuration classes that an annotation allows, in their order."""
     if isinstance(annotation, type) and is_dataclass(annotation):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _configs_in(inner)
+        return (annotation,)
+    return tuple(cls for inner in get_args(annotation) for cls in classes_in(inner))
 
 
 def _raised_again(error: ErrorDetails) -> InitErrorDetails:

@@ -31,7 +31,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, core_schema
 
-from addnorm.config import problem_of
+from addnorm.config import classes_in, problem_of
 from addnorm.errors import choices, nearest
 
 ENTRY_POINTS = "addnorm.parts"
@@ -84,7 +84,7 @@ class Family:
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
         """Validate built-in kinds as a tagged union, and custom parts by their classes."""
-        kinds = {kind_of(member): member for member in _dataclasses(source)}
+        kinds = {kind_of(member): member for member in classes_in(source)}
         choices = {kind: handler.generate_schema(member) for kind, member in kinds.items()}
         ours = core_schema.tagged_union_schema(choices, "kind", from_attributes=True)
         members = tuple(kinds.values())
@@ -199,7 +199,7 @@ def is_ours(cls: type) -> bool:
 
 def members(family: Any) -> tuple[type, ...]:
     """The built-in configurations of a family, in the order of its union."""
-    return tuple(_dataclasses(family))
+    return classes_in(family)
 
 
 def family_of(annotation: Any) -> Family | None:
@@ -208,6 +208,11 @@ def family_of(annotation: Any) -> Family | None:
         if isinstance(item, Family):
             return item
     return next((family for inner in get_args(annotation) if (family := family_of(inner))), None)
+
+
+def chooses(annotation: Any) -> bool:
+    """Whether a field has a `kind` that selects among several classes or custom parts."""
+    return len(classes_in(annotation)) > 1 or family_of(annotation) is not None
 
 
 def examples(config: type) -> Mapping[str, Any]:
@@ -282,13 +287,6 @@ def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
                 "a type that says what it is, such as tuple[int, ...]"
             )
     return {"kind": kind, **table}
-
-
-def _dataclasses(annotation: Any) -> Iterator[type]:
-    if isinstance(annotation, type) and is_dataclass(annotation):
-        yield annotation
-    for inner in get_args(annotation):
-        yield from _dataclasses(inner)
 
 
 def _is_table(cls: type) -> bool:

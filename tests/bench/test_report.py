@@ -12,7 +12,7 @@ from addnorm.bench import report
 from addnorm.bench.benchmark import Outcome
 from addnorm.bench.implementation import Round
 from addnorm.bench.run import Result
-from addnorm.processor import file_name, processor
+from addnorm.machine import file_name, processor
 
 
 def result(*, machine: Outcome | None = None) -> Result:

@@ -19,7 +19,7 @@ from addnorm.data.batches.buckets import TokensConfig, WindowsConfig
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 
 def folder(name: str) -> Path:

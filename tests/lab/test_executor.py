@@ -16,7 +16,7 @@ from rich.console import Console
 from addnorm.errors import InputError, Interrupted
 from addnorm.lab import executor
 from addnorm.lab.executor import TRIES, outcomes, processes, progress_bar, workers
-from addnorm.processor import cores
+from addnorm.machine import cores
 
 
 def doubled(n: int) -> int:

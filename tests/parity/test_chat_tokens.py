@@ -15,7 +15,7 @@ from tokenizers import Tokenizer as Library
 from addnorm.convert.tokenizers.files import load_tokenizers
 from addnorm.data.conversation import conversation
 from addnorm.data.ids.answers import ids_and_answers, prompt_ids, template_names
-from addnorm.data.tokenizing.prompts import encode_prompts
+from addnorm.data.tokenizing.sides import encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import IgnoredSettings, InputError
 

@@ -19,7 +19,7 @@ from addnorm.runs.description import describe
 from addnorm.runs.measured_with import measured_with
 from addnorm.runs.recipes.recipe import Recipe, read_recipe
 from addnorm.tasks.registry import TASKS
-from addnorm.training.journal import read_journal
+from addnorm.training.loggers import read_journal
 
 
 def recipe_of(task: str, folder: Path) -> Recipe:

@@ -19,9 +19,9 @@ from addnorm.data.readers.tables import TableConfig
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer, WordConfig
 from addnorm.errors import InputError
+from addnorm.runs.encoded_data import encode
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run
-from addnorm.tasks.encoding import encode
 
 COLOURS = ["red", "blue", "green", "black", "white", "pink"]
 

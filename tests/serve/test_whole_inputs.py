@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from addnorm.data.tokenizing.prompts import around, start_of_prompts
+from addnorm.data.tokenizing.sides import around, start_of_prompts
 from addnorm.errors import InputError
 from addnorm.runs.run import Run
 from addnorm.serve.whole_inputs import outputs_for

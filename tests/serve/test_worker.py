@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from addnorm.data.tokenizing.prompts import around, encode_prompts
+from addnorm.data.tokenizing.sides import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.runs.run import Run

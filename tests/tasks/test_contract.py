@@ -16,8 +16,8 @@ from addnorm.data.ids.layout import Layout, PerToken
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig
 from addnorm.errors import InputError
+from addnorm.runs.encoded_data import encode
 from addnorm.runs.inference.predictions import as_json
-from addnorm.tasks.encoding import encode
 from addnorm.tasks.registry import task_named
 from addnorm.tasks.task import Evaluation, Task
 

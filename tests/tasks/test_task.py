@@ -10,7 +10,7 @@ from tests.tasks.counting import Counted, CountedConfig, CountHead, Counting
 import addnorm as an
 from addnorm.data import Corpus
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 from addnorm.tasks.task import Evaluation, Task
 from addnorm.tasks.whole_inputs import OfWholeInputs
 

@@ -16,11 +16,7 @@ from addnorm.models.weights import copy_into, weights_of
 from addnorm.nn.norms import BatchNormConfig
 from addnorm.training.average import mean
 from addnorm.training.callbacks import Heard, StepEvent, ValidationEvent
-from addnorm.training.checkpoint import (
-    checkpoints_in,
-    load_checkpoint,
-    load_weights,
-)
+from addnorm.training.checkpoint import checkpoints_in, load_checkpoint, load_weights
 from addnorm.training.trainer import Interrupted, Validation
 
 TENSOR = "encoder.blocks.0.feedforward.up_proj.weight"

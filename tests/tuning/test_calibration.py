@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from addnorm.compiler import has_compiler
-from addnorm.memory import pages_can_be_kept
+from addnorm.machine import pages_can_be_kept
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
 from addnorm.nn.linear import multiplies_bfloat16
 from addnorm.tuning import calibration
@@ -108,7 +108,7 @@ def test_where_bfloat16_is_emulated_nothing_of_it_is_measured(
 def test_pages_are_kept_where_neither_can_be_measured(
     clock_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("addnorm.memory.__file__", "/no/such/script.py")
+    monkeypatch.setattr("addnorm.machine.__file__", "/no/such/script.py")
     found = calibrate(this_machine(), clock_of(SIDES["keep_pages"][0]))
     assert found.choices.keep_pages
     assert not any("MiB" in what for what in found.figures)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from addnorm import memory
+from addnorm import machine
 from addnorm.tuning import pages
 from addnorm.tuning.pages import NoAnswerError, allocating
 
-of_glibc = pytest.mark.skipif(not memory.pages_can_be_kept(), reason="no mallopt here")
+of_glibc = pytest.mark.skipif(not machine.pages_can_be_kept(), reason="no mallopt here")
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_no_answer_is_an_error(
             works["returned"]()
         works["kept"]()
     monkeypatch.setattr(pages, "SECONDS", 0.05)
-    monkeypatch.setattr(memory, "__file__", "/dev/stdin")  # waits for more of its script
+    monkeypatch.setattr(machine, "__file__", "/dev/stdin")  # waits for more of its script
     with allocating() as works, pytest.raises(NoAnswerError):
         works["returned"]()
 
@@ -73,7 +73,7 @@ def test_where_nothing_can_be_measured_there_are_no_works(monkeypatch: pytest.Mo
         with allocating() as works:
             assert not works
     for target, name, value in (
-        (memory, "_mallopt", lambda: None),
+        (machine, "_mallopt", lambda: None),
         (sys, "executable", ""),
         (sys, "frozen", True),
     ):

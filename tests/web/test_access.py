@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.errors import InputError
-from addnorm.web.access import Access
-from addnorm.web.keys import check_host, is_loopback, read_key
+from addnorm.web.access import Access, check_host, is_loopback, read_key
 
 LOCAL = ["localhost", "127.0.0.1", "[::1]", "127.3.2.1", "LOCALHOST", "a.localhost", "::1"]
 ELSEWHERE = [

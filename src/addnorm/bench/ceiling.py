@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from addnorm.bench.implementation import Implementation, Round, Run
+from addnorm.machine import cores
 from addnorm.nn.linear import multiplies_bfloat16
-from addnorm.processor import cores
 
 WIDTHS = (1024, 2048)
 """Matrix sizes that fit in the caches, and that do not."""

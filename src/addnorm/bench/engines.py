@@ -11,7 +11,7 @@ from typing import Any
 
 from addnorm.bench.decoding import DecodingSizes, Precision, decoding
 from addnorm.bench.implementation import Run, timed
-from addnorm.processor import cores
+from addnorm.machine import cores
 
 FOLDER = "ctranslate2"
 

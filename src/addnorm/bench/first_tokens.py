@@ -22,7 +22,7 @@ from addnorm.bench.serving import (
     served,
     served_by_transformers,
 )
-from addnorm.processor import cores
+from addnorm.machine import cores
 from addnorm.serve.engine.decoder import Kernels
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.options import Options

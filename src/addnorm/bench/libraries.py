@@ -11,7 +11,7 @@ from torch import Tensor
 from addnorm.bench.decoding import DecodingSizes, Precision, decoding
 from addnorm.bench.implementation import Run, timed
 from addnorm.bench.training import DecoderSizes, TrainingOptions, TranslatorSizes, training
-from addnorm.processor import cores
+from addnorm.machine import cores
 
 
 def train_gpt2(_: Path, *, sizes: DecoderSizes, **options: Unpack[TrainingOptions]) -> Run:

@@ -11,11 +11,11 @@ from addnorm.bench.decoding import GPT2_VOCABULARY
 from addnorm.bench.implementation import Round, Run, held_mib, implementation
 from addnorm.bench.training import random_tokens
 from addnorm.generate import Continuation
+from addnorm.machine import cores
 from addnorm.models import DecoderConfig
 from addnorm.models.presets import gpt2_small
 from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
 from addnorm.nn.positions import RotaryConfig
-from addnorm.processor import cores
 
 LENGTHS = (1024, 4096, 16_384)
 WINDOW = 256

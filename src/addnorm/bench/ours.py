@@ -20,6 +20,7 @@ from addnorm.generate import (
     generate,
     translate,
 )
+from addnorm.machine import cores
 from addnorm.models import (
     DecoderConfig,
     DecoderModel,
@@ -32,7 +33,6 @@ from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.residuals import PreNormConfig
-from addnorm.processor import cores
 from addnorm.quantize import with_weights
 from addnorm.training.settings import TrainConfig
 from addnorm.training.trainer import Trainer

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from addnorm.bench.benchmark import Outcome, Spread, TargetResult
 from addnorm.bench.run import Result, facts
-from addnorm.processor import file_name, processor
+from addnorm.machine import file_name, processor
 
 CEILINGS = {"f32": "f32 product", "bf16": "bf16 product", "int8": "int8 product", "read": "read"}
 

@@ -16,7 +16,7 @@ from addnorm.bench.benchmark import Benchmark, Outcome, TargetResult
 from addnorm.bench.ceiling import MACHINE
 from addnorm.bench.implementation import Failed, Implementation, Round, Worker
 from addnorm.errors import InputError
-from addnorm.processor import cores, processor
+from addnorm.machine import cores, processor
 
 PACKAGES = (
     "addnorm",

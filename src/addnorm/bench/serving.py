@@ -18,8 +18,8 @@ from addnorm.bench.engines import LlamaCppContext
 from addnorm.bench.implementation import Round, Run, implementation
 from addnorm.generate import CompiledContinuation, Continuation, GreedyConfig
 from addnorm.generate.decode import decode
+from addnorm.machine import cores
 from addnorm.models import DecoderModel
-from addnorm.processor import cores
 from addnorm.runs.opening import open_model
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.decoder import Kernels

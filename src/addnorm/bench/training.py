@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from addnorm import compiler
 from addnorm.bench.implementation import Run, timed
-from addnorm.processor import cores
+from addnorm.machine import cores
 
 TrainingPrecision = Literal["float32", "bfloat16"]
 

@@ -18,8 +18,8 @@ from addnorm.bench.implementation import Round, Run, implementation
 from addnorm.bench.training import TINY, TranslatorSizes
 from addnorm.generate import BeamConfig, Translation
 from addnorm.generate.decode import decode
+from addnorm.machine import cores
 from addnorm.models import EncoderDecoderModel
-from addnorm.processor import cores
 from addnorm.runs.opening import open_model
 from addnorm.serve.engine.engine import Engine
 from addnorm.serve.engine.options import Options

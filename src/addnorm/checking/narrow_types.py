@@ -72,7 +72,7 @@ def _causality(case: Case) -> Comparison:
 
 
 def bfloat16(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Yield comparisons under autocast, as in training: finite, and close but for experts.
+    """Yield comparisons under autocast: the outputs are finite and, without experts, close.
 
     A router may choose another expert after rounding. Where the model magnifies rounding, as a norm
     of two small numbers does, more is allowed (`magnified`).

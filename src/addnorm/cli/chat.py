@@ -171,7 +171,7 @@ def _of_server(
     address: str, model: str | None, file: Path | None, asked: Mapping[str, Any]
 ) -> Answer:
     from addnorm.serve.client import ChatClient
-    from addnorm.web.keys import read_key
+    from addnorm.web.access import read_key
 
     client = ChatClient(address, None if file is None else read_key(file))
     names = client.models()

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from addnorm.cli.main import at_least
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
-from addnorm.processor import cores
+from addnorm.machine import cores
 from addnorm.runs.recipes.custom_parts import named_object
 
 if TYPE_CHECKING:

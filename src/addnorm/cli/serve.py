@@ -124,7 +124,7 @@ def serve(
     from addnorm.serve.http.server import ServerOptions
     from addnorm.serve.http.server import serve as serve_runs
     from addnorm.serve.messages import Open
-    from addnorm.web.keys import check_host, read_key
+    from addnorm.web.access import check_host, read_key
 
     file = listening.api_key_file
     key = None if file is None else read_key(file)

@@ -156,7 +156,7 @@ def progress(folder: Path, recipe: "Recipe") -> str:
     """How far a training that has ended early came, and how it is resumed."""
     from addnorm.runs.files.resuming import resume_command
     from addnorm.training.checkpoint import latest_checkpoint
-    from addnorm.training.journal import read_journal
+    from addnorm.training.loggers import read_journal
 
     lines = read_journal(folder / "metrics.jsonl").lines
     last = int(lines[-1]["step"]) if lines else 0

@@ -264,7 +264,7 @@ def _filled_by(text: Tokenizers | None, spec: ModelSpec) -> ModelSpec:
 
 
 def _open_weights(folder: Path, settings: Settings, *, pickled: bool = False) -> Weights:
-    """The weights of a folder, those of fewer bits as numbers."""
+    """The weights of a folder; those that it stores in fewer bits are dequantised."""
     return dequantised(Weights.open(folder, pickled=pickled), settings)
 
 

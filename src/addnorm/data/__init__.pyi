@@ -33,12 +33,12 @@ from addnorm.data.readers.hub import DatasetConfig as DatasetConfig
 from addnorm.data.readers.images import ImageFilesConfig as ImageFilesConfig
 from addnorm.data.readers.images import ImagesConfig as ImagesConfig
 from addnorm.data.readers.labelled_series import LabelledSeriesConfig as LabelledSeriesConfig
-from addnorm.data.readers.plain_text import LinesConfig as LinesConfig
-from addnorm.data.readers.plain_text import ParallelConfig as ParallelConfig
-from addnorm.data.readers.plain_text import TextConfig as TextConfig
 from addnorm.data.readers.records import RecordsConfig as RecordsConfig
 from addnorm.data.readers.series import SeriesConfig as SeriesConfig
 from addnorm.data.readers.tables import TableConfig as TableConfig
+from addnorm.data.readers.text_files import LinesConfig as LinesConfig
+from addnorm.data.readers.text_files import ParallelConfig as ParallelConfig
+from addnorm.data.readers.text_files import TextConfig as TextConfig
 from addnorm.data.shards.source import ShardsConfig as ShardsConfig
 from addnorm.data.source import DataConfig as DataConfig
 from addnorm.data.source import DataPart as DataPart

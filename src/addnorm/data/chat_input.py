@@ -249,7 +249,7 @@ def _texts(names: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_taken(chat: ChatInput, template: str | None, names: Mapping[str, Any]) -> None:
-    """Raise `InputError` for what leaves the text of a template as it is without it."""
+    """Raise `InputError` for tools or messages that the template leaves out of its text."""
     without: dict[str, ChatInput] = {}
     if chat.tools:
         without["tools"] = replace(chat, tools=())

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from addnorm.data.conversation import BEGIN, END, Conversation, Message, conversation
 from addnorm.data.conversation import ChatPart as ChatPart
-from addnorm.data.example import Example, check_types, lack_of
+from addnorm.data.example import Example, Medium, check_types, has_signals, lack_of
 from addnorm.data.example import signal_digest as signal_digest
-from addnorm.data.media import Medium, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
 

@@ -10,11 +10,10 @@ from addnorm.data.readers.dates import DatesConfig
 from addnorm.data.readers.hub import DatasetConfig
 from addnorm.data.readers.images import ImageFilesConfig, ImagesConfig
 from addnorm.data.readers.labelled_series import LabelledSeriesConfig
-from addnorm.data.readers.plain_text import LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.readers.records import RecordsConfig
 from addnorm.data.readers.series import SeriesConfig
 from addnorm.data.readers.tables import TableConfig
-from addnorm.data.readers.text_files import Files
+from addnorm.data.readers.text_files import Files, LinesConfig, ParallelConfig, TextConfig
 from addnorm.data.shards.source import ShardsConfig
 from addnorm.parts import Family, members
 

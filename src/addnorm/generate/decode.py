@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from addnorm.config import WORD
-from addnorm.data.media import PROPERTIES
+from addnorm.data.example import PROPERTIES
 from addnorm.data.tokenizing.text_decoding import TextDecoder, TextStream
 from addnorm.data.tokenizing.tokenizers import BOS_ID, EOS_ID
 from addnorm.errors import InputError, Unfinished

@@ -190,7 +190,7 @@ class EarlyExit:
 
     @property
     def text_depths(self) -> list[float | None]:
-        """The mean number of layers of a token, for each text of the latest start.
+        """The mean number of layers that a token took, for each text since the last `start`.
 
         In a beam search, tokens of all hypotheses count. Prompts take every layer, so the first
         token of a text does not count; None for a text without another.

@@ -21,7 +21,7 @@ from addnorm.compiler import CompilerError, compile_ahead, keep_compiled, target
 from addnorm.files import cache_folder
 from addnorm.generate.single_row import dtypes_of, operators_of, place_row_products
 from addnorm.kernels.build import load_operator
-from addnorm.memory import keep_freed_pages
+from addnorm.machine import keep_freed_pages
 from addnorm.nn.choices import choices
 from addnorm.nn.linear import onednn
 from addnorm.tuning.row_products import packed_weight, row_product

@@ -11,8 +11,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor, nn
 
 from addnorm.data.batches.batch import inputs_of
+from addnorm.data.example import PROPERTIES
 from addnorm.data.examples import Medium
-from addnorm.data.media import PROPERTIES
 from addnorm.errors import InputError, TextError
 from addnorm.generate.early_exit import EarlyExit
 from addnorm.generate.timestamps import TimestampRules

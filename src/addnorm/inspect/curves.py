@@ -6,7 +6,7 @@ from pathlib import Path
 
 from addnorm.errors import InputError
 from addnorm.inspect.pictures import INK, Figure, Lettering, blank_figure, finished, plain_axes
-from addnorm.training.journal import read_journal
+from addnorm.training.loggers import read_journal
 
 COLORS = ("#0f6ba8", "#c8553d", "#3a7d44", "#8b5fbf", "#b8860b", "#4a4e69", "#d1478b", "#0a9396")
 """The colours of the runs, in turn; distinguishable with red–green colour blindness."""

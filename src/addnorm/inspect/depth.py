@@ -53,7 +53,7 @@ class LayerStates:
     outputs: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
 
     def sizes(self) -> ByLayer:
-        """The root mean square of each."""
+        """The root mean square of each tensor."""
         with torch.no_grad():
             stream = [self.collapse(x) for x in self.stream]
         states = {"stream": stream, **self.outputs}

@@ -30,8 +30,9 @@ def forward_flops(model: nn.Module, batch: Batch) -> int:
 
 @contextmanager
 def _frozen(model: nn.Module) -> Generator[None]:
-    """In this context, nothing is learned: the counter follows even a parameter that is returned,
-    which has no gradient function.
+    """In this context no parameter needs a gradient.
+
+    The counter follows even a parameter that is returned, which has no gradient function.
     """
     learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
     for parameter in learned:

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from addnorm.data.example import has_signals
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.data.ids.framing import encode_for_task, encode_words
-from addnorm.data.media import has_signals
-from addnorm.data.tokenizing.prompts import encode_prompts
+from addnorm.data.tokenizing.sides import encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError

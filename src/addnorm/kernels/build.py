@@ -27,7 +27,7 @@ from addnorm.compiler import (
 )
 from addnorm.errors import MissingOperator, check_choice
 from addnorm.files import cache_folder
-from addnorm.processor import instructions
+from addnorm.machine import instructions
 
 VARIABLE = "ADDNORM_OPERATORS"
 """The variable of the environment that chooses the instructions."""

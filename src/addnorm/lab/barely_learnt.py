@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from addnorm.training.journal import LOG, read_journal
+from addnorm.training.loggers import LOG, read_journal
 
 LEAST_FALL = 0.1
 """The least fall of the loss, as a share of that of the first step, which is about chance."""

@@ -24,7 +24,7 @@ from addnorm.runs.files.weights import count_parameters
 from addnorm.runs.recipes.recipe import Recipe, differences, task_of
 from addnorm.runs.train.train_run import TrainingSetup
 from addnorm.tasks.eval_config import LOWER_IS_BETTER
-from addnorm.training.journal import read_journal
+from addnorm.training.loggers import read_journal
 
 TEXTS = ("comparison.md", "comparison.json", "comparison.tex")
 PICTURES = ("curves.png", "curves.svg")

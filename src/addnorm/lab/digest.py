@@ -19,8 +19,8 @@ from addnorm.convert.core.modules import places_of
 from addnorm.data import DataConfig
 from addnorm.data.readers.labelled_files import LabelledFiles
 from addnorm.data.readers.text_files import ROOT, given
+from addnorm.machine import processor
 from addnorm.nn.choices import CHOICES, KernelChoices
-from addnorm.processor import processor
 from addnorm.runs.files.digests import digest
 from addnorm.runs.files.folder import BASE, OF_TRAINING
 

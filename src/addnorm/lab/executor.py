@@ -17,7 +17,7 @@ from rich.console import Console
 
 from addnorm.errors import InputError, Interrupted, optional
 from addnorm.long_work import counted_work
-from addnorm.processor import cores
+from addnorm.machine import cores
 
 TRIES = 3
 """How often a cell may lose its process before the study ends with an error."""

@@ -19,7 +19,7 @@ from addnorm.atomic import atomic_write
 from addnorm.errors import InputError
 from addnorm.lab.digest import sources_of
 from addnorm.lab.records import BOARDS, record_file
-from addnorm.processor import file_name, processor
+from addnorm.machine import file_name, processor
 from addnorm.runs.evaluation import data_of, evaluated
 from addnorm.runs.recipes.recipe import read_recipe
 from addnorm.runs.run import Run

@@ -1,6 +1,6 @@
 """Reading and encoding the data of a recipe, with its tokenizers and labels."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
@@ -12,22 +12,23 @@ from addnorm.data.batches.buckets import special_tokens_of
 from addnorm.data.examples import Series
 from addnorm.data.ids.cache import Show, TextFiles, TextStore, can_keep
 from addnorm.data.ids.encoding import EncodedCorpus
-from addnorm.data.readers.rows import complete
+from addnorm.data.readers.rows import complete, lowered_corpus
 from addnorm.data.scaling import Scaling
 from addnorm.data.shards.source import ShardsConfig
-from addnorm.data.tokenizing.lowered_examples import lowered_corpus
+from addnorm.data.tokenizing.pieces import Advance
 from addnorm.data.tokenizing.sides import Tokenizers, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.long_work import long_work
-from addnorm.memory import rare_collections
+from addnorm.machine import rare_collections
 from addnorm.models import EncoderConfig
 from addnorm.runs.files.folder import Saved, as_trained, read_settings
 from addnorm.runs.recipes.recipe import Recipe, task_of
-from addnorm.tasks.encoding import encode
 from addnorm.tasks.forecasting import Forecasting
 from addnorm.tasks.of_model import check_batching, check_corpus
+from addnorm.tasks.registry import task_named
 from addnorm.tasks.task import Task
+from addnorm.tasks.whole_inputs import OfWholeInputs
 from addnorm.training.progress import text_progress
 
 
@@ -45,6 +46,36 @@ class EncodedData:
     tokenizers: Tokenizers | None
     labels: tuple[str, ...]
     scaling: Scaling | None = None
+
+
+def encode(
+    corpus: Corpus,
+    tokenizers: Tokenizers | None,
+    labels: Sequence[str] | None = None,
+    advance: Advance = lambda _: None,
+    *,
+    apart: bool = False,
+    task: Task | None = None,
+) -> EncodedCorpus:
+    """Encode every example; `labels` numbers the classes or tags, by default those of the corpus.
+
+    The `task` is by default that of the examples. `advance` gets the encoded characters of a
+    language model's texts. Data with text need `tokenizers`. With `apart` two texts are encoded
+    separately. Raises `InputError` for an unknown label.
+    """
+    task = task_named(corpus.task) if task is None else task
+    if apart:
+        assert isinstance(task, OfWholeInputs)
+        task = replace(task, apart=True)
+    if tokenizers is None and corpus.has_text:
+        raise InputError("the data have texts, but there is no tokenizer: give [tokenizer]")
+    if tokenizers is not None and not corpus.has_text:
+        raise InputError(
+            f"the data are {corpus.medium}, which no tokenizer reads: leave [tokenizer] out"
+        )
+    names = corpus.labels if labels is None else labels
+    numbers = {label: n for n, label in enumerate(names)}
+    return task.encode_corpus(corpus, tokenizers, numbers, advance)
 
 
 @rare_collections()

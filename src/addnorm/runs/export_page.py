@@ -12,13 +12,12 @@ from addnorm.convert.exporters.onnx import check_exportable
 from addnorm.convert.exporters.web import check_size, export_page
 from addnorm.convert.exporters.web_tokenizer import ported_tokenizer
 from addnorm.data import ImagesConfig, SeriesConfig
+from addnorm.data.example import has_signals
 from addnorm.data.examples import Example
 from addnorm.data.ids.framing import around, encode_pairs
-from addnorm.data.media import has_signals
 from addnorm.data.readers.tables import reads_pairs
 from addnorm.data.readers.text_files import find
-from addnorm.data.tokenizing.prompts import start_of_prompts
-from addnorm.data.tokenizing.sides import MASKS, mask_id_of
+from addnorm.data.tokenizing.sides import MASKS, mask_id_of, start_of_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.generate import SampleConfig

@@ -29,7 +29,7 @@ from addnorm.runs.recipes.chat_template import copy_template
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.checkpoint import load_weights
-from addnorm.training.journal import LOG, Journal
+from addnorm.training.loggers import LOG, Journal
 
 
 def save_run(run: TrainedModel, folder: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from addnorm.arguments import known_keywords
 from addnorm.convert.core.modules import inner_places
 from addnorm.data import ChatConfig, Corpus, LabelledSeriesConfig, medium_of
-from addnorm.data.media import PROPERTIES, Medium, has_files, has_signals
+from addnorm.data.example import PROPERTIES, Medium, has_files, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, check_choice, choices, nearest

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from addnorm.data.ids.framing import unframed
-from addnorm.data.tokenizing.prompts import around, start_of_prompts
+from addnorm.data.tokenizing.sides import around, start_of_prompts
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError, TextError, choices
 from addnorm.models import DecoderModel

@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any
 
 from addnorm.data.conversation import PLAIN
-from addnorm.data.media import has_signals
+from addnorm.data.example import has_signals
 from addnorm.data.tokenizing.codecs import CustomCodec
 from addnorm.errors import InputError, print_warnings
 from addnorm.generate.next_token import maximum_length

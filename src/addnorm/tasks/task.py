@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from addnorm.data import Corpus
 from addnorm.data.batches.batch import Batch, Loader
 from addnorm.data.batches.buckets import BatchingConfig
+from addnorm.data.example import has_signals
 from addnorm.data.examples import Example
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.ids.framing import around
 from addnorm.data.ids.layout import Layout
-from addnorm.data.media import has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.pieces import Advance, Ids
 from addnorm.data.tokenizing.sides import Tokenizers

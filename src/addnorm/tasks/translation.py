@@ -5,12 +5,12 @@ from typing import Any
 
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import BatchingConfig, DenoisingConfig
+from addnorm.data.example import has_signals
 from addnorm.data.examples import Captioned, Example, Pair, Transcribed
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import encoded_inputs, written_ids, written_rows
 from addnorm.data.ids.framing import framed_rows, in_groups
 from addnorm.data.ids.layout import SourceAndTarget
-from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
 from addnorm.generate import TextDecoder, Transcription, Translation, transcribe, translate

@@ -13,11 +13,10 @@ from addnorm.data.batches.images import ExamplesConfig, mixes
 from addnorm.parts import kind_of
 from addnorm.training.activation_checkpointing import Checkpointed
 from addnorm.training.adapters import AdapterConfig
-from addnorm.training.constraint import MaxNormConfig
 from addnorm.training.distillation import DistillationConfig
 from addnorm.training.loggers import LoggerConfig, LoggerConfigs, TensorBoardConfig
 from addnorm.training.loss import CrossEntropyConfig, LossConfig
-from addnorm.training.optim import AdamWConfig, MuonConfig, OptimizerConfig
+from addnorm.training.optim import AdamWConfig, MaxNormConfig, MuonConfig, OptimizerConfig
 from addnorm.training.precision import PrecisionName
 from addnorm.training.schedule import LinearConfig, ScheduleConfig
 

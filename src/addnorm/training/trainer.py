@@ -16,15 +16,16 @@ from torch import Tensor, nn
 from addnorm import compiler
 from addnorm.data.batches.buckets import Batch
 from addnorm.errors import InputError, Interrupted, NonFiniteError, RankLostError
-from addnorm.memory import give_tensors_pages_of_their_own, keep_freed_pages
+from addnorm.machine import give_tensors_pages_of_their_own, keep_freed_pages
 from addnorm.models.weights import Weights, weights_of
 from addnorm.nn.choices import choices
 from addnorm.nn.norms import BatchNorm
 from addnorm.training.activation_checkpointing import checkpointed_activations
 from addnorm.training.average import MovingAverage, mean, swapped
-from addnorm.training.background import Background, Copies
 from addnorm.training.callbacks import Callback, Callbacks, SaveEvent, StepEvent, ValidationEvent
 from addnorm.training.checkpoint import (
+    Background,
+    Copies,
     Json,
     checkpoints_in,
     keep_latest,
@@ -34,7 +35,6 @@ from addnorm.training.checkpoint import (
     save_weights,
     stored_weights,
 )
-from addnorm.training.constraint import constraint_on
 from addnorm.training.expert_load import (
     ExpertLoad,
     balance_loss,
@@ -42,10 +42,15 @@ from addnorm.training.expert_load import (
     record_router_logits,
 )
 from addnorm.training.interruptions import ExhaustedError, out_of_memory, patiently, stop_requests
-from addnorm.training.journal import Journal
+from addnorm.training.loggers import Journal
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.objective import Objective
-from addnorm.training.optim import build_optimizers, optimizer_tensors, restore_optimizers
+from addnorm.training.optim import (
+    build_optimizers,
+    constraint_on,
+    optimizer_tensors,
+    restore_optimizers,
+)
 from addnorm.training.parallel.tensors import copy_parts, spread, whole
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, loss_scaler, resolve_device

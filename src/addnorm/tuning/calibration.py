@@ -25,12 +25,12 @@ from addnorm.config import config
 from addnorm.files import cache_folder, read_file
 from addnorm.kernels import activations, attention
 from addnorm.kernels.build import has_operator
+from addnorm.machine import file_name, processor
 from addnorm.nn.activations import gated, gelu_tanh
 from addnorm.nn.attention.kernels import dot_product_attention, plain_products
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
 from addnorm.nn.linear import linear, multiplies_bfloat16, onednn
 from addnorm.nn.masks import Causal, Full
-from addnorm.processor import file_name, processor
 from addnorm.tuning.pages import NoAnswerError, allocating
 
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from threading import Timer
 
-from addnorm import memory
+from addnorm import machine
 
 BOTH = ("returned", "kept")
 
@@ -32,7 +32,7 @@ def allocating() -> Generator[Mapping[str, Callable[[], object]]]:
     """
     with ExitStack() as stack:
         works: dict[str, Callable[[], object]] = {}
-        if memory.pages_can_be_kept() and sys.executable and not hasattr(sys, "frozen"):
+        if machine.pages_can_be_kept() and sys.executable and not hasattr(sys, "frozen"):
             with suppress(OSError):  # no more processes for this user
                 works = {name: partial(_ask, stack.enter_context(_process(name))) for name in BOTH}
         yield works
@@ -40,7 +40,7 @@ def allocating() -> Generator[Mapping[str, Callable[[], object]]]:
 
 @contextmanager
 def _process(setting: str) -> Generator["subprocess.Popen[bytes]"]:
-    words = [sys.executable, "-I", "-S", memory.__file__, setting]
+    words = [sys.executable, "-I", "-S", machine.__file__, setting]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(words, bufsize=0, stdin=pipe, stdout=pipe, stderr=nowhere) as process:
         timer = Timer(SECONDS, process.kill)

@@ -116,7 +116,7 @@ def choose(seconds: Mapping[str, Sequence[float]]) -> RowProduct:
 
 
 def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Each product with its own matrices in turn, together larger than a cache."""
+    """Functions that compute each product with its next matrix; together these exceed any cache."""
     works = _of_integers(dtype) if dtype in (torch.int8, torch.uint8) else _of_floats(dtype)
     return {name: _in_turn(product, matrices) for name, (product, matrices) in works.items()}
 

@@ -22,7 +22,7 @@ from addnorm.data.batches.images import ExamplesConfig
 from addnorm.data.batches.randaugment import RandAugmentConfig
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 from addnorm.training.loss import soft_cross_entropy_sum
 
 EVERY: tuple[Any, ...] = (

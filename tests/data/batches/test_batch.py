@@ -8,7 +8,7 @@ from addnorm.data.batches.buckets import ExamplesConfig, FramesConfig
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 
 def spoken() -> tuple[EncodedCorpus, Tokenizers]:

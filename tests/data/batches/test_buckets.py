@@ -22,7 +22,7 @@ from addnorm.data.ids.layout import SourceAndTarget
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 from addnorm.tasks.registry import TASKS
 
 lengths = st.lists(st.integers(1, 12), min_size=1, max_size=40)

@@ -27,7 +27,7 @@ from addnorm.data.tokenizing.sides import (
 )
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 FIRST = 1000
 """The first sentinel's id; smaller ids are text."""

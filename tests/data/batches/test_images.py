@@ -22,7 +22,7 @@ from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 RNG = np.random.default_rng(0)
 

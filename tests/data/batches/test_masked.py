@@ -24,7 +24,7 @@ from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.tokenizing.sides import MASK, Tokenizers, mask_id_of, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig, Tokenizer, WordConfig
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 BEGINS = st.lists(st.booleans(), min_size=1, max_size=60)
 SEEDS = st.integers(0, 2**32)

@@ -9,7 +9,7 @@ from addnorm.data.examples import Corpus, Text
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig, Tokenizer
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 LETTERS = "abcdefgh "
 

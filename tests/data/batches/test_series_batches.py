@@ -9,7 +9,7 @@ from addnorm.data.batches.series_batches import SeriesBatches, SeriesBatchesConf
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.ids.forecast_windows import encode_series
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 
 def test_batches_hold_windows_and_what_follows() -> None:

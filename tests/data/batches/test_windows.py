@@ -15,7 +15,7 @@ from addnorm.data.ids.layout import NextToken
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import CharConfig
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 sizes = st.integers(1, 7)
 

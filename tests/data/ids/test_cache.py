@@ -33,7 +33,7 @@ from addnorm.data.tokenizing.tokenizers import (
     WordConfig,
 )
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 TEXT = (
     "To be, or not to be:\r\nthat is the question. Grüße! e\u0301\u2028\n\n  Once \n more 😀\n" * 9

@@ -21,7 +21,7 @@ from addnorm.data.ids.framing import (
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer, WordConfig, train_tokenizer
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 TEXTS = ["a b c", "b", "", "c c"]
 

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from addnorm.data.readers.plain_text import TextConfig
+from addnorm.data.readers.text_files import TextConfig
 from addnorm.data.shards.documents import documents, files_of
 from addnorm.data.shards.options import Unit
 from addnorm.errors import InputError

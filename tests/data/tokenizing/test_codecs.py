@@ -31,7 +31,7 @@ from addnorm.data.tokenizing.tokenizers import (
     train_tokenizer,
 )
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 
 class Bytes:

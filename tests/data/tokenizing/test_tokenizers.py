@@ -24,7 +24,7 @@ from addnorm.data.tokenizing.tokenizers import (
     WordConfig,
 )
 from addnorm.errors import InputError
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 TEXTS = [
     "the cat sat on the mat, the other cat did not",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import normalizers
 
 from addnorm.data.examples import Corpus, Labelled, Pair, Tagged, Text
-from addnorm.data.tokenizing.lowered_examples import lowered, lowered_corpus
+from addnorm.data.readers.rows import lowered, lowered_corpus
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import (
     BPEConfig,
@@ -25,7 +25,7 @@ from addnorm.data.tokenizing.word_splitting import (
     words_between_spaces,
     words_of,
 )
-from addnorm.tasks.encoding import encode
+from addnorm.runs.encoded_data import encode
 
 TEXT = "I can't say (yet) it's O'Hara's 'dog', don't we'll; they've .com x-ray café `ok`?!"
 WORDS = "I ca n't say ( yet ) it 's O'Hara 's 'dog' , do n't we 'll they 've com x ray caf `ok` ? !"

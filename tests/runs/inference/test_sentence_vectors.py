@@ -28,11 +28,11 @@ from addnorm.errors import InputError
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Full
 from addnorm.runs.description import describe_run
+from addnorm.runs.encoded_data import encode
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.inference.sentence_vectors import FILE, POOLINGS, SentenceVectors, pooled
 from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 from addnorm.runs.run import Run
-from addnorm.tasks.encoding import encode
 
 ST = "sentence_transformers.models."
 

@@ -9,12 +9,13 @@ import pytest
 from tests.contracts import members
 from tests.runs.tiny import RECIPES
 
+from addnorm.config import classes_in
 from addnorm.errors import InputError
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.norms import LayerNormConfig, NormConfig
 from addnorm.runs.recipes import error_messages as mistakes
-from addnorm.runs.recipes.error_messages import classes_in, walk
+from addnorm.runs.recipes.error_messages import walk
 from addnorm.runs.recipes.recipe import Recipe, check_recipe
 
 ODD: list[Any] = [

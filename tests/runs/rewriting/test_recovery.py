@@ -20,7 +20,7 @@ from addnorm.runs.rewriting.recovery import recovery
 from addnorm.runs.rewriting.swap import SwapOptions, swap_run
 from addnorm.runs.run import Run
 from addnorm.training.distillation import DistillationConfig
-from addnorm.training.journal import read_journal
+from addnorm.training.loggers import read_journal
 from addnorm.training.settings import TrainConfig
 
 STUDENT = """distillation = { teacher = "teacher", temperature = 3.0, weight = 0.5,

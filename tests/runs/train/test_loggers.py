@@ -26,7 +26,7 @@ from addnorm.runs.run import Run
 from addnorm.runs.train.loggers import IDS
 from addnorm.runs.train.train_function import train
 from addnorm.runs.train.train_run import train_run
-from addnorm.training.journal import read_journal
+from addnorm.training.loggers import read_journal
 
 FAKE = '{kind = "tests.runs.train.fake_logger:FakeConfig"}'
 FAILS_AT_5 = FAKE.replace("}", ", fails_at = 5}")

@@ -41,8 +41,7 @@ from addnorm.nn.token_ahead import MultiTokenConfig
 from addnorm.tasks.registry import TASKS
 from addnorm.training.callbacks import Heard
 from addnorm.training.checkpoint import save_weights
-from addnorm.training.constraint import MaxNormConfig
-from addnorm.training.optim import AdadeltaConfig, MuonConfig
+from addnorm.training.optim import AdadeltaConfig, MaxNormConfig, MuonConfig
 from addnorm.training.parallel import context, draws, loss, pieces, positions, processes, shard
 from addnorm.training.parallel.joining import joined
 from addnorm.training.parallel.plan import ParallelTrainingConfig, launched

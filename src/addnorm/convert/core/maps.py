@@ -400,7 +400,7 @@ def _numbered(theirs: str, module: str) -> str:
 
 
 def within(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
-    """The names of parts of a module, extended by our and their name of the module."""
+    """The names of the parts of a module, each prefixed by our and by their name of the module."""
     return {f"{ours}.{part}": f"{theirs}.{name}" for part, name in names.items()}
 
 

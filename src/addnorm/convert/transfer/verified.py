@@ -65,7 +65,7 @@ class Inputs:
 
     @classmethod
     def of(cls, old: Model, new: Model, config: ModelConfig) -> "Inputs":
-        """Inputs within the vocabulary and the length of both."""
+        """Random inputs that both models can read, by their vocabularies and lengths."""
         generator = torch.Generator().manual_seed(0)
         embeds = [_source_embed(model) for model in (old, new)]
         target = None

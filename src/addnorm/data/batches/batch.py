@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from addnorm.data.example import PROPERTIES, Medium
 from addnorm.data.examples import Report
 from addnorm.data.ids.compact import IGNORE, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.ids.layout import Padding
-from addnorm.data.media import PROPERTIES, Medium
 from addnorm.errors import InputError
 
 Item = TypeVar("Item")

@@ -21,10 +21,10 @@ from addnorm.data.batches.masked import Masked, MaskedConfig
 from addnorm.data.batches.series_batches import SeriesBatchesConfig
 from addnorm.data.batches.sharded import sharded_loaders
 from addnorm.data.batches.windows import Packed, PackedConfig, Windows, WindowsConfig
+from addnorm.data.example import PROPERTIES, Medium
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import EncodedCorpus, Longer
 from addnorm.data.ids.layout import Padding
-from addnorm.data.media import PROPERTIES, Medium
 from addnorm.data.shards.source import ShardedTexts
 from addnorm.errors import InputError
 from addnorm.nn.built import built

@@ -64,17 +64,17 @@ def colored(images: Images, strength: Strength) -> Images:
 
 
 def contrasted(images: Images, strength: Strength) -> Images:
-    """Further from the mean grey of the image, or closer to it."""
+    """Pixels further from the mean grey of the image, or closer to it."""
     return blended(grey(images).mean((1, 2, 3), keepdim=True), images, strength)
 
 
 def brightened(images: Images, strength: Strength) -> Images:
-    """Further from black, or closer to it."""
+    """Pixels further from black, or closer to it."""
     return blended(torch.zeros(()), images, strength)
 
 
 def sharpened(images: Images, strength: Strength) -> Images:
-    """Further from the smoothed image, or closer to it; the pixels of the edge stay."""
+    """Pixels further from the smoothed image, or closer to it; those of the edge stay."""
     kernel = torch.ones(3, 3)
     kernel[1, 1] = 5
     kernel = (kernel / kernel.sum()).expand(images.shape[1], 1, 3, 3)

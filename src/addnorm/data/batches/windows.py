@@ -20,10 +20,10 @@ from addnorm.data.batches.batch import (
     epoch_random,
 )
 from addnorm.data.batches.shuffle import shuffled
+from addnorm.data.example import PROPERTIES
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus
 from addnorm.data.ids.layout import padded, tensors, with_valid
-from addnorm.data.media import PROPERTIES
 from addnorm.data.tokenizing.pieces import Ids
 from addnorm.errors import InputError
 

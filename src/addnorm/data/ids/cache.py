@@ -34,9 +34,8 @@ from addnorm.data.ids.encoding import (
     write_texts,
 )
 from addnorm.data.ids.layout import NextToken
-from addnorm.data.readers.plain_text import TextConfig
 from addnorm.data.readers.tables import TableConfig
-from addnorm.data.readers.text_files import find, given
+from addnorm.data.readers.text_files import TextConfig, find, given
 from addnorm.data.tokenizing.codecs import LibraryCodec
 from addnorm.data.tokenizing.pieces import Advance, Ids
 from addnorm.data.tokenizing.sides import Tokenizers

@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from addnorm.data.example import has_signals
 from addnorm.data.examples import Corpus, Example, Medium, Report
 from addnorm.data.ids.compact import IGNORE as IGNORE
 from addnorm.data.ids.compact import Compact, Encoded, Rows
 from addnorm.data.ids.framing import around, framed_rows, in_groups, whole_texts
 from addnorm.data.ids.layout import ONE_EACH, Layout, Positions
-from addnorm.data.media import has_signals
 from addnorm.data.tokenizing.pieces import Advance, Ids, ids_of
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
@@ -253,5 +253,5 @@ def numbers_of(labels: Sequence[str], numbers: Mapping[str, int]) -> list[int]:
 
 
 def encode(*arguments: Any, **options: Any) -> EncodedCorpus:
-    """Call `addnorm.tasks.encoding.encode`, by its former path."""
-    return import_module("addnorm.tasks.encoding").encode(*arguments, **options)
+    """Call `addnorm.runs.encoded_data.encode`, by its former path."""
+    return import_module("addnorm.runs.encoded_data").encode(*arguments, **options)

@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 
 from addnorm.data.examples import Example
 from addnorm.data.ids.compact import Rows, narrow, side_by_side
-from addnorm.data.tokenizing.prompts import around
+from addnorm.data.tokenizing.sides import around
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_ids import WordIds
 

@@ -249,7 +249,7 @@ class SourceAndTarget(TargetSequence):
     def arranged(
         self, inputs: Mapping[str, Tensor], examples: Sequence[Encoded], padding: Padding
     ) -> Arranged:
-        """Return source and target as arguments, the target shifted after bos, and the targets."""
+        """Return as arguments the source, and the target shifted right by bos; and the targets."""
         rows = [example.targets for example in examples]
         shifted = tensors([[padding.bos_id, *row[:-1]] for row in rows])
         width = padding.width(max(map(len, rows)))

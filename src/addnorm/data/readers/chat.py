@@ -8,11 +8,10 @@ from addnorm.config import config
 from addnorm.data.chat_input import ChatInput
 from addnorm.data.conversation import Message, jinja_template, messages_of
 from addnorm.data.examples import Chat
-from addnorm.data.readers.plain_text import RowFiles
 from addnorm.data.readers.rows import Row
 from addnorm.data.readers.saved_dataset import is_saved
 from addnorm.data.readers.tables import Record, json_object, records_of, suffix_of
-from addnorm.data.readers.text_files import find, given, lines_of, read_text
+from addnorm.data.readers.text_files import RowFiles, find, given, lines_of, read_text
 from addnorm.errors import InputError, choices
 
 

@@ -13,9 +13,8 @@ from typing import Literal
 
 from addnorm.config import config
 from addnorm.data.examples import Tagged
-from addnorm.data.readers.plain_text import OneOrMoreFiles, RowFiles, one_after_another
 from addnorm.data.readers.rows import Row
-from addnorm.data.readers.text_files import given
+from addnorm.data.readers.text_files import OneOrMoreFiles, RowFiles, given, one_after_another
 from addnorm.errors import InputError
 
 BLANKS = " \t"
@@ -157,7 +156,7 @@ class ConlluColumns:
         return has_id and len(columns_of(line)) == self.n
 
     def words_alone(self, lines: Sequence[Line]) -> tuple[list[Line], Mapping[str, int]]:
-        """Return the lines of a sentence that are words, or damaged, and the count of others.
+        """Return the lines of a sentence that are words or damaged, and count the other ones.
 
         Comments, ranges (whose words follow) and empty nodes are not words; they are counted by
         their kind.

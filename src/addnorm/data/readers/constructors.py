@@ -12,12 +12,10 @@ from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast, get_type_hint
 
 from addnorm.arguments import check_types
 from addnorm.data.examples import Corpus, Example, Labelled, Pair, Tagged, Text
-from addnorm.data.readers.cells import class_in
 from addnorm.data.readers.conll import ConllConfig
-from addnorm.data.readers.plain_text import LinesConfig, ParallelConfig, TextConfig
-from addnorm.data.readers.rows import Row, assemble
+from addnorm.data.readers.rows import Row, assemble, class_in
 from addnorm.data.readers.tables import Columns, Record, TableConfig
-from addnorm.data.readers.text_files import given
+from addnorm.data.readers.text_files import LinesConfig, ParallelConfig, TextConfig, given
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError, choices, path_of
 

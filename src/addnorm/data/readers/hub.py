@@ -10,11 +10,11 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from addnorm.config import Probability, config
+from addnorm.data.example import is_missing
 from addnorm.data.examples import Corpus, Image
-from addnorm.data.readers.cells import class_in, is_missing
 from addnorm.data.readers.images import read_image
 from addnorm.data.readers.labelled_files import Readable
-from addnorm.data.readers.rows import Row, assemble
+from addnorm.data.readers.rows import Row, assemble, class_in
 from addnorm.data.readers.saved_dataset import SPLITS, STATE, dataset_rows, loaded
 from addnorm.data.readers.tables import KINDS, Columns, Record, cell_of
 from addnorm.data.readers.text_files import given

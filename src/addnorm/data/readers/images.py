@@ -95,7 +95,7 @@ def read_image(
     *,
     transparent: Literal["white", "dropped"] = "white",
 ) -> UInt8[Tensor, "channels height width"]:
-    """Read a picture, upright, at a size (height, width) or its own, with so many channels.
+    """Read a picture upright, with this many channels, at a size (height, width) or its own.
 
     Transparent pixels are white, or keep their colour in the file where transparency is dropped.
 

@@ -11,6 +11,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import AfterValidator
 
 from addnorm.config import Probability, config
+from addnorm.data.example import is_missing
 from addnorm.data.examples import (
     Captioned,
     Clip,
@@ -20,8 +21,7 @@ from addnorm.data.examples import (
     Transcribed,
     signal_digest,
 )
-from addnorm.data.readers.cells import class_in, is_missing
-from addnorm.data.readers.rows import Row, assemble
+from addnorm.data.readers.rows import Row, assemble, class_in
 from addnorm.data.readers.saved_dataset import is_saved, saved_splits
 from addnorm.data.readers.strings import StringsConfig, with_one_group
 from addnorm.data.readers.tables import Record, records_of

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from addnorm.config import Probability, config
+from addnorm.data.example import is_missing
 from addnorm.data.examples import Corpus, Example, LabelledSeries, ScoredSeries
-from addnorm.data.readers.cells import check_one_type, class_in, is_missing
-from addnorm.data.readers.rows import Row, assemble
+from addnorm.data.readers.rows import Row, assemble, check_one_type, class_in
 from addnorm.data.readers.series import (
     Missing,
     PlacedRecord,

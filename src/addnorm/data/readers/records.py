@@ -6,12 +6,10 @@ from pathlib import Path
 from typing import Literal
 
 from addnorm.config import config
-from addnorm.data.example import Example, check_kind, kind_named
-from addnorm.data.field_types import fields_of, is_missing, is_needed
-from addnorm.data.readers.plain_text import RowFiles
+from addnorm.data.example import Example, check_kind, fields_of, is_missing, is_needed, kind_named
 from addnorm.data.readers.rows import Row
 from addnorm.data.readers.tables import Record, cell_of, records_of
-from addnorm.data.readers.text_files import find, given
+from addnorm.data.readers.text_files import RowFiles, find, given
 from addnorm.errors import InputError, choices
 
 

@@ -1,21 +1,129 @@
 """Building a corpus from rows: leaving out incomplete ones, checking labels, holding out."""
 
+import datetime
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
+from decimal import Decimal
 from itertools import chain
 from pathlib import Path
 from random import Random
+from reprlib import repr as short
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 
-from addnorm.data.examples import NOT_FINITE, Corpus, Example, Report, labels_of, signal_of
-from addnorm.data.media import has_signals
-from addnorm.data.readers.cells import check_one_type
-from addnorm.data.tokenizing.lowered_examples import lowered
+from addnorm.data.conversation import check_text
+from addnorm.data.example import has_signals, plain
+from addnorm.data.examples import NOT_FINITE, Chat, Corpus, Example, Report, labels_of, signal_of
+from addnorm.data.tokenizing.word_splitting import lower_case
 from addnorm.errors import InputError, choices
+
+
+class _Typed(str):
+    """The name of a class whose cell is not text, of the type that the cell has."""
+
+    __slots__ = ()
+
+
+class Truth(_Typed):
+    """The name of a truth value, `True` or `False`."""
+
+    __slots__ = ()
+
+
+class Integer(_Typed):
+    """The name of an integer."""
+
+    __slots__ = ()
+
+
+class FloatingPoint(_Typed):
+    """The name of a floating-point number, such as `1.0`."""
+
+    __slots__ = ()
+
+
+class DecimalNumber(_Typed):
+    """The name of a decimal number, such as `1.00`."""
+
+    __slots__ = ()
+
+
+TYPES: dict[type[str], str] = {
+    Truth: "a truth value",
+    Integer: "an integer",
+    FloatingPoint: "a floating-point number",
+    DecimalNumber: "a decimal number",
+}
+
+
+def class_in(cell: object, where: str) -> str:
+    """Return the name of the class in a cell; it keeps the type of a cell that is not text.
+
+    A text and a number of the same spelling are one class. Raises `InputError` for a list, an
+    object or bytes, and for invalid text.
+    """
+    match value := plain(cell):
+        case str():
+            check_text(value, where)
+            return value.strip()
+        case bool():
+            return Truth(value)
+        case int():
+            return Integer(value)
+        case float():
+            return FloatingPoint(value + 0.0)  # -0.0 is 0.0
+        case Decimal():
+            return DecimalNumber(value)
+        case datetime.date() | datetime.time():
+            return str(value)
+        case _:
+            raise InputError(
+                f"{where}: expected a class, which is a text, a number or a truth value, not "
+                f"{short(cell)}"
+            )
+
+
+def check_one_type(classes: Iterable[tuple[str, str]]) -> None:
+    """Raise `InputError` for classes of two types: 1, 1.0 and true would be three classes.
+
+    `classes` are places and names.
+    """
+    first: tuple[str, _Typed] | None = None
+    for where, name in classes:
+        if not isinstance(name, _Typed):
+            continue
+        if first is None:
+            first = where, name
+        if type(name) is not type(first[1]):
+            raise InputError(
+                f"{where}: the class {name} is {TYPES[type(name)]}, and {first[1]} at {first[0]} "
+                f"is {TYPES[type(first[1])]}: write the classes of a column in one type"
+            )
+
+
+LARGEST = float(np.finfo(np.float32).max)
+"""The largest number that models hold: they compute in float32."""
+
+
+def number_of(cell: object) -> float | None:
+    """Return the number in a cell, infinite where it is too large for any; None for other cells.
+
+    Truth values are not numbers here, nor are Python's own spellings such as `1_000`.
+    """
+    if isinstance(cell, bool) or not isinstance(cell, int | float | str | Decimal):
+        return None
+    if isinstance(cell, str) and "_" in cell:
+        return None
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+    except OverflowError:
+        return float("inf")
 
 
 def lack(example: Example) -> str | None:
@@ -165,3 +273,28 @@ def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed]
         [row for i, row in enumerate(rows) if i not in held_out],
         [row for i, row in enumerate(rows) if i in held_out],
     )
+
+
+def lowered(example: Example) -> Example:
+    """Return the example with its texts, but not its labels, in lower case."""
+    kind = type(example)
+    if isinstance(example, Chat) or (has_signals(kind.medium) and not kind.writes):
+        return example
+    labels = () if kind.writes else kind.targets
+    names = (field.name for field in fields(example) if field.name not in labels)  # pyright: ignore[reportArgumentType]
+    return replace(example, **{name: _lowered(getattr(example, name)) for name in names})  # pyright: ignore[reportArgumentType,reportUnknownVariableType]
+
+
+def _lowered(value: Any) -> Any:
+    """Return a text, or each of several, in lower case; anything else unchanged."""
+    if isinstance(value, tuple):
+        return tuple(map(_lowered, cast(tuple[Any, ...], value)))
+    return lower_case(value) if isinstance(value, str) else value
+
+
+def lowered_corpus(corpus: Corpus) -> Corpus:
+    """Return the corpus with all of its texts in lower case."""
+    if corpus.lowercase:
+        return corpus
+    splits = {split: [*map(lowered, examples)] for split, examples in corpus.splits.items()}
+    return replace(corpus, **splits, lowercase=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from addnorm.config import config
 from addnorm.data.examples import Corpus, Series
-from addnorm.data.readers.cells import LARGEST, number_of
+from addnorm.data.readers.rows import LARGEST, number_of
 from addnorm.data.readers.tables import Record, records_of
 from addnorm.data.readers.text_files import find
 from addnorm.data.scaling import Scaling

@@ -12,6 +12,8 @@ from reprlib import repr as short
 from typing import ClassVar, Literal, cast
 
 from addnorm.config import config
+from addnorm.data.conversation import check_text
+from addnorm.data.example import is_missing, plain
 from addnorm.data.examples import (
     Corpus,
     Example,
@@ -22,11 +24,14 @@ from addnorm.data.examples import (
     Tagged,
     Text,
 )
-from addnorm.data.readers.cells import LARGEST, check_text, class_in, is_missing, number_of, plain
-from addnorm.data.readers.plain_text import RowFiles
-from addnorm.data.readers.rows import Row
+from addnorm.data.readers.rows import (
+    LARGEST,
+    Row,
+    class_in,
+    number_of,
+)
 from addnorm.data.readers.saved_dataset import described_features, is_saved, named_rows, saved_rows
-from addnorm.data.readers.text_files import find, given, lines_of, read_text
+from addnorm.data.readers.text_files import RowFiles, find, given, lines_of, read_text
 from addnorm.errors import InputError, choices, optional
 
 Record = Mapping[str, object]

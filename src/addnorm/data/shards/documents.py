@@ -9,8 +9,8 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from addnorm.data.field_types import is_missing
-from addnorm.data.readers.cells import check_text
+from addnorm.data.example import is_missing
+from addnorm.data.readers.rows import check_text
 from addnorm.data.readers.tables import Record, cell_of, json_object
 from addnorm.data.readers.text_files import decoded, find
 from addnorm.data.shards.options import Unit

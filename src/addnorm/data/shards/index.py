@@ -22,7 +22,7 @@ import numpy as np
 import xxhash
 
 from addnorm.data.tokenizing.pieces import Ids
-from addnorm.data.tokenizing.prompts import around
+from addnorm.data.tokenizing.sides import around
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
 from addnorm.files import read_json

@@ -14,8 +14,7 @@ from addnorm.data.examples import Corpus, Report
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.ids.layout import NextToken
-from addnorm.data.readers.plain_text import OneOrMoreFiles
-from addnorm.data.readers.text_files import base_of, given
+from addnorm.data.readers.text_files import OneOrMoreFiles, base_of, given
 from addnorm.data.shards.index import INDEX, TOKENIZER, Framing, ShardFolder
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer

@@ -30,7 +30,7 @@ from addnorm.lab.claims.claim import (
 from addnorm.lab.claims.tasks import GENERATED
 from addnorm.lab.digest import code_digest, digest_of_file
 from addnorm.lab.executor import Watch, outcomes, processes, progress_bar
-from addnorm.processor import processor
+from addnorm.machine import processor
 
 NATURAL = ("tinyshakespeare/input.txt", "multi30k/train.de.gz")
 """Texts of natural language below the root of the data: plays, and German image captions."""

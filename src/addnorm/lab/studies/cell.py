@@ -34,7 +34,7 @@ from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.runs.recipes.recipe import check_recipe
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import count, train_run
-from addnorm.training.journal import read_journal
+from addnorm.training.loggers import read_journal
 
 FIGURES = "figures.json"
 """The file with the figures of a finished cell."""

@@ -37,8 +37,8 @@ from addnorm.lab.studies.variants import (
     variants_of,
     without_twins,
 )
+from addnorm.machine import file_name
 from addnorm.nn.choices import KernelChoices, choices
-from addnorm.processor import file_name
 from addnorm.runs.files.lock import locked
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.recipe import RECIPE, Recipe, task_of

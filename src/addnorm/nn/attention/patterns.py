@@ -12,7 +12,7 @@ from addnorm.parts import Family
 
 @config
 class FullPatternConfig:
-    """Everything."""
+    """No mask of its own: a token may attend to all that the mask of the forward pass allows."""
 
     kind: Literal["full"] = "full"
 

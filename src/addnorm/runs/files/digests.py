@@ -144,7 +144,7 @@ def valid_digest(encoded: EncodedCorpus) -> str:
 
 
 def saved_valid_digest(folder: Path) -> str | None:
-    """That of a run when it was last trained; None for one of earlier versions, without digests."""
+    """The `valid_digest` of a run when it was last trained; None for a run of earlier versions."""
     if not (folder / DATA).is_file():
         return None
     valid = read_json(folder / DATA, SPLITS).get("valid")
@@ -202,6 +202,6 @@ def _add_example(state: "xxhash.xxh3_128", example: Encoded) -> None:
 
 
 def _add_rows(state: "xxhash.xxh3_128", rows: Rows) -> None:
-    """The ids of all rows, and the lengths that part them."""
+    """Add the ids of all rows to a hash, and the length of each row."""
     state.update(rows.ids.data)
     state.update(rows.lengths.data)

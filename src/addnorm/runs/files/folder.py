@@ -31,7 +31,7 @@ from addnorm.data import (
     medium_of,
 )
 from addnorm.data.batches.buckets import BatchingConfig, PackedConfig, WindowsConfig
-from addnorm.data.media import PROPERTIES, has_signals
+from addnorm.data.example import PROPERTIES, has_signals
 from addnorm.data.scaling import Scaling
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError, path_of

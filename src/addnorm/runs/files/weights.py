@@ -10,7 +10,7 @@ from addnorm.convert.weights.mapped import check_readable, name_of, one_dtype
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
-from addnorm.memory import total_memory
+from addnorm.machine import total_memory
 from addnorm.models import (
     DecoderConfig,
     DualEncoderConfig,

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Unpack, get_type_hints
+from typing import Any, Unpack
 
 from pydantic import ValidationError
 
-from addnorm.config import problem_of
+from addnorm.config import hints_of, problem_of
 from addnorm.convert.folder import is_hf_folder
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, nearest
@@ -113,7 +113,7 @@ def usual_decoding(recipe: Recipe) -> DecodingConfig:
 
 
 def search_of(run: TrainedModel) -> BeamConfig:
-    """The usual beam search: for a Hugging Face folder as its library searches."""
+    """The default beam search; for a Hugging Face folder, that of `transformers`."""
     foreign = run.folder is not None and is_hf_folder(run.folder)
     return HUGGING_FACE_SEARCH if foreign else BeamConfig()
 
@@ -171,10 +171,7 @@ def _out_of_range(error: ValidationError) -> InputError:
     field = str(first["loc"][-1]) if first["loc"] else ""
     if not field:
         return InputError(problem_of(first))
-    hints = (
-        get_type_hints(part, include_extras=True)
-        for part in (*members(DecodingConfig), RulesConfig)
-    )
+    hints = (hints_of(part) for part in (*members(DecodingConfig), RulesConfig))
     annotation = next((types[field] for types in hints if field in types), None)
     name = OPTION_OF.get(field, field)
     problem = problem_of(first, annotation) + ALSO.get(name, "")

@@ -29,7 +29,7 @@ from addnorm.data import (
 )
 from addnorm.data.batches.batch import Loader, Loaders, inputs_of
 from addnorm.data.batches.images import Normalised
-from addnorm.data.media import PROPERTIES, has_signals
+from addnorm.data.example import PROPERTIES, has_signals
 from addnorm.data.readers.images import read_image
 from addnorm.errors import InputError, refuse
 from addnorm.generate import (

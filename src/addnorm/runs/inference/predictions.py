@@ -12,8 +12,8 @@ from torch import Tensor
 
 from addnorm.data import RecordsConfig
 from addnorm.data.batches.batch import Batch, inputs_of
+from addnorm.data.example import fields_of, is_needed
 from addnorm.data.examples import Example
-from addnorm.data.field_types import fields_of, is_needed
 from addnorm.data.ids.compact import Encoded
 from addnorm.data.ids.layout import Padding
 from addnorm.data.readers.tables import cell_of, records_of

@@ -41,7 +41,7 @@ class PairTemplate:
 
     @classmethod
     def of(cls, run: TrainedModel) -> "PairTemplate | None":
-        """The template of a decoder that writes or classifies; None without these two roles."""
+        """The template of a decoder's folder; None without one for a query and a document."""
         reads_back = isinstance(run.model, DecoderModel) or (
             isinstance(run.model, EncoderModel) and run.model.causal
         )

@@ -18,7 +18,7 @@ from addnorm.data.ids.framing import (
 )
 from addnorm.data.readers.tables import reads_pairs
 from addnorm.data.tokenizing.grammars import Grammar
-from addnorm.data.tokenizing.prompts import encode_prompts, loses_space, start_of_prompts
+from addnorm.data.tokenizing.sides import encode_prompts, loses_space, start_of_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.data.tokenizing.word_splitting import words_between_spaces
 from addnorm.errors import InputError, TextError, check_choice, listed

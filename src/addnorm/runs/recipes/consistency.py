@@ -12,7 +12,7 @@ from addnorm.data import (
 )
 from addnorm.data.batches.buckets import TokensConfig, medium_of_batches
 from addnorm.data.batches.sharded import check_rows
-from addnorm.data.media import PROPERTIES, Medium, has_signals
+from addnorm.data.example import PROPERTIES, Medium, has_signals
 from addnorm.data.tokenizing.tokenizers import TokenizerConfig
 from addnorm.errors import InputError
 from addnorm.models import (

@@ -1,14 +1,14 @@
 """Translating pydantic's errors about a recipe into readable messages."""
 
 import re
-from dataclasses import fields, is_dataclass
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import fields
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic_core import ErrorDetails
 
-from addnorm.config import problem_of
+from addnorm.config import classes_in, hints_of, problem_of
 from addnorm.errors import choices, closest, nearest, some_of
-from addnorm.parts import family_of, installed_parts, kind_of
+from addnorm.parts import chooses, installed_parts, kind_of
 
 Location = tuple[int | str, ...]
 """pydantic's location of an error: keys, interspersed with the kinds of tagged unions."""
@@ -41,23 +41,6 @@ def walk(root: Config, loc: Location) -> tuple[list[str], tuple[Config, ...]]:
 def _has_keys(annotation: Any) -> bool:
     """Whether an annotation allows a dictionary, whose keys are written in a recipe."""
     return get_origin(annotation) is dict or any(map(_has_keys, get_args(annotation)))
-
-
-def hints_of(configuration: Config) -> dict[str, Any]:
-    """The annotations of a configuration's fields."""
-    return get_type_hints(configuration, include_extras=True)
-
-
-def classes_in(annotation: Any) -> tuple[Config, ...]:
-    """The built-in configuration classes that an annotation allows."""
-    if isinstance(annotation, type) and is_dataclass(annotation):
-        return (annotation,)
-    return tuple(c for part in get_args(annotation) for c in classes_in(part))
-
-
-def chooses(annotation: Any) -> bool:
-    """Whether a field has a `kind` that selects among several classes or custom parts."""
-    return len(classes_in(annotation)) > 1 or family_of(annotation) is not None
 
 
 def written_path(root: Config, error: ErrorDetails) -> list[str]:

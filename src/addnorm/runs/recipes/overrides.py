@@ -5,10 +5,10 @@ from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from addnorm.config import classes_in, hints_of
 from addnorm.errors import InputError
 from addnorm.models import ModelConfig
 from addnorm.parts import kind_of
-from addnorm.runs.recipes.error_messages import classes_in, hints_of
 from addnorm.runs.recipes.recipe import (
     RECIPE,
     Recipe,

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from addnorm.config import config, problem_of
+from addnorm.config import classes_in, config, hints_of, problem_of
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus, DataConfig, RecordsConfig
 from addnorm.data.conversation import PLAIN
@@ -19,11 +19,11 @@ from addnorm.errors import InputError
 from addnorm.files import check_recipe_file, read_file
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.nn.heads import TokenHeadConfig
-from addnorm.parts import FROM_FILE, family_of, kind_of
+from addnorm.parts import FROM_FILE, chooses, family_of, kind_of
 from addnorm.runs.recipes.chat_template import chat_template
 from addnorm.runs.recipes.consistency import Location, check_input, check_training
 from addnorm.runs.recipes.custom_parts import check_imports, import_named
-from addnorm.runs.recipes.error_messages import chooses, classes_in, explain, hints_of, written_path
+from addnorm.runs.recipes.error_messages import explain, written_path
 from addnorm.runs.recipes.parallel_plan import check_parallel
 from addnorm.runs.recipes.starting_model import MODEL, merged, model_tree
 from addnorm.tasks.eval_config import EvalConfig

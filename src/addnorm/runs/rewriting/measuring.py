@@ -7,7 +7,7 @@ from time import perf_counter
 import torch
 from rich.console import Console
 
-from addnorm.data.media import has_signals
+from addnorm.data.example import has_signals
 from addnorm.generate import GreedyConfig, generate, translate
 from addnorm.long_work import long_work
 from addnorm.models import DecoderModel, EncoderDecoderModel, Model

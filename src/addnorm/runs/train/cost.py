@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from addnorm.data.batches.buckets import Batch, Buckets, Images, Loader
 from addnorm.data.batches.frames import Frames
-from addnorm.memory import peak_resident_memory, resident_memory, total_memory
+from addnorm.machine import peak_resident_memory, resident_memory, total_memory
 from addnorm.models.weights import n_bytes, weights_of
 from addnorm.nn.choices import choices
 from addnorm.runs.recipes.recipe import Recipe

@@ -14,8 +14,14 @@ from addnorm.parts import kind_of
 from addnorm.runs.files.digests import DATA
 from addnorm.runs.recipes.recipe import RECIPE, Recipe
 from addnorm.training.callbacks import Callbacks, Heard
-from addnorm.training.journal import LOG, read_journal
-from addnorm.training.loggers import LoggedRun, LoggerConfig, TensorBoardConfig, build_logger
+from addnorm.training.loggers import (
+    LOG,
+    LoggedRun,
+    LoggerConfig,
+    TensorBoardConfig,
+    build_logger,
+    read_journal,
+)
 
 IDS = "loggers.json"
 """The file with the id of the run at each logger, by the kind of the logger."""

@@ -6,18 +6,19 @@ from inspect import Parameter, Signature, signature
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar
 
 from rich.console import Console
 
 from addnorm.arguments import LARGEST, check_types, known_keywords
+from addnorm.config import hints_of
 from addnorm.data import Corpus, DataConfig, Text, medium_of
 from addnorm.data.batches.buckets import (
     MaskedConfig,
     WindowsConfig,
     batching_of,
 )
-from addnorm.data.media import has_signals
+from addnorm.data.example import has_signals
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig
 from addnorm.errors import InputError, Interrupted, path_of
@@ -31,7 +32,7 @@ from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import TrainingSetup, fit
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.training.callbacks import Callback, check_callbacks
-from addnorm.training.journal import LOG
+from addnorm.training.loggers import LOG
 from addnorm.training.settings import TrainConfig
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -138,7 +139,7 @@ def train(
 def _checked(options: Mapping[str, Any], config: ModelConfig, data: object) -> dict[str, Any]:
     """The options as fields of `TrainConfig`, with a default batching for the task."""
     fields: dict[str, Any] = dict(options)
-    hints = get_type_hints(TrainConfig, include_extras=True)
+    hints = hints_of(TrainConfig)
     check_types(hints, {k: v for k, v in fields.items() if isinstance(v, bool)})
     if "batching" in fields:
         return fields | {"batching": _joined(fields["batching"], data)}

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Loaders, build_loaders
+from addnorm.data.example import has_signals
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import EncodedCorpus
-from addnorm.data.media import has_signals
 from addnorm.data.shards.source import ShardedTexts
 from addnorm.errors import InputError
 from addnorm.models import Model

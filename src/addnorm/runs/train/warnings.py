@@ -11,9 +11,9 @@ import xxhash
 from addnorm.data import Corpus
 from addnorm.data.batches.buckets import Buckets, Images, Loader, Packed, Windows
 from addnorm.data.batches.sharded import ShardRows
+from addnorm.data.example import PROPERTIES
 from addnorm.data.ids.compact import Compact
-from addnorm.data.media import PROPERTIES
-from addnorm.data.readers.plain_text import TextConfig
+from addnorm.data.readers.text_files import TextConfig
 from addnorm.data.shards.source import ShardedTexts
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.models.layers import LayerPositionConfig

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from addnorm.data.tokenizing.prompts import loses_space
+from addnorm.data.tokenizing.sides import loses_space
 from addnorm.serve.http.answers import Piece, Score, completion_logprobs, scores_of_prompt
 from addnorm.serve.http.generation import (
     STREAMED,

@@ -12,7 +12,7 @@ from starlette.requests import Request as HttpRequest
 from addnorm.data.chat_input import ChatInput
 from addnorm.data.conversation import texts_in
 from addnorm.data.ids.answers import prompt_ids
-from addnorm.data.tokenizing.prompts import around, encode_prompts
+from addnorm.data.tokenizing.sides import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError, choices
 from addnorm.runs.recipes.custom_parts import import_parts

@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from addnorm.data.batches.batch import Batch, counted
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError, RankLostError
-from addnorm.memory import return_freed_pages
+from addnorm.machine import return_freed_pages
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.context import Context

@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from addnorm.data import Corpus, RecordsConfig
-from addnorm.data.example import Example
-from addnorm.data.field_types import is_needed, value_of, wrong_text
+from addnorm.data.example import Example, is_needed, value_of, wrong_text
 from addnorm.errors import InputError
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.training.journal import Journal
+from addnorm.training.loggers import Journal
 
 
 def test_lines_are_written_immediately(tmp_path: Path) -> None:
