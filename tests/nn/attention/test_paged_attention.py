@@ -213,3 +213,18 @@ def test_a_core_without_a_score_has_that_of_scaled_dots() -> None:
     assert score is not None
     assert score.scale == 0.5
     assert score(torch.ones(1, 1, 1, 4), torch.ones(1, 1, 1, 4)) == 2.0
+
+
+@pytest.mark.parametrize("sharing", [1, 3])
+def test_consecutive_rows_share_the_slots_and_the_mask_of_a_text(sharing: int) -> None:
+    q = torch.randn(2 * sharing, 4, 1, 6)
+    keys, values = torch.randn(9, 2, 6), torch.randn(9, 2, 5)
+    slots = torch.tensor([[3, 1, 4, 0], [7, 5, 8, 8]])
+    valid = torch.tensor([[True] * 4, [True, True, False, False]])
+    sinks = torch.randn(4)
+    mask, score = Dense(valid[:, None, None]), DotProduct(0.5)
+    ours = paged_attention(q, keys, values, slots, mask, None, score, sinks)
+    slots, rows = (x.repeat_interleave(sharing, 0) for x in (slots, valid))
+    each = Dense(rows[:, None, None])
+    expected = definition(q, keys, values, slots, each, None, score, sinks)
+    torch.testing.assert_close(ours.double(), expected, atol=2e-6, rtol=0)
