@@ -8,13 +8,13 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from addnorm import compiler
-from addnorm.data.batches.buckets import Batch
+from addnorm.data.batches.batch import Batch, Batches
 from addnorm.errors import InputError, Interrupted, NonFiniteError, RankLostError
 from addnorm.machine import give_tensors_pages_of_their_own, keep_freed_pages
 from addnorm.models.weights import Weights, weights_of
@@ -35,12 +35,7 @@ from addnorm.training.checkpoint import (
     save_weights,
     stored_weights,
 )
-from addnorm.training.expert_load import (
-    ExpertLoad,
-    balance_loss,
-    mixtures_of,
-    record_router_logits,
-)
+from addnorm.training.expert_load import ExpertLoad, balance_loss, mixtures_of, record_router_logits
 from addnorm.training.interruptions import ExhaustedError, out_of_memory, patiently, stop_requests
 from addnorm.training.loggers import Journal
 from addnorm.training.loss import CrossEntropyConfig
@@ -60,19 +55,6 @@ from addnorm.training.settings import TrainConfig
 from addnorm.training.stored import SavedTensor, Tensors
 
 T = TypeVar("T")
-
-
-@runtime_checkable
-class Batches(Protocol):
-    """A source of batches: a pure function of the epoch and the position in it."""
-
-    def __len__(self) -> int:
-        """The number of batches in an epoch."""
-        ...
-
-    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of an epoch, starting with number `start`."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from random import Random
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Shaped
@@ -60,6 +60,17 @@ class Batch:
         soft = None if self.soft_targets is None else rows(self.soft_targets)
         inputs = {name: rows(tensor) for name, tensor in self.inputs.items()}
         return Batch(inputs, rows(self.targets), 2 * self.n_tokens, 2 * self.indices, soft)
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """A source of batches: a pure function of the epoch and the position in it."""
+
+    def __len__(self) -> int:
+        """The number of batches in an epoch."""
+
+    def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of an epoch, starting with number `start`."""
 
 
 def counted(targets: Shaped[Tensor, "..."]) -> int:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus
+from addnorm.data.batches.batch import Batches
 from addnorm.data.batches.buckets import Buckets, Loaders, build_loaders
 from addnorm.data.example import has_signals
 from addnorm.data.ids.compact import Compact, Encoded
@@ -77,7 +78,7 @@ from addnorm.training.parallel.plan import share_of_machine
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, resolve_device
 from addnorm.training.progress import ProgressBar
-from addnorm.training.trainer import Batches, Trainer, Validation
+from addnorm.training.trainer import Trainer, Validation
 from addnorm.tuning.provider import check_choices
 
 
