@@ -68,9 +68,11 @@ class Batches(Protocol):
 
     def __len__(self) -> int:
         """The number of batches in an epoch."""
+        ...
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of an epoch, starting with number `start`."""
+        ...
 
 
 def counted(targets: Shaped[Tensor, "..."]) -> int:
