@@ -63,7 +63,6 @@ UNMIRRORED = {
     "runs/recipes/consistency.py": "runs/recipes/test_recipe.py",
     "__main__.py": "test_house.py",
     "web/heads.py": "web/test_limits.py",
-    "training/parallel/whole_weights.py": "training/parallel/test_processes.py",
     "training/random_state.py": "training/test_callbacks.py",
     "bench/engines.py": "bench/test_benchmarks.py",
     "bench/libraries.py": "bench/test_benchmarks.py",
