@@ -21,10 +21,10 @@ def merge(run: Path, *, out: Path, imports: Imports = ()) -> None:
         The run folder to write.
     """
     import_named(imports)
+    opened = ON_CPU.open(run)
     from addnorm.cli.terminal import console
     from addnorm.convert.weights.peft import is_adapter
 
-    opened = ON_CPU.open(run)
     if not is_adapter(run):
         raise InputError(f"{run}: no adapter, but a whole model: there is nothing to merge")
     with working("writing the model"):

@@ -41,10 +41,9 @@ def prune(
     """
     fields = fields_to_keep_model(overrides, "addnorm swap")
     import_named(imports)
+    opened = ON_CPU.open(run, fields)
     from addnorm.cli.terminal import console
     from addnorm.runs.rewriting.prune import prune_run
-
-    opened = ON_CPU.open(run, fields)
 
     report = prune_run(opened, out, options, fields, console)
     _print(report, options.split)

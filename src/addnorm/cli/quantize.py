@@ -150,10 +150,11 @@ def quantize(
     import_named(imports)
     if sweep and (scheme != INT8 or options.keep_worst):
         raise InputError("a sweep measures every scheme: leave the options of one away")
+    opened = ON_CPU.open(run, fields)
     from addnorm.cli.terminal import console
     from addnorm.runs.rewriting.quantize import quantize_run, sweep_run
 
-    config, opened = scheme.config(), ON_CPU.open(run, fields)
+    config = scheme.config()
     if out is None:
         report = sweep_run(opened, options=options, given=fields, console=console)
     else:

@@ -41,10 +41,9 @@ def swap(
     """
     fields = fields_to_keep_model(overrides, "`sets = PATH=…`")
     import_named(imports)
+    opened = ON_CPU.open(run, fields)
     from addnorm.cli.terminal import console
     from addnorm.runs.rewriting.swap import swap_run
-
-    opened = ON_CPU.open(run, fields)
 
     report = swap_run(opened, out, options, fields, console)
     _print(report, options.split)

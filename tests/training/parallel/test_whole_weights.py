@@ -33,7 +33,7 @@ def test_weights_are_gathered_in_any_order_and_again() -> None:
     assert all(map(torch.equal, asked, [whole.bias, whole.weight, whole.weight]))
 
 
-def test_the_others_go_on_where_the_leading_process_fails() -> None:
+def test_the_others_continue_where_the_leading_process_fails() -> None:
     def compute(group: Group) -> str:
         def fail(_: WholeWeights) -> str:
             raise InputError("a mistake")
