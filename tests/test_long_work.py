@@ -24,7 +24,10 @@ def wait_for(text: str, console: Console) -> None:
         time.sleep(0.005)
 
 
-def test_a_log_has_a_first_line_after_two_seconds_and_then_fewer() -> None:
+def test_a_log_has_a_first_line_after_two_seconds_and_then_fewer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", 2.0)
     assert [*islice(shown_after(), 7)] == [2, 4, 8, 16, 32, 60, 120]
     assert [*islice(shown_each_second(), 3)] == [1, 2, 3]
 
