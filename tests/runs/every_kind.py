@@ -15,6 +15,7 @@ from tests.runs.inference import test_series as test_series_files
 from tests.runs.tiny import RECIPES, VARIANTS, quiet, write_corpora
 
 from addnorm.convert.core.readback import model_logits, sample_inputs
+from addnorm.models.weights import weights_of
 from addnorm.runs.inference.forecast import forecast
 from addnorm.runs.inference.series import answer_series
 from addnorm.runs.recipes.recipe import read_recipe
@@ -128,7 +129,7 @@ def write_as_training(prepared: TrainingSetup, folder: Path) -> None:
     """Write what training writes before its first step and after its last."""
     folder.mkdir()
     prepared.write_settings(folder)
-    prepared.save(folder)
+    prepared.save(folder, weights_of(prepared.model))
 
 
 def started(kind: str) -> str:
