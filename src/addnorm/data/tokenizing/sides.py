@@ -3,13 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tokenizers as library
 
-from addnorm.data.example import has_signals
-from addnorm.data.examples import Corpus
 from addnorm.data.tokenizing.tokenizers import Tokenizer, TokenizerConfig, train_tokenizer
 from addnorm.errors import InputError
+
+if TYPE_CHECKING:  # they import torch, which a web server does without
+    from addnorm.data.examples import Corpus
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,10 @@ class Tokenizers:
         return Tokenizers(source, source if shared else self.target.beginning(begins))
 
     @classmethod
-    def train(cls, config: TokenizerConfig, corpus: Corpus) -> "Tokenizers":
+    def train(cls, config: TokenizerConfig, corpus: "Corpus") -> "Tokenizers":
         """Learn tokenizers from the training examples; for signals, from their target texts."""
+        from addnorm.data.example import has_signals
+
         if has_signals(corpus.medium):
             written = train_tokenizer(config, corpus.target_texts())
             return cls(written, written)
