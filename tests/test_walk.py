@@ -97,10 +97,7 @@ def files_passed(words: list[str], until: str) -> set[str]:
 
 
 def test_generate_passes_few_files_before_the_model(run_of: Callable[[str], Path]) -> None:
-    """The bounds are those of today: they may fall, and a change that raises one says why.
-
-    The first rose from 25 by the signs of life while a model is opened.
-    """
+    """The bounds are those of today: they may fall, and a change that raises one says why."""
     words = ["generate", str(run_of("language")), "--prompt", "To be", "--max-new-tokens", "3"]
     before_it_is_built = files_passed(words, "DecoderConfig.build")
     assert len(before_it_is_built) <= 25, sorted(before_it_is_built)

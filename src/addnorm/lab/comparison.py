@@ -18,7 +18,7 @@ from addnorm.lab.markup import finite, plain
 from addnorm.lab.studies.cell import training_times
 from addnorm.lab.studies.matching import flops_per_token
 from addnorm.lab.studies.variants import short_names
-from addnorm.runs.files.folder import is_run, read_settings
+from addnorm.runs.files.folder import is_quantized, is_run, read_settings
 from addnorm.runs.files.quantization_file import read_quantization
 from addnorm.runs.files.weights import count_parameters
 from addnorm.runs.recipes.recipe import Recipe, differences, task_of
@@ -119,7 +119,7 @@ def _facts(folder: Path, name: str) -> Facts:
         and f"valid_{metric}" in line
     }
     best_of = min if metric in LOWER_IS_BETTER else max
-    quantization = read_quantization(folder)
+    quantization = read_quantization(folder) if is_quantized(folder) else None
     best = best_of(scores, key=scores.__getitem__) if scores else None
     last = list(checks.values())[-1] if checks else {}
     return Facts(

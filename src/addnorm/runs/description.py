@@ -19,7 +19,7 @@ from addnorm.models import EncoderConfig
 from addnorm.nn.heads import has_joint_loss
 from addnorm.parts import kind_of
 from addnorm.runs.export import unsupported_forms
-from addnorm.runs.files.folder import is_finished, read_settings
+from addnorm.runs.files.folder import is_finished, is_quantized, read_settings
 from addnorm.runs.files.quantization_file import read_quantization
 from addnorm.runs.files.weights import build_model, count_parameters
 from addnorm.runs.inference.decoding import usual_decoding
@@ -76,7 +76,8 @@ def describe_run(folder: Path) -> RenderableType:
         rows["family"] = f"{foreign}, from Hugging Face"
         rows["weights"] = _weights(folder)
         return Group(facts(rows), Text(), parts(recipe.model, "model", recipe.model.kind))
-    if (quantization := read_quantization(folder)) is not None:
+    quantization = read_quantization(folder) if is_quantized(folder) else None
+    if quantization is not None:
         rows |= quantization.facts()
     rows |= progress(folder)
     small = count_parameters(recipe, tokenizers, labels) <= SMALL

@@ -21,6 +21,7 @@ from addnorm.runs.files.adapter_files import (
 )
 from addnorm.runs.files.folder import (
     Saved,
+    is_quantized,
     read_scaling,
     read_settings,
     read_variables,
@@ -62,7 +63,7 @@ def open_model(
         split(opened.model)
         return opened
     saved = settings_of(folder, stored, overrides)
-    quantization = read_quantization(folder)
+    quantization = read_quantization(folder) if is_quantized(folder) else None
     if quantization is not None and split is not unsplit:
         raise InputError(f"{folder}: a quantised model runs in one process: use the one before")
     model = load_model(folder, *saved, dtype=dtype, quantization=quantization, split=split)

@@ -8,8 +8,8 @@ from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.quantize import Int4Config, Int8Config, StaticConfig
+from addnorm.runs.files.folder import QUANTIZATION, is_quantized
 from addnorm.runs.files.quantization_file import (
-    QUANTIZATION,
     Quantization,
     laid_out_as,
     read_quantization,
@@ -39,8 +39,11 @@ def test_round_trips(scheme: Int8Config | Int4Config, label: str, tmp_path: Path
     assert rows["kept in float32"] == "head"
 
 
-def test_none_where_there_is_no_file(tmp_path: Path) -> None:
-    assert read_quantization(tmp_path) is None
+def test_a_model_that_is_not_quantised_has_no_file(tmp_path: Path) -> None:
+    write_quantization(tmp_path, None)
+    assert not is_quantized(tmp_path)
+    write_quantization(tmp_path, Quantization())
+    assert is_quantized(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -56,4 +59,3 @@ def test_layers_that_the_model_lacks(tmp_path: Path) -> None:
     model = DecoderConfig(d_model=16, n_layers=1, attention=AttentionConfig(n_heads=2)).build(9)
     with pytest.raises(InputError, match=r"does not fit this model: .*nowhere"):
         laid_out_as(model, Quantization(kept=("nowhere",)), tmp_path)
-    assert laid_out_as(model, None, tmp_path) is model

@@ -126,6 +126,11 @@ def is_finished(folder: Path) -> bool:
     return any((folder / name).is_file() for name in ("model.safetensors", TENSORS))
 
 
+def is_quantized(folder: Path) -> bool:
+    """Whether the model of the run in this folder has been quantised."""
+    return (folder / QUANTIZATION).exists()
+
+
 def write_settings(
     folder: Path, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
 ) -> None:

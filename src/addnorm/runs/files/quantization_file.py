@@ -70,16 +70,13 @@ def write_quantization(folder: Path, quantization: Quantization | None) -> None:
         atomic_write(folder / QUANTIZATION, _FILE.dump_json(quantization, indent=1).decode())
 
 
-def read_quantization(folder: Path) -> Quantization | None:
-    """Read the file; None where the model is not quantised. Raises `InputError` if damaged."""
-    file = folder / QUANTIZATION
-    return read_json(file, _FILE) if file.exists() else None
+def read_quantization(folder: Path) -> Quantization:
+    """Read the file of a quantised model. Raises `InputError` if it is damaged."""
+    return read_json(folder / QUANTIZATION, _FILE)
 
 
-def laid_out_as(model: Model, quantization: Quantization | None, folder: Path) -> Model:
+def laid_out_as(model: Model, quantization: Quantization, folder: Path) -> Model:
     """Give a plain model the layers of a quantised one, in place, to load its numbers into."""
-    if quantization is None:
-        return model
     try:
         return laid_out(model, quantization.scheme, quantization.kept, quantization.included)
     except InputError as error:

@@ -1,6 +1,7 @@
 """Building a recipe's model, and loading and saving its weights."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch
@@ -155,10 +156,11 @@ def load_model(
     """
     model = _outline(recipe, tokenizers, labels)
     check_memory(sum(weight.numel() for weight in model.parameters()))
-    if imports_of(recipe):
-        model = laid_out_as(_built(recipe, tokenizers, labels), quantization, folder)
-    else:
-        with without_values():
+    has_own_parts = bool(imports_of(recipe))
+    if has_own_parts:
+        model = _built(recipe, tokenizers, labels)
+    if quantization is not None:
+        with nullcontext() if has_own_parts else without_values():
             model = laid_out_as(model, quantization, folder)
     stored = load_into(model, folder / WEIGHTS, dtype, split)
     return model.eval() if quantization else model.to(stored).eval()

@@ -39,10 +39,10 @@ from addnorm.runs.files.digests import (
 )
 from addnorm.runs.files.folder import (
     BASE,
-    QUANTIZATION,
     TEACHER,
     Saved,
     is_finished,
+    is_quantized,
     is_run,
     read_settings,
     variables_of,
@@ -474,7 +474,7 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
     if not is_run(folder):
         console.out(f"{folder}: no run to resume: training starts at the beginning")
         return None
-    if (folder / QUANTIZATION).exists():
+    if is_quantized(folder):
         raise InputError(f"{folder}: a quantised model is not trained: train the one before")
     saved = read_settings(folder)
     for change in check_same_run(folder, saved.recipe, recipe):
