@@ -91,7 +91,8 @@ def test_a_run_of_before_is_assumed_to_be_measured_by_its_recipe(
 ) -> None:
     folder = Path(shutil.copytree(translator, tmp_path / "run"))
     for checkpoint in (folder / "checkpoints").iterdir():
-        tensors, facts = load_checkpoint(checkpoint)
+        stored, facts = load_checkpoint(checkpoint)
+        tensors = {name: dict(group) for name, group in stored.items()}  # before it is removed
         del facts["best_by"]
         shutil.rmtree(checkpoint)
         save_whole(checkpoint.parent, facts["standing"]["step"], tensors, facts)
@@ -107,7 +108,8 @@ def test_a_run_of_before_that_ends_before_its_next_save_keeps_what_it_was_measur
 ) -> None:
     folder = Path(shutil.copytree(translator, tmp_path / "run"))
     for checkpoint in (folder / "checkpoints").iterdir():
-        tensors, facts = load_checkpoint(checkpoint)
+        stored, facts = load_checkpoint(checkpoint)
+        tensors = {name: dict(group) for name, group in stored.items()}  # before it is removed
         del facts["best_by"], facts["schedule_steps"]
         shutil.rmtree(checkpoint)
         save_whole(checkpoint.parent, facts["standing"]["step"], tensors, facts)
