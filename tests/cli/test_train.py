@@ -116,8 +116,10 @@ def test_the_dry_run_writes_nothing(
     before = sorted(tmp_path.iterdir())
     code, _, err = addnorm("train", recipe, "--dry-run")
     assert code == 0
-    for expected in ("left out", "parameters", "target tokens", "together", "time"):
+    for expected in ("left out", "parameters", "target tokens", "time"):
         assert expected in err
+    # The process of the tests may have taken more before.
+    assert "together" in err or "while reading the data" in err
     assert sorted(tmp_path.iterdir()) == before
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from addnorm import long_work
 from addnorm.errors import InputError, Interrupted
-from addnorm.lab import executor
 from addnorm.lab.executor import TRIES, outcomes, processes, progress_bar, workers
 from addnorm.machine import cores
 
@@ -221,7 +221,7 @@ def test_a_stopped_bar_says_how_to_resume() -> None:
 
 
 def test_a_log_says_how_far_the_cells_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "shown_after", lambda: (n / 50 for n in range(1000)))
+    monkeypatch.setattr(long_work, "shown_after", lambda: (n / 50 for n in range(1000)))
     text, end = StringIO(), time.monotonic() + 10
     with progress_bar(Console(file=text, width=120), 2) as watch:
         while "starting" not in text.getvalue() and time.monotonic() < end:
