@@ -36,5 +36,6 @@ class TanhNormConfig:
 
 def tanh_norm(config, weights, x):
     """The definition that `addnorm check` holds it against, in float64."""
-    grown = torch.exp(2 * weights["alpha"] * x)
-    return weights["weight"] * (grown - 1) / (grown + 1) + weights["bias"]
+    z = weights["alpha"] * x
+    decayed = torch.exp(-2 * z.abs())  # does not overflow, however large x is
+    return weights["weight"] * z.sign() * (1 - decayed) / (1 + decayed) + weights["bias"]

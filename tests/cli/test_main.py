@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cyclopts import App
+from tests.commands import messages
 
 from addnorm.cli import main, train
 from addnorm.cli.main import app, at_least, check_number, status
@@ -286,7 +287,7 @@ def test_python_m_and_a_reader_that_leaves(run_of: RunOf) -> None:
     process.stdin.close()
     assert process.stdout.readline().startswith(b'{"label"')
     process.stdout.close()
-    assert process.stderr.read() == b""
+    assert messages(process.stderr.read()) == []
     process.stderr.close()
     assert process.wait() == 0
 
