@@ -31,7 +31,6 @@ def run_all(
     )
 
 
-def messages(stderr: bytes) -> list[str]:
+def messages(stderr: str) -> list[str]:
     """The lines of standard error without signs of life, which a slow machine adds."""
-    lines = stderr.decode().splitlines()
-    return [line for line in lines if not line.endswith(" s so far")]
+    return [line for line in stderr.splitlines() if not line.endswith(" s so far")]

@@ -147,7 +147,7 @@ def test_standard_input_is_utf_8_whatever_the_locale(run_of: RunOf) -> None:
         capture_output=True,
         env={"PYTHONIOENCODING": "ascii", "PYTHONPATH": ":".join(sys.path)},
     )
-    assert (done.returncode, messages(done.stderr)) == (0, [])
+    assert (done.returncode, messages(done.stderr.decode())) == (0, [])
     assert done.stdout.count(b"\n") == 3
 
 

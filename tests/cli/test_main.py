@@ -287,7 +287,7 @@ def test_python_m_and_a_reader_that_leaves(run_of: RunOf) -> None:
     process.stdin.close()
     assert process.stdout.readline().startswith(b'{"label"')
     process.stdout.close()
-    assert messages(process.stderr.read()) == []
+    assert messages(process.stderr.read().decode()) == []
     process.stderr.close()
     assert process.wait() == 0
 
