@@ -54,8 +54,8 @@ TYPES_CHECKED = {"data", "generate", "inspect", "models", "nn", "quantize", "tra
 The others use the whole as a user does. Checking costs them two thirds of their time or more.
 """
 
-EVERY = 5
-"""The first two cases of a test there and each fifth check annotations: more see no more."""
+EVERY = 10
+"""The first two cases of a test there and each tenth check annotations: more see no more."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
