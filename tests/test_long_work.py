@@ -47,9 +47,9 @@ def test_a_log_has_lines_and_short_work_none(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_terminal_has_a_line_which_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "shown_each_second", lambda: iter([0.01]))
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=60)
-    with long_work(console, "reading the data"):
-        wait_for("reading the data, 0 s", console)
-    assert "reading the data, 0 s" in text_of(console)
+    with long_work(console, "reading [/my] data"):
+        wait_for("reading [/my] data, 0 s", console)
+    assert "reading [/my] data, 0 s" in text_of(console)
     assert text_of(console).endswith("\x1b[2K")  # the line is erased
 
 

@@ -12,6 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.status import Status
+from rich.text import Text
 
 PATIENCE = 2.0
 """Seconds of silence after which a sign of life is shown."""
@@ -70,7 +71,7 @@ def long_work(console: Console, what: str) -> Generator[Callable[[str], None]]:
         status = Status("", console=console)
 
         def show(seconds: int) -> None:
-            status.update(f"{name}, {seconds} s")
+            status.update(Text(f"{name}, {seconds} s"))  # a file name may look like markup
             status.start()
 
         try:
