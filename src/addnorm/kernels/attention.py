@@ -27,7 +27,7 @@ def attention(
     causal: bool,
     scale: float,
 ) -> BFloat16[Tensor, "batch heads q_seq d_head"]:
-    """`softmax(scale · q kᵀ) v`, of all keys, or of those up to the place of the query.
+    """`softmax(scale · q kᵀ) v` over all keys, or over those up to the query's place.
 
     Scores and sums are in float32, weights are rounded. Lengths and `d_head` are even, since
     products read pairs of rows. With `causal`, there are as many keys as queries.
@@ -58,6 +58,6 @@ class _Attention(torch.autograd.Function):
 
 
 def _in_pairs(x: Tensor) -> Tensor:
-    """The heads, copied where pairs of numbers are not adjacent."""
+    """The heads, copied if the features of a head are not adjacent in pairs."""
     is_paired = x.stride(3) == 1 and not any(n % 2 for n in x.stride()[:3])
     return x if is_paired else x.contiguous()

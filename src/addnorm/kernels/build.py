@@ -1,4 +1,4 @@
-"""Operators in C++, compiled for this processor on first use, and kept in the folder of caches.
+"""Operators in C++, compiled for this processor on first use and kept in the cache folder.
 
 Whoever chooses an operator loads it. A forward uses loaded operators only, and compiles nothing.
 
@@ -76,7 +76,7 @@ FLAGS = (
 
 
 def levels() -> list[str]:
-    """The levels that this processor has, within `ATEN_CPU_CAPABILITY`, the widest last."""
+    """The vector instructions of this processor, within `ATEN_CPU_CAPABILITY`, the widest last."""
     listed = {*instructions().split()}
     if platform.machine() == "arm64":  # macOS lists nothing
         listed.add("asimd")
@@ -85,7 +85,7 @@ def levels() -> list[str]:
 
 
 def level() -> str | None:
-    """The level of the operators; None if there shall be none.
+    """The widest usable vector instructions for our operators; None to use none.
 
     Raises `InputError` if `ADDNORM_OPERATORS` names none of this processor's.
     """
@@ -110,7 +110,7 @@ def load_operator(name: str) -> None:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether an operator is loaded; nothing is read or started."""
+    """Whether an operator is loaded already; this call loads and starts nothing."""
     return name in _loaded
 
 

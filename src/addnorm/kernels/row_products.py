@@ -45,7 +45,7 @@ def int8_row_product(
     scale: Float[Tensor, " d_out"],
     bias: Float[Tensor, " d_out"] | None = None,
 ) -> Float[Tensor, "rows d_out"]:
-    """`x (s ⊙ Q)ᵀ + b` with `x` rounded to 24 bits, of which the largest number of a row has all.
+    """`x (s ⊙ Q)ᵀ + b`, with each row of `x` rounded to 24 bits relative to its largest number.
 
     The error of a number of `x` is thus at most that of float32 for the largest. A row with a
     number that is not finite gives NaN. `x` and `b` are float32 or bfloat16, the scales float32.
@@ -68,7 +68,10 @@ def int4_row_product(
 
 
 def _prepared(*tensors: Tensor | None) -> list[Tensor | None]:
-    """The tensors as the operators read them. Raises `RuntimeError` where gradients are wanted."""
+    """The tensors in the layout that the operators read.
+
+    Raises `RuntimeError` where gradients are wanted.
+    """
     if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
         raise RuntimeError("row products have no gradients: call them under torch.no_grad()")
     return [None if x is None else x.contiguous() for x in tensors]

@@ -21,7 +21,7 @@ def perplexity(loss: float) -> float:
 
 
 def token_scores(total_loss: float, n_right: int, n_tokens: int) -> dict[str, float]:
-    """The perplexity, and the percentage of tokens whose probability is the highest of all."""
+    """The perplexity, and the percentage of tokens that the model predicts as most probable."""
     n = max(n_tokens, 1)
     return {"perplexity": perplexity(total_loss / n), "accuracy": 100 * n_right / n}
 
@@ -36,7 +36,7 @@ def recalls(
     right: Bool[Tensor, "queries candidates"],
     best: Sequence[int],
 ) -> list[float]:
-    """How often a right candidate is among the `k` most similar, in per cent, for each `k`.
+    """How often a right candidate is among the `k` most similar, in percent, for each `k`.
 
     A wrong candidate that is as similar as the best right one stands before it.
     """
@@ -51,7 +51,7 @@ TOKENISED = 100
 
 @cache
 def _warn_of_tokens() -> None:
-    """Warn once that texts look tokenised, where sacrebleu warns at each evaluation."""
+    """Warn once that texts look tokenised; sacrebleu would warn at each evaluation."""
     print(
         'warning: many texts end in " .", as tokenised ones do: eval.bleu_tokenize = "none" counts '
         "their words as they are",
@@ -90,7 +90,7 @@ def _sacrebleu(tokenize: str) -> dict[str, Any]:
 
 
 def transcription_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    """Word and character error rates by jiwer, in percent; above 100 if too much is written.
+    """Word and character error rates by jiwer, in percent; insertions can bring them above 100.
 
     Insertions, deletions and substitutions of the whole corpus, divided by the words (or
     characters) of its references (Morris et al. 2004). Raises `InputError` without jiwer.
@@ -181,7 +181,7 @@ def _correlation(x: Float[Tensor, "n outputs"], y: Float[Tensor, "n outputs"]) -
 
 
 def _changes(x: Float[Tensor, "n outputs"]) -> Bool[Tensor, " outputs"]:
-    """Return which columns are not constant: a rounded mean gives even those a spread."""
+    """Whether each column varies: even a constant column has a spread around its rounded mean."""
     return x.amin(0) < x.amax(0)
 
 
@@ -306,7 +306,7 @@ MARKS = "case and punctuation count"
 
 @cache
 def measured_by(package: str, how: str) -> str:
-    """Return a line that begins with a package and its version, if it is installed."""
+    """A line that begins with a package and, if it is installed, its version."""
     try:
         return f"{package} {version(package)}: {how}"
     except PackageNotFoundError:

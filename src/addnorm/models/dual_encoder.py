@@ -55,7 +55,7 @@ class DualEncoderModel(StackModel):
 
     @property
     def causal(self) -> bool:
-        """Whether no token sees those after it."""
+        """Whether the text encoder is causal: no token attends to later ones."""
         return isinstance(self.mask, Causal)
 
     def forward(
@@ -64,7 +64,7 @@ class DualEncoderModel(StackModel):
         tokens: Int[Tensor, "texts seq"],
         valid: Bool[Tensor, "texts seq"] | None = None,
     ) -> Float[Tensor, "pictures texts"]:
-        """How well each picture and each text fit together; `valid` marks the real tokens."""
+        """A score for each picture and each text; `valid` marks the real tokens."""
         return self.head(self.image(images), self.head.text(*self.hidden(tokens, valid)))
 
     def hidden(
@@ -103,7 +103,7 @@ def filled(
 
 
 def refuse_dual(model: object, done: str) -> None:
-    """Raise `InputError` for a dual encoder, or its configuration, which is not `done`."""
+    """Raise `InputError` for a dual encoder, or its configuration, which cannot be `done`."""
     if isinstance(model, DualEncoderModel | DualEncoderConfig):
         raise InputError(
             f"a dual encoder is not {done}: it has two stacks, of texts and of pictures, and only "
@@ -157,7 +157,7 @@ class DualEncoderConfig(TransformerConfig):
 
     @property
     def input(self) -> InputConfig:
-        """How pictures are read."""
+        """The kind of picture input."""
         return self.image.input
 
     def build(self, vocab_size: int) -> DualEncoderModel:

@@ -1,4 +1,4 @@
-"""Layers that read an earlier layer of their stack: which may read which."""
+"""The rules for layers that read keys or values of an earlier layer."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,7 @@ from addnorm.parts import kind_of
 
 
 def reads_of(layers: Sequence[LayerParts]) -> dict[int, int]:
-    """The layer that each layer reads, for those that read one."""
+    """The earlier layer that each layer reads, by layer number, for the layers that read one."""
     reads = {
         i: layer.attention.reads(i)
         for i, layer in enumerate(layers)
@@ -20,7 +20,7 @@ def reads_of(layers: Sequence[LayerParts]) -> dict[int, int]:
 
 
 def check_reads(layers: Sequence[LayerParts], d_model: int) -> None:
-    """Raise `ValueError` for the first layer that cannot read the layer that it should."""
+    """Raise `ValueError` for the first layer that cannot read its earlier layer."""
     for i, read in reads_of(layers).items():
         if problem := _problem(layers, i, read, d_model):
             raise ValueError(f"layer {i}: {problem}")
@@ -68,7 +68,7 @@ def _key_heads(attention: AttentionConfig, d_model: int) -> str:
 
 
 def check_chosen(layers: Sequence[LayerParts], chosen: Sequence[int]) -> None:
-    """Raise `InputError` if a chosen layer would read another layer than it did."""
+    """Raise `InputError` if a chosen layer would no longer read the same earlier layer."""
     places = {old: new for new, old in enumerate(chosen)}
     for i, read in reads_of(layers).items():
         if i not in places:

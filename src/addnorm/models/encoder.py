@@ -65,7 +65,7 @@ class EncoderModel(StackModel):
 
     @property
     def causal(self) -> bool:
-        """Whether no token sees those after it."""
+        """Whether the encoder is causal: no token attends to later ones."""
         return isinstance(self.mask, Causal)
 
     def forward(
@@ -106,7 +106,7 @@ class EncoderModel(StackModel):
 def valid_outputs(
     model: Module, inputs: Mapping[str, Tensor]
 ) -> Bool[Tensor, "rows positions"] | None:
-    """Which positions of a model's outputs are real, of its arguments; None where all are.
+    """The mask of the real output positions of a model for these inputs; None if all are real.
 
     A convolution before the stack has fewer positions than the input. Only an encoder's are told.
     """

@@ -183,7 +183,7 @@ class EncoderDecoderConfig(TransformerConfig):
 
     @cached_property
     def decoder_parts(self) -> "EncoderDecoderConfig":
-        """The configuration whose layers and positions are those of the decoder."""
+        """The configuration with the decoder's layers and positions."""
         given = {name: getattr(self, f"decoder_{name}") for name in OF_DECODER}
         given = {name: value for name, value in given.items() if value is not None}
         without = dict.fromkeys((f"decoder_{name}" for name in given), None)
@@ -199,7 +199,7 @@ class EncoderDecoderConfig(TransformerConfig):
         }
 
     def fields_of_layers(self, chosen: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """The fields of a configuration that has these layers of this one, in this order."""
+        """The fields of a configuration that keeps the chosen layers, in this order."""
         encoder, decoder = chosen["encoder"], chosen["decoder"]
         changes = super().fields_of_layers({"encoder": encoder})
         check_chosen(self.stacks["decoder"], decoder)

@@ -44,7 +44,7 @@ class TokenInputConfig:
     kind: Literal["tokens"] = "tokens"
 
     def n_positions(self, size: Sequence[int]) -> int:
-        """Return the length of the sequence that a text of so many tokens becomes."""
+        """The number of positions that a text of this many tokens takes."""
         return size[-1]
 
 

@@ -1,4 +1,4 @@
-"""The parts of one layer: its own from `layer_pattern`, or else those of the model."""
+"""The parts of one layer, from `layer_pattern` or else from the model."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -73,7 +73,7 @@ class LayerConfig:
             raise ValueError("pattern is a field of attention: give attention.pattern instead")
 
     def with_part(self, field: str, change: Callable[[Any], Any]) -> "LayerConfig":
-        """This layer with `change` made to its own part of a field, if it has one."""
+        """This layer with `change` applied to its own part `field`, if it has one."""
         part = vars(self)[field]
         return self if part is None else replace(self, **{field: change(part)})
 
@@ -90,7 +90,7 @@ class LayerParts:
     position: PositionConfig
 
     def with_own(self, layer: LayerConfig) -> "LayerParts":
-        """These parts, replaced by those of `layer` where it has its own, except `cross_attention`.
+        """These parts, each replaced by the layer's own if it has one, except `cross_attention`.
 
         Raises `ValueError` for a pattern or positions where no attention could use them.
         """

@@ -302,7 +302,7 @@ def _claim_as(ledger: Ledger, item: Item, expected: Item) -> None:
 
 
 def _by_place(model: nn.Module) -> dict[tuple[str, str], Item]:
-    """All items by path; a shared module is listed under each of its paths."""
+    """All items by path; a shared module appears under each of its paths."""
     modules = model.named_modules(remove_duplicate=False)
     return {(path, item.name): item for path, m in modules for item in _items_at(path, m)}
 

@@ -172,7 +172,7 @@ def fixed_cache(
 
 
 def concatenated_cache(stack: Stack, past: Sequence[Tensor]) -> KVCache:
-    """A cache of these tensors (keys, values, keys, …), which it does not modify."""
+    """A cache of these tensors (keys, values, keys, …), which stay unmodified."""
     layers = [ConcatenatedCache(keys, values) for keys, values in pairs(past)]
     return KVCache(stack.with_others(layers), length=past[0].shape[2])
 

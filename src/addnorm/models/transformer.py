@@ -157,7 +157,7 @@ class TransformerConfig:
             check_conflicts([layer.position], sizes)
 
     def _check_earlier_layers(self) -> None:
-        """Raise `ValueError` for a layer that cannot read the earlier layer that it should."""
+        """Raise `ValueError` for a layer that cannot read its earlier layer."""
         if self.cross_attention is not None and self.cross_attention.reads(1) is not None:
             raise ValueError(
                 "value_residual and kv_layers_back read earlier layers of the same tokens: leave "
@@ -231,7 +231,7 @@ class TransformerConfig:
         return parts
 
     def fields_of_layers(self, chosen: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-        """The fields of a configuration that has these layers of this one, in this order.
+        """The fields of a configuration that keeps the chosen layers, in this order.
 
         Raises `InputError` where layers share their weights, or would read other layers.
         """
@@ -252,7 +252,7 @@ class TransformerConfig:
         }
 
     def with_parts(self: C, field: str, change: Callable[[Any], Any]) -> C:
-        """This configuration with `change` applied to every part of a field, wherever one is given.
+        """This configuration with `change` applied to the field of the model and of every layer.
 
         For `attention` these are the attention of the model, of its decoder and of its layers, and
         cross-attention.
@@ -278,7 +278,7 @@ class TransformerConfig:
     def build_context(
         self, *, causal: bool, max_len: int, attention: Positioned | None = None
     ) -> BuildContext:
-        """The sizes that a position encoding is built for: of this attention, or of the model's."""
+        """The sizes for which a position encoding is built, by this attention or the model's."""
         attention = attention or self._position_attention or AttentionConfig(n_heads=1)
         heads = attention.heads(self.d_model)
         return BuildContext(
@@ -305,7 +305,7 @@ class TransformerConfig:
 
     @property
     def per_layer(self) -> PerLayerEmbeddingConfig | None:
-        """The embedding that every layer has of its own."""
+        """The configuration of per-layer embeddings; None if there are none."""
         embedding = self.embedding
         return embedding.per_layer if isinstance(embedding, EmbeddingConfig) else None
 
@@ -318,7 +318,7 @@ class TransformerConfig:
 
     @property
     def cross_attention_config(self) -> AttentionConfig:
-        """The attention to a memory: its own configuration, or else that of self-attention here.
+        """The configuration of cross-attention; by default that of self-attention.
 
         If the blocks have no attention: eight heads, or the largest smaller number that divides the
         width.
@@ -338,7 +338,7 @@ class TransformerConfig:
         return self._build_stack(position, depth, depth.decoder, cross=True)
 
     def build_single(self, position: Position, depth: Depth) -> Stack:
-        """Build a stack of one block, like layer `depth.layer` of the model's."""
+        """Build a stack of one block, equal to layer `depth.layer` of the model."""
         shared = {self.build_context(causal=depth.causal, max_len=self.max_len): position}
         block = self._layer(shared, depth, cross=False)
         return Stack([block], build_final_norm(self.residual, self.d_model, self.norm))
@@ -403,7 +403,7 @@ class TransformerConfig:
         return build_placement(placement, self.d_model, norm, self.dropout, last)
 
     def _position_in(self, layer: LayerParts, shared: SharedPositions, depth: Depth) -> Position:
-        """The positions of a layer: its own, or those of all layers with heads of these sizes."""
+        """The positions of a layer: its own, or those shared by layers of the same head sizes."""
         attention = layer.attention if isinstance(layer.attention, POSITIONED) else None
         sizes = self.build_context(causal=depth.causal, max_len=self.max_len, attention=attention)
         pattern = self.layer_pattern
@@ -435,7 +435,7 @@ class TransformerConfig:
         return nn.ModuleDict(exits)
 
     def _exit_norm(self) -> nn.Module:
-        """The norm before the head of an exit, which also makes one of several streams."""
+        """The norm before the head of an exit, which also merges residual streams."""
         if isinstance(self.residual, WITH_STREAMS):
             return self.residual.build_final(self.d_model, self.norm)
         return build_norm(self.norm, self.d_model)

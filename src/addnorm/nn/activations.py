@@ -1,4 +1,4 @@
-"""Activation functions by the operator of this processor, where that is faster (`choices`)."""
+"""Activation functions by our C++ operator, where it is faster on this processor (`choices`)."""
 
 from collections.abc import Callable
 

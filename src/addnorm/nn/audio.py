@@ -67,7 +67,7 @@ class LogMelEmbeddingConfig:
     """Mel features of a frame."""
 
     def n_positions(self, size: Sequence[int]) -> int:
-        """The length of the sequence that a clip of so many frames becomes."""
+        """The number of positions that a clip of this many frames takes."""
         return (size[-1] + 1) // 2
 
     def build(self, d_model: int, position: Position, dropout: float) -> LogMelEmbedding:

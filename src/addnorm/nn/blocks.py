@@ -44,11 +44,11 @@ class Mixer(Protocol):
 
 @runtime_checkable
 class ReadingMixer(Mixer, Protocol):
-    """A mixer that can read what an earlier layer of the stack has stored in the pass."""
+    """A mixer that can read the keys and values that an earlier layer has stored in this pass."""
 
     @property
     def reads(self) -> int | None:
-        """The layer that it reads, counted from 0; None for none."""
+        """The layer that this mixer reads, counted from 0; None if it reads none."""
         ...
 
 
@@ -121,7 +121,7 @@ class Block(Sublayers):
 
 
 class EmbeddedBlock(Sublayers):
-    """Self-attention, feed-forward, then what the layer makes of its own vector of each token.
+    """Self-attention, feed-forward, then a sublayer that reads the layer's vector of each token.
 
     Gemma 3n and 4 (see `per_layer_embedding`).
     """
@@ -234,7 +234,7 @@ def share_weights(blocks: Sequence[AnyBlock], n_distinct: int) -> None:
 
 
 def check_unshared(model: nn.Module, what: str) -> None:
-    """Raise `InputError` if layers share their weights, of which `what` changes single ones."""
+    """Raise `InputError` if layers share weights, since `what` changes layers one by one."""
     for stack in [module for module in model.modules() if isinstance(module, Stack)]:
         weights = [{id(p) for p in block.parameters()} for block in stack.blocks]
         if any(first and first == second for first, second in pairwise(weights)):
@@ -306,7 +306,7 @@ class Stack(nn.Module):
         return [LayerCache(PassCache()) if i in read else None for i in range(n)]
 
     def apart(self, x: Stream) -> tuple[Hidden, list[Stream | None]]:
-        """The embedded tokens, and the vectors that an embedding has for single layers.
+        """Split the input into the embedded tokens and each layer's own vectors of them.
 
         Vectors for layers lie behind those of the tokens.
         """
@@ -345,7 +345,7 @@ class Stack(nn.Module):
         return contexts
 
     def collapsed(self, x: Stream) -> Hidden:
-        """The output of a layer as a single stream, as the final norm would read it."""
+        """The output of a layer as a single residual stream, as the final norm would read it."""
         return self.norm.collapse(x) if isinstance(self.norm, CollapsedNorm) else x
 
     def new_cache(self) -> KVCache:
@@ -354,11 +354,11 @@ class Stack(nn.Module):
 
     @property
     def storing(self) -> list[bool]:
-        """Which layers store something in a cache; the others read an earlier layer's."""
+        """Whether each layer stores keys and values; the others read those of an earlier layer."""
         return [not isinstance(mixer.new_cache(), NoCache) for mixer in self.mixers]
 
     def with_others(self, caches: Sequence[Cache]) -> list[Cache]:
-        """A cache for every layer: these, in turn, for those that store something."""
+        """A cache for every layer: these for the layers that store, empty ones for the others."""
         assert len(caches) == sum(self.storing), "a cache for each layer that stores something"
         remaining = iter(caches)
         return [next(remaining) if stores else NoCache() for stores in self.storing]

@@ -392,7 +392,7 @@ def last_slots(k: Keys, v: Values, n: Length) -> KeysValues:
 def moved(
     buffers: list[Tensor], spare: list[Tensor], rows: Int[Tensor, " rows"], held: slice
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Gather the slots `held` of these rows into the spare buffers, and swap the two sets.
+    """Copy the slots `held` of these rows into the spare buffers, and swap the two sets.
 
     Beam search does this for every token, and allocating memory would cost more than the copies.
     """
@@ -407,7 +407,7 @@ def moved(
 
 
 def are_all(rows: Int[Tensor, " rows"], n: int) -> bool:
-    """Whether `rows` is known to be 0, …, n - 1 in order.
+    """Whether `rows` are known to be 0, …, n - 1, in order.
 
     False on a GPU, where the wait for the answer would cost more than the copy, in each layer.
     """

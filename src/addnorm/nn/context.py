@@ -38,7 +38,7 @@ class Memory:
 
 @runtime_checkable
 class Readable(Protocol):
-    """What a layer has stored in this pass, its cache, for later layers to read."""
+    """The keys and values that a layer has stored in this pass, for later layers to read."""
 
     def read(self, n: Length) -> KeysValues:
         """The keys and values of the last `n` slots, those of the new tokens included."""
@@ -192,7 +192,7 @@ class Context:
         return int(torch.cat([needed, needed.new_ones(1)]).int().argmax())
 
     def spans(self, reach: Reach) -> Reach:
-        """How many slots a reach in tokens spans at most, backwards and forwards.
+        """The largest number of slots that a reach in tokens covers, backwards and forwards.
 
         The same number without padding; infinite where it cannot be measured or is not worth it.
         """
@@ -232,7 +232,7 @@ class Context:
 
 
 def _of_queries(mask: Evaluated, queries: Int[Tensor, " seq"]) -> Evaluated:
-    """The mask of a memory, for some of its queries."""
+    """The mask of a memory, restricted to some of its queries."""
     assert not isinstance(mask, Causal), "a memory has no causal mask"
     match mask:
         case Dense(allowed):
@@ -244,7 +244,7 @@ def _of_queries(mask: Evaluated, queries: Int[Tensor, " seq"]) -> Evaluated:
 
 
 def _widest(valid: Bool[Tensor, "batch seq"], distance: float) -> int:
-    """The most slots between two real tokens that are at most `distance` tokens apart."""
+    """The largest number of slots between two real tokens at most `distance` tokens apart."""
     if not valid.numel():
         return 0
     count = valid.long().cumsum(1)

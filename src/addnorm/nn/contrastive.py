@@ -22,7 +22,7 @@ MOST_SCALE = 100.0
 
 
 def unit(vectors: Vectors) -> Vectors:
-    """`v / ‖v‖`, the vectors of length one, whose products are cosines."""
+    """`v / ‖v‖`: vectors of length one, whose dot products are cosines."""
     return F.normalize(vectors, dim=-1)
 
 

@@ -92,7 +92,7 @@ class ConvolutionalEmbedding(nn.Module):
 
 
 def check_halves(size: tuple[int, int], n_layers: int) -> None:
-    """Raise `InputError`, naming the nearest valid size, for an image that halves to nothing."""
+    """Raise `InputError`, naming the nearest valid size, if an image cannot be halved so often."""
     least = 2**n_layers
     if min(size) < least:
         height, width = size
@@ -104,7 +104,7 @@ def check_halves(size: tuple[int, int], n_layers: int) -> None:
 
 
 def halved(size: tuple[int, int], n_layers: int) -> tuple[int, int]:
-    """Rows and columns that are left of an image after so many layers, rounded up each time."""
+    """The rows and columns of an image after this many layers, rounded up each time."""
     for _ in range(n_layers):
         size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
     return size
@@ -141,11 +141,11 @@ class ConvolutionalEmbeddingConfig:
 
     @property
     def n_layers(self) -> int:
-        """How many convolutions there are."""
+        """The number of convolutions."""
         return len(self.widths) + 1
 
     def n_positions(self, size: Sequence[int]) -> int:
-        """The length of the sequence that an image of this height and width becomes."""
+        """The number of positions that an image of this height and width takes."""
         rows, columns = halved((size[0], size[1]), self.n_layers)
         return rows * columns
 

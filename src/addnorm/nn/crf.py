@@ -72,7 +72,7 @@ def _backwards(last: int, came_from: list[list[int]], length: int) -> list[int]:
 
 
 def _forward(chain: Chain, scores: Scores, words: Words) -> Float[Tensor, "batch tags"]:
-    """The log of the summed paths to each tag of the last word."""
+    """The log of the summed scores of all paths that end in each tag of the last word."""
     alpha = chain.start + scores[:, 0]
     for t in range(1, scores.shape[1]):
         reached = (alpha[:, :, None] + chain.transitions).logsumexp(1) + scores[:, t]
@@ -125,7 +125,7 @@ class CRFHead(nn.Module):
 
 @config
 class CRFHeadConfig:
-    """The tags of all words of a text, chosen together (Lafferty et al. 2001; Lample et al. 2016).
+    """The tags of all words of a text, chosen jointly (Lafferty et al. 2001; Lample et al. 2016).
 
     A score for every tag after every other is learnt as well as those of the words, so that I-place
     never follows B-person. The loss is that of whole texts, whose tags Viterbi's algorithm finds.

@@ -1,4 +1,4 @@
-"""Models built without memory for their weights, each of which is drawn later, alone.
+"""Building a model without memory for its weights; each weight is then drawn on demand.
 
 A model that one process cannot hold is split among several; to draw its weights as one process
 would, one is drawn at a time, from where the generator of random numbers stood.
@@ -20,7 +20,7 @@ InitialWeight = Callable[[nn.Parameter], Tensor]
 
 
 def deferred_init(build: Callable[[], ModelT]) -> tuple[ModelT, InitialWeight]:
-    """Build a model whose weights take no memory (see `without_memory`), and what draws each.
+    """Build a model without memory for its weights; return it and a function that draws them.
 
     The weights, and the state of torch's generator afterwards, are those of `build()` to the bit.
     """
@@ -41,7 +41,7 @@ def deferred_init(build: Callable[[], ModelT]) -> tuple[ModelT, InitialWeight]:
 
 
 def _real(tensor: Tensor, recorder: "_Recorder") -> Tensor:
-    """A parameter without memory, or the value of another tensor."""
+    """The real value of a tensor: a parameter without memory, or the value of any other tensor."""
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(without_memory(tensor, device="cpu"), tensor.requires_grad)
     return recorder.value(tensor)
@@ -66,7 +66,7 @@ def truncated_normal_(weight: Tensor, std: float, most: float = 2.0) -> Tensor:
 
 
 class _Values(TorchFunctionMode):
-    """Let `torch.tensor` keep its values, which it drops on the meta device, and record draws."""
+    """Keep the values of `torch.tensor`, which the meta device would drop, and record draws."""
 
     def __init__(self, recorder: "_Recorder") -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _Values(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class _Call:
-    """A function that torch has called, and the state of the generator if it draws numbers."""
+    """A recorded call of a torch function, with the generator's state if the call draws numbers."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -121,7 +121,7 @@ class _Recorder(TorchDispatchMode):
     def called(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, draws: bool
     ) -> Any:
-        """The result of a call, which is recorded."""
+        """Make a call, record it, and return its result."""
         generator = torch.get_rng_state() if draws else None
         result = self._drawn(func, args, kwargs) if draws else func(*args, **kwargs)
         tensors = [tensor for tensor in _tensors(result) if tensor.is_meta]
@@ -132,7 +132,7 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _drawn(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result on the meta device, for which numbers are drawn and dropped."""
+        """The result on the meta device; the numbers are drawn in real memory and then dropped."""
         replay = _Replay()
         if args and isinstance(args[0], Tensor) and args[0].is_meta:
             replay.place(args[0], self._scratch_of(args[0]))
@@ -144,14 +144,14 @@ class _Recorder(TorchDispatchMode):
         return drawn if device == drawn.device else torch.empty_like(drawn, device=device)
 
     def _scratch_of(self, tensor: Tensor) -> torch.UntypedStorage:
-        """Memory for a tensor, the same for all, which would leave gaps if each had its own."""
+        """One scratch memory for all tensors, since separate ones would fragment memory."""
         n = tensor.untyped_storage().nbytes()
         if self._scratch.nbytes() < n:
             self._scratch.resize_(n)
         return self._scratch
 
     def value(self, tensor: Tensor) -> Tensor:
-        """The value of a tensor, by the calls that it depends on alone."""
+        """The value of a tensor, computed by only those recorded calls that it depends on."""
         chosen, seen, reads = set[int](), set[int](), [_storage(tensor)]
         while reads:
             if (storage := reads.pop()) in seen:
@@ -169,13 +169,13 @@ class _Recorder(TorchDispatchMode):
 
 
 class _Replay:
-    """Calls that are made again with real tensors."""
+    """The recorded calls made again with real tensors."""
 
     def __init__(self) -> None:
         self._storages = dict[int, torch.UntypedStorage]()
 
     def place(self, tensor: Tensor, storage: torch.UntypedStorage) -> None:
-        """Let a tensor on the meta device have this storage, unless it has one."""
+        """Give a tensor on the meta device this storage, unless it has one."""
         self._storages.setdefault(_storage(tensor), storage)
 
     def repeat(self, call: _Call) -> None:
@@ -213,5 +213,5 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 
 def _storage(tensor: Tensor) -> int:
-    """The number of a tensor's storage, also of one without memory."""
+    """The identity of a tensor's storage, also of one without memory."""
     return tensor.untyped_storage()._cdata  # pyright: ignore[reportPrivateUsage]

@@ -134,9 +134,7 @@ class EmbeddingConfig:
         }
 
     def conflict(self, around: Any) -> str | None:
-        """Projected positions need one width; vectors for layers need one stack, and sublayers one
-        after another.
-        """
+        """Projected positions need one width; per-layer vectors need one sequential stack."""
         position = around.position
         if self.per_layer is not None and (problem := _no_per_layer(around)):
             return f"embedding.per_layer gives every layer a vector of each token: {problem}"
@@ -181,7 +179,7 @@ class EmbeddingConfig:
 
 
 def _no_per_layer(around: Any) -> str | None:
-    """Why a model cannot have vectors for every layer; None if it can."""
+    """Why a model cannot have per-layer vectors; None if it can."""
     if around.kind == "encoder_decoder":
         return "an encoder–decoder cannot have it"
     if around.reads_pictures or getattr(around, "input", around).kind not in ("tokens", "decoder"):

@@ -153,13 +153,13 @@ def gelu_tanh(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def is_compiled_for_cpu(x: Tensor) -> bool:
-    """Whether `torch.compile` is tracing, for a CPU, and no graph for others is exported."""
+    """Whether `torch.compile` is tracing for a CPU, and not to export a graph."""
     compiling = torch.compiler.is_compiling() and not torch.compiler.is_exporting()
     return compiling and x.device.type == "cpu"
 
 
 def eagerly(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which a compiled model leaves its graph to call.
+    """Mark a function that a compiled model leaves its graph to call.
 
     Only a compiled model has torch's compiler imported for it, which takes most of a second.
     """

@@ -95,7 +95,7 @@ class TransformConfig:
 
 
 def width_after(transform: TransformConfig | None, d_model: int) -> int:
-    """The width of what a head maps to its outputs."""
+    """The width of the vectors that a head maps to its outputs."""
     return d_model if transform is None else transform.d_out or d_model
 
 
@@ -454,7 +454,7 @@ class HiddenHeadConfig:
 
 @runtime_checkable
 class HasLoss(Protocol):
-    """A head whose outputs are learnt together: all tags of a text, the ends of a span."""
+    """A head with a joint loss, such as that of all tags of a text or of both ends of a span."""
 
     def loss_sum(
         self, outputs: Tensor, targets: Tensor, valid: Bool[Tensor, "rows positions"] | None
@@ -514,7 +514,7 @@ def predicts_tokens(head: Any) -> bool:
 
 
 def has_joint_loss(head: Any) -> bool:
-    """Whether the outputs of a head are learnt together, by the loss of the module itself."""
+    """Whether a head computes a joint loss of its outputs itself."""
     return getattr(head, "joint_loss", False)
 
 
@@ -540,7 +540,7 @@ def build_head(head: HeadConfig, d_model: int, n_outputs: int) -> nn.Module:
 
 
 def _check_loss(head: Any, made: object) -> None:
-    """Raise `InputError` for a head without the loss that it names, or one of another form."""
+    """Raise `InputError` if a head lacks the loss that it names, or its signature is wrong."""
     if isinstance(made, HasLoss):
         try:
             signature(made.loss_sum).bind("outputs", "targets", "valid")

@@ -281,7 +281,7 @@ class CollapsedNorm(nn.Module):
 
 
 def _conflict(around: Any) -> str | None:
-    """The first layer makes several streams of one, and so cannot be skipped."""
+    """The first layer turns one stream into several, so LayerDrop cannot skip it."""
     if around.layer_drop:
         return (
             f"layer_drop = {around.layer_drop:g} would skip layer 0, which makes several residual "

@@ -20,7 +20,7 @@ MANY_ROWS = 256
 
 
 def onednn() -> Any:
-    """oneDNN's product, an operator of torch; None where this torch has none."""
+    """oneDNN's product as an operator of torch; None if this torch does not have it."""
     if not torch.backends.mkldnn.is_available():
         return None
     return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
@@ -90,7 +90,7 @@ def linears(
 
 
 def _multiplies_together(x: Tensor) -> bool:
-    """Whether layers learn in bfloat16, where one product of many rows is faster than several."""
+    """Whether these layers train in bfloat16, where one large product beats several."""
     return (
         torch.is_grad_enabled()
         and torch.is_autocast_enabled("cpu")
@@ -101,7 +101,7 @@ def _multiplies_together(x: Tensor) -> bool:
 
 
 def _is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether a layer is no more than a product with a matrix that learns and is whole."""
+    """Whether a layer is a plain linear map: a whole trainable matrix without hooks."""
     return (
         type(layer) is Linear
         and type(layer.weight) is nn.Parameter
@@ -231,7 +231,7 @@ class LowRank:
 
 
 def divisors(weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, " d_out"]:
-    """The norm of each row, so that a row of zeros can be divided by it and stays zeros."""
+    """The norm of each row, with zeros replaced so that a zero row stays zero after division."""
     return row_norms(weight).clamp_min(torch.finfo(weight.dtype).tiny)
 
 

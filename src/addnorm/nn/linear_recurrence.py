@@ -41,7 +41,7 @@ class RecurrenceInputs:
     rate: Rate
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "RecurrenceInputs":
-        """These inputs, each changed alike."""
+        """These inputs with `change` applied to each."""
         changed: dict[str, Any] = {f.name: change(getattr(self, f.name)) for f in fields(self)}
         return replace(self, **changed)
 
@@ -56,7 +56,7 @@ def state_before(x: Hidden, rows: Compacted, memory: StateCache, n_heads: int) -
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """A context in which products are not narrowed, on the device of `x`."""
+    """A context that keeps autocast from narrowing products on the device of `x`."""
     if not torch.amp.is_autocast_available(x.device.type):
         return nullcontext()
     return torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=False)
@@ -79,7 +79,7 @@ def recurrence_steps(
     begins: Begins | None,
     written: Callable[[RecurrenceInputs, MatrixState], RecurrentValues],
 ) -> tuple[RecurrentValues, MatrixState]:
-    """One token at a time; `written` gives `u` of a token and the decayed state.
+    """The recurrence one token at a time; `written` gives `u` from a token and the decayed state.
 
     The state is new where a text `begins`. Returns the outputs and the last state.
     """
@@ -143,7 +143,7 @@ class Chunks:
         state: MatrixState,
         expected: Float[Tensor, "batch heads chunks size d_key"] | None = None,
     ) -> tuple[RecurrentValues, MatrixState]:
-        """The outputs and the last state, where `u = values − expected S₀` of each chunk.
+        """The outputs and the last state, with `u = values − expected S₀` in each chunk.
 
         `o_i = S₀ᵀ γ_i q_i + Σ_{j≤i} (q_i · γ_i/γ_j k_j) u_j`.
         """

@@ -122,7 +122,7 @@ class MixtureOfExperts(nn.Module):
         return (weights[..., None] * y).sum(-2)
 
     def capacity(self, chosen: Int[Tensor, "*tokens top_k"]) -> int | None:
-        """The number of choices that an expert takes; None without a limit, as at inference."""
+        """The most tokens that an expert takes; None without a limit, as at inference."""
         if self.capacity_factor is None or not self.training:
             return None
         return math.ceil(self.capacity_factor * chosen.numel() / len(self.experts))
@@ -133,7 +133,7 @@ class MixtureOfExperts(nn.Module):
         tokens: Int[Tensor, " n"],
         counts: Int[Tensor, " n_experts"],
     ) -> Float[Tensor, "n d_model"]:
-        """`E_e` of the tokens of group e: many by grouped products, few one expert at a time.
+        """`E_e` of the tokens of each group `e`: by grouped products if many, else by expert.
 
         Grouped (`grouped_feedforward`), other tokens may move an output by a rounding, since a
         product of other size may sum in another order. Custom experts, narrow widths and few tokens
@@ -147,7 +147,7 @@ class MixtureOfExperts(nn.Module):
     def expert_outputs(
         self, e: int, x: Float[Tensor, "tokens d_model"], group: Int[Tensor, " n"]
     ) -> Float[Tensor, "n d_model"]:
-        """`E_e` of the tokens in `group`, the same whoever else is in it.
+        """`E_e` of the tokens in `group`, each independent of the others in the group.
 
         On a CPU a product of one row rounds differently from one of several, and so does an
         elementwise function at the end of a tensor, where the numbers fill no register. Copies of
@@ -207,7 +207,7 @@ def grouped_feedforward(
 
 
 def can_group(experts: Sequence[nn.Module], x: Float[Tensor, "rows d_model"]) -> bool:
-    """Whether `grouped_feedforward` computes these experts: ours, all alike, with aligned rows.
+    """Whether `grouped_feedforward` can compute these experts: built-in, alike, with aligned rows.
 
     False for custom layers, replaced or hooked parts, float64, and widths whose rows are not a
     multiple of 16 bytes.

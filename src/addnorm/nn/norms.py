@@ -66,7 +66,7 @@ class OffsetLayerNorm(nn.Module):
 
 @config
 class LayerNormConfig:
-    """`bias = false` leaves β out; `gain` says what becomes of γ."""
+    """`bias = false` leaves β out; `gain` chooses the form of γ."""
 
     kind: Literal["layernorm"] = "layernorm"
     eps: PositiveFloat = 1e-5
@@ -106,7 +106,7 @@ def rms_norm(
 
 
 def _differentiated_on_cpu(x: Tensor, weight: Tensor | None) -> bool:
-    """Whether there will be a backward pass through float32 or float64 on a CPU, and no more."""
+    """Whether only plain autograd will differentiate this, in float32 or float64 on a CPU."""
     weights = [] if weight is None else [weight]
     return (
         torch.is_grad_enabled()
@@ -155,7 +155,7 @@ class _RMSNorm(torch.autograd.Function):
 def _differentiable(
     grad: Tensor, x: Tensor, weight: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor | None]:
-    """Both gradients by operations that have gradients themselves."""
+    """Both gradients, by operations that can be differentiated again."""
     scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
     weighed = grad if weight is None else grad * weight
     of_x = scale * weighed - x * scale**3 * (weighed * x).mean(-1, keepdim=True)

@@ -173,7 +173,7 @@ class PatchEmbeddingConfig:
             )
 
     def n_positions(self, size: Sequence[int]) -> int:
-        """The length of the sequence that an image of this height and width becomes."""
+        """The number of positions that an image of this height and width takes."""
         learned = self.class_token + self.distillation_token + self.registers
         return (size[0] // self.patch) * (size[1] // self.patch) + learned
 
@@ -252,7 +252,7 @@ class SeriesEmbedding(nn.Module):
         return n_patches(n_steps, self.patch, self.stride)
 
     def valid_positions(self, valid: Bool[Tensor, "batch time"]) -> Bool[Tensor, "batch seq"]:
-        """Which patches are real: each contains a real step that no earlier patch contains."""
+        """Whether each patch is real: it has a real step that no earlier patch has."""
         slots = torch.arange(self.n_patches(valid.shape[1]), device=valid.device)
         held_before = (slots * self.stride + self.patch - self.stride) * (slots > 0)
         return held_before < valid.sum(-1, keepdim=True)
@@ -303,12 +303,12 @@ class SeriesEmbeddingConfig:
 
     @property
     def n_patches(self) -> int:
-        """The patches of a window of `look_back` steps."""
+        """The number of patches of a window of `look_back` steps."""
         assert self.look_back is not None
         return self.n_positions([self.look_back])
 
     def n_positions(self, size: Sequence[int]) -> int:
-        """The length of the sequence that a series of so many steps becomes."""
+        """The number of positions that a series of this many steps takes."""
         return n_patches(size[-1], self.patch, self.stride or self.patch)
 
     def __post_init__(self) -> None:

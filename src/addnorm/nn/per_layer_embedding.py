@@ -45,7 +45,7 @@ class PerLayerEmbedding(nn.Module):
 
 
 class PerLayerInput(nn.Module):
-    """`(act(x W_g) ⊙ p) W_o`: what a layer makes of its own vector `p` of each token.
+    """`(act(x W_g) ⊙ p) W_o`: the contribution of the layer's own vector `p` of each token.
 
     Gemma 3n and 4: the gate reads the residual stream, without a norm.
     """

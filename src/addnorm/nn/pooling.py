@@ -36,12 +36,12 @@ def real_tokens(x: Hidden, ctx: Context) -> RealTokens:
 
 
 def mean_of_tokens(x: Hidden, valid: RealTokens) -> Pooled:
-    """The mean over the real tokens; zero where there are none."""
+    """The mean over the real tokens; zero if there are none."""
     return torch.where(valid, x, 0.0).sum(1) / valid.sum(1).clamp(min=1)
 
 
 def max_of_tokens(x: Hidden, valid: RealTokens) -> Pooled:
-    """The maximum over the real tokens; zero where there are none."""
+    """The maximum over the real tokens; zero if there are none."""
     highest = torch.where(valid, x, torch.finfo(x.dtype).min).amax(1)
     return torch.where(valid.any(1), highest, 0.0)
 
@@ -165,8 +165,7 @@ class ConvolutionPoolingConfig:
 
 
 class JoinedPooling(nn.Module):
-    """`[x_1; …; x_n; mean(x_{n+m+1}, …)]`: the first `n` real tokens side by side, and the mean
-    of the rest without the `m` that follow them; zeros for what there is not.
+    """`[x_1; …; x_n; mean(x_{n+m+1}, …)]` of the real tokens; zeros where there are fewer.
 
     DINOv2's classifier reads the class token and the mean of the patches, without the registers
     (Oquab et al. 2024, §7.1; Darcet et al. 2024); DeiT's both of its learned tokens (Touvron et al.
@@ -202,7 +201,7 @@ class JoinedPoolingConfig:
 
     @property
     def n_vectors(self) -> int:
-        """How many vectors stand side by side."""
+        """The number of joined vectors."""
         return self.first + (self.rest == "mean")
 
     def build(self) -> JoinedPooling:
@@ -279,7 +278,7 @@ PoolingConfig = Annotated[
 
 
 def pooled_width(pooling: PoolingConfig, d_model: int) -> int:
-    """The width of the vectors that a pooling gives."""
+    """The width of the pooled vectors."""
     match pooling:
         case ConvolutionPoolingConfig():
             return pooling.width
@@ -292,7 +291,7 @@ def pooled_width(pooling: PoolingConfig, d_model: int) -> int:
 def build_pooling(
     pooling: PoolingConfig, d_model: int
 ) -> tuple[nn.Module | Callable[[Hidden, RealTokens], Pooled], int]:
-    """A pooling, and the width of the vectors that it gives."""
+    """A pooling module, and the width of its vectors."""
     match pooling:
         case ConvolutionPoolingConfig() | AttentionPoolingConfig():
             built = pooling.build(d_model)

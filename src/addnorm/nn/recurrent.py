@@ -1,4 +1,4 @@
-"""Recurrent mixers (RNN, LSTM, GRU), and the runs of tokens of mixers without a mask."""
+"""Recurrent mixers (RNN, LSTM, GRU), and the grouping of tokens into runs, one for each text."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,7 +75,7 @@ class StateCaches:
 
 @dataclass(frozen=True, kw_only=True)
 class Compacted:
-    """A forward pass with the real tokens of every row first, in their order, and padding last.
+    """The real tokens of every row moved to the front, in their order, and padding to the end.
 
     All shapes are those of the batch, so that no step waits for a value on the device. On a CPU,
     where reading a value costs nothing, rows without padding are left as they are.
@@ -89,7 +89,7 @@ class Compacted:
 
     @classmethod
     def of(cls, ctx: Context) -> "Compacted":
-        """The real tokens of a forward pass."""
+        """Compact the real tokens of a forward pass."""
         positions = ctx.positions.expand(ctx.batch, -1)
         valid = ctx.valid
         if valid is None or (valid.device.type == "cpu" and bool(valid.all())):
@@ -105,16 +105,16 @@ class Compacted:
 
     @property
     def real(self) -> Bool[Tensor, "batch seq"]:
-        """Which places hold a token."""
+        """Whether each place holds a token."""
         return self.places < self.length[:, None]
 
     @property
     def begins(self) -> Bool[Tensor, "batch seq"]:
-        """Which places hold the first token of a text."""
+        """Whether each place holds the first token of a text."""
         return self.real & (self.positions == 0)
 
     def texts(self, left: int, right: int = 0) -> Int[Tensor, "batch line"]:
-        """The number of each token's text in its row; 0 continues an earlier one.
+        """The number of each token's text in its row; text 0 continues an earlier pass.
 
         With so many places for tokens before the row, and for zeros after it.
         """
@@ -254,13 +254,13 @@ class Runs:
 def put(
     tokens: FlatTokens, places: Int[Tensor, " tokens"], size: int
 ) -> Float[Tensor, "size width"]:
-    """A tensor of `size` rows with the tokens at these indices and zero elsewhere."""
+    """A tensor of `size` rows with these tokens at the given indices and zero elsewhere."""
     return tokens.new_zeros(size, tokens.shape[1]).index_copy(0, places, tokens)
 
 
 @runtime_checkable
 class StoredOtherwise(Protocol):
-    """A recurrent layer whose weights are stored in another form, such as with fewer bits."""
+    """A recurrent layer whose weights are stored in another form, such as quantised."""
 
     def plain(self) -> nn.RNNBase:
         """The layer with plain weights."""
@@ -319,7 +319,7 @@ class Recurrent(nn.Module):
     def _read_rows(
         self, x: Hidden, ctx: Context, past: State | None
     ) -> tuple[Hidden, State | None]:
-        """The outputs and final state of rows of one text each, without a wait for the device."""
+        """The outputs and final state of rows with one text each; does not wait for the device."""
         rows = Compacted.of(ctx)
         tokens, begin = rows.gather(x), None if past is None else rows.before(past)
         hidden, end = self._hidden(tokens, lambda k, y: _read(k, y, begin), rows.turn)
@@ -333,7 +333,7 @@ class Recurrent(nn.Module):
     def _read_texts(
         self, x: Hidden, ctx: Context, past: State | None
     ) -> tuple[Hidden, State | None]:
-        """The outputs and final state of rows of several texts; waits for their lengths."""
+        """The outputs and final state of rows with several texts; waits for the device."""
         runs = Runs.of(ctx)
         if not len(runs):
             return torch.zeros_like(x), None
@@ -394,7 +394,7 @@ class RecurrentConfig:
 def _read(
     kernel: nn.Module, tokens: Tensor | PackedSequence, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Run torch's kernel from `state`, or from zero, in a type that the processor has."""
+    """Run torch's kernel from `state`, or from zero, in a dtype that the processor supports."""
     if torch.is_autocast_enabled("cpu") and not multiplies_bfloat16:
         # oneDNN has no LSTM in bfloat16 there, and torch asks for it all the same.
         with torch.autocast("cpu", enabled=False):
@@ -422,7 +422,7 @@ def _end(
     begin: State,
     rows: Compacted,
 ) -> State:
-    """The state after the last real token of each row, where padding follows it.
+    """The state after the last real token of each row, for rows that end with padding.
 
     `h` is among the hidden states. With all of them known, so are the gates, and an LSTM's
     `c_n = Σ_t i_t g_t Π_{t<s≤n} f_s` with `c_0` for `i_0 g_0`.

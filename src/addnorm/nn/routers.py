@@ -33,17 +33,17 @@ class Router(nn.Linear, ABC):
 
     @abstractmethod
     def scores(self, logits: RouterLogits) -> RouterLogits:
-        """The score of each expert, in at least float32: its gate, but for `normalize`, `scale`."""
+        """The score of each expert in at least float32: its gate before `normalize` and `scale`."""
 
     @abstractmethod
     def preference(self, scores: RouterLogits) -> RouterLogits:
-        """What experts are chosen by, given their scores."""
+        """The values by which experts are chosen, given their scores."""
 
     @abstractmethod
     def of_groups(
         self, preference: Float[Tensor, "*tokens n_groups size"]
     ) -> Float[Tensor, "*tokens n_groups"]:
-        """What groups are chosen by, given the preference for each of their experts."""
+        """The values by which groups are chosen, given the preference for each of their experts."""
 
     def choose(self, scores: RouterLogits) -> Chosen:
         """The experts that each token takes, best first."""
@@ -115,7 +115,7 @@ class SigmoidRouter(Router):
         return self
 
     def scores(self, logits: RouterLogits) -> RouterLogits:
-        """The score of each expert, each on its own."""
+        """The score of each expert, independent of the others."""
         return at_least_float32(logits).sigmoid()
 
     def preference(self, scores: RouterLogits) -> RouterLogits:

@@ -18,7 +18,7 @@ from addnorm.nn.vectors import VectorHead, Vectors
 
 
 class SimilarityHead(nn.Module):
-    """`compare(u, v)` of the vectors `u, v = pool(x)` of each two texts (Reimers & Gurevych 2019).
+    """`compare(u, v)` of the vectors `u, v = pool(x)` of two texts (Reimers & Gurevych 2019).
 
     The texts of a pair are neighbours in the batch: rows 0 and 1, rows 2 and 3, and so on. Padding
     takes no part in the pool.
@@ -71,7 +71,7 @@ class DifferenceClassifier(nn.Module):
 
 @config
 class SimilarityHeadConfig:
-    """A number or a class of two texts, by the vectors of each (Reimers & Gurevych 2019).
+    """A number or a class for two texts, from a vector of each (Reimers & Gurevych 2019).
 
     A bi-encoder learns the vectors that `embed` gives, which can be computed once and compared with
     any others. A classification head with data that have `text_pair` reads both texts together

@@ -59,7 +59,7 @@ def targets_ahead(
     valid: Bool[Tensor, "batch seq"] | None = None,
     segments: Int[Tensor, "batch seq"] | None = None,
 ) -> Int[Tensor, "batch rest"]:
-    """What depth `k` predicts at slot `i`: the target of slot `i + k`, if both are of one text.
+    """The targets of depth `k`: at slot `i` that of slot `i + k`, if both are in one text.
 
     Nothing is predicted across the end of a document: not from its last `k` slots.
     """
@@ -73,7 +73,7 @@ def targets_ahead(
 
 @config
 class MultiTokenConfig:
-    """Modules that predict further tokens, each by the states of the one before."""
+    """Modules that predict further tokens, each from the states of the module before."""
 
     depth: Annotated[PositiveInt, Field(le=MOST_AHEAD)] = 1
     """How many further tokens are predicted, each by a module of its own."""

@@ -1,4 +1,4 @@
-"""Shapes that are used across `nn`: type aliases for tensors, and the heads of attention.
+"""Types that are used across `nn`: aliases for tensor shapes, and the sizes of attention heads.
 
 Shapes that only one file uses are named in that file. Slots (indices into a stored sequence) have
 their own types in `masks`.

@@ -1,4 +1,4 @@
-"""The vector head: one vector for a whole text, picture or sound, which is what `embed` gives."""
+"""The vector head: one vector for a whole text, picture or sound, as `embed` returns it."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -46,7 +46,7 @@ class VectorHead(nn.Module):
 
 @config
 class VectorHeadConfig:
-    """A vector of the whole input by its pooling, such as DINOv2's class token.
+    """One vector for the whole input by pooling, such as DINOv2's class token.
 
     With a `width` it is mapped to a space of this many numbers, as in CLIP.
     """

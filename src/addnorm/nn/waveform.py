@@ -81,7 +81,7 @@ class WaveformLayer(nn.Module):
         return self.activation(z if self.norm is None else self.norm(z, real))
 
     def n_frames(self, n: int) -> int:
-        """The frames that `n` of before become."""
+        """The number of frames that `n` input frames become."""
         return max(0, (n - self.conv.kernel_size[0]) // self.conv.stride[0] + 1)
 
 
@@ -168,7 +168,7 @@ class WaveformEmbedding(nn.Module):
         return zero_padding(self.dropout(self.position.embed(x, ctx)), real), ctx
 
     def valid_positions(self, valid: Bool[Tensor, "batch time"]) -> Bool[Tensor, "batch seq"]:
-        """Which frames are real: those whose samples all are."""
+        """Whether each frame is real: all of its samples are."""
         lengths, n = valid.sum(-1), valid.shape[-1]
         for layer in self.layers:
             assert isinstance(layer, WaveformLayer)
@@ -177,13 +177,13 @@ class WaveformEmbedding(nn.Module):
 
 
 def shorter(lengths: Int[Tensor, " batch"], layer: WaveformLayer) -> Int[Tensor, " batch"]:
-    """The frames that a layer makes of so many."""
+    """The number of output frames of a layer for these input lengths."""
     kernel, stride = layer.conv.kernel_size[0], layer.conv.stride[0]
     return ((lengths - kernel).div(stride, rounding_mode="floor") + 1).clamp(min=0)
 
 
 def frames_before(lengths: Int[Tensor, " batch"], n: int) -> Bool[Tensor, "batch frames"]:
-    """The first `lengths` of `n` frames."""
+    """A mask of the first `lengths` of `n` frames."""
     return torch.arange(n, device=lengths.device) < lengths[:, None]
 
 
@@ -230,14 +230,14 @@ class WaveformEmbeddingConfig:
 
     @property
     def least(self) -> int:
-        """The fewest samples that make a frame."""
+        """The smallest number of samples that make a frame."""
         n = 1
         for kernel, stride in zip(reversed(self.kernels), reversed(self.strides), strict=True):
             n = (n - 1) * stride + kernel
         return n
 
     def n_positions(self, size: Sequence[int]) -> int:
-        """The length of the sequence that so many samples become."""
+        """The number of positions that this many samples take."""
         n = size[-1]
         for kernel, stride in zip(self.kernels, self.strides, strict=True):
             n = max(0, (n - kernel) // stride + 1)

@@ -92,7 +92,7 @@ SMALL = 10**8
 
 
 def exports(run: TrainedModel) -> dict[str, str]:
-    """The formats that a model of our parts can be exported to, and what prevents the others."""
+    """The formats to which a model can be exported, and what prevents the others."""
     reasons = unsupported_forms(run)
     possible = [form for form in get_args(Form) if form not in reasons]
     rows = {"exports to": ", ".join(possible) or "no other format"}
@@ -100,7 +100,7 @@ def exports(run: TrainedModel) -> dict[str, str]:
 
 
 def _weights(folder: Path) -> str:
-    """The rows about the weights of a Hugging Face folder. Raises if they do not fit it."""
+    """The rows that describe the weights of a Hugging Face folder. Raises if they do not fit it."""
     inner = places_of(folder)[-1]
     if not any((inner / name).exists() for name in (SAFE, INDEX)):
         pickled = (
@@ -161,7 +161,7 @@ def expectation(recipe: Recipe, cost: Estimate) -> RenderableType:
 
 
 def expected_memory(peak: PeakMemory) -> Table:
-    """The predicted peak memory of training, by its use."""
+    """The predicted peak memory of training, split by use."""
     rows = {
         "libraries and data": peak.process,
         "weights": peak.weights,
@@ -221,7 +221,7 @@ def facts(rows: dict[str, str]) -> Table:
 
 
 def _as_decoded(recipe: Recipe) -> Recipe:
-    """The recipe with the decoding that its run uses where it names none."""
+    """The recipe with its run's decoding filled in, if it names none."""
     return replace(recipe, eval=replace(recipe.eval, decoding=usual_decoding(recipe)))
 
 

@@ -86,7 +86,7 @@ def read_data(
     console: Console | None = None,
     scaling: Scaling | None = None,
 ) -> EncodedData:
-    """Read the data of a recipe, or a `corpus` in their place, and encode them.
+    """Read and encode the data of a recipe, or a `corpus` instead.
 
     With `saved`, tokenizers and labels are those of a run, else learnt from the data; so is the
     `scaling` of a series. Of large
@@ -136,7 +136,7 @@ def read_data(
 
 
 def _learnt(config: TokenizerConfig, corpus: Corpus, console: Console) -> Tokenizers:
-    """Learn the tokenizers, and print a line if it was from a sample of the texts."""
+    """Learn the tokenizers; print a line if they were learnt from a sample of the texts."""
     with long_work(console, "learning the tokenizer"):
         tokenizers = Tokenizers.train(config, corpus)
     if tokenizers.sampled:
@@ -145,7 +145,7 @@ def _learnt(config: TokenizerConfig, corpus: Corpus, console: Console) -> Tokeni
 
 
 def _scaled(task: Task, corpus: Corpus, scaling: Scaling | None) -> tuple[Task, Scaling | None]:
-    """The task with the scaling of a series, and that scaling; by default that of the data."""
+    """The task with the scaling of its series, and that scaling; by default that of the data."""
     if not isinstance(first := corpus.train[0], Series):
         return task, scaling
     assert isinstance(task, Forecasting)
@@ -164,7 +164,7 @@ def _read_shards(
 def _read_alike(
     recipe: Recipe, tokenizers: Tokenizers | None, corpus: Corpus
 ) -> tuple[Tokenizers | None, Corpus]:
-    """The tokenizers as the run reads texts, both in lower case where one of them is."""
+    """The tokenizers and the corpus, both in lower case if either of them is."""
     if tokenizers is None:
         return None, corpus
     tokenizers = as_trained(recipe, tokenizers)
@@ -174,12 +174,12 @@ def _read_alike(
 
 
 def _told(console: Console) -> tuple[Callable[[str], None], Show]:
-    """Functions that print a line and show a progress bar on a console."""
+    """A function that prints a line on a console, and one that shows a progress bar there."""
     return partial(console.out, highlight=False), partial(text_progress, console)
 
 
 def _known(recipe: Recipe, saved: Saved | None) -> Tokenizers | None:
-    """Return the tokenizers of the run, its starting model or its teacher; None to learn them."""
+    """The tokenizers of the run, of its starting model or of its teacher; None to learn them."""
     if saved is not None:
         return saved.tokenizers
     folder = recipe.train.start

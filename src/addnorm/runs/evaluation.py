@@ -96,7 +96,7 @@ class Scores(dict[str, float]):
 def evaluate_on(
     run: TrainedModel, data: Corpus | DataConfig | None = None, split: Split | None = None
 ) -> dict[str, float]:
-    """Return the scores of `Run.evaluate`, by default on the test split of the run's own data.
+    """Return the scores as `Run.evaluate` does, by default on the test split of the run's data.
 
     Raises `InputError` if the data have no such split, or are for another task.
     """
@@ -113,7 +113,10 @@ def evaluate_on(
 
 
 def usual_split(data: EncodedData) -> Split:
-    """Return the split to evaluate on: test, else valid. Raises `InputError` if both are empty."""
+    """Return the default split to evaluate on: test, or valid if there is no test split.
+
+    Raises `InputError` if both are empty.
+    """
     splits = data.encoded.splits
     if not (splits["valid"] or splits["test"]):
         raise InputError(
@@ -150,7 +153,7 @@ def evaluation_of(
 def data_of(
     run: TrainedModel, corpus: Corpus | None = None, console: Console | None = None
 ) -> EncodedData:
-    """Return the encoded data of a run, or `corpus`, encoded alike."""
+    """Return the encoded data of a run, or `corpus` encoded in the same way."""
     check_read_alike(run, corpus)
     saved = Saved(run.recipe, run.text, run.labels)
     return read_data(run.recipe, saved, corpus or run.corpus, console, run.scaling)
@@ -224,7 +227,7 @@ class EvaluationData:
     def if_any(
         cls, run: TrainedModel, split: Split, *, needed: bool
     ) -> tuple["EvaluationData | None", str | None]:
-        """Return the data of a run, and the reason if a model cannot be scored on them.
+        """Return the data of a run, and the reason if no model can be scored on them.
 
         Raises `InputError` if data that are `needed` cannot be read.
         """

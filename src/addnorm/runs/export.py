@@ -95,7 +95,7 @@ def export_run(
 
 
 def unsupported_forms(run: TrainedModel) -> dict[Form, str]:
-    """The forms in which a model cannot be exported, with the part or setting that prevents each.
+    """The forms to which a model cannot be exported, each with the part or setting at fault.
 
     Weights are not looked at: an untrained model of the same configuration has the same answer.
     """
@@ -125,7 +125,7 @@ CHECKS: dict[Form, Callable[[TrainedModel], object]] = {
 
 
 def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
-    """Raise `InputError` for a form or a place that cannot be written, and for a custom task."""
+    """Raise `InputError` for an unknown form, an unusable path, or a custom task."""
     if to not in WRITERS:
         raise InputError(f"`to = {to!r}`: no such form.{choices(to, WRITERS)}")
     if run.folder is not None and out.resolve() == run.folder.resolve():
@@ -148,7 +148,7 @@ def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
 
 
 def shaped_of(run: TrainedModel) -> ModelSpec:
-    """The model's configuration, with its vocabulary sizes and labels."""
+    """The model's configuration with the vocabulary sizes and labels filled in."""
     model = run.recipe.model
     text = run.text
     source, target = (text.source.vocab_size, text.target.vocab_size) if text else (0, 0)
@@ -164,7 +164,7 @@ def shaped_of(run: TrainedModel) -> ModelSpec:
 
 
 def _also(run: TrainedModel, out: Path) -> None:
-    """Write the other files of a Hugging Face folder: how its model is used."""
+    """Write the files of a Hugging Face folder that describe how its model is used."""
     write_for_use(out, run)
     write_pooling(out, run)
     write_most_tokens(out, run)
@@ -221,7 +221,10 @@ def _without_lower_case(run: TrainedModel, why: str) -> list[str]:
 
 
 def _writing(run: TrainedModel) -> tuple[Writing, WritingConfig]:
-    """The model and its configuration. Raises `InputError` for an encoder."""
+    """The model and its configuration, for a model that writes text.
+
+    Raises `InputError` for an encoder.
+    """
     model, config = run.model, run.recipe.model
     if not isinstance(model, EncoderDecoderModel | DecoderModel) or not isinstance(
         config, EncoderDecoderConfig | DecoderConfig
@@ -231,7 +234,10 @@ def _writing(run: TrainedModel) -> tuple[Writing, WritingConfig]:
 
 
 def _decoder(run: TrainedModel) -> tuple[DecoderModel, DecoderConfig]:
-    """The model and its configuration. Raises `InputError` for another than a decoder."""
+    """The model and its configuration, for a decoder.
+
+    Raises `InputError` for another than a decoder.
+    """
     model, config = run.model, run.recipe.model
     if not isinstance(model, DecoderModel) or not isinstance(config, DecoderConfig):
         raise InputError("GGUF is for llama.cpp, which runs decoders only")

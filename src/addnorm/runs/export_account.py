@@ -1,4 +1,4 @@
-"""The facts of a run besides its weights, and those that an exported form cannot carry."""
+"""The facts of a run other than its weights, and which of them an export cannot carry."""
 
 import json
 from collections.abc import Mapping
@@ -82,7 +82,7 @@ CARRIES: dict[Form, set[str]] = {
 
 
 def token_ids(run: TrainedModel) -> dict[str, Any]:
-    """The ids of generation by their keys: of the tokenizer, or of a folder that has none."""
+    """The ids that control generation, by key, from the tokenizer or else from the folder."""
     model = run.recipe.model
     if run.text is not None:
         writes_after = isinstance(model, EncoderDecoderConfig)
@@ -96,7 +96,7 @@ def token_ids(run: TrainedModel) -> dict[str, Any]:
 
 
 def facts_of(run: TrainedModel) -> dict[str, Any]:
-    """The facts of a run around its weights, by name, in a form that JSON holds."""
+    """The facts of a run other than its weights, by name, as JSON values."""
     model, decoding = run.recipe.model, run.recipe.eval.decoding
     facts: dict[str, Any] = {}
     if not isinstance(model, EncoderConfig | DualEncoderConfig):
@@ -121,7 +121,7 @@ def facts_of(run: TrainedModel) -> dict[str, Any]:
 
 
 def _outside_forward(run: TrainedModel) -> dict[str, Any]:
-    """Return the layers with early exits, and how many tokens further ahead are predicted."""
+    """Return the layers with early exits, and the number of tokens predicted further ahead."""
     model = run.recipe.model
     facts: dict[str, Any] = {}
     if not isinstance(model, EncoderDecoderConfig) and model.exits:
@@ -132,7 +132,7 @@ def _outside_forward(run: TrainedModel) -> dict[str, Any]:
 
 
 def _of_files(run: TrainedModel) -> dict[str, Any]:
-    """Return how pictures or sound become a model's inputs, and the tokens its texts begin with.
+    """Return how images or sound become model inputs, and the first tokens of its texts.
 
     Of how our own data are read, Hugging Face folders say a part (`convert.preprocessing_of_data`).
     """
@@ -155,7 +155,7 @@ def _of_files(run: TrainedModel) -> dict[str, Any]:
 
 
 def exported_template(run: TrainedModel) -> str | None:
-    """The chat template of a run for a form without a tokenizer's names; None without one."""
+    """The chat template of a run for a form that keeps no token names; None without one."""
     data = run.recipe.data
     learnt = isinstance(data, ChatConfig)
     template = template_of(data, run.tokenizers) if learnt else chat_template(*run.places)
@@ -163,7 +163,7 @@ def exported_template(run: TrainedModel) -> str | None:
 
 
 def rest_of(form: Form, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that a form cannot carry."""
+    """Return the facts that an export to a form cannot carry."""
     rest = {name: value for name, value in facts.items() if name not in CARRIES[form]}
     ends = facts.get("end tokens")
     most = {"ctranslate2": 1, "gguf": GGUF_ENDS}.get(form)

@@ -1,4 +1,4 @@
-"""A page that runs a trained model in a browser: what the page must know of each task."""
+"""The web page that runs a trained model in a browser, and the facts that it needs."""
 
 import copy
 from collections.abc import Callable
@@ -53,7 +53,7 @@ def write_page(run: TrainedModel, out: Path) -> list[str]:
 
 
 def in_int8(run: TrainedModel) -> TrainedModel:
-    """Return the run with weights of eight bits, which a page turns into numbers once."""
+    """Return the run with 8-bit weights, which the page converts to floats once."""
     if is_quantized(run.model):
         return run
     model = copy.deepcopy(run.model).float().cpu().eval()
@@ -65,14 +65,14 @@ def in_int8(run: TrainedModel) -> TrainedModel:
 
 
 def check_page(run: TrainedModel) -> None:
-    """Raise `InputError` for a run that no page can hold, naming its task or the part."""
+    """Raise `InputError` for a run without a page, naming its task or the part at fault."""
     page_facts(run)
     check_exportable(giving_vectors(run.model))
     check_size(run.model)
 
 
 def page_facts(run: TrainedModel, *, examples: bool = False) -> Facts:
-    """What the page knows besides the graphs, with a few `examples` of the data if asked for.
+    """The facts for the page other than its graphs, with a few `examples` of the data on request.
 
     Raises `InputError` for a task without a page.
     """
@@ -100,7 +100,7 @@ def page_facts(run: TrainedModel, *, examples: bool = False) -> Facts:
 
 
 def _reader(run: TrainedModel, tokenizer: Tokenizer) -> Facts:
-    """A tokenizer, and the special tokens around each text that the model reads."""
+    """The tokenizer, and the special tokens around each text that the model reads."""
     before, after = around(run.task, tokenizer)
     is_prompt = isinstance(run.model, DecoderModel)
     return {
@@ -114,7 +114,7 @@ def _reader(run: TrainedModel, tokenizer: Tokenizer) -> Facts:
 
 
 def _writing(run: TrainedModel, embed: Input) -> Facts:
-    """How a model writes: the tokens that begin and end a text, its rules, its limits."""
+    """The facts about writing: the tokens that begin and end a text, the rules, the limits."""
     target = run.tokenizers.target
     decoding = usual_decoding(run.recipe)
     rules = replace(
@@ -253,7 +253,7 @@ def _forecast(run: TrainedModel) -> Facts:
 
 
 def _examples(run: TrainedModel) -> Facts:
-    """What a page shows of the run's data: a few texts, or a window of the series."""
+    """The examples of the run's data that a page shows: a few texts, or a window of a series."""
     return {"examples": _texts(run), **_history(run)}
 
 
@@ -283,7 +283,7 @@ def _check_reads_text(run: TrainedModel) -> None:
 
 
 def _lengths(run: TrainedModel, model: EncoderModel) -> Facts:
-    """How many tokens an encoder reads, and to how many training shortened its texts."""
+    """How many tokens an encoder reads, and to what length training shortened its texts."""
     embed = model.embed
     assert isinstance(embed, TokenEmbedding)
     return {"positions": embed.position.max_len, "longest": most_tokens(run.recipe)}
@@ -314,7 +314,7 @@ N_EXAMPLES, SHORTEST, LONGEST = 3, 12, 120
 
 
 def _texts(run: TrainedModel) -> list[Any]:
-    """A few short texts of the data, the unseen ones first; none where they cannot be read."""
+    """A few short texts of the data, unseen ones first; none if the data cannot be read."""
     if has_signals(run.medium):
         return []
     try:

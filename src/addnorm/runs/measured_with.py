@@ -1,4 +1,4 @@
-"""The settings that scores were measured with: scores of a metric compare only if they agree."""
+"""The settings with which scores were measured; only scores with equal settings are comparable."""
 
 from collections.abc import Iterable
 from dataclasses import asdict
@@ -13,7 +13,7 @@ from addnorm.tasks.contract import checked
 def measured_with(
     recipe: Recipe, metric: str, *, validation: bool = False, lowercase: bool = False
 ) -> str:
-    """Return the settings of a metric's scores as one line; empty if nothing can differ.
+    """Return the settings of a metric's scores as one line; empty if it has none.
 
     It names the package and its settings, the decoding by which texts were written, and in a
     `validation` during training how many of them. The same recipe gives the same line, so a figure
@@ -39,7 +39,7 @@ def main_metric(recipe: Recipe) -> str:
 
 
 def measure_of(recipe: Recipe, valid_data: str) -> str:
-    """The main metric with all that moves its scale, as of the digest of the validation data.
+    """The main metric with everything that affects its value, such as the validation data's digest.
 
     Two validations during training compare only where it is the same.
     """
@@ -51,7 +51,7 @@ def measure_of(recipe: Recipe, valid_data: str) -> str:
 def lines_of(
     recipe: Recipe, metrics: Iterable[str], *, validation: bool = False, lowercase: bool = False
 ) -> dict[str, str]:
-    """Return the settings of each metric's scores, for the metrics whose settings can differ."""
+    """Return the settings of each metric's scores, for the metrics that have settings."""
     lines = {
         name: measured_with(recipe, name, validation=validation, lowercase=lowercase)
         for name in metrics
@@ -64,14 +64,14 @@ BY_BATCHES = ("loss", "perplexity", "bits_per_character", "accuracy")
 
 
 def _batches(recipe: Recipe, metric: str) -> str:
-    """Return the context of each token in plain texts, or the rule of hidden tokens."""
+    """Return the context of each token for plain texts, or the masking rule for hidden tokens."""
     if metric not in BY_BATCHES or not task_of(recipe).plain_texts:
         return ""
     return f"batches {_as_text(_tree(recipe)['train']['batching'])}"
 
 
 def _decoding(recipe: Recipe) -> str:
-    """Return the decoding with all of its fields, and its rules with those that act."""
+    """Return the decoding with all its fields, and only those rules that have an effect."""
     tree = _tree(recipe)["eval"]["decoding"]
     plain = asdict(NO_RULES)
     rules = {k: v for k, v in tree.get("rules", {}).items() if v and v != plain.get(k)}

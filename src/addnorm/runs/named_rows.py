@@ -1,4 +1,4 @@
-"""Transferring weights of another model whose rows have names: classes, variables and tokens.
+"""Transferring weights from another model by the names of rows: classes, variables and tokens.
 
 Which axes stand for names is asked of the model: those that grow with one more class, variable or
 token.
@@ -74,7 +74,7 @@ class Names:
         return cls.of(run.recipe.model, run.text, run.labels, run.variables)
 
     def named(self, kind: Kind) -> tuple[str | None, ...]:
-        """The names of one kind; none for `tokens` that differ in source and target."""
+        """The names of one kind; empty for `tokens` if source and target tokens differ."""
         match kind:
             case "labels":
                 return self.labels
@@ -93,7 +93,7 @@ def _tokens(tokenizer: Tokenizer) -> tuple[str | None, ...]:
 
 
 class Axis(NamedTuple):
-    """An axis of a weight, of which each name has `each` entries in a row; 0 if that is unknown."""
+    """A weight's axis with named rows; each name has `each` entries in a row, 0 if unknown."""
 
     kind: Kind
     each: int
@@ -106,7 +106,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 def named_axes(model: ModelConfig, source: int, target: int, n_labels: int) -> Axes:
-    """Return the axes with named rows of a model's weights, for so many tokens and labels.
+    """Return the axes of a model's weights that have named rows, for these sizes.
 
     The model is built with one name more of each kind, and the axes that grow are of this kind.
     """
@@ -125,7 +125,7 @@ def named_axes(model: ModelConfig, source: int, target: int, n_labels: int) -> A
 def _larger(
     model: ModelConfig, source: int, target: int, n_labels: int
 ) -> Iterator[tuple[Kind, int, Shapes]]:
-    """Each kind of name that a model has, how many of them, and the shapes with one more."""
+    """Each kind of name that a model has, with their number and the weight shapes for one more."""
     if isinstance(model, EncoderDecoderConfig):
         if model.share_embeddings and isinstance(model.input, TokenInputConfig):
             yield "tokens", source, _shapes(model, source + 1, target + 1, n_labels)
@@ -163,7 +163,7 @@ def take_weights(
     *,
     by_name: bool = True,
 ) -> MatchReport:
-    """Copy the weights of a run that have a place in `model`, which was built from `config`.
+    """Copy those weights of a run that fit into `model`, which was built from `config`.
 
     Rows that stand for names are copied by them: those of the model are its tokens, labels and
     variables. Without `by_name` they are copied in their order, and the report notes where it
@@ -182,7 +182,7 @@ def take_weights(
 def transfer_by_name(
     model: nn.Module, ours: Names, axes: Axes, weights: Weights, theirs: Names
 ) -> MatchReport:
-    """Copy the weights of the same name and shape, and for named axes the rows of the same names.
+    """Copy weights of equal name and shape; on named axes, copy the rows of equal names.
 
     Raises `InputError` if nothing matches.
     """
@@ -211,7 +211,7 @@ def transfer_by_name(
 def _rows(
     target: Tensor, source: Tensor, named: Mapping[int, Axis], ours: Names, theirs: Names
 ) -> list[tuple[Tensor, Tensor]] | None:
-    """The entries of each axis to copy into, and those to copy; None where there are none."""
+    """The entries of each axis to copy to, and those to copy from; None if there are none."""
     if target.ndim != source.ndim:
         return None
     rows: list[tuple[Tensor, Tensor]] = []
@@ -235,7 +235,7 @@ def _rows(
 def _common(
     ours: Sequence[str | None], theirs: Sequence[str | None], n: int
 ) -> list[tuple[int, int]]:
-    """The number of each common name here and there, of `n` there; none if those have no names."""
+    """Pairs of indices of the names that both models have; empty if some of theirs have no name."""
     if len(theirs) > n:
         return []
     if ours == theirs:
@@ -245,13 +245,13 @@ def _common(
 
 
 def _entries(numbers: Sequence[int], axis: Axis) -> Tensor:
-    """The entries of an axis that belong to the names of these numbers."""
+    """The entries of an axis that belong to the names with these indices."""
     first = torch.tensor(numbers)[:, None] * axis.each
     return (first + torch.arange(axis.each)).flatten()
 
 
 def _copy(target: Tensor, source: Tensor, rows: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Copy entries of every axis into those of the target."""
+    """Copy these entries of every axis from the source to the target."""
     if all(into is out_of for into, out_of in rows):
         target.copy_(source)
         return

@@ -53,7 +53,7 @@ def open_model(
     pickled: bool = False,
     split: Splitting = unsplit,
 ) -> TrainedModel:
-    """Load a finished run (see `Run.open`); with `split`, the pieces of one of several processes.
+    """Load a finished run (see `Run.open`); `split` gives this process its pieces of the model.
 
     Raises `InputError` for a quantised model that is to be split.
     """
@@ -86,7 +86,7 @@ def _opened_otherwise(
     dtype: torch.dtype | None,
     pickled: bool,
 ) -> TrainedModel:
-    """Load an adapter with its base, a Hugging Face folder or a GGUF file; there is no other."""
+    """Load an adapter with its base, a Hugging Face folder or a GGUF file."""
     saved = read_settings(folder, overrides)
     if is_adapter(folder):
         return _with_adapter(folder, saved, pickled=pickled).to(device, dtype)
@@ -100,7 +100,7 @@ def _opened_otherwise(
 
 
 def _stopped(folder: Path, saved: Saved) -> TrainedModel:
-    """A run that was stopped, at its last checkpoint, with a warning that says so.
+    """An unfinished run at its last checkpoint; a warning says so.
 
     Raises `InputError` if there is no checkpoint, and for a run that learns an adapter.
     """
@@ -121,7 +121,7 @@ def _stopped(folder: Path, saved: Saved) -> TrainedModel:
 
 
 def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> TrainedModel:
-    """The base of an adapter, as a plain model with the adapter's changes."""
+    """The base of an adapter, as a plain model with the adapter merged into it."""
     ours = is_run_folder(folder)  # or PEFT's, on a folder that may itself have begun elsewhere
     base = start_of(folder, saved.recipe) if ours else base_of(folder)
     begun = open_model(base, pickled=pickled)

@@ -1,4 +1,4 @@
-"""The options of using, exporting and rewriting a model, declared once for Python and commands.
+"""Options for using, exporting and rewriting a model, declared once for Python and commands.
 
 A command shows its options without torch, so this file imports nothing that needs it.
 """
@@ -91,7 +91,7 @@ class GenerateOptions(DecodingOptions, StopOptions, total=False):
 
 
 class ChatOptions(GenerateOptions, total=False):
-    """How an answer is written, and what the assistant may call."""
+    """How an answer is written, and which tools the assistant may call."""
 
     tools: Sequence[Mapping[str, Any]] | None
     """The functions that the assistant may call, as OpenAI's API and chat templates have them."""
@@ -117,7 +117,7 @@ class TranscribeOptions(DecodingOptions, SpeechOptions, total=False):
 
 
 def speech_of(options: TranscribeOptions) -> SpeechOptions:
-    """Pop the options of sound from the options; those of decoding are left."""
+    """Pop the sound options from the options; those of decoding remain."""
     names = [name for name in SpeechOptions.__annotations__ if name in options]
     return cast(SpeechOptions, {name: options.pop(name) for name in names})
 

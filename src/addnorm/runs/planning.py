@@ -1,4 +1,4 @@
-"""Planning the training of a recipe on a cluster: its sizes, its step, and what `train` can run."""
+"""Planning the training of a recipe on a cluster, and which plans `train` can run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -39,19 +39,19 @@ class Planned:
 
     @property
     def best(self) -> Estimate:
-        """The best plan; where none fits, that of the least memory."""
+        """The best plan; if none fits, the one with the least memory."""
         return self.plans.estimates[0]
 
     def refusal(self, plan: Plan) -> str | None:
-        """Why `addnorm train` cannot split the work by a plan; None if it can."""
+        """Why `addnorm train` cannot split the work as planned; None if it can."""
         return refusal(self.recipe, plan, self.training)
 
     def runs(self, plan: Plan) -> bool:
-        """Whether `addnorm train` runs a plan on these cards; over processes it needs CPUs."""
+        """Whether `addnorm train` can run a plan on these cards; several processes need CPUs."""
         return self.refusal(plan) is None and (plan.cards == 1 or self.cluster.card.name == "cpu")
 
     def why(self, estimate: Estimate) -> str:
-        """Why a plan is not the best."""
+        """Why a plan is not the best; empty for the best."""
         return (
             ""
             if estimate is self.best and estimate.fits
@@ -59,7 +59,7 @@ class Planned:
         )
 
     def links(self, estimate: Estimate) -> list[str]:
-        """The link of each exchange of a plan."""
+        """The name of the link that each exchange of a plan uses."""
         return [
             link_of(e, estimate.plan, self.cluster, OURS.order)[0].name for e in estimate.exchanges
         ]
@@ -82,7 +82,7 @@ class Planned:
         return {k: str(v).lower() if isinstance(v, bool) else v for k, v in fields.items()}
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every plan with all its values, as plain numbers and texts."""
+        """Every plan with all its values, as plain numbers and strings."""
         return [self._row(estimate) for estimate in self.plans.estimates]
 
     def _row(self, estimate: Estimate) -> dict[str, Any]:
@@ -148,7 +148,10 @@ def plan_recipe(recipe: Recipe, cluster: Cluster) -> Planned:
 
 
 def training_of(recipe: Recipe, cluster: Cluster) -> Training:
-    """The step of a recipe. Raises `InputError` for batches that have no fixed size in tokens."""
+    """The training step of a recipe.
+
+    Raises `InputError` for batches that have no fixed size in tokens.
+    """
     train = recipe.train
     for field, counted in _counted(recipe).items():
         if not counted:
@@ -171,7 +174,7 @@ def training_of(recipe: Recipe, cluster: Cluster) -> Training:
 
 
 def _counted(recipe: Recipe) -> dict[str, bool]:
-    """The fields of a recipe that change what a step costs, and whether that is counted."""
+    """The fields of a recipe that change the cost of a step, and whether the estimate counts it."""
     train = recipe.train
     return {
         "model.exits": not getattr(recipe.model, "exits", ()),
@@ -200,7 +203,7 @@ def _step(recipe: Recipe) -> tuple[int, int]:
 
 
 def states_of(optimizer: Any) -> States:
-    """The states of an optimiser. Raises `InputError` for one whose states are not known."""
+    """The state of an optimiser. Raises `InputError` for one whose states are not known."""
     match optimizer:
         case AdamWConfig() | AdadeltaConfig():
             return States()
@@ -217,7 +220,7 @@ def states_of(optimizer: Any) -> States:
 
 @dataclass(frozen=True, kw_only=True)
 class Outline:
-    """A recipe's model without values, which has each kind of layer twice at most."""
+    """A recipe's model without values, with at most two layers of each kind."""
 
     model: ModelConfig
     """The configuration of the few layers that are built."""
@@ -249,7 +252,10 @@ class Outline:
         )
 
     def sizes(self, tensor: int) -> ModelSizes:
-        """The sizes in a process of `tensor`. Raises `InputError` if it cannot be split so."""
+        """The sizes of the model's parts in one of `tensor` processes.
+
+        Raises `InputError` if it cannot be split so.
+        """
         with without_values():
             built = sized_model(self.model, *self.vocabularies, 1)
         sizes = sizes_of(built, self.model.d_model, tensor, names=self.names)
@@ -257,7 +263,7 @@ class Outline:
 
 
 def _different(layers: Sequence[LayerParts]) -> list[int]:
-    """The first two layers of each kind; what two share, all of that kind share."""
+    """The first two layers of each kind; weights shared by both are shared by all of that kind."""
     kinds = list[LayerParts]()
     chosen = list[int]()
     for i, layer in enumerate(layers):
@@ -268,14 +274,14 @@ def _different(layers: Sequence[LayerParts]) -> list[int]:
 
 
 def _like(layers: Sequence[LayerParts], built: Sequence[int], i: int) -> int:
-    """Which of the built layers is like layer i: itself, or the last that is alike."""
+    """The index of the built layer that equals layer i: itself, or the last equal one."""
     if i in built:
         return built.index(i)
     return max(n for n, k in enumerate(built) if layers[k] == layers[i])
 
 
 def _vocabularies(recipe: Recipe) -> tuple[int, int]:
-    """The rows of the source and the target table."""
+    """The numbers of rows of the source and the target table."""
     model = recipe.model
     configured = getattr(recipe.tokenizer, "vocab_size", None)
     source = model.vocab_size or configured
@@ -315,7 +321,7 @@ def _parallel(plan: Plan) -> dict[str, Any]:
 
 
 def batches(recipe: Recipe, plan: Plan, training: Training) -> dict[str, Any]:
-    """The fields of `[train]` that make the batches of a plan: each step has the same rows."""
+    """The fields of `[train]` that give the batches of a plan; the rows of a step stay the same."""
     batching: Any = recipe.train.batching
     passes = plan.micro_batches(training.rows)
     rows = training.rows // passes

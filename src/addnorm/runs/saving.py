@@ -1,4 +1,4 @@
-"""Writing a run: the files around its weights, and the weights; every writer of runs does so."""
+"""Writing a run, its weights and the files around them; the only place that writes runs."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -50,7 +50,7 @@ def save_run(run: TrainedModel, folder: Path) -> None:
 
 
 def _holds(folder: Path, run: TrainedModel) -> bool:
-    """Whether a folder has this very run: its recipe, labels and every weight."""
+    """Whether a folder already holds this very run: the same recipe, labels and weights."""
     stored = stored_recipe(folder)
     if stored is None:
         return False
@@ -65,13 +65,13 @@ def _holds(folder: Path, run: TrainedModel) -> bool:
 
 
 def write_run(folder: Path, run: TrainedModel) -> None:
-    """Write all of a finished run, with its whole model."""
+    """Write a finished run with its whole model."""
     write_around(folder, replace(run, recipe=without_adapter(run.recipe)))
     save_model(folder, run.model)
 
 
 def write_around(folder: Path, run: TrainedModel) -> None:
-    """Write all of a run except its weights; `config.json` last, to mark the folder as complete.
+    """Write all of a run except its weights; `config.json` comes last and marks it as complete.
 
     What an earlier run left of these files, which was never finished, is removed before.
     """
@@ -90,7 +90,7 @@ def write_around(folder: Path, run: TrainedModel) -> None:
 
 
 def write_for_use(folder: Path, run: TrainedModel) -> None:
-    """Write the modules and the chat template of a run, which describe its use.
+    """Write the modules and the chat template that describe how a run is used.
 
     A model that compares texts has learnt itself how a text becomes a vector, and one that chats
     has its template in its recipe. One that came without data reads pictures and sound, and begins

@@ -1,4 +1,4 @@
-"""Tokenizing texts of any size to shards, by the tokenizer of a run or a new one."""
+"""Tokenizing texts of any size into shards, with the tokenizer of a run or a new one."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -89,7 +89,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def opened(given: Tokenizer | str | Path) -> Tokenizer:
-    """Return the tokenizer of a run, a Hugging Face folder, other shards, or a file.
+    """Return the tokenizer that `given` names: of a run, a Hugging Face folder, shards or a file.
 
     Raises `InputError` if there is none, or if there is one for each side of a translation.
     """
@@ -117,7 +117,7 @@ def opened(given: Tokenizer | str | Path) -> Tokenizer:
 def _learnt(
     paths: Sequence[str | Path], folder: Path, options: ShardOptions, show: Show
 ) -> Tokenizer:
-    """Return the tokenizer that the folder was begun with, or a new one."""
+    """Return the tokenizer with which the folder was begun, or a new one."""
     file = folder / TOKENIZER
     if file.is_file() and (has_shards(folder) or (folder / INDEX).is_file()):
         return Tokenizer.load(file)

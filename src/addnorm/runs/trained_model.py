@@ -35,7 +35,7 @@ DTYPES = {
 
 
 def dtype_named(name: str | torch.dtype) -> torch.dtype:
-    """The dtype of this name. Raises `InputError` for an unknown one."""
+    """The dtype with this name. Raises `InputError` for an unknown one."""
     word = str(name).removeprefix("torch.")
     if word not in DTYPES:
         raise InputError(f"dtype = {word!r} is none of weights.{choices(word, DTYPES)}")
@@ -43,7 +43,7 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype:
 
 
 def device_named(name: str | torch.device) -> torch.device:
-    """The device of this name; "auto" selects a GPU if there is one.
+    """The device with this name; "auto" selects a GPU if there is one.
 
     Raises `InputError` if it is not available.
     """
@@ -134,11 +134,11 @@ class TrainedModel:
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """The folders of the files around the weights: the run's, then its base's."""
+        """The folders of the files other than weights: the run's, then its base's."""
         return self.bases if self.folder is None else (*inner_places(self.folder), *self.bases)
 
     def written_to(self: T, folder: Path | None) -> T:
-        """Return this run as the content of a folder that has all of its files."""
+        """Return this run as one whose folder holds all of its files."""
         return replace(self, folder=folder, bases=(), log=b"")
 
     @property
@@ -148,12 +148,12 @@ class TrainedModel:
 
     @property
     def task_value(self) -> Task:
-        """The task of the model, with the properties and functions of all models of the task."""
+        """The task of the model as a value, with its properties and functions."""
         return task_of(self.recipe)
 
     @property
     def medium(self) -> Medium | None:
-        """The medium of the model's data, or of its input if it came without data."""
+        """The medium of the model's data or, for a model without data, of its input."""
         data, model = self.recipe.data, self.recipe.model
         if data is not None or isinstance(model, DecoderConfig):
             return medium_of(data)
@@ -161,12 +161,12 @@ class TrainedModel:
 
     @property
     def reads_files(self) -> bool:
-        """Whether the model reads images or sound, each in a file, instead of lines of text."""
+        """Whether the model reads images or sound from files, instead of lines of text."""
         return has_files(self.medium)
 
     @property
     def compares(self) -> bool:
-        """Whether the model reads pictures and texts, and compares their vectors."""
+        """Whether the model compares pictures and texts by their vectors."""
         return isinstance(self.model, DualEncoderModel)
 
     @property
@@ -181,7 +181,7 @@ class TrainedModel:
 
     @property
     def chats(self) -> bool:
-        """Whether the model learnt to chat, so that each text is a user's message."""
+        """Whether the model was trained to chat, so that each text is a user's message."""
         return isinstance(self.recipe.data, ChatConfig)
 
     @property
@@ -228,7 +228,7 @@ class TrainedModel:
 
 
 def moved_copy(run: T, *, device: torch.device | None = None, dtype: torch.dtype) -> T:
-    """Return the run on a device and in a dtype; a copy, unless it has them already."""
+    """Return a copy of the run on another device or in another dtype; itself if nothing changes."""
     place = device or run.device
     if all(w.device == place and w.dtype == dtype for w in run.weights.values()):
         return replace(run, model=run.model.eval())

@@ -38,7 +38,7 @@ class Classification(OfWholeInputs):
     exits_early = True
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
-        """Return the input with the number of its class as target."""
+        """Return the input with its class number as target."""
         return read.with_targets(numbers_of(example.target_labels(), numbers))
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
@@ -91,7 +91,7 @@ def _labels(counts: "Counter[str]") -> Iterator[str]:
 
 
 def _numbers(counts: "Counter[str]", column: str | None) -> Iterator[str]:
-    """Warn of classes that are measurements: fractions, or numbers that hardly repeat."""
+    """Warn of classes that look like measurements: fractions, or numbers that hardly repeat."""
     by_label = {label: number for label in counts if (number := _number(label)) is not None}
     numbers = list(by_label.values())
     if len(numbers) < 0.9 * len(counts):  # one in ten may be "unknown" or the like
@@ -107,7 +107,7 @@ def _numbers(counts: "Counter[str]", column: str | None) -> Iterator[str]:
 
 
 def _number(label: str) -> float | None:
-    """Return the number of a label, also with a decimal comma or a sign of currency or per cent."""
+    """Parse a label as a number, also with a decimal comma, a currency sign or a per cent sign."""
     try:
         number = float(label.strip("%$€£¥ ").replace(",", "."))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a custom task must define and return, checked where training, evaluation and use call it."""
+"""The interface of a custom task, checked where training, evaluation and use call it."""
 
 import math
 from array import array
@@ -21,20 +21,23 @@ T = TypeVar("T")
 
 
 def returned(task: object, method: str, value: object, due: str) -> InputError:
-    """The error for a method of a task that returns something else than the value `due`."""
+    """The error for a method of a task that returned something other than the value `due`."""
     name = task.__name__ if isinstance(task, type) else type(task).__name__
     return InputError(f"{name}.{method}() returns {short(value)}: {due}")
 
 
 def checked(task: object, method: str, value: object, kind: type[T], due: str) -> T:
-    """Return what a method of a task returns. Raises `InputError` for another type than `kind`."""
+    """Return what a method of a task returned, checked for its type.
+
+    Raises `InputError` for another type than `kind`.
+    """
     if not isinstance(value, kind):
         raise returned(task, method, value, due)
     return value
 
 
 def check_task(task: object, protocol: type) -> None:
-    """Raise `InputError` for an attribute or a method of another form than in `protocol`."""
+    """Raise `InputError` for an attribute or method whose form differs from that in `protocol`."""
     kind, name = type(task), type(task).__name__
     hints = get_type_hints(protocol)
     for attribute in (name for name in hints if hasattr(kind, name)):
@@ -72,7 +75,8 @@ def _problem_of_attribute(name: str, hint: Any, value: Any) -> str:
 def checked_encodings(
     task: object, encodings: object, n: int, layout: Layout, vocab_size: int | None
 ) -> Iterator[Encoded]:
-    """Yield what `encode` gives for `n` examples. Raises `InputError` for anything else.
+    """Yield the encodings of `n` examples that `encode` returns, checked. Raises `InputError` for
+    anything else.
 
     `vocab_size` is None where no text is read.
     """
@@ -103,7 +107,7 @@ def checked_encodings(
 
 
 def _problem_of_encoded(encoded: object, vocab_size: int | None) -> str:
-    """What is wrong with the ids of an example; empty if nothing is."""
+    """Describe the problem with an example's ids; empty if there is none."""
     if not isinstance(encoded, Encoded):
         return f"{short(encoded)} is not an Encoded"
     for name in ("tokens", "targets", "types", "spans"):
@@ -141,7 +145,7 @@ def _problem_of_ids(ids: object) -> str:
 
 
 def _problem_of_values(values: object, others: Tensor | None) -> str:
-    """What is wrong with the numbers that an example has as targets; empty if nothing is."""
+    """Describe the problem with an example's numeric targets; empty if there is none."""
     if values is None:
         return ""
     if not isinstance(values, Tensor):
@@ -155,7 +159,7 @@ def _problem_of_values(values: object, others: Tensor | None) -> str:
 
 
 def check_answers(task: object, answers: object, indices: Sequence[int]) -> None:
-    """Raise `InputError` unless there is an answer for exactly the examples of a batch."""
+    """Raise `InputError` unless there is an answer for each example of a batch and no other."""
     due = "return the prediction for each example by its index in batch.indices"
     if not isinstance(answers, Mapping):
         raise returned(task, "answers", answers, due)

@@ -51,7 +51,7 @@ class Contrastive(Task):
             yield Encoded(i, ids, [i], example.signal())
 
     def evaluate(self, model: Model, split: EvaluationSplit, n_written: int | None) -> Evaluation:
-        """The loss of the batches, and retrieval in both directions among all of the split."""
+        """The loss over the batches, and retrieval scores in both directions over the split."""
         assert isinstance(model, DualEncoderModel)
         indices, batches = list[int](), list[tuple[float, int]]()
         pictures, texts = list[Tensor](), list[Tensor]()
@@ -77,7 +77,7 @@ class Contrastive(Task):
 
 
 def _distinct(vectors: Float[Tensor, "n width"], keys: Sequence[str]) -> tuple[Tensor, list[int]]:
-    """The vector of each different key, and the number of the key of each row."""
+    """The vector of each distinct key, and for each row the number of its key."""
     numbers: dict[str, int] = {}
     of_row = [numbers.setdefault(key, len(numbers)) for key in keys]
     first = [of_row.index(number) for number in range(len(numbers))]

@@ -71,7 +71,7 @@ class EvalConfig:
     """Texts that are decoded at once."""
 
     def check_written(self) -> None:
-        """Raise `InputError` unless texts are written and measured by the metric that is chosen.
+        """Raise `InputError` unless texts are written and the chosen metric measures them.
 
         For a task whose models write as `decoding` says.
         """

@@ -51,7 +51,7 @@ class Forecasting(Task):
         return replace(self, look_back=look_back, horizon=horizon)
 
     def check_data(self, model: ModelConfig, corpus: Corpus, labels: Sequence[str]) -> None:
-        """Raise `InputError` where a model is for other variables, or another number of them."""
+        """Raise `InputError` if a model is for other variables, or another number of them."""
         names = corpus.labels
         if tuple(labels) != names:
             raise InputError(
@@ -76,7 +76,7 @@ class Forecasting(Task):
         return encode_series(corpus, self.look_back, self.horizon, self.scaling)
 
     def evaluate(self, model: Model, split: EvaluationSplit, n_written: int | None) -> Evaluation:
-        """The errors over all windows; in the units of each variable as details."""
+        """The errors over all windows, and as details those of each variable in its units."""
         assert split.scaling is not None
         errors, batches = forecast_errors(model, split.loader)
         scores = {"loss": errors.scores["mse"], **errors.scores}
@@ -109,7 +109,7 @@ class ForecastErrors:
         forecasts: Float[Tensor, "batch variables horizon"],
         truth: Float[Tensor, "batch variables horizon"],
     ) -> float:
-        """Add the errors of a batch; return the sum of its squared ones."""
+        """Add the errors of a batch; return the sum of its squared errors."""
         wrong = (forecasts.double() - truth.double()).cpu()
         squared = wrong.square().sum((0, 2))
         self.windows.append(torch.stack([wrong.square().mean((1, 2)), wrong.abs().mean((1, 2))], 1))
@@ -127,14 +127,14 @@ class ForecastErrors:
         }
 
     def of_windows(self) -> dict[str, dict[int, float]]:
-        """Return both errors of each window, by its index in the order of addition."""
+        """Return both errors of each window, in the order in which they were added."""
         errors = torch.cat(self.windows).T.tolist() if self.windows else ([], [])
         return {
             name: dict(enumerate(row)) for name, row in zip(("mse", "mae"), errors, strict=True)
         }
 
     def in_units(self, names: Sequence[str], scaling: Scaling) -> dict[str, float]:
-        """Return both errors of each variable in its units, the squared one in their square."""
+        """Return both errors of each variable in its units; squared errors in squared units."""
         errors: dict[str, float] = {}
         for i, (name, deviation) in enumerate(zip(names, scaling.deviation, strict=True)):
             errors[f"mse of {name}"] = float(self.squared[i]) / self.count * deviation**2
@@ -145,7 +145,7 @@ class ForecastErrors:
 def forecast_errors(
     model: nn.Module, loader: Loader[int]
 ) -> tuple[ForecastErrors, list[tuple[float, int]]]:
-    """Return the errors of a model on all windows, and the sum and number of each batch's."""
+    """Return a model's errors on all windows, and the error sum and number of each batch."""
     device = next(model.parameters()).device
     errors, batches = ForecastErrors(), list[tuple[float, int]]()
     with torch.inference_mode():
@@ -156,7 +156,7 @@ def forecast_errors(
 
 
 def naive_scores(windows: ForecastWindows, loader: Loader[int]) -> dict[str, float]:
-    """Return the errors of repeating the last value and the last season, on scaled data."""
+    """Return the errors of repeating the last value or the last season, on scaled data."""
     errors: dict[str, ForecastErrors] = {}
     for batch in loader.batches():
         naive = naive_forecasts(batch.inputs["inputs"], windows.horizon, windows.season)

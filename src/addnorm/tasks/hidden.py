@@ -1,4 +1,4 @@
-"""Plain texts of which parts are hidden: masked language models, and denoisers."""
+"""Tasks that hide parts of plain texts: masked language models and denoisers."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task
 
 
 class Hidden(Task):
-    """The hidden tokens are scored one by one; nothing is written."""
+    """A task that scores hidden tokens one by one, without writing text."""
 
     metrics = ("loss", "accuracy")
     target_unit = "tokens"
@@ -36,12 +36,12 @@ class Hidden(Task):
         numbers: Mapping[str, int],
         advance: Advance,
     ) -> EncodedCorpus:
-        """The texts as a language model reads them: batches hide parts of them."""
+        """Encode the texts as for a language model; the batches hide parts of them."""
         assert tokenizers is not None
         return encode_texts(corpus, tokenizers, self.layout, advance)
 
     def correct(self, logits: Float[Tensor, "..."], batch: Batch) -> int:
-        """How many hidden tokens have the highest probability."""
+        """The number of hidden tokens that the model predicts as most probable."""
         return int((logits.argmax(-1) == batch.targets).sum())
 
     def score(

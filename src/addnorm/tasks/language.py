@@ -39,7 +39,7 @@ class Language(Task):
     def encode(
         self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
     ) -> Iterator[Encoded]:
-        """Encode conversations, of which the answers are learnt."""
+        """Encode conversations, in which only the answers are learnt."""
         assert tokenizers is not None
         for n, example in enumerate(examples):
             ids, answered = ids_and_answers(tokenizers.source, example)
@@ -75,7 +75,7 @@ class Language(Task):
 
 
 def _n_characters(split: EvaluationSplit, characters: Ids) -> int:
-    """Return the number of predicted characters; of shortened texts, of their remaining ones."""
+    """Return the number of predicted characters; for shortened texts, of what remains."""
     if isinstance(split.loader, Buckets):
         return sum(_n_characters_of(example, split, characters) for example in split.encoded)
     places = split.encoded.places if isinstance(split.encoded, Compact) else None

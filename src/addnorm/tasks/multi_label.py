@@ -21,7 +21,7 @@ from addnorm.tasks.whole_inputs import OfWholeInputs
 
 
 class MultiLabel(OfWholeInputs):
-    """`p(label | text)` for each label by itself; one above 0.5 is predicted."""
+    """`p(label | text)` for each label independently; labels above 0.5 are predicted."""
 
     name = "multi_label"
     model = "model.head = { kind = 'classification', problem = 'multi_label' }"
@@ -32,13 +32,13 @@ class MultiLabel(OfWholeInputs):
     examples = (MultiLabelled,)
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
-        """Return the input with a target for each label: whether the text has it."""
+        """Return the input with a boolean target for each label."""
         has = torch.zeros(len(numbers), dtype=torch.bool)
         has[numbers_of(example.target_labels(), numbers)] = True
         return replace(read, values=has)
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
-        """Return the labels that a score counts, with the threshold of their probability."""
+        """Return which labels a score counts, and the probability threshold."""
         above = "of a probability above 0.5"
         lines = {
             "exact": f"all labels, {above}",
@@ -56,7 +56,7 @@ class MultiLabel(OfWholeInputs):
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
     ) -> Evaluation:
-        """Micro and macro F1, and how often all labels are right."""
+        """Micro and macro F1, and the share of examples with all labels right."""
         answers: dict[int, list[bool]] = outputs.answers
         predicted = {i: list(compress(split.labels, row)) for i, row in answers.items()}
         gold = {i: split.examples[i].target_labels() for i in predicted}

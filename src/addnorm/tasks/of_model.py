@@ -33,7 +33,7 @@ WITH_TASK = tuple(
 
 
 def task_of_head(head: Any) -> Task | None:
-    """The task that a head's configuration names by its attribute `task`; None if it names none.
+    """The task named by the `task` attribute of a head's configuration; None if there is none.
 
     Raises `InputError` for an unknown task.
     """
@@ -53,7 +53,7 @@ def has_labels(model: ModelConfig) -> bool:
 
 
 def writes_text(model: ModelConfig) -> bool:
-    """Return whether a model has a tokenizer besides its input: it writes text, or compares it."""
+    """Return whether a model has a tokenizer besides its input: to write text, or to compare it."""
     if not isinstance(model, EncoderConfig):
         return True
     task = task_of_head(model.head)
@@ -96,7 +96,10 @@ def task_of_model(model: ModelConfig) -> Task:
 
 
 def task_of_training(model: ModelConfig, batching: BatchingConfig) -> Task:
-    """The task of a model that learns from such batches. Raises `InputError` as `task_of_model`."""
+    """The task of a model that learns from these batches.
+
+    Raises `InputError` as `task_of_model`.
+    """
     task = task_of_model(model)
     made = task.with_batching(batching)
     return checked(task, "with_batching", made, Task, "return the task for these batches")
@@ -109,7 +112,7 @@ OURS = members(BatchingConfig)
 
 
 def check_batching(task: Task, batching: BatchingConfig) -> None:
-    """Raise `InputError` for batches that hide text of a model for which nothing is hidden.
+    """Raise `InputError` for batches that hide text if the model's task hides nothing.
 
     And for a masked language model with others. Custom batches are let through.
     """
@@ -130,7 +133,7 @@ def check_batching(task: Task, batching: BatchingConfig) -> None:
 
 
 def check_corpus(task: Task, corpus: Corpus) -> None:
-    """Raise `InputError` if the data are for another task than the model."""
+    """Raise `InputError` if the data are for a task other than the model's."""
     if issubclass(corpus.kind, task.examples):
         return
     other = TASKS.get(corpus.task)
@@ -153,6 +156,6 @@ class HasTask(Protocol):
 
 
 def wrong_task(model: HasTask, cannot: str) -> InputError:
-    """Return the error for a model of another task; `cannot` names what it does not do."""
+    """Return the error for a model of another task; `cannot` names the missing ability."""
     task = model.task_value
     return InputError(f"{model.name}: a {task.name} model {cannot}: use `{task.command}`")

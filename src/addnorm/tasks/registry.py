@@ -1,4 +1,4 @@
-"""The tasks of AddNorm by name, and custom ones."""
+"""Tasks by name: built-in and custom ones."""
 
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -16,7 +16,7 @@ ABOVE = ("encoding", "of_model", "registry")
 
 
 def _defined() -> Iterator[Task]:
-    """The tasks that the files of this folder define: a class with a name each."""
+    """The tasks defined in this folder: one named class each."""
     for file in sorted(iter_modules(tasks.__path__), key=lambda file: file.name):
         if file.name in ABOVE:
             continue
@@ -33,7 +33,7 @@ TASKS: Mapping[str, Task] = {task.name: task for task in _defined()}
 
 
 def task_named(task: Any) -> Task:
-    """Return the task of this name, or the task that is given as a value or class.
+    """Return the task with this name, or the given task, which may be a value or a class.
 
     A name is one of `TASKS`, `module:Class` of an imported module, or the name of an entry point in
     `addnorm.parts`. Raises `InputError` for anything else, and for a class that lacks a method.
@@ -59,7 +59,10 @@ def task_named(task: Any) -> Task:
 
 
 def _made(kind: type[Task]) -> Task:
-    """The task of a class. Raises `InputError` if it takes arguments that have no default."""
+    """An instance of a task's class.
+
+    Raises `InputError` if it takes arguments that have no default.
+    """
     try:
         return kind()
     except TypeError as error:

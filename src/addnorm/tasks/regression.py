@@ -18,7 +18,7 @@ from addnorm.tasks.whole_inputs import OfWholeInputs
 
 
 class Regression(OfWholeInputs):
-    """Numbers by the least squared error."""
+    """One or more numbers, fitted by least squares."""
 
     name = "regression"
     model = "model.head = { kind = 'classification', problem = 'regression' }"
@@ -29,7 +29,7 @@ class Regression(OfWholeInputs):
     examples = (Scored, ScoredSeries)
 
     def with_target(self, read: Encoded, example: Any, numbers: Mapping[str, int]) -> Encoded:
-        """The numbers themselves."""
+        """Return the input with its numbers as target."""
         return replace(read, values=torch.tensor(example.target_numbers()))
 
     def answers(

@@ -1,4 +1,4 @@
-"""Span extraction: the answer to a question, as a part of the text that holds it."""
+"""Span extraction: answering a question by a part of a given text."""
 
 import re
 import string
@@ -25,7 +25,7 @@ from addnorm.tasks.task import Evaluation, EvaluationSplit, Outputs, Task, Valid
 
 @dataclass(frozen=True, slots=True)
 class QuestionAnswer(Example):
-    """A question, a text, and the right answers, all parts of the text; none if it has none.
+    """A question, a text, and the right answers, which are parts of the text; there may be none.
 
     Training reads the first answer, at the first of the characters `starts`, or where the text has
     it first.
@@ -48,11 +48,11 @@ class QuestionAnswer(Example):
         return self.context
 
     def lack(self) -> str | None:
-        """A question or a text without words."""
+        """Describe a question or a text that has no words; None if both have."""
         return lack_of(question=self.question, context=self.context)
 
     def problem(self) -> str | None:
-        """An answer that is blank or does not stand where it should, or starts of other answers."""
+        """Describe an answer that is blank or misplaced, or starts that do not fit the answers."""
         answers = self.answers or ()
         if self.starts and len(self.starts) != len(answers):
             return f"{len(answers)} answers and {len(self.starts)} starts: give each answer its own"
@@ -65,13 +65,13 @@ class QuestionAnswer(Example):
         return None
 
     def place(self) -> int:
-        """The character at which the first answer begins."""
+        """The index of the character at which the first answer begins."""
         return self.starts[0] if self.starts else self.context.find((self.answers or ("",))[0])
 
 
 @dataclass(frozen=True)
 class Span:
-    """An answer and its place in the text, in characters; all empty where there is none.
+    """An answer and its place in the text, in characters; empty if there is no answer.
 
     `score` is how much larger the logits of the span are than those of no answer.
     """
@@ -83,10 +83,10 @@ class Span:
 
 
 class AnswerPlaces(Layout):
-    """The places of the first and last token of an answer among the tokens that are read."""
+    """The positions of an answer's first and last token among the tokens that are read."""
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-        """Both texts cut; an answer beyond the end of its text leaves nothing to predict."""
+        """Shorten both texts; an answer that is cut off is no longer a target."""
         cut = super().shortened(example, max_len, special)
         if cut is example or not example.targets or example.targets[0] <= 0:
             return cut
@@ -110,7 +110,7 @@ class SpanExtraction(Task):
     def encode(
         self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
     ) -> Iterator[Encoded]:
-        """The question and the text, with the places of the first answer."""
+        """Encode the question and the text, with the positions of the first answer."""
         for example, inputs in zip(examples, encoded_inputs(examples, tokenizers), strict=True):
             if example.answers is None:
                 yield inputs
@@ -124,7 +124,7 @@ class SpanExtraction(Task):
                 yield replace(inputs, targets=places)
 
     def measured_with(self, metric: str, settings: EvalConfig) -> str:
-        """Rajpurkar et al. 2016, §6.1."""
+        """The definition of the scores (Rajpurkar et al. 2016, §6.1)."""
         rule = "best of the answers, without case, punctuation and articles"
         return rule if metric in ("f1", "exact") else ""
 
@@ -164,7 +164,7 @@ class SpanExtraction(Task):
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
     ) -> Evaluation:
-        """Exact matches, and F1 over words, each the mean of the best over an example's answers."""
+        """Exact match and word F1, each the mean over examples of the best answer's score."""
         examples: dict[int, Any] = {i: split.examples[i] for i in outputs.answers}
         texts = {
             i: self.result(outputs.answers[i], example, split.tokenizers, ()).answer
@@ -182,7 +182,7 @@ class SpanExtraction(Task):
 
 
 def offsets_of(tokenizers: Tokenizers | None, text: str) -> list[tuple[int, int]]:
-    """The first character of each token of a text, and the one after its last.
+    """The character range of each token of a text.
 
     Raises `InputError` for a custom tokenizer, which does not tell.
     """
@@ -191,24 +191,24 @@ def offsets_of(tokenizers: Tokenizers | None, text: str) -> list[tuple[int, int]
 
 
 def tokens_within(offsets: Sequence[tuple[int, int]], start: int, end: int) -> list[int]:
-    """The first and the last token with a character from `start` to before `end`; none if none."""
+    """The first and last token that overlap characters `start` to `end`; None if none does."""
     within = [i for i, (first, stop) in enumerate(offsets) if first < end and stop > start]
     return [within[0], within[-1]] if within else []
 
 
 def normalised(text: str) -> str:
-    """A text in lower case without punctuation, articles and double spaces, as SQuAD is scored."""
+    """A text as SQuAD scores it: lower case, without punctuation, articles and double spaces."""
     text = "".join(c for c in text.lower() if c not in string.punctuation)
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
 
 def exact_match(answer: str, right: str) -> float:
-    """1 if both are the same after `normalised`, else 0."""
+    """1 if both answers are equal after `normalised`, else 0."""
     return float(normalised(answer) == normalised(right))
 
 
 def word_f1(answer: str, right: str) -> float:
-    """`2 p r / (p + r)` over the words of both after `normalised`; of an empty one, exact match."""
+    """`2 p r / (p + r)`: the F1 of the words of two answers, after `normalised`."""
     words, right_words = normalised(answer).split(), normalised(right).split()
     if not words or not right_words:
         return float(words == right_words)

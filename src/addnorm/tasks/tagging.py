@@ -40,13 +40,13 @@ class Tagging(Task):
     exits_early = True
 
     def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:
-        """`seqeval` finds entities."""
+        """Check that `seqeval`, which finds entities, is installed."""
         metrics.entity_scores([["O"]], [["O"]])
 
     def encode(
         self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
     ) -> Iterator[Encoded]:
-        """The words of sentences in pieces, with the tag at the first piece of each word."""
+        """Encode the words of sentences as pieces, with the tag at each word's first piece."""
         assert tokenizers is not None
         for i, example in enumerate(examples):
             tokens, first = encode_words(tokenizers.source, example.words())
@@ -111,5 +111,5 @@ def tags_at(
 
 
 def filled(tags: list[str], n: int) -> list[str]:
-    """Pad the tags with "O": words cut off from a too long sentence count as outside any entity."""
+    """Pad the tags with "O" for words that were cut off a long sentence."""
     return tags + ["O"] * (n - len(tags))

@@ -59,7 +59,7 @@ class Evaluation:
 
 @runtime_checkable
 class EvaluationSplit(Protocol):
-    """A split to evaluate on: those of its examples that its loader has.
+    """The examples of a split that are evaluated: those that its loader holds.
 
     Of the texts of a language model only the numbers of their `characters` are needed.
     """
@@ -107,12 +107,12 @@ class Outputs:
 
     @property
     def loss(self) -> float:
-        """The mean loss of a target."""
+        """The mean loss per target."""
         return self.total_loss / max(self.n_targets, 1)
 
 
 def undefined(task: "Task", names: Sequence[str]) -> InputError:
-    """The error for a task whose class lacks methods or attributes."""
+    """The error for a task class that lacks methods or attributes."""
     return InputError(
         f"the task {type(task).__name__} lacks {' and '.join(names)}: define "
         f"{'it' if len(names) == 1 else 'them'} (see `addnorm.tasks.task.Task`)"
@@ -123,7 +123,7 @@ ANSWERS = "answers(), which predicts for each example"
 
 
 class Unanswered(dict[int, Any]):
-    """The answers of a task that defines none: an `InputError` for whoever reads them."""
+    """The answers of a task that defines none; reading them raises `InputError`."""
 
     def __init__(self, task: "Task") -> None:
         super().__init__()
@@ -199,7 +199,7 @@ class Task:
     """The metrics of texts that a model writes by `eval.decoding`."""
 
     def lacks(self) -> list[str]:
-        """The methods and attributes without which its models cannot be trained and scored."""
+        """The missing methods and attributes, without which models cannot be trained and scored."""
         kind = type(self)
         names = [name for name in ("name", "examples") if not hasattr(kind, name)]
         if kind.encode is Task.encode and kind.encode_corpus is Task.encode_corpus:
@@ -216,7 +216,7 @@ class Task:
         return self
 
     def with_batching(self, batching: BatchingConfig) -> "Task":
-        """The task of a model that learns from such batches; by default the same."""
+        """The task of a model that learns from these batches; by default the task itself."""
         return self
 
     def check_metric(self, metric: str | None) -> None:
@@ -239,7 +239,7 @@ class Task:
         tokenizers: Tokenizers | None,
         numbers: Mapping[str, int],
     ) -> Iterator[Encoded]:
-        """The examples in ids, each with its place among them; `numbers` are those of the labels.
+        """Encode the examples, each with its index; `numbers` maps labels to class numbers.
 
         Examples to predict for have None in place of their targets, and no targets here.
         `addnorm.data.ids.encoding` has the tools, such as `encoded_inputs` and `numbers_of`.
@@ -252,7 +252,7 @@ class Task:
         tokenizers: Tokenizers | None,
         numbers: Mapping[str, int],
     ) -> Iterator[Encoded]:
-        """The examples in ids as `encode` gives them: every one, in their order.
+        """Encode the examples as `encode` does, and return every one in their order.
 
         Raises `InputError` where that of a custom task gives anything else.
         """
@@ -269,7 +269,7 @@ class Task:
         tokenizers: Tokenizers | None,
         numbers: Mapping[str, int],
     ) -> Sequence[Encoded]:
-        """Return the examples of a split in ids (see `encode`)."""
+        """Encode the examples of a split (see `encode`)."""
         signals = bool(examples) and has_signals(examples[0].medium)
         encoded = self.encoded(examples, tokenizers, numbers)
         return list(encoded) if signals else Compact.of(encoded)
@@ -281,7 +281,7 @@ class Task:
         numbers: Mapping[str, int],
         advance: Advance,
     ) -> EncodedCorpus:
-        """Return the three splits in ids (see `encode`); `advance` gets the encoded characters."""
+        """Encode all three splits (see `encode`); `advance` receives the encoded characters."""
         facts: Any = {"bos_id": 0, "pad_id": 0}
         if tokenizers is not None:
             facts = {"bos_id": tokenizers.target.bos_id, "pad_id": tokenizers.target.pad_id}
@@ -321,7 +321,7 @@ class Task:
 
     @property
     def has_answers(self) -> bool:
-        """Whether it predicts for each example."""
+        """Whether the task predicts something for each example."""
         return type(self).answers is not Task.answers
 
     def answers_of_each(
@@ -344,7 +344,7 @@ class Task:
         return answer
 
     def correct(self, logits: Float[Tensor, "..."], batch: Batch) -> int:
-        """Return how many targets are predicted best, if the task counts them here."""
+        """Return the number of right predictions, if the task counts them by batch."""
         return 0
 
     # Its scores.
@@ -356,7 +356,7 @@ class Task:
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
     ) -> Evaluation:
-        """Return the scores of outputs besides the loss, and the predictions.
+        """Return the scores other than the loss, and the predictions.
 
         A task of writing generates the texts of the first `n_written` examples, by default of all.
         """

@@ -1,4 +1,4 @@
-"""Transcription without a decoder: the text of a sound or an image from its frames (CTC)."""
+"""Transcription without a decoder: a text from the frames of a sound or an image (CTC)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,13 +41,13 @@ class FrameTranscription(Task):
     writes_text = True
 
     def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:
-        """`jiwer` counts errors."""
+        """Check that `jiwer`, which counts errors, is installed."""
         metrics.transcription_scores(["a"], ["a"])
 
     def encode(
         self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
     ) -> Iterator[Encoded]:
-        """The sound or image, and the tokens of its text without special ones."""
+        """Encode the sound or image, and the tokens of its text without special ones."""
         assert tokenizers is not None
         targets = tokenizers.target.encode_batch([example.target_text() for example in examples])
         for inputs, ids in zip(encoded_inputs(examples, None), targets, strict=True):
@@ -64,7 +64,7 @@ class FrameTranscription(Task):
         batch: Batch,
         valid: Valid,
     ) -> Mapping[int, tuple[list[int], float]]:
-        """The tokens of the best path of each example, and the log-probability of that path."""
+        """The tokens and the log-probability of each example's best path."""
         blank = head.blank if isinstance(head, CTCHead) else BLANK
         best = logits.log_softmax(-1).max(-1)
         paths, log_p = best.indices, best.values
@@ -81,7 +81,7 @@ class FrameTranscription(Task):
         tokenizers: Tokenizers | None,
         labels: Sequence[str],
     ) -> Generated:
-        """The text, with the log-probability of its best path as the score."""
+        """The text, scored by the log-probability of its best path."""
         assert tokenizers is not None
         tokens, score = answer
         text = tokenizers.target.decode(tokens)

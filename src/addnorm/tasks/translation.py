@@ -1,4 +1,4 @@
-"""Sequence to sequence: a text from a text, an image or a clip, by an encoder–decoder."""
+"""Sequence to sequence: an encoder–decoder writes a text from a text, an image or a clip."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -51,7 +51,7 @@ class SequenceToSequence(Task):
         return Denoising() if isinstance(batching, DenoisingConfig) else self
 
     def check_packages(self, corpus: Corpus, settings: EvalConfig) -> None:
-        """Check `jiwer` for transcripts, and `rouge-score` for summaries."""
+        """Check that `jiwer` (transcripts) or `rouge-score` (summaries) is installed."""
         if has_signals(corpus.medium):
             metrics.transcription_scores(["a"], ["a"])
         if settings.text_metrics == "summary":
@@ -60,7 +60,7 @@ class SequenceToSequence(Task):
     def encode(
         self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
     ) -> Iterator[Encoded]:
-        """Encode the source, or take its image or sound, and the target, each with its end."""
+        """Encode the source (text, image or sound) and the target, texts with their end token."""
         assert tokenizers is not None
         targets = written_ids(tokenizers.target, [example.target_text() for example in examples])
         for read, ids in zip(_sources(examples, tokenizers), targets, strict=True):
@@ -69,7 +69,7 @@ class SequenceToSequence(Task):
     def encode_split(
         self, examples: Sequence[Any], tokenizers: Tokenizers | None, numbers: Mapping[str, int]
     ) -> Sequence[Encoded]:
-        """Encode pairs of texts all at once, which gives what `encode` does."""
+        """Encode pairs of texts all at once, with the same result as `encode`."""
         ours = type(self).encode is SequenceToSequence.encode
         if not (ours and examples and isinstance(examples[0], Pair)):
             return super().encode_split(examples, tokenizers, numbers)
@@ -94,7 +94,7 @@ class SequenceToSequence(Task):
     def score(
         self, outputs: Outputs, split: EvaluationSplit, model: Model, n_written: int | None
     ) -> Evaluation:
-        """Return the perplexity, and the scores of the texts that the model writes."""
+        """Return the perplexity, and the scores of the texts written by the model."""
         assert isinstance(model, EncoderDecoderModel)
         predictions = _written(model, split, n_written)
         scores = written_scores(predictions, split.examples, split.settings)
@@ -102,7 +102,7 @@ class SequenceToSequence(Task):
 
 
 def _sources(examples: Sequence[Example], tokenizers: Tokenizers) -> Iterator[Encoded]:
-    """Yield the inputs: texts with their ends alone, or images or clips."""
+    """Yield the model's inputs: texts with only their end token, or images or clips."""
     if not examples or has_signals(examples[0].medium):
         return encoded_inputs(examples, None)
     texts = [example.source_text() for example in examples]
@@ -132,7 +132,7 @@ def _written(model: EncoderDecoderModel, split: EvaluationSplit, n: int | None) 
 def written_scores(
     predictions: Mapping[int, str], examples: Sequence[Example], settings: EvalConfig
 ) -> dict[str, float]:
-    """Return the scores of texts by the index of their example; none without texts.
+    """Return the scores of the written texts by example index; empty without texts.
 
     They are BLEU and chrF, and the error rates if the source is an image or a clip; for summaries
     ROUGE, and that of the source's first sentence. Raises `InputError` for summaries of sources

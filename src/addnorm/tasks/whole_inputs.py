@@ -29,17 +29,17 @@ class OfWholeInputs(Task):
     apart: bool = False
 
     def lacks(self) -> list[str]:
-        """As of any task, and `with_target()` where `encode()` is the one of this class."""
+        """The missing methods, as for any task, and `with_target()` if `encode()` needs it."""
         kind, here = type(self), OfWholeInputs
         is_lacking = kind.encode is here.encode and kind.with_target is here.with_target
         return [*super().lacks(), *(["with_target()"] if is_lacking else [])]
 
     def for_model(self, model: ModelConfig) -> Task:
-        """Return the task with `apart` for a similarity head, which encodes texts separately."""
+        """Return the task; with a similarity head, it encodes two texts separately (`apart`)."""
         return replace(self, apart=isinstance(model.head, SimilarityHeadConfig))
 
     def check_data(self, model: ModelConfig, corpus: Corpus, labels: Sequence[str]) -> None:
-        """Raise `InputError` for a bi-encoder without two texts, or with unreachable numbers."""
+        """Raise `InputError` for a bi-encoder without text pairs, or with unreachable numbers."""
         if isinstance(model.head, SimilarityHeadConfig):
             check_pairs(model.head, corpus)
 
@@ -62,7 +62,7 @@ class OfWholeInputs(Task):
         numbers: Mapping[str, int],
         advance: Advance,
     ) -> EncodedCorpus:
-        """Encode as `Task.encode_corpus`; the layout of separate texts is `Apart`."""
+        """Encode as `Task.encode_corpus` does; separate texts are laid out by `Apart`."""
         encoded = super().encode_corpus(corpus, tokenizers, numbers, advance)
         return replace(encoded, layout=Apart()) if self.apart else encoded
 

@@ -1,4 +1,4 @@
-"""Measurements of the fastest kernels of this machine, in a second, and their file.
+"""Measures the fastest kernels of this machine within a second, and keeps them in a file.
 
 Each choice of `KernelChoices` is measured on the shapes of small models, both sides in turn.
 torch's own kernel is used unless another is faster beyond the noise.
@@ -90,7 +90,7 @@ class Machine:
 
 @config
 class Calibration:
-    """The choices for a machine, with the median times that they rest on, in milliseconds."""
+    """The choices for a machine, with the measured median times in milliseconds."""
 
     machine: Machine
     choices: KernelChoices
@@ -136,13 +136,13 @@ def calibrated(*, again: bool = False) -> Calibration:
 
 
 def file_of(machine: Machine, *of: str) -> Path | None:
-    """The file of a measurement on a machine; None without a folder of caches."""
+    """The file for a measurement on this machine; None if there is no cache folder."""
     facts = (machine.processor, f"{machine.threads} threads", machine.torch, machine.addnorm)
     return kept_file(*of, *facts)
 
 
 def kept_file(*facts: str) -> Path | None:
-    """The file of the measurements that depend on these facts; None without a folder of caches."""
+    """The file for measurements that depend on these facts; None if there is no cache folder."""
     try:
         return cache_folder() / "kernels" / f"{file_name(' '.join(facts))}.json"
     except RuntimeError:  # the user has no home
@@ -150,7 +150,7 @@ def kept_file(*facts: str) -> Path | None:
 
 
 def read_kept(file: Path | None, of: type[T]) -> tuple[T, bool] | None:
-    """Return the value in a file, and whether it is of the last hour; None if there is none."""
+    """The value in a file, and whether it is less than an hour old; None if it cannot be read."""
     if file is None:
         return None
     with suppress(OSError, ValueError, RecursionError):
@@ -160,7 +160,7 @@ def read_kept(file: Path | None, of: type[T]) -> tuple[T, bool] | None:
 
 
 def keep(file: Path | None, value: object) -> None:
-    """Write a file if that is possible; otherwise the next process measures again."""
+    """Write a file if possible; otherwise the next process measures again."""
     if file is not None:
         with suppress(OSError):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def keep(file: Path | None, value: object) -> None:
 
 
 def load_operators(chosen: KernelChoices) -> None:
-    """Load the operators of these choices, for a forward uses loaded ones only.
+    """Load the operators of these choices, since a forward pass uses only loaded ones.
 
     One that has to be compiled takes some seconds; a warning says why it cannot be, and then
     torch's kernel is used.
@@ -273,7 +273,7 @@ def _attention(fastest: Fastest) -> Literal["torch", "operator"]:
 
 
 def _keeps_pages(fastest: Fastest) -> bool:
-    """Whether to keep freed memory; true where that cannot be measured."""
+    """Whether keeping freed memory is faster; true if it cannot be measured."""
     with allocating() as works, suppress(NoAnswerError):
         works = {name: _under(work, keep_pages=name == "kept") for name, work in works.items()}
         return not works or fastest("16 MiB, returned or kept", works) == "kept"
@@ -283,12 +283,12 @@ def _keeps_pages(fastest: Fastest) -> bool:
 def _largest(
     fastest: Fastest, what: str, works: Callable[[int], Mapping[str, Work]], sizes: tuple[int, ...]
 ) -> int:
-    """The largest of these sizes at which plain products are faster; 0 if at none."""
+    """The largest of these sizes at which plain products are faster; 0 if they never are."""
     return next((n for n in sizes if fastest(what.format(n), works(n)) == "products"), 0)
 
 
 def involuntary_switches() -> int:
-    """How often the system took the processor from this process; 0 where that is unknown."""
+    """How often the system has preempted this process; 0 if unknown."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -297,12 +297,12 @@ def involuntary_switches() -> int:
 
 
 def was_disturbed(switches: int, seconds: float) -> bool:
-    """Whether other work took the processor since it had been taken `switches` times."""
+    """Whether other work took the processor since there were `switches` preemptions."""
     return involuntary_switches() - switches > SWITCHES * seconds
 
 
 def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str, list[float]]:
-    """The seconds of each work, from rounds of all in turn: `ROUNDS` or more, for `SECONDS`.
+    """The seconds of each work, from alternating rounds: at least `ROUNDS`, for `SECONDS`.
 
     A first round does not count, since libraries build and cache their kernels in it. A work that
     fails has no times; the error of the first one is raised. Raises `TimeoutError` when the clock
@@ -325,7 +325,7 @@ def rounds_of(works: Mapping[str, Work], clock: Clock, until: float) -> dict[str
 
 
 def running(works: Mapping[str, Work]) -> dict[str, Work]:
-    """Run each work once, and return those that did not fail. Raises an error of the first one."""
+    """Run each work once, and return those that succeed. Raises an error of the first one."""
     own = next(iter(works))
     return {name: work for name, work in works.items() if _runs(work, needed=name == own)}
 
@@ -342,7 +342,7 @@ def _runs(work: Work, *, needed: bool) -> bool:
 
 
 def gain(own: Sequence[float], other: Sequence[float]) -> float:
-    """How many times faster `other` is than `own`, in its best round and in most rounds.
+    """How many times faster `other` is than `own`, both in the best round and in most rounds.
 
     The best rounds are those that nothing disturbed; three rounds of four must agree.
     """
@@ -464,7 +464,7 @@ def losses() -> dict[str, Work]:
 
 
 def _backward(y: Tensor, *inputs: Tensor) -> None:
-    """Differentiate a sum: for other outputs torch first imports a package for a second."""
+    """Differentiate a sum; other outputs would make torch import a package for a second."""
     torch.autograd.grad(y.square().sum(), inputs)
 
 

@@ -1,4 +1,4 @@
-"""The two settings for freed memory, returned or kept, each at work in its own process.
+"""Compares keeping freed memory with returning it to the system, each in its own process.
 
 A setting of `mallopt` cannot be undone, so this process measures neither of them. The others do not
 import torch, which takes a second; they allocate, fill and free as much as a step of a small model.
@@ -20,12 +20,12 @@ SECONDS = 4.0
 
 
 class NoAnswerError(Exception):
-    """A process that was to allocate has ended."""
+    """The process that was to allocate memory has ended."""
 
 
 @contextmanager
 def allocating() -> Generator[Mapping[str, Callable[[], object]]]:
-    """Yield works that allocate and free, with pages returned to the system or kept.
+    """Yield two works that allocate and free memory: one returns it to the system, one keeps it.
 
     There are none where pages cannot be kept, or no Python can be started. A work whose process has
     ended raises `NoAnswerError`.
@@ -53,7 +53,7 @@ def _process(setting: str) -> Generator["subprocess.Popen[bytes]"]:
 
 
 def _ask(process: "subprocess.Popen[bytes]") -> None:
-    """Let a process allocate and free once."""
+    """Ask a process to allocate and free once."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:

@@ -1,4 +1,4 @@
-"""The kernel choices of this machine: from the file that `$ADDNORM_KERNELS` names, or measured."""
+"""The kernel choices of this machine: read from the file `$ADDNORM_KERNELS`, or measured."""
 
 import os
 from pathlib import Path
@@ -15,7 +15,7 @@ VARIABLE = "ADDNORM_KERNELS"
 
 
 def machine_choices() -> KernelChoices:
-    """The choices for this machine and its number of threads, measured where none are given.
+    """The choices for this machine and its number of threads, measured unless given.
 
     Their operators are loaded: a forward compiles nothing. `addnorm.models` installs this as the
     provider of `addnorm.nn.choices`.

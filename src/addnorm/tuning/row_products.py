@@ -54,7 +54,7 @@ _pointwise = onednn()
 
 @config
 class Kept:
-    """A choice, with the median times that it rests on, in milliseconds."""
+    """A choice, with the measured median times in milliseconds."""
 
     choice: RowProduct
     milliseconds: Mapping[RowProduct, PositiveFloat]
@@ -109,14 +109,14 @@ def _measure(dtype: torch.dtype) -> Kept:
 
 
 def choose(seconds: Mapping[str, Sequence[float]]) -> RowProduct:
-    """The fastest by rounds in turn, but a loop unless another is faster beyond the noise."""
+    """The fastest product in alternating rounds; the loop unless another is clearly faster."""
     gains = {name: gain(seconds["loop"], times) for name, times in seconds.items()}
     best = max(gains, key=gains.__getitem__)
     return cast(RowProduct, best) if gains[best] > NOISE else "loop"
 
 
 def candidates(dtype: torch.dtype) -> dict[str, Callable[[], object]]:
-    """Functions that compute each product with its next matrix; together these exceed any cache."""
+    """Functions that compute each product, each call with the next of many matrices."""
     works = _of_integers(dtype) if dtype in (torch.int8, torch.uint8) else _of_floats(dtype)
     return {name: _in_turn(product, matrices) for name, (product, matrices) in works.items()}
 
@@ -172,7 +172,7 @@ def _int8_loop(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
 
 
 def _int4_loop(x: Tensor, values: Tensor, scale: Tensor) -> Tensor:
-    """As a graph has it, from the tensors of `quantize.int4`."""
+    """The product as a loop in a graph, from the tensors of `quantize.int4`."""
     halves = torch.stack([values & 15, values >> 4], -1).flatten(-2).to(torch.int8) - 8
     groups = halves.float().unflatten(-1, (scale.shape[-1], -1))
     return _loop(x, (groups * scale.float()[..., None]).flatten(-2))
@@ -190,7 +190,7 @@ def _in_turn(
 
 
 def measured(works: Mapping[str, Callable[[], object]]) -> tuple[dict[str, list[float]], bool]:
-    """The seconds of works in turn, and whether other work disturbed them."""
+    """The seconds of each work, in alternating rounds, and whether other work disturbed them."""
     with torch.inference_mode():
         works = running(works)  # compiled
         start, switches = time.perf_counter(), involuntary_switches()

@@ -130,7 +130,7 @@ class EagerCore(nn.Module):
 
 @config
 class EagerCoreConfig:
-    """Plain products; on a CPU also the faster one where attention has dropout."""
+    """Plain matrix products; on a CPU they are faster than fused kernels if there is dropout."""
 
     kind: Literal["eager"] = "eager"
 

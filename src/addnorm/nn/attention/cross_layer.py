@@ -61,7 +61,7 @@ class CrossLayerAttention(nn.Module):
 
     @property
     def head_units(self) -> int:
-        """The heads of the queries, or groups of those that the core takes together."""
+        """The query heads, or the groups of query heads that the core computes together."""
         return self.q_proj.out_features // self.d_head // getattr(self.core, "heads_together", 1)
 
     def forward(self, x: Hidden, ctx: Context, cache: NoCache | None = None) -> Hidden:

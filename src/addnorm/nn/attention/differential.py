@@ -99,7 +99,7 @@ class DifferentialCore(nn.Module):
         return torch.stack(maps, dim=2).flatten(1, 2)
 
     def combine(self, weights: Weights, v: Keys) -> Queries:
-        """The output of these maps, for the weights that `weights` shows."""
+        """The output of attention with the two maps that `weights` returns."""
         first, second = weights[:, ::2], weights[:, 1::2]
         values = shared(_side_by_side(v), first.shape[1])
         return self._of_difference((first - self.strength.to(first.dtype) * second) @ values)

@@ -143,7 +143,7 @@ class LatentAttention(nn.Module):
         return self.core(q, k, c, ctx.mask, bias) @ v_up.mT.to(c.dtype)
 
     def _position_scores(self, q_r: PositionQueries, k_r: SharedKeys, more: Bias | None) -> Bias:
-        """`q_r k_rᵀ`, scaled, and `more`."""
+        """The bias `q_r k_rᵀ · scale + more`, computed by tiles."""
         q_r = q_r * self.scale
 
         def tile(rows: slice, keys: slice) -> Float[Tensor, "batch heads q_seq kv_seq"]:

@@ -81,12 +81,12 @@ class MultiHead(nn.Module):
 
     @property
     def head_units(self) -> int:
-        """The heads of the queries, or groups of those that the core takes together."""
+        """The query heads, or the groups of query heads that the core computes together."""
         return self.q_proj.out_features // self._width_of_unit
 
     @property
     def kv_head_units(self) -> int:
-        """The heads of keys and values, or groups of those that the core takes together."""
+        """The key/value heads, or the groups of them that the core computes together."""
         return self.k_proj.out_features // self._width_of_unit
 
     @property
@@ -371,13 +371,13 @@ class AttentionConfig:
             )
 
     def of_memory(self) -> "AttentionConfig":
-        """This attention for a memory: without what reads earlier layers of the same tokens."""
+        """This configuration for attention to a memory, without fields that read earlier layers."""
         if self.value_residual is None and self.kv_layers_back is None:
             return self
         return replace(self, value_residual=None, kv_layers_back=None)
 
     def reads(self, layer: int) -> int | None:
-        """The layer whose keys or values a layer with this attention reads; None for no other."""
+        """The layer whose keys or values this layer reads; None if it reads no other layer."""
         if self.kv_layers_back is not None:
             return layer - self.kv_layers_back
         return 0 if self.value_residual is not None and layer > 0 else None
@@ -403,7 +403,7 @@ class AttentionConfig:
         return self._tied(CrossAttention(d_model, self.heads(d_model), **parts))
 
     def _tied(self, attention: A) -> A:
-        """The attention, whose values have the weights of keys if the configuration says so."""
+        """Tie the value weights of `attention` to its key weights, if so configured."""
         if self.values == "keys":
             tie_values(attention)
         return attention
@@ -440,7 +440,7 @@ class AttentionConfig:
 
 
 def _check_reads_no_projections(position: Position) -> None:
-    """Raise `InputError` for positions that project their embeddings as a layer projects keys."""
+    """Raise `InputError` for positions that need the key projection of their own layer."""
     if type(position).content_bias is not Position.content_bias:
         raise InputError(
             f"{type(position).__name__} positions read the projections of keys, and a layer with "

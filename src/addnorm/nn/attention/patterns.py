@@ -12,7 +12,7 @@ from addnorm.parts import Family
 
 @config
 class FullPatternConfig:
-    """No mask of its own: a token may attend to all that the mask of the forward pass allows."""
+    """No further mask: a token attends to all that the mask of the forward pass allows."""
 
     kind: Literal["full"] = "full"
 
@@ -22,7 +22,7 @@ class FullPatternConfig:
 
 @config
 class WindowPatternConfig:
-    """Less than `size` slots away: behind the query in a decoder, on both sides in an encoder."""
+    """Keys less than `size` slots away: earlier ones in a decoder, on both sides in an encoder."""
 
     kind: Literal["window"] = "window"
     size: PositiveInt

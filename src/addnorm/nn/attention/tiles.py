@@ -19,7 +19,7 @@ Attend = Callable[[Tensor, Tensor, Tensor, Evaluated, Tensor | None], Tensor]
 
 
 def is_tiled(q: Queries, k: Keys, mask: Evaluated, bias: Bias | None, width: int = 1) -> bool:
-    """Whether to tile: a tiled mask, or too large a bias or scores (`width` numbers a pair)."""
+    """Whether to tile: for a tiled mask, or for large scores (`width` numbers a pair) or bias."""
     pairs = q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2]
     large = width > 1 or bias is not None
     return isinstance(mask, Tiled) or (large and bool(pairs * width > DENSE_LIMIT))

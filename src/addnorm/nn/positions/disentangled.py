@@ -43,7 +43,7 @@ def log_bucket(
 
 
 class RelativeTable(nn.Module):
-    """A vector for each relative position from `-span` to `span - 1`, normalised; all layers share.
+    """A normalised vector for each relative position, `-span` to `span - 1`; layers share them.
 
     With `buckets`, positions are those of `log_bucket`, and `span = buckets`; otherwise they are
     plain offsets, and `span = max_distance`. Others take the first or the last vector.

@@ -90,7 +90,7 @@ class BuildContext:
 
 @runtime_checkable
 class Projections(Protocol):
-    """The projections into heads of the attention that a position acts in."""
+    """The query and key projections of the attention in which a position encoding acts."""
 
     def queries(self, x: Hidden) -> Heads:
         """The queries of every head."""
@@ -162,7 +162,7 @@ class PositionPart(Protocol):
 
 
 def not_a_dot_product(kind: str, around: BuildContext) -> str | None:
-    """The reason why positions defined for dot products conflict with the score, or None."""
+    """Why a position encoding for dot products conflicts with this score; None if it does not."""
     if not around.plain_products:
         return (
             f"{kind} positions are defined for dot products: with {around.score} scores use "

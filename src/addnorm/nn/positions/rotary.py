@@ -138,7 +138,7 @@ def _turned(
     cos: Float[Tensor, "#batch kv_seq half"],
     sin: Float[Tensor, "#batch kv_seq half"],
 ) -> tuple[Queries, Keys]:
-    """Rotate the keys by the angles of their positions, and the queries by the last of these."""
+    """Rotate each key by its position, and the queries by the positions of the last keys."""
     cos, sin, new = cos[:, None], sin[:, None], slice(-q.shape[2], None)
     return turn(q, cos[:, :, new], sin[:, :, new]), turn(k, cos, sin)
 

@@ -1,4 +1,4 @@
-"""Runs that are a base and an adapter: saved as the adapter alone, opened as one plain model."""
+"""Runs that consist of a base and an adapter: saved as the adapter alone, opened as one model."""
 
 import json
 from collections.abc import Collection, Iterable, Mapping
@@ -42,7 +42,7 @@ DIGEST = TypeAdapter(WeightsDigest)
 
 
 def weights_digest(model: nn.Module, names: Iterable[str] | None = None) -> str:
-    """The XXH3 hash of weights of a model, by default of all."""
+    """The XXH3 hash of a model's weights, by default of all of them."""
     state, weights = xxhash.xxh3_128(), weights_of(model)
     for name in sorted(weights if names is None else names):
         tensor = weights[name].detach().cpu().contiguous()
@@ -52,13 +52,13 @@ def weights_digest(model: nn.Module, names: Iterable[str] | None = None) -> str:
 
 
 def write_dependency_digests(folder: Path, digests: Mapping[str, str]) -> None:
-    """Write the digests of other models' weights that a run rests on, each by its file."""
+    """Write the digests of the models that a run depends on, a file for each."""
     for name, digest in digests.items():
         atomic_write(folder / name, json.dumps({"xxh3_128": digest, "rows": "by name"}))
 
 
 def check_dependency_digests(folder: Path, digests: Mapping[str, str]) -> None:
-    """Raise `InputError` if one of them is other than when the run began."""
+    """Raise `InputError` if the weights of such a model have changed since the run began."""
     for name, digest in digests.items():
         if read_dependency_digest(folder / name) not in (None, digest):
             what = "distillation.teacher" if name == TEACHER else "start"
@@ -69,18 +69,18 @@ def check_dependency_digests(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def read_dependency_digest(file: Path) -> str | None:
-    """A digest; None where there is no file. Raises `InputError` for a damaged one."""
+    """Read a digest; None if there is no file. Raises `InputError` for a damaged one."""
     return read_json(file, DIGEST).xxh3_128 if file.is_file() else None
 
 
 def goes_by_name(folder: Path) -> bool:
-    """Return whether the rows of the base were transferred by name, which is the default."""
+    """Return whether rows of the base were transferred by name, as they are by default."""
     file = folder / BASE
     return not file.is_file() or read_json(file, DIGEST).rows == "by name"
 
 
 def save_adapter(folder: Path, adapted: Adapted, start: Path) -> None:
-    """Write the learned weights alone, and the digests of the finished run.
+    """Write only the learned weights, and the digests of the finished run.
 
     In the names of the Hugging Face family where the base is of one and the change can be
     expressed in them, so that PEFT reads it; else in ours.
@@ -100,7 +100,7 @@ def save_adapter(folder: Path, adapted: Adapted, start: Path) -> None:
 
 
 def apply_adapter(model: nn.Module, folder: Path, base: Path) -> Collection[str]:
-    """Add the adapter in `folder` to the weights of a model that has those of its `base`.
+    """Add the adapter in `folder` to a model that has the weights of its `base`.
 
     Returns the names of those that changed.
     Raises `InputError` for one that does not fit.
@@ -120,7 +120,7 @@ def apply_adapter(model: nn.Module, folder: Path, base: Path) -> Collection[str]
 
 
 def _check_tied(model: nn.Module, replaced: Collection[str]) -> None:
-    """Raise `InputError` if a replaced weight is tied to one that PEFT leaves as it was."""
+    """Raise `InputError` if a replaced weight is tied to one that PEFT does not replace."""
     names: dict[int, list[str]] = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
         names.setdefault(id(tensor), []).append(name)
@@ -133,7 +133,7 @@ def _check_tied(model: nn.Module, replaced: Collection[str]) -> None:
 
 
 def check_base(model: nn.Module, taken: MatchReport, folder: Path, base: Path) -> None:
-    """Raise `InputError` if the base is not the one that the adapter was trained on."""
+    """Raise `InputError` unless the base is the one that the adapter was trained on."""
     if read_dependency_digest(folder / BASE) not in (
         None,
         weights_digest(model, taken.transferred),
@@ -145,7 +145,7 @@ def check_base(model: nn.Module, taken: MatchReport, folder: Path, base: Path) -
 
 @torch.no_grad()
 def set_weights(model: nn.Module, weights: Weights) -> None:
-    """Replace weights by name, without writing into the memory of the former ones."""
+    """Replace weights by name; the memory of the former weights is left unchanged."""
     places: dict[int, Tensor] = {id(p): p for p in (*model.parameters(), *model.buffers())}
     for name, tensor in model.state_dict(keep_vars=True).items():
         if name in weights:
@@ -153,11 +153,11 @@ def set_weights(model: nn.Module, weights: Weights) -> None:
 
 
 def without_adapter(recipe: Recipe) -> Recipe:
-    """The recipe of the merged model, which is whole in itself."""
+    """The recipe of the merged model, which no longer needs a base."""
     return replace(recipe, train=replace(recipe.train, adapter=None))
 
 
 def start_of(folder: Path, recipe: Recipe) -> Path:
-    """Return the base of an adapter, from its run's recipe or from the adapter's own file."""
+    """Return the base of an adapter, from its recipe or else from the adapter's own file."""
     start = recipe.train.start
     return start if start is not None and start.is_dir() else base_of(folder)

@@ -33,7 +33,7 @@ DIGESTS = "digests.json"
 
 @dataclass(frozen=True)
 class Listed:
-    """The digest of each file of a run by its name."""
+    """The digests of a run's files, by file name."""
 
     xxh3_128: dict[str, str]
 
@@ -100,7 +100,7 @@ DATA = "data.json"
 
 @dataclass(frozen=True)
 class SplitDigest:
-    """How many examples a split has, and the digest of their contents."""
+    """The number of examples of a split, and the digest of their contents."""
 
     examples: int
     xxh3_128: str
@@ -116,7 +116,7 @@ def write_data_digests(folder: Path, encoded: EncodedCorpus) -> None:
 
 
 def check_same_data(folder: Path, encoded: EncodedCorpus) -> Iterator[str]:
-    """Yield a message for each split that has changed since the run began, except for training.
+    """Yield a message for each split, other than for training, that changed since the run began.
 
     Runs of earlier versions have no digests, and a message says so. Raises `InputError` if the
     training examples have changed.
@@ -144,7 +144,7 @@ def valid_digest(encoded: EncodedCorpus) -> str:
 
 
 def saved_valid_digest(folder: Path) -> str | None:
-    """The `valid_digest` of a run when it was last trained; None for a run of earlier versions."""
+    """The `valid_digest` when a run was last trained; None for runs of older versions."""
     if not (folder / DATA).is_file():
         return None
     valid = read_json(folder / DATA, SPLITS).get("valid")
@@ -161,7 +161,7 @@ def data_digests(encoded: EncodedCorpus) -> Splits:
 
 
 def _change(before: Splits, now: Splits, split: str) -> str:
-    """Return how a split differs, as a phrase; empty if it does not."""
+    """Return a phrase that says how a split differs; empty if it does not."""
     old, new = before.get(split), now.get(split)
     if old == new:
         return ""

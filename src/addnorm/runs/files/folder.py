@@ -134,7 +134,7 @@ def is_quantized(folder: Path) -> bool:
 def write_settings(
     folder: Path, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
 ) -> None:
-    """Write everything except the weights; `config.json` last, to mark the folder as complete."""
+    """Write everything except the weights; `config.json` comes last to mark the folder complete."""
     folder.mkdir(parents=True, exist_ok=True)
     if tokenizers is not None:
         tokenizers.save(folder)
@@ -159,7 +159,7 @@ def write_recipe(folder: Path, recipe: Recipe) -> None:
 
 
 def stored_recipe(folder: Path) -> dict[str, Any] | None:
-    """The content of `config.json` in a folder of ours with a whole model; None for any other.
+    """The content of `config.json` if the folder holds a complete run of ours; else None.
 
     Raises `InputError` if it is damaged.
     """
@@ -171,7 +171,10 @@ def stored_recipe(folder: Path) -> dict[str, Any] | None:
 
 
 def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> Saved:
-    """Read what `write_settings` wrote. Raises `InputError` for missing or invalid files."""
+    """Read the settings written by `write_settings`.
+
+    Raises `InputError` for missing or invalid files.
+    """
     folder = path_of(folder)
     if is_gguf(folder):
         return _foreign_settings(folder, *describe_gguf(folder), overrides or {})
@@ -191,7 +194,7 @@ def read_settings(folder: Path, overrides: Mapping[str, str] | None = None) -> S
 
 
 def settings_of(folder: Path, stored: Any, overrides: Mapping[str, str] | None = None) -> Saved:
-    """The settings of a run whose `config.json` holds `stored`; errors as of `read_settings`."""
+    """The settings of a run, from the content `stored` of its `config.json`."""
     file = folder / "config.json"
     match stored:
         case {"format": version, "recipe": dict(written), **facts} if version == FORMAT:
@@ -225,7 +228,7 @@ def _reads_text(recipe: Recipe) -> bool:
 def _foreign_settings(
     folder: Path, shaped: ModelSpec, tokenizers: Tokenizers | None, overrides: Mapping[str, str]
 ) -> Saved:
-    """The settings of a model from elsewhere: itself, decoding, and data from the overrides."""
+    """The settings of an imported model, with its own decoding, and data from the overrides."""
     tree: dict[str, Any] = {
         "model": tree_of(sized(shaped)),
         "train": {"steps": 1, "start": str(folder)},
@@ -244,7 +247,7 @@ def _foreign_settings(
 
 
 def _choose_batching(tree: dict[str, Any], overrides: Mapping[str, str]) -> None:
-    """Set the batching for data that are given to a model that came without any."""
+    """Set the batching for data given to a model that was stored without data."""
     kind, unit = overrides.get("data.kind"), overrides.get("data.unit", "file")
     match tree:
         case {"model": dict(model), "train": dict(train)} if kind and tree.get("data") is None:
@@ -267,7 +270,7 @@ TOKENS = {"kind": "tokens"}
 
 
 def _writes(model: DecoderConfig | EncoderDecoderConfig) -> Writes:
-    """Return what a Hugging Face model writes: a target, a transcript, or continuations."""
+    """Return what a Hugging Face model writes: a target, a transcript, or a continuation."""
     if isinstance(model, DecoderConfig):
         return "continuation"
     return "transcript" if isinstance(model.input, LogMelEmbeddingConfig) else "target"
@@ -292,14 +295,14 @@ SCALES = TypeAdapter(Scaling)
 
 
 def write_scaling(folder: Path, scaling: Scaling | None) -> None:
-    """Write the scaling of the series that a run forecasts; nothing for other runs."""
+    """Write the scaling of the series that a run forecasts; does nothing for other runs."""
     if scaling is not None:
         folder.mkdir(parents=True, exist_ok=True)
         atomic_write(folder / SCALING, SCALES.dump_json(scaling, indent=1).decode())
 
 
 def read_scaling(folder: Path, recipe: Recipe) -> Scaling | None:
-    """Read what `write_scaling` wrote; None for a run that does not forecast.
+    """Read the scaling written by `write_scaling`; None for a run that does not forecast.
 
     Raises `InputError` where the file is missing or damaged.
     """
@@ -317,14 +320,14 @@ def variables_of(corpus: Corpus | None) -> tuple[str, ...]:
 
 
 def write_variables(folder: Path, names: tuple[str, ...]) -> None:
-    """Write the names; nothing for a run without any."""
+    """Write the names of variables; does nothing for a run without any."""
     if names:
         folder.mkdir(parents=True, exist_ok=True)
         atomic_write(folder / VARIABLES, json.dumps(names, ensure_ascii=False))
 
 
 def read_variables(folder: Path) -> tuple[str, ...]:
-    """Read what `write_variables` wrote; empty if there is no file.
+    """Read the names written by `write_variables`; empty if there is no file.
 
     Raises `InputError` if it is damaged.
     """
@@ -333,7 +336,7 @@ def read_variables(folder: Path) -> tuple[str, ...]:
 
 
 def as_trained(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
-    """Return the tokenizers of a run, with the settings of training that are in no tokenizer file.
+    """Return the tokenizers with the settings of training that no tokenizer file holds.
 
     Texts are put in lower case where the data were, and a prompt begins as training's rows did.
     """
@@ -345,7 +348,7 @@ def as_trained(recipe: Recipe, tokenizers: Tokenizers) -> Tokenizers:
 
 
 def _begins(recipe: Recipe, tokenizers: Tokenizers) -> tuple[int, ...] | None:
-    """The tokens before a prompt, where they differ from those of the tokenizer.
+    """The tokens put before a prompt; None for those of the tokenizer.
 
     Windows of one text begin anywhere in it, after no start token. Documents each begin with one,
     also where a tokenizer from elsewhere puts none before a text (GPT-2).
@@ -359,7 +362,7 @@ def _begins(recipe: Recipe, tokenizers: Tokenizers) -> tuple[int, ...] | None:
 
 
 def reads_one_text(recipe: Recipe) -> bool:
-    """Whether a language model learns from pieces of one text, whose start is never shown or once.
+    """Whether a language model learns from windows of one long text, not of many documents.
 
     Its documents are joined, or are one file.
     """

@@ -1,4 +1,4 @@
-"""`generation_config.json` of a Hugging Face folder: how a model decodes, both ways."""
+"""Decoding settings in `generation_config.json` of a Hugging Face folder: reading and writing."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -117,7 +117,7 @@ def decoding_of(folder: Path, writes: Writes, vocab_size: int) -> dict[str, Any]
 
 
 def keys_of(decoding: DecodingConfig, writes: Writes) -> Any:
-    """The keys that ask for this decoding, as `decoding_of` reads them; None where there are none.
+    """The keys of this decoding, as `decoding_of` reads them; None if keys cannot express it.
 
     A seed has no key: it is as good as any other.
     """
@@ -166,7 +166,7 @@ def _ids(value: Any) -> Iterator[int]:
 
 
 def _of_other_methods(tree: Mapping[str, Any], config: DecodingConfig | None) -> list[str]:
-    """The keys that ask for sampling or beam search where the text is decoded in another way."""
+    """The keys of sampling or beam search that the chosen decoding method ignores."""
     match config:
         case BeamConfig():
             why, others = "with num_beams, which searches", [*SAMPLE, "do_sample"]
@@ -204,7 +204,7 @@ def _decoding(tree: Mapping[str, Any], where: str, writes: Writes) -> DecodingCo
 
 
 def _draws(tree: Mapping[str, Any]) -> bool:
-    """Whether a key of sampling has another value than the usual one."""
+    """Whether any sampling key has a value other than the neutral one."""
     return any(key in tree and tree[key] != NO_EFFECT[key] for key in SAMPLE)
 
 
@@ -220,7 +220,7 @@ def _with_one_end(tree: Mapping[str, Any]) -> Mapping[str, Any]:
 def _built(
     config: Any, names: Mapping[str, str], tree: Mapping[str, Any], more: dict[str, Any], where: str
 ) -> Any:
-    """Build the configuration from the keys, with `more` as defaults."""
+    """Build the configuration from the keys; `more` holds the defaults."""
     given = {ours: tree[theirs] for theirs, ours in names.items() if theirs in tree}
     try:  # strictly by type, as JSON has them: "5" is not a number, and 1 is not true
         return TypeAdapter(config).validate_json(json.dumps({**more, **given}), strict=True)

@@ -50,7 +50,7 @@ def locked(folder: Path) -> Generator[None]:
 
 @contextmanager
 def locked_empty(out: Path) -> Generator[None]:
-    """Hold the lock of a run folder to write, created if needed.
+    """Hold the lock of a run folder that must be empty; create it if needed.
 
     Raises `InputError` if anything but a lock, or what a crash left, is in it.
     """
@@ -67,7 +67,7 @@ def _check_empty(out: Path) -> None:
 
 
 def in_use(folder: Path) -> str | None:
-    """Return the process and host that write in a run folder now; None if none does."""
+    """Return the process and host that write to a run folder now; None if there are none."""
     if not (folder / LOCK).is_file():
         return None
     lock = FileLock(folder / LOCK, thread_local=False)

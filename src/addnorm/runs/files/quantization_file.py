@@ -40,7 +40,7 @@ class Quantization:
         return f"int4 {scheme.rounding} by {scheme.group_size}"
 
     def facts(self) -> dict[str, str]:
-        """Return a description, in rows."""
+        """Return a description in rows."""
         rows = {"weights": self.label, "made of": self.source}
         if self.examples:
             rows["calibrated on"] = f"{self.examples} examples"
@@ -65,7 +65,7 @@ _FILE = TypeAdapter(Quantization)
 
 
 def write_quantization(folder: Path, quantization: Quantization | None) -> None:
-    """Write the file; nothing of a model that is not quantised."""
+    """Write the file; does nothing for a model that is not quantised."""
     if quantization is not None:
         atomic_write(folder / QUANTIZATION, _FILE.dump_json(quantization, indent=1).decode())
 
@@ -76,7 +76,7 @@ def read_quantization(folder: Path) -> Quantization:
 
 
 def laid_out_as(model: Model, quantization: Quantization, folder: Path) -> Model:
-    """Give a plain model the layers of a quantised one, in place, to load its numbers into."""
+    """Give a plain model the layers of a quantised one, in place, ready to load its weights."""
     try:
         return laid_out(model, quantization.scheme, quantization.kept, quantization.included)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""What a process says that does not lead: it goes to `ranks/N.log` in the run folder."""
+"""The output of processes other than the leading one: `ranks/N.log` in the run folder."""
 
 import io
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class RankLog(io.TextIOBase):
-    """A stream into `folder/ranks/N.log`, written from the moment that the run has begun.
+    """A stream into `folder/ranks/N.log`, which is written once the run has begun.
 
     What comes before is kept until then, so that a run that is refused leaves no file.
     """
@@ -33,5 +33,5 @@ class RankLog(io.TextIOBase):
 
 
 def speak_into(log: RankLog) -> None:
-    """Send what this process prints into the log from now on."""
+    """Redirect the output of this process to the log."""
     sys.stdout = sys.stderr = log

@@ -74,7 +74,7 @@ def check_same_run(folder: Path, old: Recipe, new: Recipe) -> Iterator[str]:
 
 
 def _nearest(name: str) -> str:
-    """The hint at a setting of the same table that may change, and whose own name is close."""
+    """A hint that names a setting of the same table with a similar name that may change."""
     table, _, field = name.partition(".")
     names = {name.partition(".")[2]: name for name in MAY_CHANGE if name.startswith(f"{table}.")}
     return nearest(name, names.values()) if nearest(field, names) else ""

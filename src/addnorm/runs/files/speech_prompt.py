@@ -1,4 +1,4 @@
-"""Whisper's prompt: language, task and time stamps, by `generation_config.json` and by options."""
+"""Whisper's prompt (language, task and time stamps), from `generation_config.json` and options."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -49,7 +49,7 @@ WITHOUT_STAMPS = "this model writes no time stamps: no_timestamps_token_id has n
 
 @dataclass(frozen=True)
 class SpeechPrompt:
-    """The tokens after the start token; None is for the likeliest of `languages`."""
+    """The tokens after the start token; None stands for the detected language among `languages`."""
 
     tokens: tuple[int | None, ...] = ()
     languages: tuple[int, ...] = ()
@@ -64,11 +64,11 @@ class SpeechPrompt:
 
     @property
     def opening(self) -> tuple[int | None, ...]:
-        """The tokens before a text with time stamps: without the one that asks for none."""
+        """The tokens before a text with time stamps, without the token that switches these off."""
         return self.tokens[:-1]
 
     def code_of(self, detected: int | None) -> str | None:
-        """The code of the language of a text: the one that the tokens name, or else `detected`."""
+        """The language code of a text: from the prompt's tokens, or else the `detected` one."""
         names = dict(zip(self.languages, self.codes, strict=True))
         return next((names[token] for token in (*self.tokens, detected) if token in names), None)
 
@@ -79,7 +79,7 @@ def speech_prompt(
     vocab_size: int = maxsize,
     **options: Unpack[SpeechOptions],
 ) -> SpeechPrompt:
-    """The prompt of a folder, as `transformers` makes it of `generation_config.json`.
+    """The prompt of a folder, built from `generation_config.json` as `transformers` does.
 
     `options` take the place of the file's keys; `end_id` is the token of the end. Raises
     `InputError` for a language or a task that the file does not list, and for time stamps of a
@@ -113,7 +113,7 @@ def speech_prompt(
 def _language_and_task(
     tree: Mapping[str, Any], where: str, given: Collection[str]
 ) -> list[int | None]:
-    """The tokens of language and task; of the keys in `tree`, those `given` are options."""
+    """The tokens of language and task; those of the keys in `given` come from options."""
     languages, tasks = tree.get("lang_to_id", {}), tree.get("task_to_id", {})
     language, task = tree.get("language"), tree.get("task")
     tokens = [] if language or task else _forced(tree.get("forced_decoder_ids"))
@@ -130,7 +130,7 @@ def _language_and_task(
 
 
 def _check_alone(settings: Settings, given: Mapping[str, object]) -> None:
-    """Raise `InputError` for a language or a task of a model of one language."""
+    """Raise `InputError` if a language or task is given to a model of a single language."""
     if names := [name for name in ("language", "task") if name in given]:
         shown = " and ".join(f"`{name} = {given[name]!r}`" for name in names)
         raise InputError(
@@ -140,7 +140,7 @@ def _check_alone(settings: Settings, given: Mapping[str, object]) -> None:
 
 
 def speech_keys(places: Sequence[Path]) -> dict[str, Any]:
-    """The `SPEECH_KEYS` that are given, with their values; none without places."""
+    """The values of those `SPEECH_KEYS` that the folder sets; empty without folders."""
     if not places:
         return {}
     place = generating_place(places)
@@ -156,7 +156,7 @@ def copy_speech_keys(places: Sequence[Path], out: Path) -> None:
 
 
 def _forced(pairs: object) -> list[int | None]:
-    """Return the tokens of `[[1, token], [2, token], …]`, the older form."""
+    """Return the tokens of `[[1, token], [2, token], …]`, the older format."""
     places = cast(list[list[Any]], pairs) if isinstance(pairs, list) else []
     return [token for n, (at, token) in enumerate(places, 1) if at == n]
 

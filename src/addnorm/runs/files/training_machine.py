@@ -1,4 +1,4 @@
-"""The kernels that a run is trained with: kept in its folder, so that it resumes with the same."""
+"""The kernels that a run is trained with, kept in its folder so that it resumes with the same."""
 
 import json
 import os
@@ -27,7 +27,7 @@ EARLIER = KernelChoices(product="onednn")
 
 @config
 class Move:
-    """Where a run went on, after which step."""
+    """A machine to which a run has moved, and the step after which it did."""
 
     step: int
     machine: Machine
@@ -35,7 +35,7 @@ class Move:
 
 @config
 class TrainedOn:
-    """Where a run began, with which kernels, and where it went on."""
+    """The machine and kernels with which a run began, and its later moves to other machines."""
 
     machine: Machine
     kernels: KernelChoices
@@ -69,7 +69,7 @@ def kernels_of(folder: Path, console: Console, *, begins: bool = True) -> Genera
 
 
 def _resumed(folder: Path, console: Console) -> TrainedOn:
-    """Where the run began; a move to this machine is printed and written down."""
+    """The machine and kernels of a resumed run; a move to this machine is printed and recorded."""
     file, here = folder / FILE, this_machine()
     if not file.is_file():
         console.out(f"{file}: missing: torch's kernels are used from here on, equal up to rounding")
@@ -89,7 +89,7 @@ def _resumed(folder: Path, console: Console) -> TrainedOn:
 
 
 def _step(checkpoints: Path) -> int:
-    """The step to resume from: that of the newest checkpoint that is whole."""
+    """The step to resume from: that of the newest intact checkpoint."""
     newest, _ = latest_checkpoint(checkpoints)
     match = re.match(r"step-(\d+)", newest.name) if newest is not None else None
     return int(match[1]) if match else 0
@@ -109,7 +109,7 @@ def _changes(before: Machine, now: Machine) -> Generator[str]:
 
 
 def given_table(given: KernelChoices) -> Table:
-    """The kernels of this machine that a person has chosen."""
+    """A table of the kernels that the user has chosen for this machine."""
     caption = f"given by {VARIABLE}={os.environ.get(VARIABLE)}, so nothing is measured"
     table = Table("kernels", "chosen", title=_title(this_machine()), caption=caption)
     _add_choices(table, given)
@@ -117,7 +117,7 @@ def given_table(given: KernelChoices) -> Table:
 
 
 def machine_table(calibration: Calibration) -> Table:
-    """The kernels of a machine, with the milliseconds that they rest on."""
+    """A table of a machine's kernels, with the measured milliseconds."""
     table = Table(
         "measured",
         "milliseconds",

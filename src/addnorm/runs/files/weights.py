@@ -37,7 +37,7 @@ Splitting = Callable[[nn.Module], Mapping[str, AnyPiece]]
 
 
 def unsplit(model: nn.Module) -> Mapping[str, AnyPiece]:
-    """Leave the model whole."""
+    """Split nothing: the model stays whole."""
     return {}
 
 
@@ -75,7 +75,7 @@ def count_parameters(
 def _outline(
     recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str], *, rows: int = 0
 ) -> Model:
-    """The model without memory for its weights; with it for custom parts that need real tensors."""
+    """The model without memory for its weights, unless a custom part needs real tensors."""
     try:
         with without_values():
             return _built(recipe, tokenizers, labels, rows=rows)
@@ -107,7 +107,7 @@ def _built(
 
 
 def vocabulary_sizes(model: ModelConfig, tokenizers: Tokenizers | None) -> tuple[int, int]:
-    """Return the rows of the source and the target table; 0 where they are unknown."""
+    """Return the numbers of rows of the source and target tables; 0 if unknown."""
     source = _rows("vocab_size", model.vocab_size, tokenizers and tokenizers.source)
     if not isinstance(model, EncoderDecoderConfig):
         return source, source
@@ -127,7 +127,7 @@ def sized_model(model: ModelConfig, source: int, target: int, n_labels: int) -> 
 
 
 def _rows(name: str, configured: int | None, tokenizer: Tokenizer | None) -> int:
-    """The rows of an embedding table: as configured, or the tokenizer's vocabulary size."""
+    """The number of rows of an embedding table: configured, or else the vocabulary size."""
     tokens = tokenizer.vocab_size if tokenizer else 0
     if configured is not None and configured < tokens:
         raise InputError(
@@ -146,7 +146,7 @@ def load_model(
     quantization: Quantization | None = None,
     split: Splitting = unsplit,
 ) -> Model:
-    """The model of a run folder, in evaluation mode, in `dtype` or else that of its weights.
+    """Load the model of a run folder in evaluation mode, in `dtype` or else that of its weights.
 
     With `split`, it has the pieces of this process alone, and only these are read.
 
@@ -193,7 +193,7 @@ def load_into(
 def stopped_model(
     checkpoint: Path, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
 ) -> Model:
-    """The model of a run that was stopped, with the weights of a checkpoint, or their moving mean.
+    """The model of an unfinished run, with a checkpoint's weights or their moving average.
 
     Raises `InputError` for a checkpoint that is damaged, or of another model.
     """
@@ -207,7 +207,7 @@ def stopped_model(
 
 
 def _fill(model: nn.Module, weights: Weights) -> None:
-    """Give a model without values these; tied weights stay tied, and types are the model's."""
+    """Load weights into a model without values; tied weights stay tied, dtypes are the model's."""
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     new = {
         id(old): nn.Parameter(copied, old.requires_grad)
@@ -249,7 +249,7 @@ def check_model(
     labels: Sequence[str],
     quantization: Quantization | None = None,
 ) -> None:
-    """Raise `InputError` unless the model, except its weights, is the one of its recipe."""
+    """Raise `InputError` unless the model, apart from its weights, is that of its recipe."""
     with without_values():
         built = _built(recipe, tokenizers, labels)
         if quantization is not None:

@@ -21,14 +21,17 @@ Messages = Sequence[Mapping[str, Any]] | ChatInput
 
 
 def is_conversation(text: object) -> TypeGuard[Messages]:
-    """Whether this is a conversation, and no text."""
+    """Whether this is a conversation, as opposed to a text."""
     if isinstance(text, ChatInput):
         return True
     return isinstance(text, list | tuple) and all(isinstance(message, Mapping) for message in text)
 
 
 def template_of(run: TrainedModel) -> str | None:
-    """The template of a run; None is the plain one. Raises `InputError` for one without chat."""
+    """The chat template of a run; None for the plain one.
+
+    Raises `InputError` for one without chat.
+    """
     if isinstance(run.recipe.data, ChatConfig):
         return run.recipe.data.template
     template = chat_template(*run.places)
@@ -41,7 +44,7 @@ def template_of(run: TrainedModel) -> str | None:
 
 
 def chat_prompt(run: TrainedModel, messages: Messages) -> list[int]:
-    """The ids after which the assistant answers.
+    """The ids of the conversation, up to where the assistant answers.
 
     A template of Hugging Face may write the date of today; not in a run that learnt to chat here,
     whose data had none. Raises `InputError` for anything but a list of messages, for a last one of
@@ -52,17 +55,20 @@ def chat_prompt(run: TrainedModel, messages: Messages) -> list[int]:
 
 
 def with_tools(messages: Messages, tools: object = None) -> ChatInput:
-    """A conversation with tools. Raises `InputError` for a message or a tool that is none."""
+    """The conversation as a `ChatInput`, which also holds its tools, if any.
+
+    Raises `InputError` for a message or a tool that is none.
+    """
     return messages if isinstance(messages, ChatInput) else ChatInput.of(messages, tools)
 
 
 def form_of(run: TrainedModel, text: object) -> CallForm | None:
-    """How the run calls the tools of a conversation; None without tools, or if it is not known."""
+    """The format in which the run calls the tools of a conversation; None if it has none."""
     return call_form(template_of(run)) if isinstance(text, ChatInput) and text.tools else None
 
 
 def writer_of(run: TrainedModel, texts: Sequence[object]) -> Tokenizer:
-    """The tokenizer of the answers: it writes the special tokens of calls if there are tools."""
+    """The tokenizer for answers; with tools, it also writes the special tokens of calls."""
     forms = [form for text in texts if (form := form_of(run, text)) is not None]
     target = run.tokenizers.target
     return target.spelling(forms[0].marks) if forms else target
@@ -75,7 +81,7 @@ def reply_of(run: TrainedModel, messages: Messages, text: str) -> Message:
 
 
 def whole_conversation(run: TrainedModel, asked: str | Messages, text: str) -> list[Message]:
-    """The messages that a text answers with the answer at their end; none for a plain prompt."""
+    """The conversation with the answer as its last message; empty for a plain prompt."""
     if isinstance(asked, str):
         return []
     return [*with_tools(asked).messages, reply_of(run, asked, text)]
@@ -100,7 +106,7 @@ def pieces_of(run: TrainedModel, chat: ChatInput, pieces: Iterator[str]) -> Iter
 def conversations(
     run: TrainedModel, file: Path, encoding: str = "utf-8"
 ) -> Iterator[tuple[str, Messages | InputError]]:
-    """The conversations of a file with their places; each may have `tools` next to its messages.
+    """The conversations of a file with their places in it; each may also have `tools`.
 
     Answers at their end are left out: they are what the model writes.
     """

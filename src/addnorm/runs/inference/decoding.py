@@ -1,4 +1,4 @@
-"""Choosing a decoding configuration from options, on top of that of a run's recipe."""
+"""Choosing a decoding configuration from options, on top of the one in a run's recipe."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -33,8 +33,8 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 
 def decoding_for(run: TrainedModel, **options: Unpack[DecodingOptions]) -> DecodingConfig:
-    """The decoding that a few options ask for; without any, the run's own, or sampling for a
-    language model whose recipe names none. What the options leave open is as in the run's own.
+    """The decoding that options ask for; without options the run's own, or else the default. What
+    the options leave open is as in the run's own.
 
     `beams`, `n_best`, `length_penalty` and `early_stopping` ask for beam search, those of
     `SampleConfig` but the seed for sampling, the other two for neither. Raises `InputError` for an
@@ -67,7 +67,7 @@ def decoding_for(run: TrainedModel, **options: Unpack[DecodingOptions]) -> Decod
 
 
 def _given(options: DecodingOptions) -> dict[str, Any]:
-    """The options that have a value; a temperature of 0, the limit of sampling, is greedy."""
+    """The options that have a value; a temperature of 0 becomes greedy decoding."""
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if given.get("temperature") == 0 and given.get("beams", 1) == 1:
         given = {name: value for name, value in given.items() if name not in SAMPLING}
@@ -92,12 +92,12 @@ def chosen_decoding(
 
 
 def quoted(options: Iterable[str]) -> str:
-    """The names of options in a message."""
+    """Option names, each in backticks, joined with commas for a message."""
     return ", ".join(f"`{name}`" for name in options)
 
 
 def check_decodes(run: TrainedModel, options: Iterable[str]) -> None:
-    """Raise `InputError` for options of decoding if a model writes its text without it."""
+    """Raise `InputError` for decoding options if the model writes its text without decoding."""
     given = quoted(options)
     if given and run.task_value.writes_text and not run.task_value.decodes:
         raise InputError(
@@ -106,7 +106,7 @@ def check_decodes(run: TrainedModel, options: Iterable[str]) -> None:
 
 
 def usual_decoding(recipe: Recipe) -> DecodingConfig:
-    """Return the decoding without options: by default sampling for a language model."""
+    """Return the decoding used without options: by default sampling for a language model."""
     own = recipe.eval.decoding
     writes_on = isinstance(recipe.model, DecoderConfig)
     return SampleConfig() if writes_on and own == BeamConfig() else own
@@ -121,7 +121,7 @@ def search_of(run: TrainedModel) -> BeamConfig:
 def _check_together(
     sampled: Mapping[str, Any], searched: Mapping[str, Any], search: Mapping[str, Any]
 ) -> None:
-    """Raise `InputError` for options of two kinds of decoding."""
+    """Raise `InputError` for options of two different decoding methods."""
     if searched and sampled:
         raise InputError(
             f"beam search does not sample: leave out {quoted(sampled)}, or {quoted(searched)}"
@@ -133,7 +133,7 @@ def _check_together(
 
 
 def _rules(run: TrainedModel, own: RulesConfig, given: Mapping[str, Any]) -> RulesConfig:
-    """Return the rules of the run, with the given ones in their place."""
+    """Return the run's rules, overridden by the given ones."""
     if "no_repeat_ngram" in given:
         own = replace(own, no_repeat_ngram_size=given["no_repeat_ngram"])
     if "forced_bos" not in given:
@@ -166,7 +166,7 @@ def _id_of(tokenizer: Tokenizer, token: str | int) -> int:
 
 
 def _out_of_range(error: ValidationError) -> InputError:
-    """An option that a configuration refuses, under the name that it was given by."""
+    """The error for an option that a configuration refuses, under the name given by the user."""
     first = error.errors()[0]
     field = str(first["loc"][-1]) if first["loc"] else ""
     if not field:
@@ -179,7 +179,7 @@ def _out_of_range(error: ValidationError) -> InputError:
 
 
 def later(decoding: DecodingConfig, first: int) -> DecodingConfig:
-    """Change the seed for texts after the first batch, so that samples differ between batches."""
+    """Change the seed for later batches, so that their samples differ."""
     if isinstance(decoding, SampleConfig) and first:
         return replace(decoding, seed=decoding.seed + (first << 32))
     return decoding

@@ -30,7 +30,7 @@ BLANK = Generated("", 0.0, "eos")
 
 @dataclass(frozen=True)
 class Gapped:
-    """A text in ids, cut at its gaps, and as the encoder reads it, with special tokens for gaps.
+    """The ids of a text split at its gaps, and the ids that the encoder reads instead.
 
     `sentinels` has one for each gap, and one that ends the output; it is empty where the decoder
     writes the whole text.
@@ -41,7 +41,7 @@ class Gapped:
     sentinels: tuple[int, ...] = ()
 
     def spans(self, ids: Sequence[int]) -> list[list[int]]:
-        """Return the span of each gap in the decoder's output; empty for a gap that it left out."""
+        """Return the span of each gap in the decoder's output; empty for gaps that it skipped."""
         spans: list[list[int]] = [[] for _ in self.parts[1:]]
         place = -1
         for i in ids:
@@ -52,13 +52,13 @@ class Gapped:
         return spans
 
     def filled(self, ids: Sequence[int]) -> list[int]:
-        """Return the ids of the text, its gaps filled from the decoder's output."""
+        """Return the ids of the text with its gaps filled from the decoder's output."""
         spans = [*self.spans(ids), list[int]()]
         return [i for part, span in zip(self.parts, spans, strict=True) for i in (*part, *span)]
 
 
 def predicts_spans(run: TrainedModel) -> bool:
-    """Return whether the decoder writes the spans alone (T5), and not the whole text (BART)."""
+    """Return whether the decoder writes only the spans (T5), or the whole text (BART)."""
     batching = run.recipe.train.batching
     return isinstance(batching, DenoisingConfig) and isinstance(
         batching.noise, SpanCorruptionConfig
@@ -66,7 +66,7 @@ def predicts_spans(run: TrainedModel) -> bool:
 
 
 def gapped(run: TrainedModel, text: str, number: int) -> Gapped:
-    """Return a text with its gaps, as the encoder reads it.
+    """Split a text at its gaps, and build the ids that the encoder reads.
 
     Raises `TextError` for too many gaps, and if the decoder writes spans, for a text without a gap.
     """
@@ -94,7 +94,7 @@ def gapped(run: TrainedModel, text: str, number: int) -> Gapped:
 
 
 def before_gap(tokenizer: Tokenizer, part: str) -> str:
-    """Return a part of a text before a gap, without the space that belongs to the next word."""
+    """Return the text before a gap, without a space that belongs to the next word."""
     return part.removesuffix(" ") if joins_spaces(tokenizer) else part
 
 
@@ -153,7 +153,7 @@ def _decode(
 
 
 def _with_text(run: TrainedModel, gaps: Gapped, generated: Generated) -> Generated:
-    """Return what was generated with the whole text, its gaps filled."""
+    """Replace the generated text by the whole text with its gaps filled."""
     if not gaps.sentinels:
         return generated
     return replace(generated, text=run.tokenizers.source.decode(gaps.filled(generated.ids)))
@@ -182,7 +182,7 @@ def fill_gaps(
 def _candidates(
     run: TrainedModel, gaps: Gapped, generated: Generated
 ) -> list[tuple[Candidate, ...]]:
-    """Return the span of each gap, with the probability of its tokens and its end together.
+    """Return the span of each gap, with the joint probability of its tokens and its end.
 
     There is none for a gap that the decoder left out. A span ends with the next sentinel or the end
     token; the last span of a decoder that was stopped before has no end.

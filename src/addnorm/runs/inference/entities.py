@@ -50,7 +50,7 @@ def entities(
     batch_size: int = 64,
     first: int = 0,
 ) -> list[list[Entity]]:
-    """The entities of each text; `first` is the number of texts before, for messages.
+    """The entities of each text; `first` is the number of texts before these, for messages.
 
     Raises `InputError` for a model that tags no words, and for a CRF, which has no probability for
     a single token.
@@ -104,7 +104,7 @@ def _of_batch(
 
 
 def _read(run: TrainedModel, text: str) -> tuple[list[int], list[tuple[int, int]]]:
-    """The ids of a text, and the place of each in it."""
+    """The ids of a text, and the character range of each."""
     ids, places = run.tokenizers.source.encode(text), offsets_of(run.tokenizers, text)
     if len(ids) != len(places):
         raise InputError(f"{run.name}: a text has the characters of a special token: {text!r:.80}")
@@ -146,7 +146,7 @@ def _certainty(token: _Tagged) -> float:
 
 
 def _joined(text: str, tokens: Iterable[_Tagged], labels: Sequence[str]) -> Iterator[Entity]:
-    """Yield runs of tokens of one label, which a tag B- begins again; none of those outside."""
+    """Merge neighbouring tokens of one label into entities; a tag with B- begins a new one."""
     groups: list[tuple[str, list[_Tagged]]] = []
     for token in tokens:
         tag = labels[int(token.probabilities.argmax())]

@@ -55,7 +55,7 @@ def forecast(
 
 
 def window_of(run: TrainedModel) -> tuple[int, int]:
-    """Return the number of steps that a model reads, and of those that it forecasts at once.
+    """Return how many steps a model reads, and how many it forecasts at once.
 
     Raises `InputError` for a model of another task.
     """
@@ -66,7 +66,7 @@ def window_of(run: TrainedModel) -> tuple[int, int]:
 
 
 def read_like(run: TrainedModel, file: Path) -> SeriesTable:
-    """Read a table by the names and settings of a run's data; gaps are allowed.
+    """Read a table with the column names and settings of a run's data; gaps are allowed.
 
     Raises `InputError` as `read_series` does, and for a table of another interval.
     """
@@ -115,7 +115,7 @@ def _check_past(table: SeriesTable, past: Tensor, end: int, look_back: int) -> N
 def _truth(
     table: SeriesTable, other: SeriesTable | None, end: int, horizon: int
 ) -> Float[Tensor, "variables horizon"] | None:
-    """Return the true values of the steps from `end` on; None if none of them is known."""
+    """Return the true values of the steps from `end` on; None if all are unknown."""
     values = torch.full((len(table.names), horizon), math.nan, dtype=torch.float64)
     held = table if other is None else other
     if other is not None and other.interval != table.interval:

@@ -1,4 +1,4 @@
-"""Classes of files: those that a model has learnt, or labels that it compares with pictures."""
+"""Classes of image and sound files: learnt classes, or given labels compared with pictures."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Using a trained model on files of images and sound, which are read as its training data were."""
+"""Using a trained model on image and sound files, which are read like its training data."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -140,7 +140,7 @@ def _read_off(
     skipped: Callable[[InputError], None],
     batch_size: int,
 ) -> Iterator[tuple[Path, list[Generated]]]:
-    """Yield the texts that an encoder's outputs spell, without a decoder."""
+    """Yield the texts that an encoder's outputs spell, without a decoder (CTC)."""
     kinds = (kind for kind in run.task_value.examples if kind.writes and kind.medium == run.medium)
     kind = next(kinds, None)
     if kind is None or not run.task_value.writes_text:
@@ -160,7 +160,7 @@ def _heard(
     skipped: Callable[[InputError], None],
     batch_size: int,
 ) -> Iterator[tuple[Path, list[Generated]]]:
-    """Yield the texts of sounds of any length, by a model of the Whisper family."""
+    """Yield the texts of sounds of any length, transcribed by a Whisper model."""
     assert run.folder is not None
     reads = preprocessing_of(places_of(run.folder), run.recipe.model)
     assert isinstance(reads, Sound)
@@ -175,7 +175,7 @@ def _heard(
 
 
 def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
-    """Raise `InputError` for data that are not read as a Hugging Face folder reads its files.
+    """Raise `InputError` for data that are read otherwise than the Hugging Face folder reads files.
 
     Pictures in data are scaled to [-1, 1], by a mean and a deviation of 0.5, and resized in one
     way. Clips in data are not padded to the seconds that Whisper reads, and their texts do not
@@ -220,7 +220,7 @@ def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
 
 
 def normalised(run: TrainedModel, loaders: Loaders) -> Loaders:
-    """The pictures of validation and test by the mean and deviation of the folder, as of CLIP.
+    """Normalise the images of validation and test by the folder's mean and deviation.
 
     Those of other models are refused instead (`check_read_alike`).
     """
@@ -240,7 +240,7 @@ def normalised(run: TrainedModel, loaders: Loaders) -> Loaders:
 
 
 def _heard_alike(theirs: Samples, data: object) -> bool:
-    """Return whether clips of data are read as those of a folder of wav2vec 2.0."""
+    """Return whether clips are read as a wav2vec 2.0 folder reads them."""
     if not isinstance(data, AudioConfig):
         return isinstance(data, Corpus)
     rate = data.sample_rate == theirs.sample_rate
@@ -248,7 +248,7 @@ def _heard_alike(theirs: Samples, data: object) -> bool:
 
 
 def _resized_alike(theirs: Pictures, data: object) -> bool:
-    """Return whether data are resized as a folder's pictures; arrays have the right size."""
+    """Return whether images are resized as the folder resizes them; arrays count as right."""
     if isinstance(data, ImagesConfig | Corpus) and theirs.keeps_its_size:
         return True
     ours = pictures_of(data, theirs.size, theirs.channels)
@@ -260,7 +260,7 @@ def _resized_alike(theirs: Pictures, data: object) -> bool:
 
 
 def _is_foreign(run: TrainedModel) -> bool:
-    """Return whether the preprocessing is that of a Hugging Face folder, for lack of data."""
+    """Return whether the run has no data, so that its Hugging Face folder defines preprocessing."""
     return run.recipe.data is None and run.folder is not None
 
 
@@ -318,7 +318,7 @@ def _groups(
     size: int,
     skipped: Callable[[InputError], None],
 ) -> Iterator[list[tuple[Path, T]]]:
-    """Yield files with their content, in groups that are not empty."""
+    """Yield non-empty groups of files with their contents."""
     for start in range(0, len(files), size):
         group: list[tuple[Path, T]] = []
         for file in files[start : start + size]:
@@ -331,7 +331,7 @@ def _groups(
 
 
 def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
-    """Return the function that reads a file as the run's data were read."""
+    """Return the function that reads one file as the run's data were read."""
     data, model = run.recipe.data, run.recipe.model
     if _is_foreign(run):
         assert run.folder is not None
@@ -357,7 +357,7 @@ def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
 
 
 def _reads_no_files(run: TrainedModel) -> InputError:
-    """The error for a model of text, and for one whose data do not tell how files are read."""
+    """The error for a model that reads text, or whose data were given in Python."""
     if run.medium is None or not has_signals(run.medium):
         return InputError(f"{run.name}: this model reads text, and no files of images or sound")
     return InputError(
@@ -367,7 +367,10 @@ def _reads_no_files(run: TrainedModel) -> InputError:
 
 
 def _checked(model: ModelConfig, signal: Tensor, file: Path) -> Tensor:
-    """Return the signal. Raises `InputError` for a picture that is too small for the model."""
+    """Return the signal unchanged.
+
+    Raises `InputError` for a picture that is too small for the model.
+    """
     shape = getattr(model, "input", None)
     if isinstance(shape, ConvolutionalEmbeddingConfig):
         try:

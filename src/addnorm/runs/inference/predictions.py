@@ -1,4 +1,4 @@
-"""Predictions of any task for new examples, through the methods of the task."""
+"""Predictions for new examples, for any task, through the task's own methods."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ Row = Mapping[str, Any]
 def predict_rows(
     run: TrainedModel, rows: Sequence[Row | Example], batch_size: int = 64, first: int = 0
 ) -> list[Any]:
-    """The result of the run's task for each row; `first` is the number of rows before these.
+    """The predictions for the rows; `first` is the number of rows before these.
 
     Raises `InputError` if the task has a command of its own for that, and `TextError` for a row of
     other fields, one that training would leave out, such as an empty text, or one that is too long.
@@ -42,7 +42,7 @@ def predict_rows(
 
 
 def _kind(run: TrainedModel) -> type[Example]:
-    """The kind of examples to predict for. Raises `InputError` if the task has none."""
+    """The class of examples to predict for. Raises `InputError` if the task has none."""
     kind = next((kind for kind in run.task_value.examples if kind.may_lack_targets()), None)
     if kind is None:
         raise wrong_task(run, "does not predict for rows")
@@ -52,7 +52,7 @@ def _kind(run: TrainedModel) -> type[Example]:
 def rows_of(
     run: TrainedModel, file: Path, encoding: str = "utf-8"
 ) -> Iterator[tuple[str, Row | InputError]]:
-    """The rows of a table to predict for, with their places; columns of no input are ignored.
+    """The rows of a table to predict for, with their places; other columns are ignored.
 
     In place of a row that lacks an input is its error. Raises `InputError` for a damaged table.
     """
@@ -64,7 +64,7 @@ def rows_of(
 
 
 def row_of(run: TrainedModel, record: Mapping[str, object], where: str) -> Row:
-    """The inputs in a record of a file, which training reads alike; other columns are ignored.
+    """The inputs in one record of a file, read as in training; other columns are ignored.
 
     Columns have the names of the fields, or those of the run's own records. Raises `TextError` for
     a column that is missing.
@@ -84,7 +84,10 @@ def row_of(run: TrainedModel, record: Mapping[str, object], where: str) -> Row:
 
 
 def _example(kind: type[Example], row: object, number: int) -> Example:
-    """The example of a row. Raises `TextError` for other fields, and where it lacks an input."""
+    """The example built from a row.
+
+    Raises `TextError` for other fields, and where it lacks an input.
+    """
     if isinstance(row, Example):
         example = row
     elif isinstance(row, Mapping):
@@ -102,7 +105,7 @@ def _example(kind: type[Example], row: object, number: int) -> Example:
 def predicted(
     run: TrainedModel, examples: Sequence[Example], batch_size: int = 64, first: int = 0
 ) -> Iterator[Any]:
-    """Yield the result of the run's task for each example, in their order."""
+    """Yield the prediction for each example, in their order."""
     task, model = run.task_value, run.model
     numbers = {label: n for n, label in enumerate(run.labels)}
     for start in range(0, len(examples), batch_size):
@@ -121,7 +124,7 @@ def predicted(
 def _inputs(
     run: TrainedModel, encoded: Sequence[Encoded], first: int
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the arguments of the model."""
+    """Yield the model's arguments for each batch."""
     signals = [example.signal for example in encoded if example.signal is not None]
     if signals:
         assert run.medium is not None
@@ -134,7 +137,10 @@ def _inputs(
 
 
 def as_json(result: Any) -> dict[str, Any]:
-    """Return a result as the fields of a line of JSON. Raises `InputError` for one that is none."""
+    """Return a result as a dictionary for one line of JSON.
+
+    Raises `InputError` for one that is none.
+    """
     if is_dataclass(result) and not isinstance(result, type):
         fields = asdict(result)
     else:

@@ -1,4 +1,4 @@
-"""Pairs of a query and a document that a language model judges by the logits of "yes" and "no".
+"""Reranking: a language model judges a query and a document by its logits of "yes" and "no".
 
 `z = z_yes - z_no` after the prompt that the folder's chat template writes of both, whose roles are
 "query" and "document"; `σ(z)` is the probability of "yes" (Zhang et al. 2025, Qwen3 Embedding,
@@ -41,7 +41,7 @@ class PairTemplate:
 
     @classmethod
     def of(cls, run: TrainedModel) -> "PairTemplate | None":
-        """The template of a decoder's folder; None without one for a query and a document."""
+        """The pair template of a decoder's folder; None if its chat template takes no pair."""
         reads_back = isinstance(run.model, DecoderModel) or (
             isinstance(run.model, EncoderModel) and run.model.causal
         )
@@ -75,7 +75,7 @@ def read_pairs(run: TrainedModel, pairs: Sequence[TextPair]) -> list[Read]:
 
 @dataclass(frozen=True)
 class Judge:
-    """How a language model has pairs judged: their template, and the tokens of its answer."""
+    """How a language model judges pairs: the template of a pair, and the tokens of its answers."""
 
     pairs: PairTemplate
     yes: int
@@ -85,12 +85,12 @@ class Judge:
 
     @classmethod
     def of(cls, run: TrainedModel) -> "Judge | None":
-        """The judge of a run; None for any other than a language model with such a template."""
+        """The judge of a run; None unless it is a language model with a pair template."""
         pairs = PairTemplate.of(run) if isinstance(run.model, DecoderModel) else None
         return None if pairs is None else cls(pairs, *_tokens(run))
 
     def checked(self, name: str, texts: Sequence[str] | Sequence[TextPair]) -> list[TextPair]:
-        """The pairs. Raises `InputError` for a single text."""
+        """Return the inputs as pairs. Raises `InputError` for a single text."""
         pairs = [pair for pair in texts if not isinstance(pair, str)]
         if len(pairs) < len(texts):
             raise InputError(f"{name}: this model judges a document by a query: give pairs of them")
@@ -117,7 +117,7 @@ def _writes_pairs(template: str, tokenizer: Tokenizer) -> bool:
 
 
 def _tokens(run: TrainedModel) -> tuple[int, int | None]:
-    """The tokens of "yes" and "no", or those that the folder's modules name."""
+    """The tokens of "yes" and "no", or those that the folder's modules name instead."""
     if (file := find_file(run.places, FILE)) is not None:
         for module in modules_of(file.parent):
             if module.kind == "LogitScore":
@@ -136,7 +136,7 @@ def _tokens(run: TrainedModel) -> tuple[int, int | None]:
 
 
 def _instruction(run: TrainedModel) -> str | None:
-    """The default prompt of the folder, which stands before each pair."""
+    """The folder's default prompt, which is put before each pair."""
     if (file := find_file(run.places, PROMPTS)) is None:
         return None
     settings = Settings.of(file.parent, file.name)

@@ -33,7 +33,7 @@ Sentence = str | Sequence[str]
 
 @dataclass(frozen=True, eq=False)
 class Forecast:
-    """The forecast after a history, with that history and the truth, all in their units.
+    """A forecast with the history before it and the true values, all in their units.
 
     Unknown values of the truth are NaN.
     """
@@ -73,7 +73,7 @@ class Classified:
 
 @dataclass(frozen=True)
 class LineAnswer:
-    """The answer for one input of `addnorm classify`: as plain text, and as a line of JSON."""
+    """The answer of `addnorm classify` for one input, as plain text and as fields of JSON."""
 
     plain: str
     fields: dict[str, Any]
@@ -104,7 +104,10 @@ Written = Generated
 
 
 def words_of(sentences: object) -> list[list[str]]:
-    """Return the words of one or several sentences. Raises `InputError` for anything else."""
+    """Return the words of each sentence; a text is split at spaces.
+
+    Raises `InputError` for anything else.
+    """
     return [
         words_between_spaces(words) if isinstance(words, str) else listed(words, f"sentences[{i}]")
         for i, words in enumerate(items_of(sentences, "sentences"))
@@ -112,7 +115,7 @@ def words_of(sentences: object) -> list[list[str]]:
 
 
 def check_data(data: object) -> None:
-    """Raise `InputError` for anything but a corpus or a data configuration."""
+    """Raise `InputError` unless this is a corpus or a data configuration."""
     if not isinstance(data, Corpus | DataPart):
         raise InputError(
             f"data = {short(data)}: give what addnorm.text, pairs, labelled, tagged or table "

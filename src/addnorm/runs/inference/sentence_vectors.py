@@ -120,7 +120,7 @@ class SentenceVectors:
 
     @classmethod
     def of(cls, *places: Path) -> "SentenceVectors | None":
-        """Read the pipeline of a folder; None without a `modules.json` in any of the `places`.
+        """Read the pipeline of a folder; None if none of the `places` has a `modules.json`.
 
         Raises `InputError` naming an unsupported module or setting.
         """
@@ -162,7 +162,7 @@ class SentenceVectors:
         )
 
     def with_prompt(self, name: str) -> "SentenceVectors":
-        """These vectors with the prompt of that name before each text.
+        """These settings with the prompt of that name, which is put before each text.
 
         Raises `InputError` for an unknown name, and where the pooling leaves prompts out.
         """
@@ -182,7 +182,7 @@ class SentenceVectors:
         return [LOWERCASE.normalize_str(text) for text in whole] if self.lowercase else whole
 
     def shortened(self, ids: list[int], before: int, after: int) -> list[int]:
-        """Truncate the ids to the maximum length, keeping the special ones before and after.
+        """Truncate the ids to the maximum length, but keep the special ones at both ends.
 
         Raises `InputError` if these alone are as long.
         """
@@ -236,7 +236,10 @@ TEXT_FILES = tuple(
 
 
 def _text_settings(places: Sequence[Path]) -> Settings:
-    """How texts are read. Raises `InputError` naming a setting that is not supported."""
+    """The settings by which texts are read.
+
+    Raises `InputError` naming a setting that is not supported.
+    """
     file = find_file(places, *TEXT_FILES)
     settings = Settings({}) if file is None else Settings.of(file.parent, file.name)
     settings.ignore("max_seq_length", "do_lower_case", *ONLY_OF_QUERIES)
@@ -258,7 +261,7 @@ NO_LIMIT = 2**20
 
 
 def _limits(places: Sequence[Path]) -> dict[str, Any]:
-    """Return the default limits of texts, from the settings of tokenizer and model."""
+    """Return the default length limits of texts, from the settings of tokenizer and model."""
     models = [Settings.of(place) for place in places if (place / "config.json").is_file()]
     keys = [(model, _positions(model)) for model in models]
     limits: dict[str, Any] = {}
@@ -290,7 +293,7 @@ PROMPTS = "config_sentence_transformers.json"
 
 
 def copy_modules(places: Sequence[Path], out: Path) -> None:
-    """Write the modules that are found in `places` into the folder of a model's copy, if any are.
+    """Copy the modules found in `places`, if any, into the folder of a model's copy.
 
     The model itself stands at the top of `out`, as sentence-transformers has it today.
     """
@@ -317,7 +320,7 @@ def copy_modules(places: Sequence[Path], out: Path) -> None:
 
 
 def facts_of_vectors(places: Sequence[Path]) -> dict[str, Any]:
-    """How a text becomes a vector by the files in `places`: settings by name, as JSON holds them.
+    """The settings in `places` by which a text becomes a vector, by name, as JSON values.
 
     Of a module that has weights, its settings name their size.
     """
@@ -353,7 +356,7 @@ def _poolings(settings: Settings) -> tuple[str, ...]:
 
 
 def _settings(places: Sequence[Path]) -> Settings:
-    """The settings of the whole. Raises `InputError` naming one that is not supported."""
+    """The settings of the whole pipeline. Raises `InputError` naming one that is not supported."""
     file = find_file(places, PROMPTS)
     settings = Settings({}) if file is None else Settings.of(file.parent, PROMPTS)
     settings.ignore("prompts", "default_prompt_name", "truncate_dim", *NO_VECTORS)
@@ -433,7 +436,7 @@ STEPS: dict[str, Callable[[Path], Callable[[Vectors], Vectors]]] = {
 
 
 def check_compared(run: TrainedModel, pooling: Pooling | None) -> None:
-    """Raise `InputError` for another pooling of a model whose vectors are made to be compared."""
+    """Raise `InputError` if another pooling is chosen for a model that compares its vectors."""
     if pooling not in (None, "head"):
         raise InputError(
             f"{run.name}: pictures and texts are compared by the vectors that it learnt: leave "
@@ -442,7 +445,7 @@ def check_compared(run: TrainedModel, pooling: Pooling | None) -> None:
 
 
 def pooled(run: TrainedModel, x: Tensor, ctx: Context, pooling: Pooling | None) -> Tensor:
-    """Pool the hidden states into one vector per input, by default as the model learnt to.
+    """Pool the hidden states into one vector per input, by default as in training.
 
     Raises `InputError` for `pooling = "head"` where the head gives no vector.
     """
@@ -473,14 +476,14 @@ MODES = {"mean": "mean", "max": "max", "first": "cls", "last": "lasttoken"}
 
 
 def giving_vectors(model: Model) -> Model:
-    """Return a bi-encoder as a model that gives the vector of each text; any other unchanged."""
+    """Return a bi-encoder as a model with the vector of each text as output; others unchanged."""
     if not isinstance(model, EncoderModel) or not isinstance(model.head, SimilarityHead):
         return model
     return EncoderModel(model.embed, model.stack, model.head.vectors, mask=model.mask)
 
 
 def without_head(run: TrainedModel) -> TrainedModel:
-    """Return a bi-encoder as an encoder that gives hidden states; any other run unchanged."""
+    """Return a bi-encoder as an encoder with hidden states as output; other runs unchanged."""
     config, model = run.recipe.model, run.model
     if not isinstance(config, EncoderConfig) or not isinstance(config.head, SimilarityHeadConfig):
         return run

@@ -24,7 +24,7 @@ from addnorm.tasks.regression import numbers_line
 
 @dataclass(frozen=True)
 class SeriesAnswer:
-    """The prediction for a series of a table: its class, or its numbers by their names."""
+    """The prediction for one series of a table: its class, or its numbers by name."""
 
     file: Path
     series: str
@@ -38,7 +38,7 @@ class SeriesAnswer:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The class with the probabilities of all, or the numbers by their names."""
+        """The class with the probability of every class, or the numbers by name."""
         return asdict(self.classified) if self.classified else self.numbers
 
 
@@ -75,7 +75,7 @@ def _series(
     variables: tuple[str, ...],
     skipped: Callable[[InputError], None],
 ) -> Iterator[tuple[str, Float[Tensor, "variables time"]]]:
-    """Yield the complete series of a table by their names."""
+    """Yield each complete series of a table with its name."""
     try:
         for series in data.series(find(file, Path()), variables):
             values = data.values(series)

@@ -1,4 +1,4 @@
-"""Long texts in use: shortened as training shortened them, or refused."""
+"""Long texts at inference: shortened as in training, or rejected."""
 
 import json
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from addnorm.runs.trained_model import TrainedModel
 
 
 def most_tokens(recipe: Recipe) -> int | None:
-    """Return the number of tokens to which training shortened inputs; None if it did not.
+    """Return the number of tokens to which training shortened inputs; None for no limit.
 
     A language model has no such number: training did not cut prompts at their ends.
     """
@@ -28,7 +28,7 @@ def most_tokens(recipe: Recipe) -> int | None:
 
 
 def examples_as_shortened(run: TrainedModel, examples: Sequence[Encoded]) -> list[Encoded]:
-    """Return each example's input, shortened as in training, with a warning."""
+    """Shorten each example's input as in training, with a warning."""
     most = most_tokens(run.recipe)
     if most is None or all(len(example.tokens) <= most for example in examples):
         return [*examples]
@@ -44,14 +44,14 @@ def examples_as_shortened(run: TrainedModel, examples: Sequence[Encoded]) -> lis
 
 
 def as_shortened(run: TrainedModel, read: Sequence[Read]) -> list[Read]:
-    """Return the ids of each text or pair, shortened as in training, with a warning."""
+    """Shorten the ids of each text or pair as in training, with a warning."""
     examples = [Encoded(i, row.ids, [], None, None, *row[1:]) for i, row in enumerate(read)]
     cut = examples_as_shortened(run, examples)
     return [Read(row.tokens, row.types, row.spans) for row in cut]
 
 
 def ids_as_shortened(run: TrainedModel, ids: Sequence[list[int]]) -> list[list[int]]:
-    """The ids of each text, shortened as in training."""
+    """Shorten the ids of each text as in training."""
     return [row.ids for row in as_shortened(run, [*map(Read, ids)])]
 
 
@@ -67,9 +67,7 @@ def check_lengths(
 
 
 def write_most_tokens(folder: Path, run: TrainedModel) -> None:
-    """Write the number of tokens to which texts are shortened in a folder's
-    `tokenizer_config.json`.
-    """
+    """Write the length to which texts are shortened to a folder's `tokenizer_config.json`."""
     most, file = most_tokens(run.recipe), folder / "tokenizer_config.json"
     if most is None or not file.is_file():
         return

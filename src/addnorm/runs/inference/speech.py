@@ -47,14 +47,14 @@ class LongSound(NamedTuple):
     n_frames: int
 
     def window(self, first: int, width: int) -> Float[Tensor, "n_mels width"]:
-        """The frames of a window that begins at frame `first`, with zeros after the end."""
+        """The frames of a window that begins at frame `first`, padded with zeros at the end."""
         frames = self.frames[:, first : first + width]
         return F.pad(frames, (0, width - frames.shape[-1]))
 
 
 @dataclass
 class WindowedText:
-    """The text of a sound, as far as its windows have been read."""
+    """The text of a sound so far, as its windows are read one after another."""
 
     first: int = 0
     """The frame at which the next window begins."""
@@ -78,7 +78,7 @@ class WindowedText:
         self.is_cut = self.is_cut or generated.finished == "length"
 
     def generated(self, decoder: TextDecoder) -> Generated:
-        """The whole text and its segments, without those that are empty."""
+        """The text and its segments so far, without empty segments."""
         ids = [token for _, _, ids in self.spans for token in ids]
         segments = (Segment(start, end, decoder.write(ids)) for start, end, ids in self.spans)
         return Generated(
@@ -93,7 +93,7 @@ class WindowedText:
 def windowed_texts(
     write: Writer, sounds: Sequence[LongSound], rules: TimestampRules, width: int
 ) -> list[WindowedText]:
-    """Read sounds in windows of `width` frames, the windows of all sounds in one batch."""
+    """Transcribe sounds window by window, the windows of all sounds in one batch."""
     texts = [WindowedText() for _ in sounds]
     while left := [i for i, sound in enumerate(sounds) if texts[i].first < sound.n_frames]:
         windows = [sounds[i].window(texts[i].first, width) for i in left]
@@ -104,7 +104,7 @@ def windowed_texts(
 
 @dataclass(frozen=True, kw_only=True)
 class Transcriber:
-    """A model of the Whisper family with its prompt and its decoding.
+    """A Whisper model with its prompt and its decoding.
 
     `reads` is how the model's folder reads sound.
     """
@@ -168,7 +168,7 @@ class Transcriber:
         return [texts[i] for i in range(len(sounds))]
 
     def _plain(self, windows: Sequence[Tensor], first: int) -> list[list[Generated]]:
-        """The texts of clips that the model reads at once, without time stamps."""
+        """The texts of clips that fit in one window, without time stamps."""
         transcription = self._transcription(windows, stamped=False)
         rules, decoder = self.prompt.stamps, TextDecoder(self.run.tokenizers.target)
         results: list[list[Generated]] = []

@@ -91,7 +91,7 @@ def write(
     compiled: Compiled | None = None,
     grammar: Grammar | None = None,
 ) -> list[list[Generated]]:
-    """Continue or translate each text; return the results for each, best first.
+    """Continue or translate each text; return several results for each, best first.
 
     The translation of a blank text is empty; a language model starts a new text; a denoiser fills
     the gaps of a text. `first` is the number of texts before these, an offset for messages and
@@ -163,7 +163,7 @@ def write_as_it_comes(
     compiled: Compiled | None = None,
     grammar: Grammar | None = None,
 ) -> Iterator[str]:
-    """Yield the continuation of one text, in pieces as soon as they are final.
+    """Yield the continuation of one text in pieces, each as soon as it is final.
 
     It follows the `grammar`, if there is one, from its beginning. Raises `InputError` if the model
     is not a language model, or cannot process the text.
@@ -184,7 +184,7 @@ def write_as_it_comes(
 
 
 def prompts(run: TrainedModel, texts: Sequence[str | Messages]) -> list[list[int]]:
-    """Return the ids that a language model continues, of texts or of conversations to answer.
+    """Return the ids that a language model continues, from texts or from conversations.
 
     For a model that learnt to chat, a text is a user's message.
     """
@@ -199,31 +199,31 @@ def prompts(run: TrainedModel, texts: Sequence[str | Messages]) -> list[list[int
 
 
 def continues(run: TrainedModel, texts: Sequence[str | Messages]) -> bool:
-    """Return whether the output continues the texts, and does not answer them."""
+    """Return whether the output continues the texts, as opposed to answering messages."""
     return not run.chats and all(isinstance(text, str) for text in texts)
 
 
 def drops_space(run: TrainedModel, text: str | Messages, prompt: Sequence[int]) -> bool:
-    """Return whether a text to continue ends in white space that its ids, such as words', lack."""
+    """Return whether a prompt ends in white space that its ids do not represent."""
     if not (isinstance(text, str) and continues(run, [text])):
         return False
     return loses_space(run.tokenizers.source, text, prompt)
 
 
 def _without_space(pieces: Iterator[str]) -> Iterator[str]:
-    """Yield the pieces of a text without a space at its start."""
+    """Yield the pieces of a text without its leading space."""
     for first in pieces:
         yield from filter(None, [first.removeprefix(" ")])
         yield from pieces
 
 
 def ends_of(options: GenerateOptions) -> tuple[int | None, list[str]]:
-    """Pop the most tokens of a text and the strings that end it from the options."""
+    """Pop the length limit and the stop strings from the options."""
     return options.pop("max_new_tokens", None), listed(options.pop("stop", ()), "stop")
 
 
 def compiled(run: TrainedModel, decoding: DecodingConfig, *, several: bool) -> Compiled:
-    """Compile the run's model, for one text at a time or for `several`.
+    """Compile the run's model, for one text at a time or for `several` at once.
 
     Raises `InputError` if that is not possible.
     """
@@ -244,7 +244,7 @@ def compiled(run: TrainedModel, decoding: DecodingConfig, *, several: bool) -> C
 
 
 def speculation(run: TrainedModel) -> SelfSpeculation:
-    """Return the run's model with its own drafts, for one text at a time.
+    """Return the run's model with speculative decoding by its own drafts, one text at a time.
 
     Raises `InputError` for a model without multi-token prediction, or with states that cannot
     forget a token.
@@ -283,7 +283,7 @@ def classify(
     labels: Sequence[str] = (),
     hypothesis: str | None = None,
 ) -> list[Classified]:
-    """Return the class of each text or pair, or all labels above `threshold`.
+    """Return the class of each text or pair, or all labels with a probability above `threshold`.
 
     With `labels`, the class is one of these, by a model of entailment (see `zero_shot`). `first` is
     the number of texts before. Raises `InputError` as `tag` does, and for a threshold outside [0,
@@ -330,7 +330,7 @@ def _judged(
     batch_size: int,
     first: int,
 ) -> Float[Tensor, "texts 1"]:
-    """Return the score of each pair, `z_yes - z_no`."""
+    """Return the score `z_yes - z_no` of each pair."""
     assert isinstance(run.model, DecoderModel)
     pairs = judge.checked(run.name, texts)
     scores = [torch.empty(0, 1, device=run.device)]
@@ -432,7 +432,7 @@ def check_threshold(threshold: float) -> None:
 
 
 def check_follows(run: TrainedModel) -> None:
-    """Raise `InputError` unless the run's texts can follow a grammar."""
+    """Raise `InputError` unless the run can write texts that follow a grammar."""
     if not isinstance(run.task_value, Language):
         raise InputError(
             f"{run.name}: only a language model follows a grammar, and this one is for {run.task}"
@@ -440,7 +440,7 @@ def check_follows(run: TrainedModel) -> None:
 
 
 def check_use(run: TrainedModel, task: type[Task], cannot: str) -> None:
-    """Raise `InputError` unless the run's model is for the task."""
+    """Raise `InputError` unless the run's model is of this task."""
     if not isinstance(run.task_value, task):
         raise wrong_task(run, cannot)
 
@@ -483,7 +483,7 @@ def embed(
 
 
 def check_prompts(run: TrainedModel, pooling: Pooling | None) -> None:
-    """Raise `InputError` for a prompt of a model that has none, or whose folder is left aside."""
+    """Raise `InputError` if `prompt_name` is given to a model without named prompts."""
     if pooling is not None:
         raise InputError("a chosen pooling leaves the folder's prompts aside: leave one out")
     learnt = run.reads_files or isinstance(run.model.head, SimilarityHead)
@@ -533,7 +533,7 @@ def _hidden(
 def _ids_to_embed(
     run: TrainedModel, texts: Sequence[str | Ids], folder: SentenceVectors | None
 ) -> list[list[int]]:
-    """Return the ids of texts to embed, with special tokens around them, which ids may lack."""
+    """Return the ids of texts to embed, with special tokens added where they are missing."""
     model, tokenizer = run.model, run.tokenizers.source
     is_prompt = isinstance(model, DecoderModel) and folder is None
     task = "translation" if isinstance(model, EncoderDecoderModel) else "classification"
@@ -554,7 +554,7 @@ def _ids_to_embed(
 
 
 def _text_of(tokenizer: Tokenizer, ids: Ids) -> str:
-    """Return the text of ids. Raises `TextError` for ids that no text has."""
+    """Decode ids to text. Raises `TextError` for ids that no text has."""
     text = tokenizer.decode(ids)
     if tokenizer.encode(text) != [*ids]:
         raise TextError(
@@ -565,7 +565,7 @@ def _text_of(tokenizer: Tokenizer, ids: Ids) -> str:
 
 
 def _as_theirs(model: Model, x: Tensor) -> Tensor:
-    """Return the hidden states as `transformers` does: OPT's have the width of its table."""
+    """Return the hidden states as `transformers` does: OPT's have its embedding's width."""
     transform = getattr(model.head, "transform", None)
     if not (isinstance(model, DecoderModel) and isinstance(transform, Transform)):
         return x

@@ -1,4 +1,4 @@
-"""Classes that a model has not learnt, by a model of what follows from what (entailment).
+"""Zero-shot classification by an entailment model: classes that were not learnt.
 
 Each label makes a hypothesis, such as "This example is politics."; the label of a text is the one
 whose hypothesis follows most from it (Yin et al. 2019, §5): `softmax over labels of z_entailment`,
@@ -18,7 +18,7 @@ HYPOTHESIS = "This example is {}."
 
 
 def check_labels(labels: Sequence[str], hypothesis: str) -> None:
-    """Raise `InputError` for fewer than two labels, equal or empty ones, or no place for one."""
+    """Raise `InputError` for labels that are fewer than two, duplicate or empty."""
     if len(labels) < 2 or len(set(labels)) < len(labels):
         raise InputError(f"`labels = {[*labels]}`: give at least two, each once")
     if not all(label.strip() for label in labels):
@@ -30,7 +30,7 @@ def check_labels(labels: Sequence[str], hypothesis: str) -> None:
 def premises_and_hypotheses(
     texts: Sequence[str] | Sequence[TextPair], labels: Sequence[str], hypothesis: str
 ) -> list[TextPair]:
-    """Each text with the hypothesis of each label, the labels of a text in turn.
+    """Pair each text with the hypothesis of each label, text by text.
 
     Raises `InputError` for pairs of texts, and as `check_labels` does.
     """
@@ -55,6 +55,6 @@ def entailment_of(name: str, labels: Sequence[str]) -> int:
 
 
 def classified_by(entailment: Float[Tensor, " pairs"], labels: Sequence[str]) -> list[Classified]:
-    """The label of each text, from the logits that the hypotheses follow from it."""
+    """The label of each text, from the logits of entailment of each hypothesis."""
     rows = entailment.view(-1, len(labels)).softmax(-1).tolist()  # pyright: ignore[reportUnknownMemberType]
     return [Classified.of(labels, row) for row in rows]

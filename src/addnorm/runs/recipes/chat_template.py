@@ -1,4 +1,4 @@
-"""The chat template of a model folder: reading it, and writing it where transformers looks."""
+"""The chat template of a model folder: reading it, and writing it where transformers reads it."""
 
 import json
 import re
@@ -23,7 +23,7 @@ ADDITIONAL = "additional_chat_templates"
 
 
 def chat_template(*places: Path) -> str | None:
-    """The Jinja template with which the model of a folder was taught to chat; None without one.
+    """The Jinja template with which a folder's model was taught to chat; None without one.
 
     It is looked up in each of the `places` in turn: what a run learnt to chat by, then its files,
     then the settings of the tokenizer. Raises `InputError` for a damaged file, and for several
@@ -38,7 +38,7 @@ def chat_template(*places: Path) -> str | None:
 
 
 def _learnt(folder: Path) -> dict[str, Any] | None:
-    """The data of a run that learnt to chat."""
+    """The chat data of a run that was trained on conversations."""
     if not (folder / "config.json").is_file():
         return None
     tree = Settings.of(folder).tree.get("recipe")
@@ -47,7 +47,7 @@ def _learnt(folder: Path) -> dict[str, Any] | None:
 
 
 def _written(folder: Path) -> str | dict[str, Any] | None:
-    """Return the template of a folder, or several by name; as in transformers, files come first.
+    """Return the template of a folder, or several by name; as in transformers, separate files win.
 
     A GGUF file has it in its keys.
     """
@@ -82,7 +82,7 @@ def _default(templates: dict[str, Any], place: Path) -> str:
 
 
 def copy_template(places: Sequence[Path], out: Path) -> None:
-    """Write the first template of the `places`, which may be several by name, to a model's copy."""
+    """Copy the first template in `places`, which may be several by name, to a model's copy."""
     templates = next((t for place in places if (t := _written(place)) is not None), None)
     if isinstance(templates, str):
         (out / TEMPLATE).write_text(templates, encoding="utf-8")
@@ -92,7 +92,7 @@ def copy_template(places: Sequence[Path], out: Path) -> None:
 
 
 def naming(template: str, text: Tokenizers) -> str:
-    """A template that names the special tokens itself, where another library would name others.
+    """A template with its special tokens spelled out, for a library that would use other names.
 
     Libraries that know only the ids of generation take `bos_token` and `eos_token` of those; the
     tokenizer's own names may be others, and it may have some that they do not know.
@@ -115,7 +115,7 @@ def naming(template: str, text: Tokenizers) -> str:
 
 
 def template_of(data: ChatConfig, text: Tokenizers) -> str:
-    """The template of a run that learnt to chat, for a library that adds no start token itself.
+    """The template of a chat run for a library that does not add a start token itself.
 
     With a tokenizer learnt here, a text begins with the start token, which transformers leaves to
     the template.
@@ -126,7 +126,7 @@ def template_of(data: ChatConfig, text: Tokenizers) -> str:
 
 
 def write_template(out: Path, data: ChatConfig, text: Tokenizers) -> None:
-    """Write the template of a run that learnt to chat, where transformers looks.
+    """Write the template of a chat run to where transformers reads it.
 
     The spelling of the start token of a tokenizer learnt here has to be known there.
     """
@@ -136,7 +136,7 @@ def write_template(out: Path, data: ChatConfig, text: Tokenizers) -> None:
 
 
 def _change(out: Path, key: str, value: Any) -> None:
-    """Set a key of the tokenizer's settings."""
+    """Set a key in the tokenizer's settings."""
     file = out / TOKENIZER
     settings = Settings.of(out, TOKENIZER).tree if file.is_file() else {}
     file.write_text(json.dumps(settings | {key: value}, indent=2) + "\n", encoding="utf-8")

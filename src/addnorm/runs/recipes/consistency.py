@@ -125,7 +125,7 @@ def _check_examples(
 def _check_shards(
     tokenizer: TokenizerConfig | None, model: ModelConfig, train: TrainConfig, place: Location
 ) -> None:
-    """Raise `InputError` if a recipe of shards is not that of a language model in rows."""
+    """Raise `InputError` unless a recipe with shards is that of a language model in rows."""
     if tokenizer is not None:
         raise InputError(
             f"{place(['tokenizer'])}: the tokenizer is that of the shards: leave [tokenizer] out"
@@ -142,7 +142,7 @@ def _check_shards(
 
 
 def check_targets(train: TrainConfig, task: Task, place: Location) -> None:
-    """Raise `InputError` for a setting about classes if targets are numbers or several labels."""
+    """Raise `InputError` for a setting for single classes if targets are numbers or label sets."""
     for name in ("r_drop", "label_smoothing"):
         if (value := getattr(train, name)) and not task.classes:
             raise InputError(
@@ -152,7 +152,7 @@ def check_targets(train: TrainConfig, task: Task, place: Location) -> None:
 
 
 def check_joint_loss(model: ModelConfig, train: TrainConfig, place: Location) -> None:
-    """Raise `InputError` for a loss of single outputs if the head has a loss of all together."""
+    """Raise `InputError` for a loss of single outputs if the head has a joint loss."""
     if not has_joint_loss(model.head):
         return
     instead = (
@@ -184,7 +184,7 @@ def _check_heard(
     model: EncoderConfig | EncoderDecoderConfig | DualEncoderConfig,
     place: Location,
 ) -> None:
-    """Raise `InputError` for clips that are read as something else than the model reads."""
+    """Raise `InputError` if clips are read in another form than the model reads."""
     form = "waveform" if model.input.kind == "waveform" else "log_mel"
     if data.form != form:
         raise InputError(
@@ -212,7 +212,7 @@ MEDIA: dict[str, Medium] = {
 def check_training(
     model: ModelConfig, train: TrainConfig, settings: EvalConfig, place: Location
 ) -> None:
-    """Check the rules of training that hold for all data and commands.
+    """Check the rules of training that hold for any data and command.
 
     Raises `InputError` if the model has no task, if batches, metric, loss or targets are for
     another task, and if the tags of a CRF are to be learnt one by one.

@@ -20,7 +20,7 @@ from addnorm.files import read_file
 
 
 def imports_of(settings: Any) -> dict[str, str]:
-    """The modules of all custom parts in a configuration, in the form that `--import` takes.
+    """The modules of all custom parts in a configuration, as `--import` takes them.
 
     Files below the current folder are named relative to it.
     """
@@ -57,7 +57,7 @@ def _as_named(module: str) -> str:
 
 
 def check_imports(where: Path, tree: Any, recorded: Any = None) -> None:
-    """Raise `InputError` naming all modules that `tree` needs and that are not imported.
+    """Raise `InputError` naming all modules that `tree` needs but that are not imported.
 
     `recorded` is the result of `imports_of` when the file was written.
     """
@@ -115,7 +115,7 @@ def _model_folder(file: Path) -> Path | None:
 
 
 def import_parts(names: Sequence[str], folder: Path | None = None) -> None:
-    """Import the files (`my_parts.py`, relative to `folder`) and modules that a person named.
+    """Import the files (`my_parts.py`, relative to `folder`) and modules that the user named.
 
     A file becomes the module of its stem. Raises `InputError` for one that is missing, or that
     would take the place of a module that is imported already; an error in its

@@ -1,4 +1,4 @@
-"""Translating pydantic's errors about a recipe into readable messages."""
+"""Turning pydantic's errors about a recipe into readable messages."""
 
 import re
 from dataclasses import fields
@@ -18,7 +18,7 @@ Config = Any
 
 
 def walk(root: Config, loc: Location) -> tuple[list[str], tuple[Config, ...]]:
-    """The keys of a location as written in the recipe, and the possible classes there."""
+    """The keys of a location as written in the recipe, and the classes that may be there."""
     path: list[str] = []
     here: tuple[Config, ...] = (root,)
     has_kinds, annotation = False, None
@@ -39,7 +39,7 @@ def walk(root: Config, loc: Location) -> tuple[list[str], tuple[Config, ...]]:
 
 
 def _has_keys(annotation: Any) -> bool:
-    """Whether an annotation allows a dictionary, whose keys are written in a recipe."""
+    """Whether an annotation allows a dictionary, whose keys are part of the recipe."""
     return get_origin(annotation) is dict or any(map(_has_keys, get_args(annotation)))
 
 
@@ -86,7 +86,7 @@ def explain(root: Config, error: ErrorDetails) -> str:
 
 
 def _wrong_value(root: Config, error: ErrorDetails, name: str) -> str:
-    """Explain that a value is none of the words of its field, or out of its range."""
+    """Explain that a value is not among the words of its field, or is out of range."""
     annotation, given = _annotation_of(root, error["loc"]), _short(error["input"])
     valid = _words(annotation)
     if error["type"] == "literal_error" and not valid:
@@ -110,7 +110,7 @@ def _annotation_of(root: Config, loc: Location) -> Any:
 
 
 def _words(annotation: Any) -> list[str]:
-    """The words that a union of truth values and words allows; none for other annotations."""
+    """The words allowed by a union of booleans and words; none for other annotations."""
     members = get_args(annotation)
     if bool not in members or not all(m is bool or get_origin(m) is Literal for m in members):
         return []
@@ -118,7 +118,7 @@ def _words(annotation: Any) -> list[str]:
 
 
 def _field_meant(configuration: Config, name: str) -> str:
-    """Return the hint of that field of a part, or of the nearest field, of its own or of a part."""
+    """A hint at the field of that name in a part, or at the field with the nearest name."""
     below = {
         field.name: f"{part}.{field.name}"
         for part, annotation in reversed(hints_of(configuration).items())

@@ -109,7 +109,7 @@ LAYER_PATTERNS = ("layer_pattern", "decoder_layer_pattern")
 
 
 def _write_layer(tree: dict[str, Any], model: ModelConfig, path: Sequence[str]) -> None:
-    """Write out the part of a layer that a path such as `layer_pattern.1.norm` changes.
+    """Write out a layer's part, so that a path such as `layer_pattern.1.norm` can change it.
 
     An entry beyond the last is the layer's: all layers are written out. A part that the layer does
     not have itself is first the model's. Raises `InputError` for a layer that there is not.
@@ -153,7 +153,7 @@ def _has_kind(config: Any) -> bool:
 
 
 def _carried(name: str, old: Any, allowed: set[str]) -> dict[str, Any]:
-    """The fields that a part of another kind keeps from the one it replaces."""
+    """The fields that a part of another kind takes over from the part it replaces."""
     if not isinstance(old, dict):
         return {}
     carried = {field: old[field] for field in CARRIED.get(name, ()) if field in old}

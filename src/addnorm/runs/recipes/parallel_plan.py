@@ -1,4 +1,4 @@
-"""Whether a model and its training can be split over processes as a recipe plans."""
+"""Checks whether a model and its training can be split over processes as a recipe plans."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
@@ -39,7 +39,7 @@ SPLIT = (AdamWConfig, MuonConfig, AdadeltaConfig)
 def check_parallel(
     model: ModelConfig, train: TrainConfig, plan: ParallelTrainingConfig, place: Location
 ) -> None:
-    """Raise `InputError` for what would not train over processes as in one, or cannot be split."""
+    """Raise `InputError` for settings that cannot be split, or would train otherwise when split."""
     if plan == ParallelTrainingConfig():
         return
     if plan.shard and plan.data == plan.context == 1:
@@ -64,7 +64,7 @@ def check_parallel(
 
 
 def check_parts(model: nn.Module, d_model: int, plan: ParallelTrainingConfig) -> None:
-    """Raise `InputError` for a part of a built model that cannot be split as a recipe plans."""
+    """Raise `InputError` for a part of a built model that cannot be split as planned."""
     if plan.processes > 1:
         split = "rows" if plan.data > 1 else "positions" if plan.context > 1 else "part"
         check_batch_norms(model, split, "one process")
@@ -78,7 +78,7 @@ def check_parts(model: nn.Module, d_model: int, plan: ParallelTrainingConfig) ->
 
 
 def _of_pairs(model: ModelConfig) -> Iterator[tuple[str, str]]:
-    """Where pairs are compared: the field, and the problem with its remedy."""
+    """Problems of comparing pairs: the field, and the problem with its remedy."""
     if isinstance(model, DualEncoderConfig):
         yield (
             "model.kind",
@@ -88,7 +88,7 @@ def _of_pairs(model: ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def _of_any(train: TrainConfig) -> Iterator[tuple[str, str]]:
-    """Where training cannot be split at all: the field, and the problem with its remedy."""
+    """Problems of any split: the field, and the problem with its remedy."""
     if train.distillation is not None and train.distillation.compares_layers:
         yield (
             "train.distillation",
@@ -106,7 +106,7 @@ def _of_any(train: TrainConfig) -> Iterator[tuple[str, str]]:
 
 
 def _of_tokens_ahead(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
-    """Where multi-token prediction cannot be split: the field, and the problem with its remedy."""
+    """Problems of multi-token prediction: the field, and the problem with its remedy."""
     split = [name for name in ("context", "tensor", "pipeline") if getattr(plan, name) > 1]
     if isinstance(model, DecoderConfig) and model.mtp is not None and split:
         yield (
@@ -119,7 +119,7 @@ def _of_tokens_ahead(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterat
 def _of_earlier_layers(
     model: ModelConfig, plan: ParallelTrainingConfig
 ) -> Iterator[tuple[str, str]]:
-    """Where layers read what other processes have: the field, and the problem with its remedy."""
+    """Problems of layers that read other processes' layers: the field, problem and remedy."""
     split = [name for name in ("context", "pipeline") if getattr(plan, name) > 1]
     for name, layers in model.stacks.items() if split else ():
         of_stack = "" if name == "stack" else f" of the {name}"
@@ -140,7 +140,7 @@ def _of_earlier_layers(
 def _of_rows(
     model: ModelConfig, train: TrainConfig, plan: ParallelTrainingConfig
 ) -> Iterator[tuple[str, str]]:
-    """Where rows cannot be split: the field, and the problem with its remedy."""
+    """Problems of splitting rows: the field, and the problem with its remedy."""
     size = getattr(train.batching, "batch_size", None)
     if isinstance(size, int) and size < plan.data:
         yield (
@@ -152,7 +152,7 @@ def _of_rows(
 
 
 def _of_batches(model: ModelConfig, split: str, remedy: str) -> Iterator[tuple[str, str]]:
-    """What computes with all tokens of a batch: the field, and the problem with its remedy."""
+    """Problems of parts that compute over all tokens of a batch: the field, problem and remedy."""
     for part in parts_of(model):
         if isinstance(part, BatchNormConfig):
             yield (
@@ -169,7 +169,7 @@ def _of_batches(model: ModelConfig, split: str, remedy: str) -> Iterator[tuple[s
 
 
 def _of_positions(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
-    """Where positions cannot be split: the field, and the problem with its remedy."""
+    """Problems of splitting positions: the field, and the problem with its remedy."""
     for name, layer in named_layers(model):
         if isinstance(layer.attention, WITHOUT_POSITIONS):
             yield (
@@ -182,7 +182,7 @@ def _of_positions(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[
 
 
 def named_layers(model: ModelConfig) -> Iterator[tuple[str, LayerParts]]:
-    """Yield the parts of each layer, and what to call it."""
+    """Yield the parts of each layer with a name for messages."""
     for stack, layers in model.stacks.items():
         of_stack = "" if stack == "stack" else f" of the {stack}"
         for i, layer in enumerate(layers):
@@ -190,7 +190,7 @@ def named_layers(model: ModelConfig) -> Iterator[tuple[str, LayerParts]]:
 
 
 def _of_heads(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
-    """Where heads cannot be split: the field, and the problem with the nearest valid number."""
+    """Problems of splitting heads: the field, and the problem with the nearest valid number."""
     if any(isinstance(part, BatchNormConfig) for part in parts_of(model)):
         yield "model.norm", "batchnorm trains in one process: use another norm, or one process"
     for heads, nearest in _undivided(model, plan.tensor):
@@ -202,7 +202,7 @@ def _of_heads(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tupl
 
 
 def check_heads(model: ModelConfig, processes: int) -> None:
-    """Raise `InputError` if the heads of a model do not divide among so many processes."""
+    """Raise `InputError` if a model's heads cannot be divided among this many processes."""
     for heads, nearest in _undivided(model, processes):
         raise InputError(
             f"{heads} ({heads.field}) do not divide among {processes} processes: the nearest "
@@ -221,7 +221,7 @@ def check_layers(model: ModelConfig, processes: int) -> None:
 
 
 def _undivided(model: ModelConfig, n: int) -> Iterator[tuple["Heads", int]]:
-    """Yield the heads that do not divide among n processes, and the nearest number that divides."""
+    """Yield the heads that n processes cannot divide, and the nearest number that divides them."""
     heads = [*_heads_of(model)]
     fits = (m for m in range(n, 0, -1) if all(of_layer.divide(m) for of_layer in heads))
     nearest = next(fits)
@@ -232,7 +232,7 @@ def _undivided(model: ModelConfig, n: int) -> Iterator[tuple["Heads", int]]:
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads of the attention of a layer, of which `together` stay in one process."""
+    """The heads of a layer's attention; `together` of them must stay in one process."""
 
     field: str
     layer: str
@@ -241,7 +241,7 @@ class Heads:
     together: int
 
     def divide(self, n: int) -> bool:
-        """Whether each of n processes gets as many, or each key head as many processes."""
+        """Whether n processes can share the heads evenly; a key head may be in several of them."""
         queries, keys = self.n_heads // self.together, self.n_kv_heads // self.together
         return queries % n == 0 and (keys % n == 0 or n % keys == 0)
 
@@ -267,7 +267,7 @@ def _heads_of(model: ModelConfig) -> Iterator[Heads]:
 
 
 def _of_layers(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
-    """Where layers cannot be split: the field, and the problem with its remedy."""
+    """Problems of splitting layers: the field, and the problem with its remedy."""
     n = sum(map(len, model.stacks.values()))
     if plan.stages > n:
         each = plan.stages // plan.pipeline
@@ -294,7 +294,7 @@ def _of_layers(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tup
 
 
 def _of_weights(train: TrainConfig) -> Iterator[tuple[str, str]]:
-    """Where the states of weights cannot be split: the field, and the problem with its remedy."""
+    """Problems of splitting optimiser states: the field, and the problem with its remedy."""
     if not isinstance(train.optimizer, SPLIT):
         yield (
             "train.optimizer",
@@ -311,7 +311,7 @@ def _of_weights(train: TrainConfig) -> Iterator[tuple[str, str]]:
 
 
 def _of_shards(model: ModelConfig) -> Iterator[tuple[str, str]]:
-    """Where weights cannot be split: the field, and the problem with its remedy."""
+    """Problems of splitting weights: the field, and the problem with its remedy."""
     for part in parts_of(model):
         if isinstance(part, ScaleNormConfig | DynamicTanhConfig | DynamicErfConfig):
             yield (
@@ -322,7 +322,7 @@ def _of_shards(model: ModelConfig) -> Iterator[tuple[str, str]]:
 
 
 def parts_of(config: Any) -> Iterator[Any]:
-    """Yield every configuration in a configuration, itself first."""
+    """Yield every configuration nested in a configuration, itself first."""
     if isinstance(config, tuple):
         for entry in config:
             yield from parts_of(entry)

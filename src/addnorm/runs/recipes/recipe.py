@@ -83,7 +83,7 @@ DATA_FOR = {
 
 
 def _data_for(model: ModelConfig) -> str:
-    """A kind of data that a model can be measured on."""
+    """A kind of data on which such a model can be evaluated."""
     if isinstance(model, DecoderConfig):
         return "text"
     if model.input.kind in DATA_FOR:
@@ -99,7 +99,7 @@ RECIPE = TypeAdapter(Recipe)
 def read_recipe(
     file: Path, overrides: Mapping[str, str] | None = None, *, import_parts: bool = False
 ) -> Recipe:
-    """Read the recipe in `file`, with fields such as `train.lr` replaced by `overrides`.
+    """Read the recipe in `file`, with `overrides` for fields such as `train.lr`.
 
     `import_parts` is for a recipe that the user explicitly asked to train: the modules listed in
     `import`, and installed packages of the parts it names, are imported. Raises `InputError` naming
@@ -144,7 +144,7 @@ def read_recipe(
 
 
 def _write_start(tree: dict[str, Any], place: Location) -> None:
-    """Merge the recipe's model settings into the model of the folder that training starts from."""
+    """Merge the recipe's model settings into the model from which training starts."""
     train, model = tree.get("train"), tree.get("model", {})
     start = train.get("start") if isinstance(train, dict) else None
     if isinstance(start, str) and isinstance(model, dict):
@@ -201,7 +201,7 @@ TOML = {
 
 
 def check_recipe(tree: dict[str, Any], place: Location, *, from_file: bool = True) -> Recipe:
-    """Validate a recipe tree; with `from_file`, no package is imported for custom parts.
+    """Validate a recipe tree; with `from_file`, custom parts are not imported.
 
     Raises `InputError` about the first error.
     """
@@ -220,7 +220,7 @@ def check_recipe(tree: dict[str, Any], place: Location, *, from_file: bool = Tru
 
 
 def _check_numbers(tree: Mapping[str, Any], made: Any, place: Location, *above: str) -> None:
-    """Raise `InputError` for a number that no machine counts to, and for true or false as one."""
+    """Raise `InputError` for numbers that are too large, and for booleans in place of numbers."""
     for key, value in tree.items():
         checked, path = getattr(made, key, None), [*above, key]
         if isinstance(value, Mapping):
@@ -234,7 +234,7 @@ def _check_numbers(tree: Mapping[str, Any], made: Any, place: Location, *above: 
 
 
 def check_layer_patterns(written: Any, model: ModelConfig, place: Location) -> None:
-    """Raise `InputError` for entries of a written `layer_pattern` that no layer takes."""
+    """Raise `InputError` for a written `layer_pattern` with more entries than layers."""
     depths = {
         "layer_pattern": max(map(len, model.stacks.values())),
         "decoder_layer_pattern": len([*model.stacks.values()][-1]),
@@ -250,7 +250,7 @@ def check_layer_patterns(written: Any, model: ModelConfig, place: Location) -> N
 
 
 def with_current_names(tree: dict[str, Any]) -> dict[str, Any]:
-    """Rename fields of a recipe tree that have names from earlier versions.
+    """Rename fields that had other names in earlier versions.
 
     `model.layer_pattern` was `model.cycle` in the first version. A tree with both names is
     unchanged, so that the earlier name is refused.
@@ -271,14 +271,14 @@ def task_of(recipe: Recipe) -> Task:
 
 
 def differences(old: Recipe, new: Recipe) -> dict[str, tuple[Any, Any]]:
-    """The old and new value of each field, such as `train.lr`, in which two recipes differ."""
+    """The old and new value of each field, such as `train.lr`, that differs between two recipes."""
     before, after = (_fields(RECIPE.dump_python(r, mode="json")) for r in (old, new))
     pairs = {name: (before.get(name), after.get(name)) for name in {**before, **after}}
     return {name: (first, second) for name, (first, second) in pairs.items() if first != second}
 
 
 def _fields(tree: dict[str, Any]) -> dict[str, Any]:
-    """The values of a tree by their dotted names."""
+    """The values of a tree by dotted name."""
     named: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -348,7 +348,7 @@ def class_of(annotation: Any, table: Mapping[str, Any]) -> Any:
 
 
 def set_field(tree: dict[str, Any], name: str, value: str) -> None:
-    """Set the field `a.b.c` to a value written as in TOML; a bare word is a string.
+    """Set the field `a.b.c` to a value in TOML syntax; a bare word is a string.
 
     A table that is null, as `data` in the copy of a model that came without any, counts as empty.
     The entries of a list have numbers from 0. Raises `InputError` if `a.b` exists and is neither.
@@ -378,7 +378,7 @@ def set_field(tree: dict[str, Any], name: str, value: str) -> None:
 
 
 def _entry(entries: list[Any], name: str, above: str, number: str) -> dict[str, Any]:
-    """The entry of a list of tables that a path names by its number, from 0."""
+    """The entry of a list of tables that a path selects by index, from 0."""
     if not number.isdecimal() or int(number) >= len(entries):
         raise InputError(
             f"`{name}`: {above} has the entries 0 to {len(entries) - 1}, and no {number}"

@@ -61,7 +61,7 @@ class _RecipeSchema(GenerateJsonSchema):
         return made
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
-        """Drop null from the schema, since TOML has none; such fields are omitted."""
+        """Drop null from the schema, since TOML has none; such fields are left out."""
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:

@@ -1,4 +1,4 @@
-"""Starting training from the configuration and weights of an existing folder."""
+"""Starting training from the configuration and weights of an existing model."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,7 +86,7 @@ class MatchReport:
 
     @property
     def fresh(self) -> tuple[str, ...]:
-        """Weights that were not transferred, or in part only."""
+        """The weights that were not transferred, or only in part."""
         return (*self.new, *self.partly)
 
     def __str__(self) -> str:
@@ -99,7 +99,7 @@ class MatchReport:
 
 
 def shown(names: tuple[str, ...], most: int = 4) -> str:
-    """The first names, and the number of the others."""
+    """The first few names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 

@@ -21,7 +21,7 @@ SILENT = Console(quiet=True)
 def data_to_measure(
     run: TrainedModel, split: Split, given: Collection[str], *, needed: bool
 ) -> tuple[EvaluationData | None, str | None]:
-    """The data of a run, and why models cannot be scored on them, if they cannot.
+    """The data of a run, or the reason why models cannot be scored on them.
 
     Raises `InputError` if data cannot be read that are `needed`, or that a field of the recipe
     among those `given` names.
@@ -33,7 +33,7 @@ def data_to_measure(
 def measured(
     data: EvaluationData | None, models: Mapping[str, Model], console: Console
 ) -> dict[str, Mapping[str, float]]:
-    """Return the scores of each model, and print each at once; empty without data."""
+    """Return the scores of each model, printing each at once; empty without data."""
     if data is None or data.evaluator is None:
         return {}
     figures: dict[str, Mapping[str, float]] = {}
@@ -54,7 +54,7 @@ ROUNDS = 5
 
 
 def writing_speeds(run: TrainedModel, models: Mapping[str, Model]) -> dict[str, dict[int, float]]:
-    """Return tokens a second of each model by batch size: medians over interleaved rounds.
+    """Return tokens per second of each model by batch size: medians over alternating rounds.
 
     Language models continue one token greedily, translators translate a source of random tokens,
     encoders read texts of random tokens. A model that reads no text has no speed here.
@@ -78,7 +78,7 @@ def writing_speeds(run: TrainedModel, models: Mapping[str, Model]) -> dict[str, 
 
 
 def _length(run: TrainedModel) -> int:
-    """The tokens that are written or read; no more than the model has positions."""
+    """The number of tokens to write or read, at most the model's positions."""
     return max(min(LENGTH, run.recipe.model.max_len - 2), 1)
 
 

@@ -1,4 +1,4 @@
-"""Pruning a run: heads, feed-forward rows and layers leave, and a smaller run is written."""
+"""Pruning a run: removes heads, feed-forward rows and layers, and writes a smaller run."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -110,7 +110,7 @@ def prune_run(
 
 
 def _units(model: Model, options: PruneOptions) -> dict[str, list[Units]]:
-    """The units of each kind that is to be pruned."""
+    """The prunable units of each kind that is to be pruned."""
     units: dict[str, list[Units]] = {}
     if options.heads is not None:
         units["heads"] = head_groups(model)
@@ -122,7 +122,7 @@ def _units(model: Model, options: PruneOptions) -> dict[str, list[Units]]:
 def _data(
     run: TrainedModel, options: PruneOptions, given: Collection[str]
 ) -> tuple[EvaluationData | None, str | None]:
-    """The data of the run, or why there are none where none are needed."""
+    """The data of the run, or the reason why there are none if they are not needed."""
     ranked = options.heads is not None or options.feedforward is not None
     needed = ranked or options.recover > 0
     data, unmeasured = data_to_measure(run, options.split, given, needed=needed)
@@ -167,7 +167,7 @@ def _pruning(
 
 
 def calibration_batches(data: EvaluationData, n: int) -> list[Batch]:
-    """Validation batches that together have at least `n` examples, or all there are."""
+    """Validation batches with at least `n` examples in all, or all batches."""
     assert data.loaders.valid is not None
     chosen: list[Batch] = []
     for batch in data.loaders.valid.batches():

@@ -197,14 +197,14 @@ def sweep_run(
 
 @dataclass(frozen=True)
 class Layers:
-    """The names of the layers that are not quantised, and of the custom layers that are."""
+    """The names of the layers to leave unquantised, and of the custom layers to quantise."""
 
     unquantized: tuple[str, ...] = ()
     included: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, model: Model, options: QuantizeOptions, worst: Sequence[str] = ()) -> "Layers":
-        """Return the layers that the options name; the `worst` are not quantised either.
+        """Return the layers that the options name, and leave the `worst` unquantised too.
 
         Raises `InputError` for a pattern that matches none, and if no layer is left to quantise.
         """
@@ -226,7 +226,7 @@ def _quantized(
 
 
 def check_runs(run: TrainedModel, model: Model, layers: Layers) -> None:
-    """Raise `InputError` for an included layer whose weight is read by the module around it."""
+    """Raise `InputError` if the model cannot run with an included layer quantised."""
     if not layers.included:
         return
     try:
@@ -241,7 +241,10 @@ def check_runs(run: TrainedModel, model: Model, layers: Layers) -> None:
 
 
 def _in_float32(run: TrainedModel) -> TrainedModel:
-    """Return the run to quantise. Raises `InputError` if it is quantised already, or cannot be."""
+    """Return the run in float32, ready to quantise.
+
+    Raises `InputError` if it is quantised already, or cannot be.
+    """
     refuse_dual(run.model, "quantised")
     check_float(run, "is quantised again")
     check_finite(run.model)
@@ -253,14 +256,14 @@ def _in_float32(run: TrainedModel) -> TrainedModel:
 
 
 def _needs_examples(scheme: QuantizationConfig, options: QuantizeOptions) -> bool:
-    """Whether examples of the data are needed: to calibrate on, or to find the worst layers."""
+    """Whether data are needed: to calibrate on, or to find the worst layers."""
     return is_calibrated(scheme) or options.keep_worst > 0
 
 
 def calibration_examples(
     data: EvaluationData | None, scheme: QuantizationConfig, options: QuantizeOptions = USUAL
 ) -> list[Batch]:
-    """The first training examples of the run's own order, one a batch, so without padding."""
+    """The first training examples in the run's order, one a batch, so without padding."""
     if data is None or not _needs_examples(scheme, options):
         return []
     return list(islice(_one_by_one(data.loaders.train), options.calibrate))
@@ -307,7 +310,7 @@ def unquantized_weights(model: Model) -> dict[str, int]:
 def sensitivities(
     model: Model, scheme: QuantizationConfig, examples: Sequence[Batch], layers: Layers = PLAIN
 ) -> dict[str, float]:
-    """By how much the loss rises (nats a target) if one layer alone is quantised, worst first."""
+    """The increase of the loss (nats a target) if one layer alone is quantised, worst first."""
     few = examples[:SENSITIVITY_EXAMPLES]
     rounded = _quantized(model, scheme, examples, layers)
     before = _loss(model, few)
@@ -329,7 +332,7 @@ def sensitivities(
 
 @torch.inference_mode()
 def _loss(model: Model, examples: Sequence[Batch]) -> float:
-    """The mean loss in nats a target."""
+    """The mean loss per target, in nats."""
     model.eval()
     total = sum(
         float(labels_loss_sum(model.head, model(**batch.inputs), batch.targets))

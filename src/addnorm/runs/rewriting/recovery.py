@@ -1,4 +1,4 @@
-"""Recovery: some steps of training that continue from the weights of a rewritten run."""
+"""Recovery: a few training steps that continue from the weights of a rewritten run."""
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -33,7 +33,7 @@ OF_LABELS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a rewritten run is trained: its recipe, and the teacher from whose outputs it learns."""
+    """How a rewritten run is trained: its recipe, and an optional teacher to learn from."""
 
     recipe: Recipe
     teacher: TrainedModel | None
@@ -50,7 +50,7 @@ class Recovery:
         *,
         distill: bool = False,
     ) -> "Recovery":
-        """How the rewritten run `new` recovers: with `distill` from the outputs of the old `run`.
+        """The recovery of the rewritten run `new`; with `distill`, the old `run` is the teacher.
 
         Otherwise it learns the labels, or from the teacher of `train.distillation` if that is one
         of the `given` fields of the recipe, whatever the run itself learnt from. Settings that are
@@ -70,7 +70,7 @@ class Recovery:
         return cls(recipe, teacher, console)
 
     def train(self, model: Model, data: EvaluationData | None, folder: Path) -> None:
-        """Train a rewritten model further, with its checkpoints in `folder` until the end.
+        """Train a rewritten model further; `folder` holds its checkpoints until the end.
 
         Raises `KeyboardInterrupt` if stopped.
         """
@@ -92,7 +92,10 @@ class Recovery:
 
 
 def _folder(run: TrainedModel) -> Path:
-    """The folder of a run. Raises `InputError` for one in memory, which no recipe can name."""
+    """The folder of a run, which must have one.
+
+    Raises `InputError` for one in memory, which no recipe can name.
+    """
     if run.folder is None:
         raise InputError("recovery names the folder of the run: save it first, and open it there")
     return run.folder
@@ -131,7 +134,7 @@ def recovery(
 
 
 def _objective(train: TrainConfig, given: set[str], teacher: Path | None) -> dict[str, Any]:
-    """Return the settings of recovery's targets: a teacher's outputs, or by default the labels."""
+    """Return the settings of what recovery learns: a teacher's outputs, or else the labels."""
     if teacher is None:
         distillation = train.distillation if "distillation" in given else None
         return {"distillation": distillation and replace(distillation, start="random")}
@@ -145,7 +148,7 @@ def _objective(train: TrainConfig, given: set[str], teacher: Path | None) -> dic
 
 
 def left_out(before: TrainConfig, after: TrainConfig) -> Iterator[str]:
-    """The settings of the objective that recovery leaves out."""
+    """The settings of the training objective that recovery does not use."""
     for name in OF_LABELS:
         if getattr(before, name) != getattr(after, name):
             yield f"train.{name}"

@@ -1,4 +1,4 @@
-"""Swap parts of a trained model: transfer its weights to the new parts and measure the cost."""
+"""Swapping parts of a trained model: transfers its weights to the new parts, measures the cost."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -159,7 +159,7 @@ def swap_run(
 
 
 def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layers]:
-    """The requested recipe, and the old layer for each new layer."""
+    """The new recipe, and the old layer for each new layer."""
     old = layer_counts(recipe.model)
     new = changed(recipe, options.sets)
     if new.model.d_model != recipe.model.d_model:
@@ -193,7 +193,7 @@ def _swapped_recipe(recipe: Recipe, options: SwapOptions) -> tuple[Recipe, Layer
 
 
 def _with_patterns_of(old: ModelConfig, new: ModelConfig, layers: Layers) -> ModelConfig:
-    """Return the new model with the layer patterns of its old layers, unless it has its own."""
+    """Return the new model with its old layers' patterns, unless it has its own."""
     patterns = {name: part for name, part in vars(old).items() if name.endswith("layer_pattern")}
     if any(vars(new)[name] != pattern for name, pattern in patterns.items()):
         return new
@@ -202,7 +202,7 @@ def _with_patterns_of(old: ModelConfig, new: ModelConfig, layers: Layers) -> Mod
 
 
 def _follows(model: ModelConfig) -> bool:
-    """Whether the decoder depth follows the encoder depth by default."""
+    """Whether the decoder's depth defaults to the encoder's."""
     return isinstance(model, EncoderDecoderConfig) and model.n_decoder_layers is None
 
 

@@ -1,1 +1,1 @@
-"""Training a recipe: set-up, teachers, cost, warnings, the run that is written."""
+"""Training a recipe: set-up, teachers, cost, warnings, and the resulting run."""

@@ -1,4 +1,4 @@
-"""The cost of training by a recipe: peak memory, sizes and time a step."""
+"""The cost of training a recipe: peak memory, sizes and time per step."""
 
 import copy
 import time
@@ -38,7 +38,7 @@ from addnorm.training.trainer import Trainer, Validation
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
-    """The bytes that training takes at its peak, by their use."""
+    """The bytes in use at the peak of training, by use."""
 
     device: torch.device
     process: int
@@ -69,13 +69,13 @@ class PeakMemory:
         return total_memory()
 
     def exceeds(self) -> bool:
-        """Whether this is more than the available memory."""
+        """Whether the peak is more than the available memory."""
         return self.available is not None and self.total > self.available
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Counted:
-    """The bytes that steps allocated: the parts that stay, and the peak."""
+    """The bytes allocated by steps: those that stay, and the peak."""
 
     weights: int
     optimizer: int
@@ -136,7 +136,7 @@ def _make_steps(setup: TrainingSetup, batches: Sequence[Batch]) -> None:
 def _trial(
     setup: TrainingSetup, recipe: Recipe, validation: Validation | None = None
 ) -> Generator[Trainer]:
-    """Yield a trainer of the model, whose files are removed afterwards."""
+    """Yield a trainer of the model whose files are removed afterwards."""
     blocks = checkpointed_activations(setup.model, recipe.train.activation_checkpointing)
     batches, teacher = setup.loaders.train, setup.teacher
     with (
@@ -150,7 +150,7 @@ def _trial(
 
 
 def largest_batches(loader: Loader[Any]) -> list[Batch]:
-    """Return the batches of an epoch that may need most memory, by positions and by their square.
+    """Return the batches of an epoch that may need the most memory, by length and its square.
 
     The first batch follows them, whose other shape leaves other gaps. `Buckets`, `Images` and
     `Frames` have batches of several shapes; of other loaders it is the first batch alone.
@@ -166,7 +166,7 @@ def largest_batches(loader: Loader[Any]) -> list[Batch]:
 
 
 def _width_of(loader: Loader[Any]) -> Callable[[Any], int] | None:
-    """Return the function of an item's width; None if all batches have one shape."""
+    """Return a function from an item to its width; None if all batches have one shape."""
     match loader:
         case Buckets(widths=widths):
             return lambda i: widths[i]
@@ -192,7 +192,7 @@ def _without_values(
 
 
 def _move(model: nn.Module, device: torch.device) -> None:
-    """Replace every tensor of a model by an empty one on a device; tied ones stay tied."""
+    """Replace every tensor of a model by an empty one on another device; tied ones stay tied."""
     moved: dict[int, Any] = {}
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):  # pyright: ignore[reportPrivateUsage]
@@ -210,7 +210,7 @@ def _count(
     batches: Sequence[Batch],
     as_tensor: Callable[[Tensor], Tensor],
 ) -> _Counted:
-    """Make a step of each batch, twice, and count the allocated bytes."""
+    """Make two steps with each batch, and count the allocated bytes."""
     # A teacher is not counted: the steps that are made measure what it takes.
     config = replace(_plain(setup.recipe.train), compile=False, distillation=None)
     blocks = checkpointed_activations(model, config.activation_checkpointing)
@@ -245,7 +245,7 @@ def _mapped(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
 
 
 def _update(trainer: Trainer, batch: Batch, states: list[Tensor]) -> None:
-    """Allocate what `Trainer.update` does for this batch, without reading the loss."""
+    """Allocate as `Trainer.update` does for this batch, without reading the loss."""
     trainer.model.train()
     for _ in range(min(trainer.config.accumulate, 2)):  # the second finds gradients of the first
         trainer.backward([batch.to(trainer.device)], batch.n_tokens)
@@ -260,7 +260,7 @@ def _update(trainer: Trainer, batch: Batch, states: list[Tensor]) -> None:
 
 
 def _states_of_8_bits(optimizer: Any) -> list[Tensor]:
-    """Return empty tensors of the sizes of both moments, by torchao's rule for 8 bits."""
+    """Return empty tensors as large as both moments in 8 bits, by torchao's rule."""
     states = list[Tensor]()
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
         n, block = parameter.numel(), optimizer.block_size
@@ -284,7 +284,7 @@ SECONDS = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """Exact sizes, and memory and time measured on `device` over `timed` steps."""
+    """Exact sizes, and the memory and time measured on `device` over `timed` steps."""
 
     parameters: int
     steps: int

@@ -1,4 +1,4 @@
-"""The loggers of a run: their ids, which the run folder keeps, and what they are told of it."""
+"""The loggers of a run: their ids, kept in the run folder, and the events they have received."""
 
 import json
 import secrets
@@ -28,7 +28,7 @@ IDS = "loggers.json"
 
 
 def heard_so_far(folder: Path) -> Heard:
-    """The last step and validation in the log of a run, before it is cut to resume."""
+    """The last step and validation in a run's log, before it is cut for resuming."""
     lines = read_journal(folder / LOG).lines
     steps = [int(line["step"]) for line in lines if "loss" in line]
     validations = [int(line["step"]) for line in lines if "loss" not in line]
@@ -39,7 +39,7 @@ def heard_so_far(folder: Path) -> Heard:
 def listening(
     callbacks: Callbacks, recipe: Recipe, folder: Path, step: int, heard: Heard
 ) -> Generator[None]:
-    """In this context, the loggers of a recipe are among the callbacks.
+    """A context in which a recipe's loggers are among the callbacks.
 
     Training continues after `step`; `heard` is what the log had before. Those that are context
     managers are entered, and so are the other callbacks. Raises `InputError` if one cannot log.
@@ -54,7 +54,7 @@ def listening(
 def _logged_run(
     logger: LoggerConfig, recipe: Recipe, folder: Path, step: int, heard: Heard
 ) -> tuple[LoggedRun, Heard]:
-    """The run as a logger needs it, and what the logger hears no more."""
+    """The run as a logger needs it, and the events that the logger has already received."""
     file, kind = folder / IDS, kind_of(logger)
     ids = read_json(file, TypeAdapter(dict[str, str])) if file.is_file() else {}
     before = heard if kind in ids else Heard()

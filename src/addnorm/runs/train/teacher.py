@@ -1,4 +1,4 @@
-"""The teacher of a student: its task, tokens and labels are checked, its translations written."""
+"""The teacher of a student: checks that they fit, and writes the teacher's translations."""
 
 import json
 from codecs import lookup
@@ -47,7 +47,7 @@ def open_teacher(
     labels: Sequence[str],
     variables: Sequence[str] = (),
 ) -> TrainedModel:
-    """Open the run in a folder as the teacher of a student with these tokens, labels, variables.
+    """Open a run as the teacher of a student with these tokens, labels and variables.
 
     Its labels and variables are put in the student's order. Raises `InputError` if its task,
     tokens, labels or variables differ, and for a student with early exits, which have no teacher.
@@ -74,7 +74,7 @@ def open_teacher(
 
 
 def check_student(teacher: TrainedModel, student: Model) -> None:
-    """Raise `InputError` for a student of another kind, with exits, or a head of another kind."""
+    """Raise `InputError` for a student of another kind, with exits, or with another head."""
     _check_kind(teacher, student)
     where = f"train.distillation.teacher: {teacher.name}"
     _check_heads(where, teacher.model.head, student.head)
@@ -100,7 +100,7 @@ def _check_kind(teacher: TrainedModel, student: Model) -> None:
 def _in_order(
     run: TrainedModel, labels: tuple[str, ...], variables: tuple[str, ...]
 ) -> TrainedModel:
-    """Return the run with its labels and variables in this order; `InputError` if quantised."""
+    """Return the run with its labels and variables in this order."""
     if run.labels == labels and run.variables == variables:
         return run
     check_float(run, "has its labels put in another order")
@@ -110,7 +110,7 @@ def _in_order(
 
 
 def begin_from(teacher: TrainedModel, student: Model) -> MatchReport:
-    """Copy the teacher's weights to the student's of the same name, from evenly spaced layers.
+    """Copy evenly spaced layers, and other weights of equal name, from the teacher to the student.
 
     Raises `InputError` where no layer takes any, and if the teacher is quantised.
     """
@@ -129,7 +129,7 @@ def begin_from(teacher: TrainedModel, student: Model) -> MatchReport:
 
 
 def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
-    """Raise `InputError` for a CRF, other tokens, or heads that read pairs in different ways."""
+    """Raise `InputError` for a CRF, for other tokens, and for heads that read pairs otherwise."""
     heads = (theirs, ours)
     if any(isinstance(head, HasLoss) for head in heads):
         raise InputError(
@@ -147,7 +147,7 @@ def _check_heads(where: str, theirs: nn.Module, ours: nn.Module) -> None:
 
 
 def _check_tokens(what: str, theirs: Tokenizer, ours: Tokenizer) -> None:
-    """Raise `InputError`, with the first tokens that differ, for other tokens."""
+    """Raise `InputError` for other tokens, naming the first that differ."""
     n = max(theirs.vocab_size, ours.vocab_size)
     tokens = [(i, _token(theirs, i), _token(ours, i)) for i in range(n)]
     different = [(i, there, here) for i, there, here in tokens if there != here]
@@ -171,7 +171,7 @@ AT_ONCE = 64
 def written_sequences(
     teacher: TrainedModel, recipe: Recipe, folder: Path, console: Console
 ) -> tuple[Path, Path]:
-    """Write the teacher's translation of each training source, line by line; return both files.
+    """Write the teacher's translation of each training source; return both files.
 
     Kim & Rush 2016, §3.2, with the decoding of the teacher's recipe. Work that was stopped resumes.
     Raises `InputError` if the data are not parallel files, or if the folder holds the translations
@@ -217,7 +217,7 @@ def _finished_lines(file: Path) -> int:
 
 
 def _check_readable(data: ParallelConfig) -> None:
-    """Raise `InputError` if the student would not read the translations as they are written."""
+    """Raise `InputError` if the student's data settings would not read the translations."""
     if lookup(data.encoding).name != "utf-8":
         raise InputError(
             f"`sequences` writes UTF-8, and data.encoding = {data.encoding!r}: convert the data's "

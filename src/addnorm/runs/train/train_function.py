@@ -39,7 +39,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 
 def _with_fields_of_training(function: F) -> F:
-    """Give the signature of a function the fields of `TrainConfig` in place of its `options`.
+    """Replace a function's `options` in its signature by the fields of `TrainConfig`.
 
     Without their types, which are unions of whole families.
     """
@@ -137,7 +137,7 @@ def train(
 
 
 def _checked(options: Mapping[str, Any], config: ModelConfig, data: object) -> dict[str, Any]:
-    """The options as fields of `TrainConfig`, with a default batching for the task."""
+    """The options as fields of `TrainConfig`, with the task's default batching."""
     fields: dict[str, Any] = dict(options)
     hints = hints_of(TrainConfig)
     check_types(hints, {k: v for k, v in fields.items() if isinstance(v, bool)})
@@ -156,7 +156,7 @@ def _checked(options: Mapping[str, Any], config: ModelConfig, data: object) -> d
 
 
 def _joined(batching: Any, data: object) -> Any:
-    """The batching, with joined windows for a corpus of one text, which has no boundaries."""
+    """The batching, with joined windows if the corpus is one text without boundaries."""
     one_text = isinstance(data, Corpus) and len(data.train) == 1 and isinstance(data.train[0], Text)
     if one_text and isinstance(batching, WindowsConfig):
         return replace(batching, documents="joined")
@@ -164,7 +164,7 @@ def _joined(batching: Any, data: object) -> Any:
 
 
 def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -> None:
-    """Raise `InputError` for text without a tokenizer, and for another medium with one."""
+    """Raise `InputError` for text without a tokenizer, and for a tokenizer without text."""
     given = ready is not None or recipe.tokenizer is not None or recipe.train.has_tokens
     if not corpus.has_text and given:
         raise InputError(f"{corpus.medium} have no tokenizer: leave it out")
@@ -175,7 +175,7 @@ def _check_tokenizer(recipe: Recipe, corpus: Corpus, ready: Tokenizers | None) -
 def _kept(
     setup: TrainingSetup, folder: Path, console: Console, callbacks: Sequence[Callback]
 ) -> Run:
-    """Train in a run folder that can be opened and resumed."""
+    """Train in a permanent run folder, which can be opened and resumed."""
     with locked(folder):
         if is_run(folder):
             raise InputError(f"{folder}: is there already: choose another folder")
@@ -184,7 +184,7 @@ def _kept(
 
 
 def _in_memory(setup: TrainingSetup, console: Console, callbacks: Sequence[Callback]) -> Run:
-    """Train in a temporary folder, with no more checkpoints than necessary."""
+    """Train in a temporary folder, with as few checkpoints as possible."""
     settings = setup.recipe.train
     if settings.save_every is None and not settings.average:
         only_the_last = replace(settings, save_every=LARGEST - 1)

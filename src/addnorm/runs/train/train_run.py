@@ -83,7 +83,7 @@ from addnorm.tuning.provider import check_choices
 
 
 class TrainingSetup:
-    """A recipe's data, tokenizers and model, loaded and built: everything before the first step.
+    """Everything before the first step: a recipe's data, tokenizers and model, loaded and built.
 
     With `saved`, tokenizers and labels are those of a run, else learnt from the data. A `corpus`
     takes the place of the recipe's data. What takes long is shown on the `console`. Without
@@ -151,7 +151,7 @@ class TrainingSetup:
             self.adapted = adapt(self.model, recipe.train.adapter, self.start_report.fresh)
 
     def report(self, console: Console) -> None:
-        """Print the examples and tokens of each split, and how many were left out and why.
+        """Print the examples and tokens of each split, and how many were skipped and why.
 
         Where training begins with the weights of a folder, print which of them were taken; and
         print warnings about settings that are probably mistakes.
@@ -164,7 +164,7 @@ class TrainingSetup:
             console.out(f"warning: {warning}", highlight=False)
 
     def size(self, split: str) -> str:
-        """The characters and tokens of a split, of both sides of a translation; none of images."""
+        """Describe the characters and tokens of a split, on both sides; empty without text."""
         if self.tokenizers is None:
             return ""
         loader = getattr(self.loaders, split)
@@ -187,13 +187,13 @@ class TrainingSetup:
 
     @property
     def started_from(self) -> Path | None:
-        """The folder whose weights training begins with."""
+        """The folder whose weights training starts from; None for random weights."""
         train = self.recipe.train
         return train.start or (train.distillation and train.distillation.teacher)
 
     @property
     def parameters(self) -> str:
-        """How many parameters there are, and how many of them are learned."""
+        """The number of parameters, and the number of those that are learned."""
         learned = count(self.model)
         if self.adapted is None:
             return f"{learned:,} parameters"
@@ -209,7 +209,7 @@ class TrainingSetup:
             save_adapter(folder, self.adapted, self.recipe.train.start)
 
     def run(self, folder: Path) -> Run:
-        """Return the run as it is before its first step, and when it resumes."""
+        """Return the run in its state before the first step, or before resuming."""
         return Run(
             folder,
             self.recipe,
@@ -223,12 +223,12 @@ class TrainingSetup:
 
     @property
     def bases(self) -> tuple[Path, ...]:
-        """The folders with the files around the weights that training begins with."""
+        """The folders that hold the other files of the model that training starts from."""
         start = self.recipe.train.start
         return () if start is None else places_of(start)
 
     def write_settings(self, folder: Path) -> None:
-        """Write everything of a new run except its weights; to loggers it is a new one too."""
+        """Write all of a new run except its weights; loggers will treat it as new too."""
         (folder / IDS).unlink(missing_ok=True)
         write_data_digests(folder, self.encoded)
         if self.beside:
@@ -236,7 +236,7 @@ class TrainingSetup:
         write_around(folder, self.run(folder))
 
     def write_changes(self, folder: Path) -> None:
-        """Write what changed in the settings of the saved run, if this resumes one."""
+        """Write the settings that changed, if this resumes a run."""
         if self.saved is None:
             return
         write_data_digests(folder, self.encoded)
@@ -244,7 +244,7 @@ class TrainingSetup:
             write_recipe(folder, self.recipe)
 
     def validation(self) -> Validation | None:
-        """The validation during training; None without validation data."""
+        """The validation during training; None if there are no validation data."""
         settings = self.recipe.eval
         evaluator = Evaluator.of("valid", self.data, self.loaders, settings)
         if evaluator is None:
@@ -265,7 +265,7 @@ class TrainingSetup:
         )
 
     def note_earlier_measure(self, folder: Path, saved: Saved) -> None:
-        """Record how the best weights of a saved run were selected, for a checkpoint without it."""
+        """Record how the best weights were chosen so far, for checkpoints without it."""
         digest = saved_valid_digest(folder)
         valid = valid_digest(self.encoded) if digest is None else digest
         self.measure_before = measure_of(saved.recipe, valid)
@@ -277,7 +277,7 @@ class TrainingSetup:
 
 
 def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "tokens") -> int:
-    """The number of tokens of one side of examples."""
+    """The number of tokens on one side of the examples."""
     if isinstance(used, ShardedTexts):
         return used.n_tokens
     if isinstance(used, Compact):
@@ -286,7 +286,7 @@ def _tokens(used: Sequence[Encoded], side: Literal["tokens", "targets"] = "token
 
 
 def check_trainable(recipe: Recipe, model: Model, teacher: TrainedModel | None) -> None:
-    """Raise `InputError` where a recipe, a model or its teacher break a rule of training."""
+    """Raise `InputError` if a recipe, a model or its teacher breaks a rule of training."""
     check_training(recipe.model, recipe.train, recipe.eval, lambda _: "recipe")
     if teacher is not None:
         check_student(teacher, model)
@@ -304,7 +304,7 @@ def checked_trainer(
     callbacks: Sequence[Callback] = (),
     world: World | None = None,
 ) -> Generator[Trainer]:
-    """The trainer of a model by a recipe; meanwhile a student has its maps to the teacher's width.
+    """A context with the trainer of a model, in which a student has maps to the teacher's width.
 
     Raises `InputError` as `check_trainable`.
     """
@@ -368,7 +368,7 @@ def train_run(
 def prepared(
     recipe: Recipe, folder: Path, *, resume: bool, console: Console, world: World | None = None
 ) -> TrainingSetup:
-    """The setup of a new run, or of the one to resume in `folder`; nothing is written there.
+    """The setup of a new run, or of the run to resume in `folder`; writes nothing there.
 
     Raises `InputError` as `train_run`.
     """
@@ -440,14 +440,14 @@ def fit(
 
 
 def _is_new(recipe: Recipe) -> bool:
-    """Whether a model begins with random weights alone, and has no parts from outside."""
+    """Whether a model starts from random weights alone, and has no custom parts."""
     train = recipe.train
     begun = train.start or train.distillation or train.adapter
     return not begun and not imports_of(recipe)
 
 
 def watched(validation: Validation | None, bar: ProgressBar) -> Validation | None:
-    """The validation, which a bar shows while it takes long."""
+    """The validation with a progress bar, shown if it takes long."""
     if validation is None:
         return None
 
@@ -459,7 +459,7 @@ def watched(validation: Validation | None, bar: ProgressBar) -> Validation | Non
 
 
 def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> Saved | None:
-    """The settings of the run to resume, if there is one.
+    """The settings of the run to resume; None if there is none.
 
     Raises `InputError` if it is the run of another recipe, or if `resume` is false.
     """
@@ -483,5 +483,5 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
 
 
 def count(model: nn.Module) -> int:
-    """The number of parameters, counting tied ones once."""
+    """The number of parameters; tied ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())

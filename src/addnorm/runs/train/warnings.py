@@ -1,4 +1,4 @@
-"""Warnings before training about settings that are probably mistakes, and how to mend them."""
+"""Warnings before training about settings that are probably mistakes, with their remedies."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
@@ -36,7 +36,7 @@ LONG = 2**20
 def warnings_for(
     recipe: Recipe, data: EncodedData, train: Loader[Any], learnt: Tokenizers | None
 ) -> list[str]:
-    """Return a sentence on each setting that is probably a mistake.
+    """Return a sentence for each setting that is probably a mistake.
 
     `learnt` are the tokenizers, if they were learnt for this run.
     """
@@ -57,7 +57,7 @@ def warnings_for(
 
 
 def _precision(recipe: Recipe) -> Iterator[str]:
-    """Warn of a number type that this processor only emulates."""
+    """Warn of a floating-point type that this processor only emulates."""
     device = resolve_device(recipe.train.device)
     if recipe.train.precision == "bfloat16" and not multiplies_natively(torch.bfloat16, device):
         yield (
@@ -67,7 +67,7 @@ def _precision(recipe: Recipe) -> Iterator[str]:
 
 
 def _writing(recipe: Recipe, task: Task) -> Iterator[str]:
-    """Warn of settings of decoding if evaluation decodes no text."""
+    """Warn of decoding settings if evaluation decodes no text."""
     defaults = EvalConfig()
     unused = [name for name in WRITING if getattr(recipe.eval, name) != getattr(defaults, name)]
     if task.decodes:  # `generate` does
@@ -79,7 +79,7 @@ def _writing(recipe: Recipe, task: Task) -> Iterator[str]:
 
 
 def _r_drop(recipe: Recipe) -> Iterator[str]:
-    """Warn of R-Drop without dropout, whose two passes are equal."""
+    """Warn of R-Drop without dropout, whose two passes would be equal."""
     if recipe.train.r_drop and not any(_dropped(asdict(recipe.model))):
         yield (
             f"train.r_drop = {recipe.train.r_drop}: this model has no dropout, so both passes are "
@@ -88,7 +88,7 @@ def _r_drop(recipe: Recipe) -> Iterator[str]:
 
 
 def _dropped(settings: Any) -> Iterator[bool]:
-    """Yield for each rate of dropout in nested settings whether it is more than zero."""
+    """Yield whether each dropout rate in nested settings is above zero."""
     if isinstance(settings, dict):
         for name, value in cast(dict[str, Any], settings).items():
             yield "drop" in name and bool(value)
@@ -149,7 +149,7 @@ MOST_IDLE = 1 / 3
 
 
 def _stages(recipe: Recipe) -> Iterator[str]:
-    """Warn of a pipeline with few batches in a step, as many processes wait while they pass."""
+    """Warn of a pipeline with few batches in a step, since many processes would wait."""
     plan, n = recipe.parallel, recipe.train.accumulate
     idle = plan.idle(n)
     if idle > MOST_IDLE:
@@ -162,7 +162,7 @@ def _stages(recipe: Recipe) -> Iterator[str]:
 
 
 def _too_large(train: Loader[Any]) -> str | None:
-    """Return a message on batches or windows that are larger than the data; None if none are."""
+    """Return a message on batches or windows larger than the data; None if there are none."""
     match train:
         case Windows(n_tokens=n, seq_len=length) | ShardRows(n_tokens=n, seq_len=length) if (
             length > n
@@ -205,14 +205,14 @@ def _too_large(train: Loader[Any]) -> str | None:
 
 
 def _of_task(recipe: Recipe, data: EncodedData) -> Iterator[str]:
-    """Warn of the task's findings in the data, such as labels that are numbers."""
+    """Warn of the problems that the task finds in the data, such as labels that are numbers."""
     if data.corpus is not None:
         sentences = data.task.warnings(data.corpus, getattr(recipe.data, "label", None))
         yield from checked(data.task, "warnings", sentences, Iterable, "yield a sentence for each")
 
 
 def _never_learnt(corpus: Corpus | None) -> Iterator[str]:
-    """Warn of labels of which every example was held out for validation."""
+    """Warn of labels whose examples were all held out for validation."""
     if corpus is None or not corpus.labels:
         return
     learnt = {label for example in corpus.train for label in example.target_labels()}
@@ -226,7 +226,7 @@ def _never_learnt(corpus: Corpus | None) -> Iterator[str]:
 
 
 def _in_train_too(data: EncodedData) -> Iterator[str]:
-    """Warn of examples of validation or test that are in training too."""
+    """Warn of validation or test examples that are also in training."""
     encoded = data.encoded
     measured = [split for split in ("valid", "test") if len(encoded.splits[split])]
     learnt = {*_digests(data, "train")} if measured else set[str]()
@@ -266,7 +266,7 @@ def _single_lines(recipe: Recipe, data: EncodedData) -> Iterator[str]:
 
 
 def _characters(data: EncodedData, split: str) -> int:
-    """Return the number of characters of the first text of a split; 0 for an image."""
+    """Return the number of characters of a split's first text; 0 for an image."""
     if data.corpus is None:
         return int(data.encoded.characters[split][0])
     return 0 if data.tokenizers is None else len(data.corpus.splits[split][0].source_text())
@@ -280,7 +280,7 @@ def size_of(characters: int, tokens: int) -> str:
 def settings_without_effect(
     config: TrainConfig, n_batches: int, *, validates: bool
 ) -> Iterator[str]:
-    """Yield a sentence on each setting that cannot act in a run of so few steps or validations.
+    """Yield a sentence on each setting without effect in a run of so few steps or validations.
 
     An epoch has `n_batches`.
     """
