@@ -1,4 +1,4 @@
-"""Activation checkpointing: the backward pass computes the activations of a block again."""
+"""Activation checkpointing: the backward pass recomputes the activations of each block."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -17,7 +17,7 @@ Checkpointed = Literal["none", "block"]
 
 @contextmanager
 def checkpointed_activations(model: nn.Module, what: Checkpointed) -> Generator[None]:
-    """In this context, training keeps only the input of each block and not its activations.
+    """In this context, training keeps only each block's input, not its activations.
 
     A network of n blocks then needs the memory of n inputs and of one block's activations, at the
     cost of another forward pass (Chen et al. 2016, §4). Losses, gradients and random numbers are

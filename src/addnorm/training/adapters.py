@@ -76,7 +76,7 @@ class DoRALinear(LoRALinear):
 
 @config
 class LowRankConfig(ABC):
-    """The settings of every low-rank change of a matrix."""
+    """The settings that LoRA and DoRA share."""
 
     rank: PositiveInt = 8
     """The rank of each change: the rows of A, and the columns of B."""

@@ -1,4 +1,4 @@
-"""Callbacks: objects that training tells of its steps, validations and checkpoints."""
+"""Callbacks: objects that are called after training steps, validations and checkpoints."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -16,7 +16,7 @@ from addnorm.training.random_state import random_state, restore_random_state
 
 @dataclass(frozen=True)
 class StepEvent:
-    """A step of the optimiser that has been made.
+    """A completed step of the optimiser.
 
     `step` counts from 1. `figures` are those of the step in `metrics.jsonl`: `epoch`, `loss`,
     `grad_norm`, `lr`, `tokens`, and the load of experts where there are any.
@@ -55,7 +55,7 @@ class ValidationEvent:
 
 @dataclass(frozen=True)
 class SaveEvent:
-    """A checkpoint that is whole and on the disk, in `folder`."""
+    """A complete checkpoint on the disk, in `folder`."""
 
     step: int
     total_steps: int
@@ -64,21 +64,21 @@ class SaveEvent:
 
 @runtime_checkable
 class OnStep(Protocol):
-    """Is called after every step."""
+    """A callback that is called after every step."""
 
     def on_step(self, event: StepEvent, /) -> Any: ...
 
 
 @runtime_checkable
 class OnValidation(Protocol):
-    """Is called after every validation."""
+    """A callback that is called after every validation."""
 
     def on_validation(self, event: ValidationEvent, /) -> Any: ...
 
 
 @runtime_checkable
 class OnSave(Protocol):
-    """Is called after every checkpoint."""
+    """A callback that is called after every checkpoint."""
 
     def on_save(self, event: SaveEvent, /) -> Any: ...
 
@@ -94,14 +94,14 @@ METHODS = ("on_step", "on_validation", "on_save")
 
 
 class Heard(NamedTuple):
-    """The last step and the last validation that a callback has heard of, before it is resumed."""
+    """The last step and validation of which a callback was told before training resumed."""
 
     step: int = 0
     validation: int = 0
 
 
 class Callbacks:
-    """Calls callbacks in their order, without an effect on the random numbers of training.
+    """Calls several callbacks in order, without changing the random numbers of training.
 
     `failure` is the error of a callback, which ends training as it is.
     """
@@ -112,7 +112,7 @@ class Callbacks:
         self.failure: Exception | None = None
 
     def add(self, callback: Callback, heard: Heard) -> None:
-        """Add a callback, which does not hear again of what it has `heard` before."""
+        """Add a callback; events that it has `heard` already are not repeated."""
         self._callbacks.append((callback, heard))
 
     @contextmanager
@@ -125,17 +125,17 @@ class Callbacks:
             yield
 
     def step(self, event: StepEvent) -> None:
-        """Tell of a step."""
+        """Call the callbacks for a step."""
         new = [c for c, heard in self._callbacks if event.step > heard.step]
         self._call([partial(c.on_step, event) for c in new if isinstance(c, OnStep)])
 
     def validation(self, event: ValidationEvent) -> None:
-        """Tell of a validation."""
+        """Call the callbacks for a validation."""
         new = [c for c, heard in self._callbacks if event.step > heard.validation]
         self._call([partial(c.on_validation, event) for c in new if isinstance(c, OnValidation)])
 
     def save(self, event: SaveEvent) -> None:
-        """Tell of a checkpoint."""
+        """Call the callbacks for a checkpoint."""
         callbacks = [c for c, _ in self._callbacks]
         self._call([partial(c.on_save, event) for c in callbacks if isinstance(c, OnSave)])
 
@@ -153,7 +153,7 @@ class Callbacks:
 
 
 def check_callbacks(callbacks: Any) -> tuple[Callback, ...]:
-    """The callbacks of `addnorm.train(callbacks=…)`.
+    """Check the callbacks given to `addnorm.train(callbacks=…)`, and return them.
 
     Raises `InputError` for an object without any method that is called, for a class, and for a
     method that does not take the event alone.

@@ -79,7 +79,7 @@ def save_checkpoint(
 
 @dataclass(frozen=True)
 class _Writer:
-    """What a process writes of a checkpoint; what has failed can be done again."""
+    """Writes this process's part of a checkpoint; a step that failed can be repeated."""
 
     final: Path
     tensors: Tensors
@@ -127,7 +127,7 @@ class _Writer:
 
 
 def _in_all(world: World, do: Callable[[], Hashes]) -> Hashes:
-    """What `do` returns in all processes, when all have done it.
+    """Run `do` in every process; return the merged results once all have finished.
 
     Raises `ExhaustedError` if one of them cannot write.
     """
@@ -146,7 +146,7 @@ def _in_all(world: World, do: Callable[[], Hashes]) -> Hashes:
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Mapping[str, Tensor]], Json]:
-    """Return the tensors of a checkpoint, each read when it is asked for, and its metadata.
+    """Return a checkpoint's tensors, each read on access, and its metadata.
 
     Raises `InputError` naming the first file that is missing, truncated or altered.
     """
@@ -173,7 +173,7 @@ def check_checkpoint(folder: Path) -> list[Path]:
 
 
 def latest_checkpoint(folder: Path) -> tuple[Path | None, list[str]]:
-    """The newest intact checkpoint, and a message about each newer one that is damaged."""
+    """The newest intact checkpoint, and a message for each newer one that is damaged."""
     problems: list[str] = []
     for candidate in reversed(checkpoints_in(folder)):
         try:
@@ -219,7 +219,7 @@ def naming_damage(file: Path) -> Generator[None]:
 
 
 def stored_weights(file: Path) -> Mapping[str, Tensor]:
-    """The tensors of a safetensors file, each read when it is asked for."""
+    """The tensors of a safetensors file, each read on access."""
     with naming_damage(file):
         return StoredTensors([file])
 
@@ -238,14 +238,17 @@ def _sha256(file: Path) -> str:
 
 
 class Background:
-    """A thread that does one piece of work at a time; its error is raised where it is awaited."""
+    """A thread that runs one piece of work at a time; whoever waits for it gets its error."""
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
 
     def start(self, work: Callable[[], None]) -> None:
-        """Start the work, after the one before. Raises the error of the one before."""
+        """Start the work, once the work before it has finished.
+
+        Raises the error of the one before.
+        """
         self.finish()
 
         def run() -> None:
@@ -258,7 +261,7 @@ class Background:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait for the work, if there is any; raise its error."""
+        """Wait for the work, if there is any; raise the work's error."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -268,7 +271,7 @@ class Background:
 
     @contextmanager
     def finishing(self) -> Generator[None]:
-        """Wait for the work at the end of this context, also after an error, but not Ctrl-C."""
+        """Wait for the work at the end of this context, also after an error except Ctrl-C."""
         try:
             yield
         except KeyboardInterrupt:
@@ -281,14 +284,14 @@ class Background:
 
 
 class Copies:
-    """Copies of tensors that training changes; the next ones take the memory of the last."""
+    """Copies of tensors that training changes; each new copy reuses the memory of the last."""
 
     def __init__(self) -> None:
         self._last: dict[str, dict[str, SavedTensor]] = {}
 
     @torch.no_grad()
     def of(self, groups: Tensors) -> Tensors:
-        """The tensors as they are now."""
+        """Copy the tensors as they are now."""
         self._last = {
             group: {name: _copy(t, self._last.get(group, {}).get(name)) for name, t in ts.items()}
             for group, ts in groups.items()

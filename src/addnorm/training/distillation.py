@@ -68,7 +68,7 @@ class AttentionWeightsConfig:
     """The layers that learn: all, or the last of each stack."""
 
     def check(self, student: SelfAttention, teacher: SelfAttention, where: str) -> None:
-        """Raise `InputError` for different numbers of heads, and for cores without weights."""
+        """Raise `InputError` if head counts differ, or a core has no attention weights."""
         n_heads, of_teacher = (a.q_proj.out_features // a.d_head for a in (student, teacher))
         if n_heads != of_teacher:
             raise InputError(
@@ -122,7 +122,7 @@ class AttentionRelationsConfig:
                     )
 
     def of(self, inputs: "AttentionInputs") -> Sequence[Probabilities]:
-        """The relations of queries, of keys and of values."""
+        """The relations among queries, among keys and among values."""
         heads = (inputs.q, inputs.k, inputs.v)
         return [relations(vectors, self.n_heads, inputs.valid) for vectors in heads]
 
@@ -159,7 +159,7 @@ class DistillationConfig:
 
     @property
     def compares_layers(self) -> bool:
-        """Whether the student learns the hidden states or the attention of the teacher."""
+        """Whether the student learns the teacher's hidden states or attention."""
         return self.hidden_states is not None or self.attention_transfer is not None
 
 
@@ -204,7 +204,7 @@ def relations(
 
 @dataclass
 class AttentionInputs:
-    """The inputs of a self-attention's core in its latest pass."""
+    """The inputs of a self-attention's core in its latest forward pass."""
 
     core: nn.Module
     q: Heads
@@ -217,7 +217,7 @@ class AttentionInputs:
 
 @dataclass
 class LayerRecord:
-    """The output of a layer in its latest pass, its real tokens, and its attention's inputs."""
+    """A layer's output in its latest pass, its real tokens, and the inputs of its attention."""
 
     output: Tensor | None = None
     valid: Bool[Tensor, "batch seq"] | None = None
@@ -225,7 +225,7 @@ class LayerRecord:
 
 
 def _record(block: nn.Module, record: LayerRecord, *, attention: bool) -> Iterator[RemovableHandle]:
-    """Fill the record whenever the block runs, until the handles are removed."""
+    """Fill the record each time the block runs, until the returned handles are removed."""
 
     def after_block(_: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
         record.output, record.valid = out, args[1].valid
@@ -246,7 +246,7 @@ def _record(block: nn.Module, record: LayerRecord, *, attention: bool) -> Iterat
 
 
 class LayerLoss:
-    """The difference between a student's layers and a teacher's, recorded while both run.
+    """The loss between the layers of a student and a teacher, recorded while both run.
 
     Raises `InputError` for a student with more layers than the teacher, and for layers that the
     loss cannot compare.
@@ -365,12 +365,12 @@ def _over_real(
 
 
 def learns(which: Which, i: int, n: int) -> bool:
-    """Whether layer `i` of `n` learns from the teacher; layers count from 0."""
+    """Whether layer `i` of `n` learns from the teacher, counted from 0."""
     return which == "uniform" or i == n - 1
 
 
 def teacher_layer(i: int, n: int, of: int) -> int:
-    """The teacher's layer, of `of`, from which layer `i` of `n` learns; layers count from 0."""
+    """The teacher's layer (of `of`) from which layer `i` of `n` learns, counted from 0."""
     return round((i + 1) * of / n) - 1
 
 
@@ -391,7 +391,7 @@ def stacks_of(student: nn.Module, teacher: nn.Module) -> dict[str, tuple[Stack, 
 
 
 def _paired(student: Stack, teacher: Stack) -> Iterator[tuple[int, int, nn.Module, nn.Module]]:
-    """Yield each layer's number, the number of layers, the layer, and the teacher's for it."""
+    """Yield each student layer that learns: its number, of how many, itself, its teacher layer."""
     n, of = len(student.blocks), len(teacher.blocks)
     for i, block in enumerate(student.blocks):
         yield i, n, block, teacher.blocks[teacher_layer(i, n, of)]
@@ -431,7 +431,7 @@ def learned_maps(
 
 
 def from_teacher(weights: Weights, student: nn.Module, teacher: nn.Module) -> Weights:
-    """The teacher's weights under the names of the student's layers that learn from them."""
+    """The teacher's weights, renamed to the student's layers that learn from them."""
     stacks = stacks_of(student, teacher)
     inner = tuple(f"{path}.blocks." for path in stacks)
     renamed = {name: weight for name, weight in weights.items() if not name.startswith(inner)}

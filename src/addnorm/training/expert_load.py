@@ -28,7 +28,7 @@ def mixtures_of(model: nn.Module) -> Mixtures:
 
 @contextmanager
 def record_router_logits(mixtures: Mixtures) -> Generator[dict[str, Tensor]]:
-    """Record the logits of every router during forward passes, by the name of its mixture."""
+    """Record every router's logits in forward passes, by the name of its mixture."""
     router_logits: dict[str, Tensor] = {}
 
     def record(name: str) -> RemovableHandle:
@@ -110,19 +110,19 @@ class ExpertLoad:
                 self._within_capacity[name] = self._within_capacity.get(name, 0) + n_within
 
     def move_corrections(self) -> None:
-        """After a step, let each router with corrections move them against the load of the step."""
+        """After a step, let routers with corrections move them against the step's load."""
         for name, mixture in self.mixtures.items():
             if isinstance(mixture.router, SigmoidRouter) and mixture.router.correction_rate:
                 mixture.router.move(self.world.total(self._count(self._of_step, name)))
         self._of_step = {}
 
     def _count(self, counts: Mapping[str, Tensor], name: str) -> Tensor:
-        """The choices of each expert of a mixture, none of them where another process has it."""
+        """The number of choices of each expert of a mixture; 0 for experts of other processes."""
         none = torch.zeros(len(self.mixtures[name].experts), dtype=torch.long)
         return counts.get(name, none)
 
     def figures(self) -> dict[str, float]:
-        """The figures since the last call, empty without mixtures; counting starts again.
+        """The figures since the last call, which restarts the counts; empty without mixtures.
 
         `load_ratio` is `max_e n_e / mean_e n_e` of the mixture where it is largest, which is 1 for
         an even load. `dropped`, only with a capacity, is the share of choices for which an expert

@@ -1,4 +1,4 @@
-"""Where the figures of a training go: its log, and TensorBoard, Weights & Biases or MLflow."""
+"""Logging of training metrics: the run's log, and TensorBoard, Weights & Biases or MLflow."""
 
 import errno
 import json
@@ -111,7 +111,7 @@ def read_journal(file: Path) -> Logged:
 
 
 def _figures(line: bytes) -> tuple[dict[str, float], dict[str, str]] | None:
-    """The step and the figures of a line, and their settings; None if it is damaged."""
+    """The step and metrics in a line of the log, and their settings; None if it is damaged."""
     try:
         figures = json.loads(line)
     except ValueError:
@@ -127,7 +127,7 @@ def _figures(line: bytes) -> tuple[dict[str, float], dict[str, str]] | None:
 
 @dataclass(frozen=True)
 class LoggedRun:
-    """A run that is about to train, as a logger needs it.
+    """The facts about a run that a logger needs before training begins.
 
     `id` is the same whenever the run is resumed, and another for every run. `recipe` has all
     tables of the recipe, and `data` the number of examples of each split and their digest. Training
@@ -145,7 +145,7 @@ class LoggedRun:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The recipe, and the data as its table `dataset`."""
+        """The recipe, with the facts about the data in its table `dataset`."""
         return {**self.recipe, "dataset": dict(self.data)}
 
 
@@ -159,7 +159,7 @@ class LoggerPart(Protocol):
     """
 
     def build(self, run: LoggedRun) -> Any:
-        """The callback of a run that is about to train."""
+        """Build the callback of a run that is about to train."""
         ...
 
 
@@ -178,7 +178,7 @@ class TensorBoardConfig:
 
     @property
     def package(self) -> Any:
-        """Torch's writer."""
+        """The package, which is part of torch."""
         return optional("torch.utils.tensorboard", "tensorboard", 'train.logger = "tensorboard"')
 
 
@@ -246,7 +246,7 @@ def check_loggers(loggers: Sequence[LoggerConfig]) -> None:
 
 
 def build_logger(logger: LoggerConfig, run: LoggedRun) -> Callback:
-    """The callback of a logger. Raises `InputError` if it cannot log."""
+    """Build the callback of a logger. Raises `InputError` if it cannot log."""
     callback = logger.build(run)
     if not isinstance(callback, OnStep | OnValidation | OnSave):
         raise InputError(
@@ -257,7 +257,7 @@ def build_logger(logger: LoggerConfig, run: LoggedRun) -> Callback:
 
 
 class TensorBoard:
-    """Writes event files; the recipe and the digests of the data are texts of step 0."""
+    """Writes event files; the recipe and the digests of the data are texts at step 0."""
 
     def __init__(self, writer: Callable[..., Any], run: LoggedRun) -> None:
         # Readers of the files leave out what an earlier part of them has from this step on.
@@ -282,7 +282,7 @@ class TensorBoard:
         self._write(event.step, event.figures)
 
     def on_save(self, _: SaveEvent) -> None:
-        """Write all that memory still holds, so that no file has less than the checkpoint."""
+        """Flush all events, so that the files cover all steps up to the checkpoint."""
         self.writer.flush()
 
     def _write(self, step: int, figures: Mapping[str, float]) -> None:
@@ -291,7 +291,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of Weights & Biases with the id of the run, by which it is continued."""
+    """A run of Weights & Biases, whose id is that of our run, so that it can continue."""
 
     def __init__(self, config: WandbConfig, run: LoggedRun) -> None:
         wandb = config.package
@@ -327,7 +327,7 @@ class Wandb:
 
 
 class MLflow:
-    """A run of MLflow, found again by its tag `addnorm.run`, the id of the run."""
+    """A run of MLflow, found again by its tag `addnorm.run`, which holds the id of our run."""
 
     def __init__(self, config: MLflowConfig, run: LoggedRun) -> None:
         self.package = mlflow = config.package
@@ -338,7 +338,7 @@ class MLflow:
             raise InputError(f'train.logger = "mlflow": {error}') from error
 
     def _resumed(self, experiment: str, run: LoggedRun) -> str | None:
-        """Continue the run that has the tag, if there is one; return its id at MLflow."""
+        """Continue the MLflow run that has our run's tag, if any; return its MLflow id."""
         there = self.client.get_experiment_by_name(experiment)
         if there is None or not run.logged_step:
             return None
@@ -349,7 +349,7 @@ class MLflow:
         return runs[0].info.run_id if runs else None
 
     def _begun(self, config: MLflowConfig, run: LoggedRun) -> str:
-        """Begin a run, with the recipe and the data as parameters; return its id at MLflow."""
+        """Begin an MLflow run with the recipe and the data as parameters; return its MLflow id."""
         there = self.client.get_experiment_by_name(config.experiment)
         number = there.experiment_id if there else self.client.create_experiment(config.experiment)
         created = self.client.create_run(number, run_name=run.name, tags={_TAG: run.id})
@@ -393,7 +393,7 @@ _LONGEST = 500
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of nested tables by their dotted names."""
+    """The values of nested tables by dotted name."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(cast(Mapping[str, Any], value), f"{above}{key}.")

@@ -119,7 +119,7 @@ def labels_loss_sum(
     *,
     valid: Bool[Tensor, "rows positions"] | None = None,
 ) -> Float[Tensor, ""]:
-    """`loss_sum` of the outputs of a head, or the loss that the head itself has.
+    """The loss of a head's outputs: the head's joint loss if it has one, else `loss_sum`.
 
     Of a CRF that is `-log p` of all tags of each text. `valid` marks the real positions of the
     outputs. Raises `InputError` for soft targets of outputs that are learnt together.
@@ -135,7 +135,10 @@ def labels_loss_sum(
 
 
 def _checked(head: object, outputs: Tensor, loss: object) -> Tensor:
-    """Return the loss of a head itself. Raises `InputError` unless it is one number to learn by."""
+    """Check the loss that a head has computed, and return it.
+
+    Raises `InputError` unless it is one number to learn by.
+    """
     if not isinstance(loss, Tensor):
         result = short(loss)
     elif loss.ndim:
@@ -221,7 +224,7 @@ def _grouped_cross_entropy_sum(
     label_smoothing: float,
     logits_at_once: int,
 ) -> Tensor:
-    """Cross-entropy for a few rows at a time, which a compiled model on a CPU runs eagerly."""
+    """Cross-entropy computed a few rows at a time, outside of a compiled CPU graph."""
 
     def logits(rows: Tensor) -> Tensor:
         return head(rows[None], ctx)[0]
@@ -312,7 +315,7 @@ def in_groups(
     size: int,
     head: nn.Module,
 ) -> Tensor:
-    """The sum of the losses of `logits(rows)`, computed for `size` rows at a time.
+    """The sum of the losses of `logits(rows)`, computed `size` rows at a time.
 
     The gradient by the rows and by the parameters of `head` is computed with the loss, so that the
     logits of all rows are never in memory together.
@@ -377,7 +380,7 @@ class LogitAdjustment:
 
     @classmethod
     def of(cls, tau: float, batches: Iterable[Batch]) -> "LogitAdjustment | None":
-        """The adjustment by the targets of an epoch; None for τ = 0.
+        """The adjustment for the class frequencies of an epoch's targets; None for τ = 0.
 
         Raises `InputError` for targets other than classes.
         """

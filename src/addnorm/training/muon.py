@@ -48,7 +48,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Change the weights once; `closure`, if given, computes the loss and the gradients."""
+        """Update the weights once; `closure`, if given, computes the loss and the gradients."""
         with torch.enable_grad():
             loss = None if closure is None else closure()
         for group in self.param_groups:
@@ -75,7 +75,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def of_one_shape(weights: Iterable[Tensor]) -> Iterator[list[Tensor]]:
-    """Yield groups of weights of one shape, type and device, of at most `AT_ONCE` values or one."""
+    """Yield groups of equal weights (shape, dtype, device) of at most `AT_ONCE` values."""
     groups: defaultdict[object, list[Tensor]] = defaultdict(list)
     for weight in weights:
         groups[whole_shape(weight), piece_of(weight), weight.dtype, weight.device].append(weight)
@@ -87,7 +87,7 @@ def of_one_shape(weights: Iterable[Tensor]) -> Iterator[list[Tensor]]:
 def orthogonal(
     matrices: Float[Tensor, "n rows columns"], steps: int = 5, eps: float = 1e-7
 ) -> Float[Tensor, "n rows columns"]:
-    """`UV'` of each matrix `USV'`, roughly: singular values from 0.7 to 1.2 instead of 1.
+    """Approximately `UV'` for each matrix `USV'`: singular values become 0.7 to 1.2.
 
     Newton–Schulz iterations from `X = G / ‖G‖`: `A = XXᵀ`, `X ← aX + (bA + cA²)X`. The result is
     of the type they ran in: bfloat16 if the device multiplies it, else that of the matrices.

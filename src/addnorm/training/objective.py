@@ -106,7 +106,7 @@ class Objective:
         *,
         chunked: ChunkedLoss | None = head_cross_entropy_sum,
     ) -> "Objective":
-        """The objective of a training configuration; `batches` are those of an epoch.
+        """The objective of a training configuration; `batches` gives the class frequencies.
 
         Raises `InputError` for a loss of single outputs where a head learns them together.
         """
@@ -201,7 +201,7 @@ class Objective:
         targets: Tensor,
         soft: Tensor | None,
     ) -> Tensor:
-        """The loss against the labels, where a token head computes a few rows at a time."""
+        """The loss against the labels; a token head computes logits a few rows at a time."""
         smoothing = self.label_smoothing
         x, ctx = model.hidden(**inputs)  # pyright: ignore[reportArgumentType]
         if isinstance(model.head, TokenHead):

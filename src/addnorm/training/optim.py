@@ -56,7 +56,7 @@ class AdamWConfig:
 def _groups(
     decayed: list[nn.Parameter], plain: list[nn.Parameter], weight_decay: float
 ) -> list[dict[str, Any]]:
-    """The parameter groups with and without weight decay that are not empty."""
+    """The non-empty parameter groups with and without weight decay."""
     groups: list[dict[str, Any]] = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": plain, "weight_decay": 0.0},
@@ -306,7 +306,7 @@ def restore_optimizers(
 
 
 def _with_8bit_states(tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The tensors, with the parts of each 8-bit state combined."""
+    """The tensors, with the parts of each 8-bit state merged into one."""
     sign = f".{STATE_8BIT[-1]}"
     names = {name.removesuffix(sign) for name in tensors if name.endswith(sign)}
     if not names:
@@ -346,21 +346,24 @@ class MaxNormConfig:
     """
 
     def build(self, model: nn.Module) -> "MaxNorm":
-        """Find the weights. Raises `InputError` if the name matches none, or matches a vector."""
+        """Find the weights to bound.
+
+        Raises `InputError` if the name matches none, or matches a vector.
+        """
         return MaxNorm(weights_named(model, self.parameters), bound=self.bound)
 
 
 @runtime_checkable
 class Bounded(Protocol):
-    """A module that keeps weights of its own within bounds."""
+    """A module that keeps some of its weights within bounds."""
 
     def keep_bounds(self) -> None:
-        """Move its weights back into their bounds, in place."""
+        """Move the weights back into their bounds, in place."""
         ...
 
 
 def constraint_on(model: nn.Module, config: MaxNormConfig | None) -> Callable[[], None]:
-    """Apply all constraints, and return the function that applies them after each step.
+    """Apply all constraints; return a function that applies them again after each step.
 
     They are those that modules have themselves, and the one that is given. Raises `InputError` if
     the name of its weights matches none, or matches a vector.
@@ -378,7 +381,7 @@ def constraint_on(model: nn.Module, config: MaxNormConfig | None) -> Callable[[]
 
 
 class MaxNorm:
-    """A largest norm for the rows of some weights."""
+    """An upper bound on the norm of each row of some weights."""
 
     def __init__(self, weights: Sequence[nn.Parameter], *, bound: float) -> None:
         self.weights = weights
@@ -386,7 +389,7 @@ class MaxNorm:
 
     @torch.no_grad()
     def apply(self) -> None:
-        """Scale down, in place, the rows that are too long."""
+        """Scale down, in place, the rows whose norm exceeds the bound."""
         for weight in self.weights:
             rows, piece = local(weight), piece_within_stage(weight)
             if piece is None or piece.axis == 0:
@@ -397,7 +400,7 @@ class MaxNorm:
 
 
 def weights_named(model: nn.Module, pattern: str) -> list[nn.Parameter]:
-    """The learned weights whose name matches the pattern.
+    """The trainable weights whose name matches the pattern.
 
     Raises `InputError` if there are none, or if one of them has a single axis: a bias or a gain has
     no rows.

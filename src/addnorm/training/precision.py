@@ -14,7 +14,7 @@ _TYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def resolve_precision(name: PrecisionName, device: torch.device) -> PrecisionName:
-    """The precision of that name; "auto" selects bfloat16 if the device multiplies it natively."""
+    """The precision with this name; "auto" is bfloat16 if the device multiplies it natively."""
     if name != "auto":
         return name
     return "bfloat16" if multiplies_natively(torch.bfloat16, device) else "float32"
@@ -42,7 +42,7 @@ def loss_scaler(precision: PrecisionName, device: torch.device) -> torch.amp.Gra
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; "auto" selects a GPU if there is one."""
+    """The device with this name; "auto" selects a GPU if there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and not torch.cuda.is_available():

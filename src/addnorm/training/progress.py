@@ -67,13 +67,13 @@ class ProgressBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
     ) -> None:
-        """End the bar, which stays in a terminal if training has finished."""
+        """End the bar; in a terminal it stays visible if training has finished."""
         self._bar.live.transient = kind is not None
         self._bar.__exit__(None, None, None)
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:
-        """Show work between two steps, if it takes long."""
+        """Show that work is going on between two steps, if it takes long."""
         if self._bar.disable:
             with long_work(self.console, what):
                 yield
@@ -108,7 +108,7 @@ class ProgressBar:
         self.console.out(folded(line, width), highlight=False)
 
     def on_validation(self, event: ValidationEvent) -> None:
-        """Print validation scores above the bar: the last ones, and others a few seconds apart."""
+        """Print validation scores above the bar: the last ones, others every few seconds."""
         self._speed.restart()
         now = time.monotonic()
         if event.step != self._total and now - self._shown_at < BETWEEN_VALIDATIONS:
@@ -158,7 +158,7 @@ def text_progress(console: Console, what: str, characters: int) -> Generator[Cal
 
 
 class _Lines:
-    """Decides when to print a line instead of a bar: at growing intervals, and every minute."""
+    """Decides when to print a line instead of a bar: ever more rarely, but every minute."""
 
     def __init__(self) -> None:
         self._first: tuple[float, int] | None = None

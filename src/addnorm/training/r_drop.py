@@ -44,14 +44,14 @@ def head_r_drop_sum(
     weight: float,
     label_smoothing: float = 0.0,
 ) -> Float[Tensor, ""]:
-    """`r_drop_sum` of `head(x)`, the logits of a few hundred tokens at a time."""
+    """`r_drop_sum` of `head(x)`, with the logits of a few hundred tokens at a time."""
     check_classes(targets, weight)
     r_drop = eagerly(_head_r_drop_sum)  # gradients are computed by hand
     return r_drop(head, x, ctx, targets, weight, label_smoothing)
 
 
 def check_classes(targets: Shaped[Tensor, "..."], weight: float) -> None:
-    """Raise `InputError` for targets other than classes."""
+    """Raise `InputError` if the targets are not classes."""
     if targets.dtype != torch.long:
         raise InputError(
             f"train.r_drop = {weight} compares probabilities of classes, which several labels and "
@@ -78,7 +78,7 @@ def _loss_and_gradient(
     weight: float,
     smoothing: float,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "rows 2 vocab"]]:
-    """The loss and its gradient, some 4 MB of logits at a time.
+    """The loss and its gradient, computed for about 4 MB of logits at a time.
 
     By the logits of `p`, the gradient of `KL(p‖q) + KL(q‖p)` is `p (log p/q - KL(p‖q)) + p - q`,
     and that of the cross-entropy `p - y`.

@@ -99,13 +99,13 @@ class WarmupStableDecayConfig:
 
 @runtime_checkable
 class SchedulePart(Protocol):
-    """A custom schedule: the factor of the peak learning rate at step `step` of `total`.
+    """A custom schedule, which gives the factor of the peak learning rate at each step.
 
     Steps count from 1. The same step must always give the same factor, so that a run can resume.
     """
 
     def factor(self, step: int, total: int) -> float:
-        """A finite, non-negative factor."""
+        """A finite, non-negative factor for `step` of `total`."""
         ...
 
 
@@ -122,7 +122,10 @@ ScheduleConfig = Annotated[
 
 
 def checked_factor(schedule: ScheduleConfig, step: int, total: int) -> float:
-    """The factor at a step. Raises `InputError` if it is not finite and non-negative."""
+    """The factor at a step, checked to be finite and non-negative.
+
+    Raises `InputError` if it is not finite and non-negative.
+    """
     factor: Any = schedule.factor(step, total)
     if not (isinstance(factor, int | float) and math.isfinite(factor) and factor >= 0):
         raise InputError(

@@ -113,17 +113,15 @@ class TrainConfig:
 
     @property
     def has_tokens(self) -> bool:
-        """Whether the tokens are those of a folder that training begins with or learns from."""
+        """Whether a tokenizer comes from the model that training starts or learns from."""
         return self.start is not None or self.distillation is not None
 
     def steps_per_epoch(self, n_batches: int) -> int:
-        """Return the updates of an epoch of `n_batches`; the last may have fewer batches than the
-        others.
-        """
+        """The number of updates in an epoch of `n_batches`; the last may have fewer batches."""
         return ceil(n_batches / self.accumulate)
 
     def total_steps(self, n_batches: int) -> int:
-        """The updates of a whole training with so many batches in an epoch."""
+        """The number of updates of a whole training with this many batches per epoch."""
         return self.steps or (self.epochs or 0) * self.steps_per_epoch(n_batches)
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: each whole in one file, or in pieces that processes have written.
+"""Tensors in safetensors files: each whole in one file, or in pieces from several processes.
 
 The header of a file of pieces has the first index of each piece in its whole, as that of torch's
 `HuggingFaceStorageWriter(save_distributed=True)` has. That writer itself needs `DTensor`s, which
@@ -24,7 +24,7 @@ VERSION = {"DCP_VERSION": "1.0"}
 
 @dataclass(frozen=True)
 class SavedTensor:
-    """A tensor to save: a whole, or a piece of one."""
+    """A tensor to save: the whole, or one process's piece of it."""
 
     tensor: Tensor
     start: tuple[int, ...] | None = None
@@ -36,7 +36,7 @@ Tensors = Mapping[str, Mapping[str, SavedTensor]]
 
 
 def write_saved(file: Path, tensors: Mapping[str, SavedTensor]) -> None:
-    """Write tensors to a safetensors file, and where they begin if they are pieces."""
+    """Write tensors to a safetensors file; for pieces, also where they begin."""
     starts = {
         name: {START: saved.start} for name, saved in tensors.items() if saved.start is not None
     }
@@ -45,7 +45,7 @@ def write_saved(file: Path, tensors: Mapping[str, SavedTensor]) -> None:
 
 
 class StoredTensors(Mapping[str, Tensor]):
-    """The tensors of some files by name; each is read, and joined, when it is asked for.
+    """The tensors of some files by name, each read and joined on access.
 
     A file is open only meanwhile, since what was read of an open one stays in memory.
     """
@@ -67,7 +67,7 @@ class StoredTensors(Mapping[str, Tensor]):
         return len(self._pieces)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The whole tensor. Raises `InputError` if a piece of it is missing."""
+        """Read the whole tensor. Raises `InputError` if a piece of it is missing."""
         pieces = [(_read(file, name), start) for file, start in self._pieces[name]]
         first = pieces[0][0]
         if len(pieces) == 1 and not any(pieces[0][1]):

@@ -161,7 +161,7 @@ class Trainer:
         self.loss_of: Callable[..., Tensor] = compiled
 
     def steps_of(self, config: TrainConfig) -> tuple[int, int]:
-        """The number of steps that these settings train, and the number of their schedule."""
+        """The numbers of steps of the training and of the schedule under these settings."""
         steps = config.total_steps(len(self.batches))
         return steps, config.schedule_steps or steps
 
@@ -198,7 +198,7 @@ class Trainer:
             self.take_final_weights()
 
     def check_learnt(self) -> None:
-        """Raise `InputError` if an epoch, or all of training, had nothing to predict."""
+        """Raise `InputError` if an epoch, or all of training, had no targets."""
         if not self.learnt and (self.state.position == 0 or self.finished()):
             raise InputError(
                 f"step {self.state.step}: no batch so far has anything to predict, so nothing is "
@@ -227,7 +227,7 @@ class Trainer:
             raise
 
     def explain(self, error: Exception) -> None:
-        """Raise a lost process, a failure of the compiler or full memory as what it is."""
+        """Raise a clear error for a lost process, a failure of the compiler or full memory."""
         if isinstance(error, RuntimeError):
             if (lost := self.world.lost(error)) is not None:
                 raise RankLostError(
@@ -246,7 +246,7 @@ class Trainer:
             raise exhausted from error
 
     def update(self, group: list[Batch]) -> None:
-        """One optimiser step on a group of micro-batches, as if they were one batch."""
+        """Make one optimiser step on a group of micro-batches, as if they were one batch."""
         assert group, "an epoch has fewer batches than its length says"
         self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
@@ -274,7 +274,7 @@ class Trainer:
         return self.world.differentiate(self.model, group, loss_of, self.scaler.scale)
 
     def share_of_loss(self, batch: Batch, n_tokens: int) -> Tensor:
-        """The share of a micro-batch in the loss per token.
+        """The contribution of a micro-batch to the loss per token.
 
         The loss includes the load-balancing loss of mixtures of experts, computed per micro-batch
         and weighted by its tokens. Of several processes each takes some rows of the batch, and its
@@ -339,13 +339,13 @@ class Trainer:
                     group["lr"] = peak * factor
 
     def factor(self, step: int, of: int) -> float:
-        """The factor of the peak rate at a step; it is constant after the schedule's last step."""
+        """The factor of the peak rate at a step; constant after the schedule's last step."""
         return checked_factor(self.config.schedule, min(step, of), of)
 
     # Training state.
 
     def next_group(self) -> list[Batch]:
-        """The micro-batches of the next update; there may be fewer at the end of an epoch."""
+        """The micro-batches of the next update; fewer at the end of an epoch."""
         state = self.state
         if self._stream is None:
             self._stream = self.batches.batches(state.epoch, state.position)
@@ -368,7 +368,7 @@ class Trainer:
         return until is not None and self.state.step >= until
 
     def due(self, every: int | None) -> bool:
-        """Whether an action is due that runs every `every` steps, or every epoch if None."""
+        """Whether an action is due that runs every `every` steps; every epoch if None."""
         return self.state.position == 0 if every is None else self.state.step % every == 0
 
     def report(self, loss: float, norm: float, n_tokens: int) -> None:
@@ -402,11 +402,11 @@ class Trainer:
         self.callbacks.validation(event)
 
     def scores(self, validation: Validation) -> dict[str, float]:
-        """The scores of the present weights, measured once."""
+        """The scores of the present weights, computed once."""
         return self.world.agreed(self.lead_whole(lambda _: validation.score(self.whole), {}))
 
     def lead_whole(self, do: Callable[[Mapping[str, Tensor]], T], otherwise: T) -> T:
-        """The result of `do` in the leading process, where `whole` has the present weights."""
+        """The result of `do` in the leading process, called with the whole present weights."""
         return self.world.lead_whole(self.whole, self.model, do, otherwise)
 
     def note_best(self, value: float) -> bool:
@@ -422,7 +422,7 @@ class Trainer:
         return False
 
     def save_best(self, weights: Mapping[str, Tensor]) -> None:
-        """Write the present weights as the best."""
+        """Save the present weights as the best."""
         file, outline = self.folder / "best.safetensors", weights_of(self.whole)
         write = partial(save_weights, file, weights, outline)
         patiently(write, "the best weights", self.world.say)
@@ -454,12 +454,12 @@ class Trainer:
                 self.background.start(write)
 
     def report_saves(self) -> None:
-        """Tell the callbacks of the checkpoints that are on the disk since the last call."""
+        """Tell the callbacks of the checkpoints written since the last call."""
         while self._unreported_saves:
             self.callbacks.save(self._unreported_saves.pop(0))
 
     def tensors_to_save(self) -> Tensors:
-        """Weights, states and random numbers, as far as this process saves them."""
+        """The weights, states and random numbers that this process saves."""
         to_save, parameters = self.world.to_save, dict(self.model.named_parameters())
 
         def of_weights(weights: Weights) -> dict[str, SavedTensor]:
@@ -478,7 +478,7 @@ class Trainer:
         return tensors
 
     def facts_to_save(self) -> Json:
-        """The state of training besides tensors."""
+        """The state of training other than tensors."""
         if self.world.leads:
             flushed = patiently(self.journal.flush, "the journal", self.world.say)
             self.state.journal_bytes = flushed
@@ -533,7 +533,7 @@ class Trainer:
         self.world.lead(lambda: self.journal.cut(length), None)
 
     def report_rates(self, of: int) -> None:
-        """Report the next learning rate, if the schedule ran over another number of steps."""
+        """Print the next learning rate, if the schedule was made for another number of steps."""
         step, peak = self.state.step, self.peaks[-1][0]
         if step >= self.total_steps or (of == self.schedule_steps and self.total_steps <= of):
             return
@@ -546,7 +546,7 @@ class Trainer:
         )
 
     def compare_best(self, best_by: str | None) -> None:
-        """Measure the best weights as validation does now, if they were chosen by another measure.
+        """Measure the best weights again if they were chosen by another measure than today's.
 
         Without the file of these weights, the next validation is the best so far.
         """

@@ -1,1 +1,1 @@
-"""Training over several processes: rows and weights split among them, results as of one."""
+"""Training over several processes: rows and weights are split, results are those of one process."""

@@ -1,4 +1,4 @@
-"""Attention of each chunk of a text to those keys alone that any of its tokens may attend to."""
+"""Attention by chunks of a text, each against only those keys that its tokens may attend to."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ FEWEST = 2**16
 
 
 def by_chunk(core: Core, chunks: Callable[[], Sequence[slice]]) -> Core:
-    """A core that computes the same, without the pairs of a chunk and keys it may not attend to.
+    """Wrap a core so that each chunk skips the keys that none of its queries may attend to.
 
     Under a causal mask, a chunk may not attend to those after it, which are half of all.
     """
@@ -40,14 +40,14 @@ def by_chunk(core: Core, chunks: Callable[[], Sequence[slice]]) -> Core:
 
 @dataclass(frozen=True)
 class Pairs:
-    """Some queries, the keys that any of them may attend to, and the mask of both."""
+    """Some queries, the keys that any of them may attend to, and the mask between both."""
 
     rows: slice
     keys: Int[Tensor, " reached"]
     mask: Evaluated
 
     def of(self, bias: Bias | None) -> Bias | None:
-        """The bias of these pairs."""
+        """The bias between these queries and keys."""
         if bias is None:
             return None
 
@@ -73,7 +73,7 @@ def _pairs(mask: Dense | Tiled, first: int, last: int) -> Pairs:
 
 
 def _reached(allowed: Bool[Tensor, "#batch 1 q_seq kv_seq"]) -> Int[Tensor, " reached"]:
-    """The keys that a query may attend to; one at least, for the core to give zeros."""
+    """The keys that any query may attend to, but at least one, so that the core has an input."""
     any_query = allowed.flatten(0, 2).any(0)
     any_query[0] |= ~any_query.any()
     return any_query.nonzero().squeeze(1)

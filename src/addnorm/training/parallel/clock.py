@@ -1,4 +1,4 @@
-"""Slow and silent processes: each tells the others that it works, and one that does not ends all.
+"""Detects stuck processes: each one regularly reports its progress, and one that is idle ends all.
 
 A slow process is left alone: only one whose main thread rests, in no exchange with others, is at
 fault, or one that has stopped altogether.
@@ -36,7 +36,7 @@ REPORTED = "clock/reported"
 
 @dataclass(frozen=True)
 class Signs:
-    """What a process tells the others of itself, again and again."""
+    """The progress that a process regularly reports to the others."""
 
     signs: int = 0
     """How often it has told, which grows while it runs."""
@@ -54,14 +54,14 @@ class Signs:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The process that has been idle too long, None if all wait for each other; and a message."""
+    """The process that has been idle too long (None if all wait for each other), and a message."""
 
     rank: int | None
     text: str
 
 
 class Judge:
-    """Finds the process that is idle too long, by the signs of those that it watches."""
+    """Finds the process that has been idle too long, from the reports of the watched processes."""
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
@@ -70,7 +70,7 @@ class Judge:
         self._idle: dict[int, float] = {}
 
     def idle(self, signs: Mapping[int, Signs], seconds: float) -> int | None:
-        """The first process that is idle too long, after so many seconds more; None if none is.
+        """The first process that is idle too long, `seconds` after the last call; None if none is.
 
         That is one without a sign, or one that neither works nor waits for others.
         """
@@ -88,7 +88,7 @@ class Judge:
         return None
 
     def all_wait(self) -> bool:
-        """Whether all have waited for each other too long."""
+        """Whether all processes have waited for each other too long."""
         here = {rank: now for rank, now in self._before.items() if not now.left}
         return len(here) > 1 and all(
             now.waits and self._idle[rank] > self.patience for rank, now in here.items()
@@ -96,7 +96,7 @@ class Judge:
 
 
 class Clock:
-    """The signs of all processes, and the end of all if one is idle for longer than `patience`.
+    """Exchanges progress reports between processes, and ends all if one is idle beyond `patience`.
 
     Rank 0 watches all, and rank 1 watches rank 0. Once the message is printed, the process at fault
     ends itself, which breaks the exchanges that others wait in, so that each ends by itself; where
@@ -124,12 +124,12 @@ class Clock:
         self._tell()
 
     def start(self) -> None:
-        """Start to watch, once every process has given its first sign."""
+        """Start to watch, once every process has reported for the first time."""
         distributed.barrier()
         self._thread.start()
 
     def stop(self) -> None:
-        """Take part no longer."""
+        """Stop watching and reporting."""
         self._stopped.set()
         self._thread.join()
         with suppress(RuntimeError):
@@ -138,7 +138,7 @@ class Clock:
 
     @contextmanager
     def leading(self) -> Generator[None]:
-        """In this context, the others wait for this process, which may take any time."""
+        """In this context, the others wait for this process without a time limit."""
         self._leads += 1
         try:
             yield
@@ -146,7 +146,7 @@ class Clock:
             self._leads -= 1
 
     def judged(self) -> Verdict | None:
-        """The verdict, if one was given."""
+        """The verdict; None if there is none so far."""
         if self.verdict is None:
             with suppress(RuntimeError):
                 self.verdict = self._given()
@@ -167,7 +167,7 @@ class Clock:
                     return
 
     def _look(self, seconds: float) -> None:
-        """Look at what the main thread of this process does."""
+        """Record whether this process's main thread works or waits."""
         worked = processor_time_of(self._main)
         works = self._leads > 0 or worked - self._worked > LEAST_WORK * seconds
         self._worked = worked
@@ -190,7 +190,7 @@ class Clock:
         return Verdict(**json.loads(self._store.get("clock/verdict")))
 
     def _found(self, seconds: float) -> Verdict | None:
-        """Judge the processes that this one watches."""
+        """The verdict on the watched processes; None if none is idle too long."""
         if not self._watched:
             return None
         signs = self._signs_of(self._watched)
@@ -206,7 +206,7 @@ class Clock:
         return {rank: Signs(**json.loads(text)) for rank, text in zip(ranks, texts, strict=True)}
 
     def _described(self, rank: int | None) -> str:
-        """Return the message on the idle process, or on all, with the last exchange of each."""
+        """Return a message on the idle process, or on all, with the last exchange of each."""
         signs = self._signs_of(range(len(self.members)))
         lasts = [f"rank {r} {now.last}" for r, now in [*signs.items()][:SHOWN] if now.last]
         if len(signs) > SHOWN:
@@ -218,7 +218,7 @@ class Clock:
         return f"{self.members[rank]} did nothing for {self.patience:g} s{at}{exchanges}"
 
     def _end(self, verdict: Verdict) -> None:
-        """End this process: at once if it is the one at fault, else if it does not do so itself.
+        """End this process: at once if it is at fault, else if it does not end by itself.
 
         One of the others says why before that, since a launcher ends all when the first has ended.
         """
@@ -236,7 +236,7 @@ class Clock:
             self._give_up()
 
     def _reported_by_other(self) -> bool:
-        """Wait until another process has reported why this one ends; return whether it has."""
+        """Wait until another process has printed the message; return whether it has."""
         try:
             self._store.wait([REPORTED], timedelta(seconds=GRACE))
         except RuntimeError:
@@ -260,14 +260,14 @@ class Clock:
 
 
 def processor_time_of(thread: int) -> float:
-    """The seconds for which a thread has run on a processor; of all threads where not known."""
+    """The processor time of a thread in seconds; that of all threads if unknown."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return time.process_time()
     return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
 def place_of(thread: int) -> tuple[str, bool]:
-    """The line that a thread runs, and whether it is in an exchange with other processes."""
+    """The line that a thread is running, and whether it is in an exchange with other processes."""
     frame = sys._current_frames().get(thread)  # pyright: ignore[reportPrivateUsage]
     place, waits = "", False
     while frame is not None:

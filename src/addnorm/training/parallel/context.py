@@ -1,4 +1,4 @@
-"""A model whose texts are split by positions: each process computes some, and reads all keys."""
+"""Context parallelism: each process computes some positions of a text, and reads all keys."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,26 +32,26 @@ OF_TOKENS = (TokenHead, TaggingHead)
 
 
 class GatheredKeys(AttentionCache):
-    """The keys and values of all processes in the place of a cache: its own come last."""
+    """A cache that gathers the keys and values of all processes; this process's come last."""
 
     def __init__(self, positions: Positions) -> None:
         self.positions = positions
         self.read = False
 
     def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
-        """The keys and values of the other processes, then these."""
+        """Return the keys and values of the other processes, followed by these."""
         self.read = True
         together = self.positions.with_others(torch.cat([k, v], -1), 2)
         keys, values = together.split([k.shape[-1], v.shape[-1]], -1)
         return keys, values
 
     def select(self, rows: Int[Tensor, " rows"]) -> None:
-        """Not for training, which keeps all rows."""
+        """Raise an error: training keeps all rows."""
         raise NotImplementedError
 
 
 class SplitStack:
-    """A stack of layers, with its embedding, in which each process has some positions of a text.
+    """A stack of layers with its embedding, which computes this process's positions of a text.
 
     With `whole`, its outputs are those of all positions in every process, and otherwise those of
     its own. `positions` are those of the last batch.
@@ -76,7 +76,7 @@ class SplitStack:
         stack.norm.register_forward_hook(self._leave)
 
     def add_exit(self, exit_head: nn.Module) -> None:
-        """Let an early exit read the outputs of a layer in this stack."""
+        """Let an early exit read the outputs of a layer of this stack."""
 
         def enter(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
             x, ctx = args
@@ -117,12 +117,12 @@ class SplitStack:
 
 
 def _is_of_tokens(embed: nn.Module) -> bool:
-    """Whether an embedding is that of each token alone; parts from outside may read neighbours."""
+    """Whether an embedding depends on each token alone; custom ones may read neighbours."""
     return type(embed) is Embedding and not has_own_parts(embed)
 
 
 def _splittable(mixer: Mixer) -> nn.Module | None:
-    """The core of attention, if it may compute some queries at a time.
+    """The core of attention, if it can compute some queries at a time; else None.
 
     One with dropout of weights may not: they are drawn for all queries together.
     """
@@ -142,7 +142,7 @@ def _check_read(mixer: nn.Module, args: tuple[Any, ...], _: Any) -> None:
 
 @dataclass(frozen=True)
 class SplitTexts:
-    """How the texts of a model are split over the processes of a group."""
+    """The split of a model's texts over the processes of a group."""
 
     group: Group
     by_token: bool = True
@@ -157,7 +157,7 @@ class SplitTexts:
     """The axes of queries, and of gathered keys, in the inputs of dropouts of attention weights."""
 
     def piece(self, dropout: nn.Module, x: Tensor) -> PositionsOfAxis | None:
-        """Which positions the inputs of a dropout have; None for all, or for other axes."""
+        """The positions in a dropout's inputs that this process has; None if it has all."""
         if dropout not in self.inside:
             return None
         axis, keys = self.axes.get(dropout, (1, None))
@@ -165,7 +165,7 @@ class SplitTexts:
         return piece if piece.fits(x.shape) else None
 
     def in_tiles(self, core: EagerCore, q: Tensor, k: Tensor, rows: int) -> bool:
-        """Whether attention in whole texts of all `rows` is so large that it is tiled."""
+        """Whether attention over whole texts of all `rows` is large enough to be tiled."""
         if core not in self.inside:
             return False
         width = q.shape[-1] if isinstance(core.score, Additive) else 1
@@ -173,11 +173,11 @@ class SplitTexts:
         return rows * q.shape[1] * n * k.shape[2] * width > masks.DENSE_LIMIT
 
     def own_length(self, total: int) -> int:
-        """The number of positions that this process computes, of texts of `total`."""
+        """The number of positions that this process computes in texts of length `total`."""
         return total if self.group.size == 1 else len(Positions(self.group, total).own)
 
     def remembered(self) -> Callable[[], None]:
-        """Return what gives the stacks the positions of the present batch again."""
+        """Return a function that restores the positions of the present batch."""
         present = [(stack, stack.positions) for stack in self.stacks.values()]
 
         def restore() -> None:
@@ -187,7 +187,7 @@ class SplitTexts:
         return restore
 
     def targets(self, targets: Tensor) -> Tensor:
-        """The targets of the outputs that this process computes."""
+        """The targets of this process's outputs."""
         if self.group.size == 1 or not self.by_token:
             return targets
         positions = Positions(self.group, targets.shape[1])
@@ -195,7 +195,7 @@ class SplitTexts:
         return torch.full_like(own, IGNORE) if positions.stands_in else own
 
     def masks(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The masks of the tokens that this process has computed, by their argument."""
+        """The masks of the tokens that this process computes, by argument name."""
         own = dict[str, Tensor]()
         for name, stack in self.stacks.items():
             mask, positions = inputs.get(name), stack.positions
@@ -211,7 +211,7 @@ MASKS = {"stack": "valid", "encoder": "source_valid", "decoder": "target_valid"}
 
 
 def split_texts(model: nn.Module, group: Group, *, by_token: bool) -> SplitTexts:
-    """Let each process compute some positions of each text in the layers of a model.
+    """Let each process compute some positions of each text in a model's layers.
 
     So do the outputs `by_token`, if those of the head are of each token alone; else all processes
     compute those of all. Raises `InputError` for a part that reads other positions otherwise than
@@ -277,7 +277,7 @@ def check_texts(model: nn.Module) -> None:
 
 
 def _attends(mixer: Mixer) -> bool:
-    """Whether a mixer keeps keys and values of past tokens, and nothing else."""
+    """Whether a mixer's only state is the keys and values of past tokens."""
     try:
         return isinstance(mixer.new_cache(), SelfCache)
     except NotImplementedError:

@@ -1,4 +1,4 @@
-"""The random numbers that the layers of other stages draw, which a stage of a pipeline skips.
+"""The random numbers drawn by the layers of other pipeline stages, which a stage must skip.
 
 One process draws the masks of dropout from one generator, layer after layer. So that stages draw
 the same, each begins where the layers before it leave the generator, and draws what they do.
@@ -27,7 +27,7 @@ LayerIndex = tuple[int, int]
 
 @dataclass(frozen=True)
 class Begin:
-    """An embedding or a layer begins; in training it is left out with probability `p`."""
+    """The start of an embedding or layer, which training skips with probability `p`."""
 
     place: LayerIndex
     p: float = 0.0
@@ -35,7 +35,7 @@ class Begin:
 
 @dataclass(frozen=True)
 class Numbers:
-    """So many numbers of 64 bits are drawn."""
+    """A draw of several 64-bit numbers."""
 
     n: int
 
@@ -46,21 +46,21 @@ class Numbers:
 
 
 class Seed:
-    """A part that draws from a generator of its own draws its seed."""
+    """A draw of the seed for a part's own generator."""
 
     def draw(self) -> None:
         torch.randint(2**62, ())
 
 
 class LayerEnd:
-    """A layer ends."""
+    """The end of a layer."""
 
 
 Event = Begin | Numbers | Seed | LayerEnd
 
 
 class Draws:
-    """What a model draws in training, by the shapes of its inputs.
+    """The random draws of a model in training, by the shapes of its inputs.
 
     It is computed once for each, by a copy of the model without values (on the `meta` device).
     """
@@ -77,14 +77,14 @@ class Draws:
 
     @staticmethod
     def needed(model: nn.Module) -> bool:
-        """Whether a model draws numbers in training."""
+        """Whether a model draws random numbers in training."""
         return any(
             (isinstance(module, Dropout | LayerDrop) and module.p > 0) or draws_numbers(module)
             for module in model.modules()
         )
 
     def states(self, inputs: Mapping[str, Tensor]) -> dict[int, Tensor]:
-        """The state of the generator where each stage begins with these inputs, by its number.
+        """The state of the generator at the start of each stage with these inputs, by stage number.
 
         The generator is left where the last stage leaves it.
         """
@@ -123,7 +123,7 @@ class Draws:
         self._events.append(event)
 
     def _watch(self) -> None:
-        """Let the parts of the copy note what they draw."""
+        """Make the parts of the copied model record their draws."""
         for i, section in enumerate(sections_of(self.model)):
             section.embed.register_forward_pre_hook(self._noting(Begin((i, -1))))
             section.embed.register_forward_hook(self._noting(LayerEnd()))
@@ -160,7 +160,7 @@ class Draws:
 
 
 def _first(stages: Stages, stage: int) -> LayerIndex:
-    """The embedding or layer with which a stage begins."""
+    """The first embedding or layer of a stage."""
     for i, layers in enumerate(stages.of(stage)):
         if layers:
             return i, layers.start or -1

@@ -1,4 +1,4 @@
-"""A model whose layers are divided among processes, for inference: each computes its own in turn.
+"""Pipeline inference: the layers are divided among processes, which compute one after another.
 
 Every process makes each forward pass. What the process of a layer, a table or the head computes is
 sent to all, so that all have the outputs of one process, to the last bit.
@@ -28,7 +28,7 @@ from addnorm.training.parallel.stages import (
 
 
 def split_layers(model: nn.Module, group: Group) -> Mapping[str, StagePiece]:
-    """Leave this process's layers in `model`; return what it holds of each parameter.
+    """Keep only this process's layers in `model`; return what it holds of each parameter.
 
     Each process has consecutive layers and their caches; the sizes are as even as layers allow. A
     table that the head shares is held by the last process alone, and heads without a table, images
@@ -61,7 +61,7 @@ def split_layers(model: nn.Module, group: Group) -> Mapping[str, StagePiece]:
 
 
 def _parts(model: nn.Module, sections: Sequence[Section]) -> list[list[nn.Module]]:
-    """The modules that are held together, for each layer of the model: the layer's block first."""
+    """The modules that stay on one process together, for each layer: the block comes first."""
     parts = [[block] for section in sections for block in section.stack.blocks]
     parts[-1] += [
         m
@@ -81,12 +81,12 @@ def _parts(model: nn.Module, sections: Sequence[Section]) -> list[list[nn.Module
 
 
 def _size(modules: Sequence[nn.Module]) -> int:
-    """The size of some modules in bytes, each parameter once."""
+    """The size of some modules in bytes; each parameter counts once."""
     return n_bytes({parameter for module in modules for parameter in module.parameters()})
 
 
 def even_ends(sizes: Sequence[int], n: int) -> tuple[int, ...]:
-    """The ends of n consecutive groups, none empty, of which the largest sum is the smallest."""
+    """The ends of n consecutive non-empty groups that minimise the largest group sum."""
     sums = [0, *accumulate(sizes)]
     best = {end: (total, (end,)) for end, total in enumerate(sums) if end}
     for k in range(2, n + 1):
@@ -102,7 +102,7 @@ def even_ends(sizes: Sequence[int], n: int) -> tuple[int, ...]:
 
 
 def _embed_in(section: Section, rank: int, group: Group) -> None:
-    """Let one process embed tokens, and all others receive the vectors."""
+    """Let one process embed the tokens and send the vectors to all others."""
     embed: Any = section.embed
     forward, width = embed.forward, section.width()
 
@@ -115,7 +115,7 @@ def _embed_in(section: Section, rank: int, group: Group) -> None:
 
 
 def _run_in_turn(section: Section, layers: Sequence[range], group: Group) -> None:
-    """Let each process compute its layers of a stack, and all others receive what it computes."""
+    """Let each process compute its layers of a stack and send the result to all others."""
     stack, n = section.stack, len(section.stack.blocks)
     blocks = stack.blocks = StageBlocks(stack.blocks)
     blocks.present = layers[group.rank]
@@ -135,7 +135,7 @@ def _run_in_turn(section: Section, layers: Sequence[range], group: Group) -> Non
 
 
 def _predict_in(head: TokenHead, rank: int, group: Group) -> None:
-    """Let one process compute the logits of tokens, and all others receive them."""
+    """Let one process compute the logits and send them to all others."""
     forward: Callable[..., Tensor] = head.forward
     n = head.n_outputs
 

@@ -16,7 +16,7 @@ def joined(
     patience: float | None = None,
     hint: str = "",
 ) -> Generator[World]:
-    """The processes that train together by a plan; one alone imports nothing for it.
+    """The processes that train together by a plan; a single process imports nothing for it.
 
     With `patience`, one that does nothing for so many seconds ends all; `hint` ends their messages.
     Raises `InputError` if the plan is for another number of processes, and `RankLostError` if one

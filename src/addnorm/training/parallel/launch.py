@@ -17,7 +17,7 @@ HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 @dataclass(frozen=True)
 class Ended:
-    """How the processes ended: the exit status, and the first that failed, if one did.
+    """How the processes ended: the exit status, and the first process that failed, if any.
 
     `number` is the signal that ended it, or 0 if it ended by itself.
     """
@@ -33,7 +33,7 @@ class Ended:
 
 
 def started(words: Sequence[str], processes: int) -> Ended:
-    """Start `addnorm` with these words in so many processes of this machine, until all have ended.
+    """Run `addnorm` with these arguments in several processes of this machine, until all end.
 
     When one fails, the launcher ends the others. Each has its share of the processor's threads,
     unless `$OMP_NUM_THREADS` says otherwise.

@@ -1,4 +1,4 @@
-"""Cross-entropy over processes that each have the logits of some tokens of the vocabulary."""
+"""Cross-entropy over processes that each compute the logits of a part of the vocabulary."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ def vocabulary_cross_entropy_sum(
     label_smoothing: float,
     vocabulary: Piece,
 ) -> Float[Tensor, ""]:
-    """`head_cross_entropy_sum`, where each process computes the logits of its rows of the head.
+    """`head_cross_entropy_sum`, with each process computing its rows of the head.
 
     The loss is the same in every process. Three numbers of a token are exchanged and not its logits
     (Shoeybi et al. 2019, §3); the vocabulary of label smoothing is the whole one.

@@ -1,4 +1,4 @@
-"""Dropout over processes: the masks of one process for each row, or other ones on each rank."""
+"""Dropout over processes: for each row the mask of a single process, or other masks per rank."""
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -30,7 +30,7 @@ class Rows:
     total: int
 
     def places(self, n: int, copies: int) -> tuple[Int[Tensor, " n"], int] | None:
-        """The places of `n` rows of a model's input among those of all processes, and their number.
+        """The indices of `n` input rows among those of all processes, and the number of all.
 
         An input has one row for each row of the batch, or several neighbours, as of pairs of texts;
         and all of that in several `copies`. None if `n` is not a multiple of the rows.
@@ -46,14 +46,14 @@ class Rows:
 
 
 class PieceOfTensor(Protocol):
-    """Which piece of a tensor of all processes this one has."""
+    """The piece of a tensor that this process has."""
 
     def shape_of_whole(self, shape: torch.Size) -> torch.Size:
-        """The shape of the whole, by that of the piece."""
+        """The shape of the whole tensor, given that of the piece."""
         ...
 
     def of(self, whole: Tensor) -> Tensor:
-        """The piece of the whole."""
+        """Cut this process's piece out of the whole tensor."""
         ...
 
 
@@ -72,7 +72,7 @@ def masks_by_row(
     pieces: Pieces = lambda module, x: (),
     alone: Callable[[EagerCore, Tensor, Tensor], bool] | None = None,
 ) -> Generator[None]:
-    """Draw the masks of dropout by row in this context.
+    """In this context, draw dropout masks row by row, independent of the number of processes.
 
     A `Dropout` whose input has the rows of the batch draws a mask for the rows of all processes
     from the generator, whose state all processes share, and takes its own; so one process draws
@@ -97,7 +97,7 @@ def masks_by_row(
 
 
 def outermost(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> Iterator[nn.Module]:
-    """Yield the chosen modules of a model that are in no other chosen one."""
+    """Yield the chosen modules of a model that are not inside another chosen one."""
     for child in model.children():
         if chosen(child):
             yield child
@@ -106,7 +106,7 @@ def outermost(model: nn.Module, chosen: Callable[[nn.Module], bool]) -> Iterator
 
 
 def draws_numbers(module: nn.Module) -> bool:
-    """Whether a part draws numbers by itself while it trains, as far as can be known."""
+    """Whether a part may draw random numbers by itself in training."""
     if isinstance(module, SDPACore | DifferentialCore | SinkCore):
         return module.dropout > 0
     if isinstance(module, MixtureOfExperts):
@@ -117,7 +117,7 @@ def draws_numbers(module: nn.Module) -> bool:
 def _replayed(
     module: nn.Module, rows: Callable[[], Rows] | None, copies: int, pieces: Pieces
 ) -> Iterator[RemovableHandle]:
-    """Let a dropout draw the mask of all processes, and take this one's rows and piece of it."""
+    """Let a dropout draw the mask for all processes, and apply only this process's part of it."""
     own: list[tuple[Tensor, Callable[[Tensor], Tensor]]] = []
 
     def before(dropout: nn.Module, args: tuple[Any, ...]) -> tuple[Tensor] | None:
@@ -145,7 +145,7 @@ def _replayed(
 def _from_own_seed(
     module: nn.Module, rank: int, when: Callable[[Tensor, Tensor], bool] = lambda *inputs: True
 ) -> Iterator[RemovableHandle]:
-    """Let a part draw from a seed of this rank, and leave the shared generator as it was."""
+    """Let a part draw from a seed of this rank, without changing the shared generator."""
     states: list[Tensor] = []
 
     def before(part: nn.Module, inputs: tuple[Any, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Which processes train together, and which of them has ended."""
+"""The processes that train together, and whether one of them has ended."""
 
 import os
 import socket
@@ -28,17 +28,17 @@ class Member:
 
     @classmethod
     def read(cls, rank: int, text: str) -> "Member":
-        """The member that `text` describes."""
+        """Parse a member from the `text` of its description."""
         pid, host = text.split(" ", 1)
         return cls(rank, int(pid), host)
 
     @property
     def text(self) -> str:
-        """A description that `read` understands."""
+        """A description that `read` can parse."""
         return f"{self.pid} {self.host}"
 
     def has_ended(self) -> bool:
-        """Whether it has ended; of another host's process this is not known."""
+        """Whether the process has ended; always false for a process of another host."""
         if self.host != socket.gethostname():
             return False
         try:
@@ -51,7 +51,7 @@ class Member:
 
 
 def ended(members: Sequence[Member]) -> Member | None:
-    """The first that is seen to have ended within a few seconds; None if there is none."""
+    """The first process seen to end within a few seconds; None if there is none."""
     end = time.monotonic() + WAIT
     while True:
         for member in members:

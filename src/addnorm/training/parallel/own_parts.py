@@ -1,4 +1,4 @@
-"""Parts from outside, tried on a few tokens: does each compute every token, or every row, alone?
+"""Custom parts, tried on a few tokens: do they compute every token, or every row, independently?
 
 What does not would compute in each process by the tokens or rows of that process, and not of all.
 """
@@ -35,7 +35,7 @@ ROW_NOT_ALONE = (
 
 
 def check_batch_norms(model: nn.Module, split: str, remedy: str) -> None:
-    """Raise `InputError` for a batch norm, also one inside a part from outside."""
+    """Raise `InputError` for a batch norm, also one inside a custom part."""
     for path, module in model.named_modules():
         if isinstance(module, BatchNorm | nn.modules.batchnorm._BatchNorm):  # pyright: ignore[reportPrivateUsage]
             raise InputError(
@@ -45,7 +45,7 @@ def check_batch_norms(model: nn.Module, split: str, remedy: str) -> None:
 
 
 def check_tokens_alone(model: nn.Module, d_model: int) -> None:
-    """Raise `InputError` for a part from outside that does not compute each token alone."""
+    """Raise `InputError` for a custom part whose output for a token depends on other tokens."""
     x = _tokens(model, d_model)[:1]
     for part, call in _parts_of_tokens(model):
         if has_own_parts(part):
@@ -56,7 +56,7 @@ def check_tokens_alone(model: nn.Module, d_model: int) -> None:
 
 
 def check_rows_alone(model: nn.Module, d_model: int) -> None:
-    """Raise `InputError` for a part from outside that does not compute each row alone in training.
+    """Raise `InputError` for a custom part whose output for a row depends on others in training.
 
     A part that draws numbers of its own is not tried.
     """
@@ -71,7 +71,7 @@ def check_rows_alone(model: nn.Module, d_model: int) -> None:
 
 
 def has_own_parts(module: nn.Module) -> bool:
-    """Whether a module has parts from outside."""
+    """Whether a module has custom parts."""
     return any(map(_is_own, module.modules()))
 
 
@@ -80,7 +80,7 @@ def _is_own(module: nn.Module) -> bool:
 
 
 def _tokens(model: nn.Module, d_model: int) -> Tensor:
-    """The hidden states of a few tokens in a few rows."""
+    """Random hidden states of a few tokens in a few rows."""
     draw = torch.Generator().manual_seed(0)
     return torch.randn(4, 5, d_model, generator=draw).to(next(model.parameters()))
 
@@ -90,7 +90,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 
 def _refusal(model: nn.Module, part: nn.Module, reason: str) -> InputError:
-    """The message on a part, or on the one from outside in it."""
+    """The error for a part, naming the custom module in it."""
     own = next(module for module in part.modules() if _is_own(module))
     path = next(path for path, module in model.named_modules() if module is own)
     return InputError(f"{placed(path)} ({type(own).__name__}) {reason}")
@@ -98,7 +98,7 @@ def _refusal(model: nn.Module, part: nn.Module, reason: str) -> InputError:
 
 @contextmanager
 def _trying(part: nn.Module, *, training: bool) -> Generator[None]:
-    """In this context, a part computes without dropout; afterwards it is as it was before."""
+    """In this context, a part computes without dropout; afterwards its state is restored."""
     modes = {module: module.training for module in part.modules()}
     buffers = [(buffer, buffer.clone()) for buffer in part.buffers()]
     part.train(training)
@@ -114,7 +114,7 @@ def _trying(part: nn.Module, *, training: bool) -> Generator[None]:
 
 
 def _parts_of_tokens(model: nn.Module) -> Iterator[Tried]:
-    """Yield the parts that compute each token alone."""
+    """Yield the parts that must compute each token independently."""
     for stack in _stacks(model):
         yield stack.norm, lambda x, norm=stack.norm: norm(x, None)
         for block in stack.blocks:
@@ -128,7 +128,7 @@ def _parts_of_tokens(model: nn.Module) -> Iterator[Tried]:
 
 
 def _parts_of_texts(model: nn.Module) -> Iterator[Tried]:
-    """Yield the parts that compute with the tokens of a text: embeddings, mixers, and the head."""
+    """Yield the parts that compute over a whole text: embeddings, mixers, and the head."""
     for section in sections_of(model):
         if isinstance(section.embed, TokenEmbedding):
             yield section.embed, lambda x, embed=section.embed: _embedded(embed, len(x))

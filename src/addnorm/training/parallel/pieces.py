@@ -12,7 +12,7 @@ from torch.distributed import ProcessGroup
 
 
 class Group(ABC):
-    """Processes that split tensors among them: this one's number, and how many there are."""
+    """Processes that split tensors among themselves: the rank of this one, and their number."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank = rank
@@ -28,18 +28,18 @@ class Group(ABC):
 
     @abstractmethod
     def all(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all processes, of one shape, by their numbers."""
+        """The tensors of all processes, of equal shape, in order of rank."""
 
     def sum_for_each(self, tensors: Sequence[Tensor]) -> Tensor:
         """The sum over the processes of what each has for this one: `tensors` by their numbers."""
         return self.sum(torch.stack([*tensors]))[self.rank]
 
     def sent(self, tensor: Tensor, source: int) -> Tensor:
-        """The tensor of the process `source`; each gives one of its shape and type."""
+        """The tensor sent by the process `source`; the others pass one of the same shape."""
         return self.all(tensor)[source]
 
     def texts(self, text: str) -> list[str]:
-        """The texts of all processes, by their numbers."""
+        """The strings of all processes, in order of rank."""
         encoded = torch.tensor([*text.encode()], dtype=torch.uint8)
         longest = int(self.largest(torch.tensor(len(encoded))))
         padded = torch.zeros(longest + 1, dtype=torch.uint8)
@@ -48,7 +48,7 @@ class Group(ABC):
 
 
 class ConnectedGroup(Group):
-    """Processes that `torch.distributed` connects."""
+    """Processes connected by `torch.distributed`."""
 
     def __init__(self, handle: ProcessGroup) -> None:
         super().__init__(distributed.get_rank(handle), distributed.get_world_size(handle))
@@ -63,7 +63,7 @@ class ConnectedGroup(Group):
         return self._reduced(tensor, distributed.ReduceOp.MAX)
 
     def all(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all processes, of one shape, by their numbers."""
+        """The tensors of all processes, of equal shape, in order of rank."""
         tensors = [torch.empty_like(tensor) for _ in range(self.size)]
         distributed.all_gather(tensors, tensor.contiguous(), group=self.handle)
         return tensors
@@ -75,7 +75,7 @@ class ConnectedGroup(Group):
         return total
 
     def sent(self, tensor: Tensor, source: int) -> Tensor:
-        """The tensor of the process `source`; each gives one of its shape and type."""
+        """The tensor sent by the process `source`; the others pass one of the same shape."""
         copy = tensor.detach().clone(memory_format=torch.contiguous_format)
         distributed.broadcast(copy, group=self.handle, group_src=source)
         return copy
@@ -88,7 +88,7 @@ class ConnectedGroup(Group):
 
 @dataclass(frozen=True)
 class Piece:
-    """A piece of an axis of `total` indices, which consists of `units` of equal size.
+    """The piece of an axis of `total` indices, divided into `units` of equal size.
 
     Process r of N has the units from `units · r / N` to `units · (r + 1) / N`, rounded down; if
     there are fewer units than processes, several have the same one. One unit is the whole.
@@ -101,17 +101,17 @@ class Piece:
 
     @classmethod
     def whole_of(cls, tensor: Tensor, group: Group) -> "Piece":
-        """A tensor that every process has whole, each with a part of its gradient."""
+        """The whole tensor as a piece: every process has all of it, and a part of its gradient."""
         return cls(group, 0, tensor.shape[0] if tensor.ndim else 1, 1)
 
     @property
     def within(self) -> "Piece":
-        """The piece among the processes of a stage."""
+        """The piece among the processes of one stage."""
         return self
 
     @property
     def copies(self) -> int:
-        """How many processes hold each value."""
+        """The number of processes that hold each value."""
         return max(1, self.group.size // self.units)
 
     @property
@@ -121,7 +121,7 @@ class Piece:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is the first of those that hold the same."""
+        """Whether this process is the first of those that hold the same piece."""
         bounds = map(self.bounds_of, range(self.group.rank))
         return self.bounds not in bounds
 
@@ -133,11 +133,11 @@ class Piece:
         return first * each, last * each
 
     def of(self, whole: Tensor) -> Tensor:
-        """This process's piece of a whole tensor."""
+        """Cut this process's piece out of a whole tensor."""
         return whole if self.units == 1 else self._narrowed(whole, self.group.rank)
 
     def whole(self, piece: Tensor) -> Tensor:
-        """The whole tensor of which every process holds a piece."""
+        """Gather the whole tensor from the pieces of all processes."""
         if self.units == 1:
             return piece
         lengths = [last - first for first, last in map(self.bounds_of, range(self.group.size))]
@@ -151,7 +151,7 @@ class Piece:
         return whole
 
     def shape_of_whole(self, shape: torch.Size) -> torch.Size:
-        """The shape of the whole, by that of a piece."""
+        """The shape of the whole tensor, given that of a piece."""
         if self.units == 1:
             return shape
         lengths = [*shape]
@@ -165,7 +165,7 @@ class Piece:
         return torch.stack([of_rank for of_rank, same in tensors if same]).sum(0)
 
     def behind(self, axes: int) -> "Piece":
-        """The piece of tensors that have so many more axes before theirs."""
+        """The same piece of tensors with `axes` more leading axes."""
         return replace(self, axis=self.axis + axes)
 
     def _narrowed(self, whole: Tensor, rank: int) -> Tensor:
@@ -175,7 +175,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class StagePiece:
-    """A tensor that some stages of a pipeline hold, each the same; the others have it empty.
+    """A tensor that is equal in some pipeline stages and empty in all others.
 
     A holder has it whole, or its piece among the processes of the same stage (`within`). The
     `sharers` are the holders, if several.
@@ -190,7 +190,7 @@ class StagePiece:
 
     @property
     def held(self) -> bool:
-        """Whether this process holds it."""
+        """Whether this process holds the tensor."""
         return self.pipeline.rank in self.holders
 
     @property
@@ -200,17 +200,17 @@ class StagePiece:
 
     @property
     def copies(self) -> int:
-        """How many processes hold each value, each with a part of its gradient."""
+        """The number of processes that hold each value, each with a part of its gradient."""
         return len(self.holders) * (1 if self.within is None else self.within.copies)
 
     def of(self, whole: Tensor) -> Tensor:
-        """What this process holds of a whole tensor."""
+        """What this process holds of a whole tensor: its piece, or an empty tensor."""
         if not self.held:
             return whole.new_empty(0, *self.shape[1:])
         return whole if self.within is None else self.within.of(whole)
 
     def whole(self, part: Tensor) -> Tensor:
-        """The whole tensor, in every process, by what each holds of it."""
+        """Gather the whole tensor in every process, from what each holds of it."""
         if self.held:
             full = part if self.within is None else self.within.whole(part)
         else:
@@ -222,7 +222,7 @@ class StagePiece:
         return self.shape
 
     def sum_of_copies(self, tensor: Tensor) -> Tensor:
-        """The sum over the processes that hold the same."""
+        """The sum over the processes that hold the same tensor."""
         if self.within is not None and self.within.copies > 1:
             tensor = self.within.sum_of_copies(tensor)
         return tensor if self.sharers is None else self.sharers.sum(tensor)
@@ -236,17 +236,17 @@ AnyPiece = Piece | StagePiece
 
 
 def copied(x: Tensor, group: Group) -> Tensor:
-    """`x`, its gradient summed over the processes: f, before what each computes a part of."""
+    """`x` unchanged, with its gradient summed over the processes: f, before a split."""
     return _Copied.apply(x, group) if x.requires_grad else x  # pyright: ignore[reportReturnType]
 
 
 def summed(x: Tensor, group: Group) -> Tensor:
-    """The sum of `x` over the processes, its gradient that of each: g, after the parts."""
+    """The sum of `x` over the processes, with the gradient given to each: g, after a split."""
     return _Summed.apply(x, group)  # pyright: ignore[reportReturnType]
 
 
 def gathered(x: Tensor, piece: Piece) -> Tensor:
-    """The whole of which `x` is a piece; the gradient is the piece of that of the whole."""
+    """Gather the whole from the pieces `x`; the gradient is this process's piece of the whole's."""
     return _Gathered.apply(x, piece)  # pyright: ignore[reportReturnType]
 
 

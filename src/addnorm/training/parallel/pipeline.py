@@ -1,4 +1,4 @@
-"""Micro-batches through the stages of a pipeline, by the schedules of `torch.distributed`.
+"""Pipeline parallelism: micro-batches pass through stages, by the schedules of `torch.distributed`.
 
 GPipe (Huang et al. 2019, §2.3) computes all forward passes first, 1F1B (Narayanan et al. 2019,
 §3.2) a backward pass as soon as it can; with interleaved stages (Narayanan et al. 2021, §2.2) each
@@ -49,7 +49,7 @@ class Step:
 
 
 class Pipeline:
-    """The stages of a model that this process computes, and the schedules that order them.
+    """The stages of a model that this process computes, and their schedules.
 
     What a stage hands on is a vector of one length, the longest so far, so that micro-batches may
     have any shapes. There is a schedule for each number of micro-batches.
@@ -75,11 +75,11 @@ class Pipeline:
 
     @property
     def broken(self) -> bool:
-        """Whether this process made values that are not finite of finite ones in the last step."""
+        """Whether this process turned finite values into NaN or infinity in the last step."""
         return self._step is not None and self._step.broken
 
     def objective(self, objective: LossFunction) -> LossFunction:
-        """The objective in the last stage; zero in the others, after the pass of their layers."""
+        """The objective in the last stage; other stages compute their layers and return zero."""
 
         def staged(
             model: Any, inputs: dict[str, Tensor], targets: Tensor, soft: Tensor | None = None
@@ -92,7 +92,7 @@ class Pipeline:
         return staged
 
     def differentiate(self, step: Step, length: int) -> None:
-        """Accumulate the gradients of micro-batches that hand on at most so many values."""
+        """Accumulate the gradients of micro-batches; stages exchange at most `length` values."""
         if length > self.length:
             self.length = length
             self._schedules.clear()
@@ -106,7 +106,7 @@ class Pipeline:
         torch.set_rng_state(after)
 
     def parts(self, n: int) -> list[int]:
-        """The numbers of micro-batches that go through the stages together.
+        """The sizes of the groups of micro-batches that pass through the stages together.
 
         Interleaved stages take a multiple of the number of processes, or fewer than these.
         """
@@ -130,7 +130,7 @@ class Pipeline:
             raise
 
     def _built(self, n: int) -> Any:
-        """A schedule of so many micro-batches."""
+        """Build the schedule for `n` micro-batches."""
         assert isinstance(self.group, ConnectedGroup)
         total = self.model.stages.total
         vector = torch.empty(self.length, dtype=self.dtype, requires_grad=True)
@@ -154,7 +154,7 @@ class Pipeline:
         return kind(stages[0], n, **settings)
 
     def _forward(self, stage: int, received: Tensor, micro_batch: int) -> Tensor:
-        """What a stage hands on, or the loss in the last one."""
+        """The values that a stage sends to the next, or in the last stage the loss."""
         step = self._step
         assert step is not None
         number = self._first + micro_batch
@@ -176,12 +176,12 @@ class Pipeline:
 
 
 def finite(x: Tensor) -> bool:
-    """Whether all values are finite, unless their sum overflows."""
+    """Whether all values are finite; also false if their sum overflows."""
     return bool(x.detach().sum().isfinite())
 
 
 class _Stage(nn.Module):
-    """A stage as torch's schedules call it."""
+    """A stage in the form that torch's schedules call."""
 
     def __init__(self, run: Callable[[Tensor, int], Tensor]) -> None:
         super().__init__()
@@ -192,7 +192,7 @@ class _Stage(nn.Module):
 
 
 def with_loss(x: Tensor, loss: Tensor) -> Tensor:
-    """`x`, with whose backward pass comes that of a loss."""
+    """`x`, whose backward pass also runs that of a loss."""
     return _WithLoss.apply(x, loss)  # pyright: ignore[reportReturnType]
 
 

@@ -1,4 +1,4 @@
-"""`[parallel]`: how training is split over processes, and which of them this is."""
+"""`[parallel]`: how training is split over processes, and the rank of this one."""
 
 import os
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ class ParallelTrainingConfig:
         return self.pipeline * (2 if self.schedule == "interleaved" and self.pipeline > 1 else 1)
 
     def idle(self, n: int) -> float:
-        """The share of a step of n batches in which a process waits: `(p - 1) / (v n + p - 1)`.
+        """The idle share of each process in a step of n batches: `(p - 1) / (v n + p - 1)`.
 
         With p processes and v groups of layers in each (Narayanan et al. 2021, §2.2).
         """
@@ -77,7 +77,7 @@ class ParallelTrainingConfig:
         return self.compared_with(self)
 
     def compared_with(self, other: "ParallelTrainingConfig") -> str:
-        """The numbers of this plan, without those that are 1 in both."""
+        """The sizes of this plan as text, without those that are 1 in both plans."""
         sizes = {name: (getattr(self, name), getattr(other, name)) for name in OTHERS}
         given = [f"{name} = {size}" for name, (size, its) in sizes.items() if max(size, its) > 1]
         return ", ".join([f"parallel.data = {self.data}", *given])
@@ -93,7 +93,7 @@ EXPLAINED = 5
 
 @dataclass(frozen=True)
 class Launched:
-    """This process among those that `torchrun` has started: its number, and how many there are."""
+    """The rank of this process among those that `torchrun` has started, and their number."""
 
     rank: int = 0
     processes: int = 1
@@ -102,7 +102,7 @@ class Launched:
 
 
 def launched() -> Launched:
-    """This process as `torchrun` has started it; the only one if it was started otherwise."""
+    """This process as `torchrun` started it; else a single process."""
     run = os.environ.get("TORCHELASTIC_RUN_ID")
     if run is None:
         return Launched()
@@ -111,14 +111,14 @@ def launched() -> Launched:
 
 
 def share_of_machine(plan: ParallelTrainingConfig) -> float:
-    """How many whole models the pieces in the processes of this machine make up."""
+    """The number of whole models that all pieces on this machine add up to."""
     rows = plan.data * plan.context if plan.shard else 1
     here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     return here / (rows * plan.tensor * plan.pipeline)
 
 
 def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:
-    """Raise `InputError` if a plan is for another number of processes than there are."""
+    """Raise `InputError` unless the plan is for this number of processes."""
     if plan.processes != processes:
         nearest = _nearest(plan, processes)
         raise InputError(
@@ -129,7 +129,7 @@ def check_processes(plan: ParallelTrainingConfig, processes: int) -> None:
 
 
 def _nearest(plan: ParallelTrainingConfig, processes: int) -> ParallelTrainingConfig:
-    """The plan for so many processes that splits layers and texts alike, where that divides."""
+    """The plan for this number of processes that keeps those splits that divide it."""
     sizes, left = dict[str, int](), processes
     for name in reversed(OTHERS):
         size = getattr(plan, name)

@@ -1,4 +1,4 @@
-"""The positions of a text that each process has, and what all processes have at theirs."""
+"""The positions of a text that each process has, and exchanges along the axis of positions."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,7 +15,7 @@ from addnorm.training.parallel.pieces import Group
 
 @dataclass(frozen=True)
 class Positions:
-    """The positions that each process of a group has, of texts of `total` tokens.
+    """The positions that each process of a group has, in texts of `total` tokens.
 
     A text falls into 2N chunks, and process r of N has chunks r and 2N - 1 - r: of the pairs that a
     causal mask allows, all have as many (Llama Team 2024, §3.3.2). A process that would have none,
@@ -26,7 +26,7 @@ class Positions:
     total: int
 
     def of_rank(self, rank: int) -> Int[Tensor, " part"]:
-        """The positions of a process, in their order."""
+        """The positions of one process, in order."""
         chunks = (self._chunk(i) for i in (rank, 2 * self.group.size - 1 - rank))
         return torch.cat([torch.arange(chunk.start, chunk.stop) for chunk in chunks])
 
@@ -40,7 +40,7 @@ class Positions:
 
     @property
     def stands_in(self) -> bool:
-        """Whether this process has no positions, and computes the first."""
+        """Whether this process has no positions, and so repeats the first one."""
         return self.counts[self.group.rank] == 0
 
     @cached_property
@@ -50,7 +50,7 @@ class Positions:
 
     @property
     def chunks(self) -> list[slice]:
-        """Where the chunks are among the positions of this process."""
+        """The range of each chunk among this process's positions."""
         first, n = self._chunk(self.group.rank), len(self.own)
         return [
             part for part in (slice(0, len(first)), slice(len(first), n)) if part.start < part.stop
@@ -63,23 +63,23 @@ class Positions:
         return torch.cat([torch.arange(0), *(self.of_rank(rank) for rank in ranks)])
 
     def of(self, whole: Tensor, axis: int = 1) -> Tensor:
-        """What this process has of a tensor with an axis of all positions."""
+        """Select this process's positions along an axis."""
         return whole.index_select(axis, self.own.to(whole.device))
 
     def context(self, ctx: Context) -> Context:
-        """The context in which the tokens of this process attend to those of all."""
+        """The context in which this process's tokens attend to those of all processes."""
         device = ctx.kv_slots.device
         return ctx.part(self.own.to(device), self.others.to(device))
 
     def with_others(self, x: Tensor, axis: int) -> Tensor:
-        """What all processes have along an axis, that of the others first.
+        """Gather an axis of positions from all processes, this one's last.
 
         Its gradient by `x` is summed over the processes.
         """
         return _WithOthers.apply(x, self, axis)  # pyright: ignore[reportReturnType]
 
     def whole(self, x: Tensor, axis: int = 1) -> Tensor:
-        """What all processes have along an axis, in the order of the text."""
+        """Gather an axis of positions from all processes, in the order of the text."""
         own = self.own[:0] if self.stands_in else self.own
         order = torch.cat([self.others, own]).argsort()
         return self.with_others(x, axis).index_select(axis, order.to(x.device))
@@ -87,20 +87,20 @@ class Positions:
 
 @dataclass(frozen=True)
 class PositionsOfAxis:
-    """Where a tensor has an axis of this process's positions, and perhaps one of all keys."""
+    """The axis of a tensor that holds this process's positions, and perhaps one of all keys."""
 
     positions: Positions
     axis: int
     keys: int | None = None
 
     def fits(self, shape: torch.Size) -> bool:
-        """Whether a tensor has these axes."""
+        """Whether a tensor's shape has these axes."""
         own, others = len(self.positions.own), len(self.positions.others)
         lengths = {self.axis: own} | ({} if self.keys is None else {self.keys: own + others})
         return all(axis < len(shape) and shape[axis] == n for axis, n in lengths.items())
 
     def shape_of_whole(self, shape: torch.Size) -> torch.Size:
-        """The shape of the tensor of all positions."""
+        """The shape of the tensor with all positions."""
         lengths = [*shape]
         for axis in (self.axis, self.keys):
             if axis is not None:
@@ -108,7 +108,7 @@ class PositionsOfAxis:
         return torch.Size(lengths)
 
     def of(self, whole: Tensor) -> Tensor:
-        """What this process has of a tensor of all positions."""
+        """Select this process's positions from the tensor with all positions."""
         own = self.positions.of(whole, self.axis)
         if self.keys is None:
             return own
@@ -141,7 +141,7 @@ class _WithOthers(torch.autograd.Function):
 
 
 def _padded(x: Tensor, axis: int, length: int) -> Tensor:
-    """`x` with zeros up to a length along an axis."""
+    """`x` padded with zeros to this length along an axis."""
     missing = [*x.shape]
     missing[axis] = length - missing[axis]
     return torch.cat([x, x.new_zeros(missing)], axis)

@@ -94,7 +94,7 @@ def connected(
 
 
 class Processes(World):
-    """Processes that split rows, weights, layers and parts of layers, as a plan says.
+    """Processes that split rows, weights, layers and parts of layers by a plan.
 
     `tensor` neighbours take the same rows, and split heads, features and vocabulary; those of
     `context` split the positions of each text, and those of `pipeline` the layers. Sums are taken
@@ -140,7 +140,7 @@ class Processes(World):
 
     @contextmanager
     def watched(self, patience: float | None, hint: str) -> Generator[None]:
-        """In this context, a process that does nothing for so many seconds ends all."""
+        """In this context, a process that is idle for `patience` seconds ends all."""
         if patience is None:
             yield
             return
@@ -152,29 +152,29 @@ class Processes(World):
             self.clock.stop()
 
     def stepped(self, step: int, saved: int) -> None:
-        """Note the last step, and the last that is saved, for a message; gradients are freed."""
+        """Record the last step and the last saved step for messages, and free the gradients."""
         self._own = {}
         if self.clock is not None:
             self.clock.step, self.clock.saved = step, saved
 
     def lead(self, do: Callable[[], T], otherwise: T) -> T:
-        """The result of `do` in the process that leads, for which the others may wait long."""
+        """The result of `do` in the leading process; the others wait without a time limit."""
         with self.awaited():
             return super().lead(do, otherwise)
 
     def awaited(self) -> AbstractContextManager[None]:
-        """In this context, the other processes wait for this one, which may take any time."""
+        """In this context, the other processes wait for this one without a time limit."""
         return nullcontext() if self.clock is None else self.clock.leading()
 
     # The model.
 
     @property
     def has_twins(self) -> bool:
-        """Whether this process trains a twin of a model, which has parts of its weights."""
+        """Whether this process trains a copy of the model that holds parts of its weights."""
         return self.plan.splits_weights or self.plan.context > 1
 
     def place(self, model: nn.Module, *, by_token: bool = True) -> nn.Module:
-        """The model with the leading process's weights, or a twin with parts of them."""
+        """The model with the leading process's weights, or a twin that holds parts of them."""
         if self.data.size > 1:
             check_batch_norms(model, "rows", "parallel.data = 1")
         initial = self._initial.pop(model, None)
@@ -209,7 +209,7 @@ class Processes(World):
         return twin
 
     def built(self, build: Callable[[], ModelT]) -> ModelT:
-        """A new model to be placed, without memory for weights if processes split them."""
+        """A new model for `place`, without memory for weights if processes split them."""
         if not self.plan.splits_weights:
             return build()
         model, self._initial[model] = deferred_init(build)
@@ -222,7 +222,7 @@ class Processes(World):
         held: Mapping[str, tuple[int, ...]],
         within: Mapping[str, Piece],
     ) -> dict[str, AnyPiece]:
-        """Leave in `twin` the parameters that this process of a pipeline holds.
+        """Keep in `twin` only the parameters that this pipeline process holds.
 
         `held` are the holders of each by name, `within` its piece in the processes of a stage.
         """
@@ -239,7 +239,7 @@ class Processes(World):
         return pieces
 
     def _sharers(self, of: tuple[int, ...]) -> Group | None:
-        """The group of these processes of this one's pipeline; every process makes all of them."""
+        """The group of these members of this process's pipeline; all processes must call this."""
         if len(of) == self.pipeline.size:
             return self.pipeline
         ranks = self.mesh.mesh[list(of)].flatten(1).T.tolist()
@@ -271,7 +271,7 @@ class Processes(World):
         return result
 
     def masks(self, model: nn.Module, *, copies: int) -> AbstractContextManager[None]:
-        """Draw the masks of dropout by row and by piece (see `masks_by_row`).
+        """In this context, draw dropout masks by row and piece (see `masks_by_row`).
 
         Parts that draw by themselves draw alike where processes compute the same.
         """
@@ -301,7 +301,7 @@ class Processes(World):
     # Stages.
 
     def objective(self, model: nn.Module, objective: LossFunction) -> LossFunction:
-        """The objective; of a pipeline, the last stage computes the loss."""
+        """The objective; in a pipeline, the last stage computes the loss."""
         pipeline = self._pipelines.get(model)
         return objective if pipeline is None else pipeline.objective(objective)
 
@@ -312,7 +312,7 @@ class Processes(World):
         loss_of: Callable[[Batch], Tensor],
         scale: Callable[[Tensor], Tensor],
     ) -> list[Tensor]:
-        """Accumulate the gradients of micro-batches, which go through the stages of a pipeline."""
+        """Accumulate the gradients of micro-batches, in a pipeline through its stages."""
         pipeline = self._pipelines.get(model)
         if pipeline is None:
             return super().differentiate(model, batches, loss_of, scale)
@@ -325,7 +325,7 @@ class Processes(World):
         return step.losses
 
     def _remembered(self) -> Callable[[Tensor], None]:
-        """What tells the parts of which rows and positions the present micro-batch is."""
+        """A function that restores the rows and positions of the present micro-batch."""
         rows, restore_positions = self.rows, self.positions.remembered()
 
         def restore(_: Tensor) -> None:
@@ -337,7 +337,7 @@ class Processes(World):
     # Rows and sums.
 
     def share(self, batch: Batch) -> Batch:
-        """As many rows as every other process takes, or one more.
+        """This process's rows of a batch: all processes take equally many, or one more.
 
         Of a batch with fewer rows than processes, some run a row that another process counts.
         """
@@ -373,20 +373,20 @@ class Processes(World):
         return tensor[each * self.rows.first : each * self.rows.last]
 
     def own_tokens(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The inputs, whose masks are those of the positions that this process computes."""
+        """The inputs, with the masks of the positions that this process computes."""
         return {**inputs, **self.positions.masks(inputs)}
 
     def counted(self, sums: Tensor) -> Tensor:
-        """The sums, or zero if another process counts the rows of the last share."""
+        """The sums, or zero if another process counts the rows of its last share."""
         return sums * 0 if self.stands_in else sums
 
     def counted_loss(self, loss: Tensor) -> Tensor:
-        """The loss, or zero if another process counts these rows, or the whole texts."""
+        """The loss, or zero if another process counts these rows or these whole texts."""
         counts = self.positions.by_token or self.context.rank == 0
         return self.counted(loss if counts else loss * 0)
 
     def total(self, sums: Tensor) -> Tensor:
-        """The sum over all processes that have other tokens, or other layers."""
+        """The sum over all processes with other tokens or other layers."""
         sums = self.tokens.sum(sums)
         return self.pipeline.sum(sums) if self.pipeline.size > 1 else sums
 
@@ -404,14 +404,14 @@ class Processes(World):
         targets: Int[Tensor, "batch seq"],
         label_smoothing: float,
     ) -> Float[Tensor, ""]:
-        """The cross-entropy of a head, of which each process may have some rows."""
+        """The cross-entropy of a head, whose rows may be split over processes."""
         vocabulary = self._vocabularies.get(head)
         if vocabulary is None:
             return head_cross_entropy_sum(head, x, ctx, targets, label_smoothing)
         return vocabulary_cross_entropy_sum(head, x, ctx, targets, label_smoothing, vocabulary)
 
     def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """`√Σ g²` over all values of all gradients, each counted once, whichever process holds it.
+        """`√Σ g²` over all values of all gradients, each counted once over all processes.
 
         A value that n processes hold counts for one n-th in each.
         """
@@ -426,13 +426,13 @@ class Processes(World):
         return squares.sqrt().to(parameters[0].dtype)
 
     def _copies_of(self, parameter: nn.Parameter) -> int:
-        """How many processes of those with the same rows hold a value of a parameter."""
+        """How many processes with the same rows hold a value of a parameter."""
         piece, within = piece_of(parameter), piece_within_stage(parameter)
         stages = len(piece.holders) if isinstance(piece, StagePiece) else 1
         return stages * (self.tensor.size if within is None else within.copies)
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Sum the gradients over all processes: one sum for all parameters of a type.
+        """Sum the gradients over all processes, all parameters of a dtype at once.
 
         A parameter without a gradient in any process has none. Of a weight that several processes
         hold whole, each with a part of the gradient, those of `tensor` and of `pipeline` are summed
@@ -453,14 +453,14 @@ class Processes(World):
             _sum_gradients(parameters, self.tokens)
 
     def _have_alike(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Give each parameter a gradient in all stages if it has one in any of them."""
+        """Give a parameter a gradient in all stages if it has one in any of them."""
         present = torch.tensor([float(parameter.grad is not None) for parameter in parameters])
         for parameter, n in zip(parameters, self.pipeline.sum(present).tolist(), strict=True):
             if n and parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
 
     def own_gradients(self, model: nn.Module) -> dict[str, Tensor]:
-        """The gradients before they were summed; of shards, after."""
+        """The gradients before their sum over processes; for shards, after it."""
         return self._own
 
     # What all processes agree on.
@@ -472,21 +472,21 @@ class Processes(World):
         return bool(flags)
 
     def same(self, text: Callable[[], str]) -> bool:
-        """Whether a text is the same in every process."""
+        """Whether a string is the same in every process."""
         return len({*self.texts(text())}) == 1
 
     def agreed(self, scores: dict[str, float]) -> dict[str, float]:
-        """The scores of the leading process."""
+        """The scores computed by the leading process."""
         return json.loads(self.texts(json.dumps(scores))[0])
 
     def texts(self, text: str) -> Sequence[str]:
-        """The texts of all processes, by rank."""
+        """The strings of all processes, by rank."""
         return self.everyone.texts(text)
 
     # Saving.
 
     def to_save(self, tensor: Tensor, parameter: Tensor | None) -> SavedTensor | None:
-        """What this process saves of a tensor that is split as a parameter is; None for nothing.
+        """The part that this process saves of a tensor split like a parameter; None for nothing.
 
         Of several processes that hold the same, the first saves it.
         """
@@ -506,11 +506,11 @@ class Processes(World):
         )
 
     def exchange(self, text: str) -> Sequence[str]:
-        """The texts of all processes, by rank; each calls it in the thread that saves."""
+        """The strings of all processes, by rank; called from the thread that saves."""
         return self.saving.texts(text)
 
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
-        """The problem of the first process with a loss that is not finite, or else not sound.
+        """The problem of the first process whose loss is not finite, or else whose part is unsound.
 
         Of stages it is the first whose values are not finite, or else the last with such gradients,
         since the gradients of the stages before it come from there. Of shards, whose gradients are
@@ -529,7 +529,7 @@ class Processes(World):
         return problem
 
     def lost(self, error: RuntimeError) -> RankLostError | None:
-        """What happened to another process, if that caused the error; else None.
+        """The loss of another process, if that caused the error; else None.
 
         One that has ended is gone only when the launcher, whose child it is, has seen it.
         """
@@ -544,7 +544,7 @@ class Processes(World):
         return RankLostError(f"{member or 'another process'} ended", seen=member is not None)
 
     def wait(self) -> None:
-        """Wait until every process is here, so that all see what one has written before."""
+        """Wait for every process, so that all see the files that one has written before."""
         distributed.barrier()
 
     @contextmanager
@@ -560,14 +560,14 @@ class Processes(World):
 
 
 def _all(name: str) -> ConnectedGroup:
-    """A new group of all processes, which can be used while another one is."""
+    """A new group of all processes, usable while another group is busy."""
     group = distributed.new_group(timeout=LONGEST, group_desc=name)
     assert isinstance(group, distributed.ProcessGroup)
     return ConnectedGroup(group)
 
 
 def _sum_of_copies(parameter: nn.Parameter) -> None:
-    """Sum the gradients of a value that several processes of the same rows hold."""
+    """Sum the gradients of values that several processes with the same rows hold."""
     piece = piece_of(parameter)
     if parameter.grad is None or piece is None or piece.copies == 1:
         return

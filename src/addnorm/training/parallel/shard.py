@@ -1,4 +1,4 @@
-"""The twin of a model, and its weights split among processes by torch's `fully_shard`."""
+"""A copy of a model whose weights torch's `fully_shard` splits among processes."""
 
 import copy
 import warnings
@@ -20,7 +20,7 @@ from addnorm.training.parallel.tensors import is_part
 
 
 def twin_of(model: nn.Module) -> nn.Module:
-    """A copy of a model with parameters of its own, which have the values of the model's."""
+    """A copy of a model with parameters of its own, which share memory with the original's."""
     shared = {id(p): nn.Parameter(p.detach(), p.requires_grad) for p in model.parameters()}
     return copy.deepcopy(model, shared)  # pyright: ignore[reportArgumentType]
 
@@ -32,7 +32,7 @@ def filling(
     everyone: Group,
     initial: InitialWeight | None,
 ) -> Callable[[nn.Module], None]:
-    """What gives the weights of a part of `twin` their first values, as far as they have none.
+    """A function that gives the weights of a part of `twin` their first values, if they lack them.
 
     The leading process draws each weight of the model, one after another, and every process keeps
     its piece. Without `initial` all have their values.
@@ -57,7 +57,7 @@ def filling(
 def sharded(
     twin: nn.Module, mesh: DeviceMesh, fill: Callable[[nn.Module], None] = lambda _: None
 ) -> nn.Module:
-    """Leave a part of each weight of `twin` in each process of the mesh; return the twin.
+    """Keep a shard of each weight of `twin` in each process of the mesh; return the twin.
 
     `fill` gives the weights of a block their values before they are split.
     Each block is gathered when it runs; all other weights, tied tables and those that blocks share
@@ -95,7 +95,7 @@ def sharded(
 
 
 def _shard_empty(model: nn.Module, empty: Iterable[nn.Parameter], mesh: DeviceMesh) -> None:
-    """Make shards of empty parameters, so that all parameters are of one kind."""
+    """Turn empty parameters into shards too, so that all parameters are of one type."""
     shards = {
         parameter: nn.Parameter(distribute_tensor(parameter.data, mesh, [Shard(0)]))
         for parameter in empty
@@ -107,7 +107,7 @@ def _shard_empty(model: nn.Module, empty: Iterable[nn.Parameter], mesh: DeviceMe
 
 
 def shared_weights(model: nn.Module) -> set[nn.Parameter]:
-    """The parameters of several blocks, or of a block and others, such as those of positions."""
+    """The parameters used by several blocks, or by a block and another part, such as positions."""
     stacks = [stack for stack in model.modules() if isinstance(stack, Stack)]
     parts = [*(block for stack in stacks for block in stack.blocks.children())]
     parts += [child for child in model.children() if child not in stacks]
@@ -126,6 +126,6 @@ def _check_shapes(model: nn.Module) -> None:
 
 
 def empty(parameters: Iterable[nn.Parameter]) -> None:
-    """Free the memory of parameters, which keep their shapes."""
+    """Free the memory of parameters, but keep their shapes."""
     for parameter in parameters:
         parameter.data = without_memory(parameter.data)

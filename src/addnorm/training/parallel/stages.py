@@ -1,4 +1,4 @@
-"""A model cut into stages of consecutive layers, of which each process of a pipeline computes some.
+"""A model cut into stages of consecutive layers; each pipeline process computes some of them.
 
 Each process has the inputs of every batch, and so the context of its layers. What it receives from
 the stage before are hidden states alone, as one flat vector, all residual streams of them; of an
@@ -38,7 +38,7 @@ class Stages:
 
     @classmethod
     def equal(cls, layers: tuple[int, ...], total: int) -> "Stages":
-        """Stages of as many layers: of n in all, stage s of S has those from `n s / S` on."""
+        """Stages of equal size: of n layers, stage s of S has those from `n s / S` on."""
         n = sum(layers)
         return cls(layers, tuple(n * (stage + 1) // total for stage in range(total)))
 
@@ -62,14 +62,14 @@ class Stages:
 
 @dataclass(frozen=True)
 class Section:
-    """A stack of a model, the embedding before it, and the argument that is embedded."""
+    """A stack of a model, the embedding before it, and the name of the embedded argument."""
 
     embed: nn.Module
     stack: Stack
     argument: str
 
     def width(self) -> int:
-        """The width of the embedded tokens; 0 for other inputs, whose shape depends on more."""
+        """The width of the embedded tokens; 0 for other kinds of input."""
         if not isinstance(self.embed, TokenEmbedding):
             return 0
         device = self.embed.tokens.weight.device
@@ -87,12 +87,12 @@ class Section:
         return next((m.n for m in modules if isinstance(m, HyperConnection)), 1)
 
     def streams_after(self, layers: int) -> int:
-        """The number of residual streams after so many layers: one before and after the stack."""
+        """The number of residual streams after some layers: one before and after the stack."""
         return self.streams if 0 < layers < len(self.stack.blocks) else 1
 
 
 def staged_sections(model: nn.Module) -> list[Section]:
-    """The sections of a model, for stages that hand on hidden states alone.
+    """The sections of a model whose stages exchange only hidden states.
 
     Raises `InputError` for a model with a layer that needs more than these.
     """
@@ -114,7 +114,7 @@ def staged_sections(model: nn.Module) -> list[Section]:
 
 
 def sections_of(model: nn.Module) -> list[Section]:
-    """The sections of a model, in the order in which they compute."""
+    """The sections of a model, in the order of computation."""
     match model:
         case DecoderModel():
             return [Section(model.embed, model.stack, "tokens")]  # pyright: ignore[reportArgumentType]
@@ -133,7 +133,10 @@ def sections_of(model: nn.Module) -> list[Section]:
 
 
 def stages_of(model: nn.Module, total: int) -> Stages:
-    """As many layers for each stage. Raises `InputError` if there are fewer layers than stages."""
+    """Stages with equally many layers.
+
+    Raises `InputError` if there are fewer layers than stages.
+    """
     return Stages.equal(layers_of(model, total), total)
 
 
@@ -149,7 +152,7 @@ def layers_of(model: nn.Module, total: int) -> tuple[int, ...]:
 
 
 def holders(model: nn.Module, total: int, processes: int) -> dict[str, tuple[int, ...]]:
-    """Which processes of a pipeline hold each parameter: those whose stages compute with it.
+    """The pipeline processes that hold each parameter, since their stages compute with it.
 
     Stage s is computed by process s modulo their number. A single number, which has no empty part,
     is held by all; what no stage computes with, by the first.
@@ -167,7 +170,7 @@ def holders(model: nn.Module, total: int, processes: int) -> dict[str, tuple[int
 
 
 def _modules_of(model: nn.Module, stages: Stages, stage: int) -> Iterator[nn.Module]:
-    """Yield the modules that a stage computes with."""
+    """Yield the modules with which a stage computes."""
     inside = set[nn.Module]()
     sections = sections_of(model)
     for section, layers in zip(sections, stages.of(stage), strict=True):
@@ -182,17 +185,17 @@ def _modules_of(model: nn.Module, stages: Stages, stage: int) -> Iterator[nn.Mod
 
 
 def starts_stack(layers: range) -> bool:
-    """Whether these layers of a stack are its first."""
+    """Whether these layers are the first of their stack."""
     return layers.start == 0 < layers.stop
 
 
 def ends_stack(layers: range, n: int) -> bool:
-    """Whether these layers of a stack of n are its last."""
+    """Whether these layers are the last of their stack of n layers."""
     return layers.start < n == layers.stop
 
 
 class StageBlocks(nn.ModuleList):
-    """All blocks of a stack, of which a forward pass runs the present ones."""
+    """All blocks of a stack, of which a forward pass runs only the `present` ones."""
 
     present: Sequence[int] = ()
 
@@ -235,18 +238,18 @@ class StagedModel:
 
     @property
     def is_last(self) -> bool:
-        """Whether the present stage is the last, which computes the loss."""
+        """Whether the present stage is the last one, which computes the loss."""
         return self._stage == self.stages.total - 1
 
     def length(self, inputs: Mapping[str, Tensor]) -> int:
-        """The number of values that a stage hands on, at most."""
+        """The largest number of values that a stage sends to the next."""
         return sum(
             section.streams * prod(self._shape(i, inputs[section.argument]))
             for i, section in enumerate(self.sections)
         )
 
     def _shape(self, i: int, inputs: Tensor) -> Sequence[int]:
-        """The shape of embedded inputs in the layers of this process."""
+        """The shape of the embedded inputs in this process's layers."""
         if self.widths[i]:
             return self._own_shape((*inputs.shape, self.widths[i]))
         if inputs.shape not in self._shapes:
@@ -254,18 +257,18 @@ class StagedModel:
         return self._own_shape(self._shapes[inputs.shape])
 
     def _own_shape(self, shape: Sequence[int]) -> Sequence[int]:
-        """The shape of what this process has of hidden states."""
+        """The shape of this process's part of the hidden states."""
         rows, positions, width = shape
         return rows, self.own_length(positions), width
 
     def _in_context(self, i: int, *inputs: Any) -> tuple[Tensor, Context]:
-        """Inputs other than tokens, embedded without a gradient, and their context."""
+        """The embedded inputs of another kind than tokens, without gradient, and their context."""
         with torch.no_grad(), torch.random.fork_rng([]):
             return self._forwards[i](*inputs)
 
     @contextmanager
     def at(self, stage: int, received: Tensor) -> Generator[None]:
-        """In this context, a forward pass computes a stage by what it received."""
+        """In this context, a forward pass computes one stage from the received values."""
         self._stage, self._received = stage, received
         self._outputs.clear()
         self._show([self.stages.of(stage)])
@@ -275,14 +278,14 @@ class StagedModel:
             self._show([self.stages.of(stage) for stage in self.own])
 
     def handed_on(self, length: int, dtype: torch.dtype) -> Tensor:
-        """What the present stage has computed, as a vector of this length."""
+        """The present stage's output as a vector of this length."""
         layers = self.stages.of(self._stage)
         begun = [x for x, of_stack in zip(self._outputs, layers, strict=True) if of_stack.stop]
         flat = torch.cat([x.flatten().to(dtype) for x in begun])
         return F.pad(flat, (0, length - len(flat)))
 
     def _show(self, chosen: Sequence[Sequence[range]]) -> None:
-        """Let the stacks have the blocks of these stages."""
+        """Make the blocks of these stages the present ones in each stack."""
         for i, section in enumerate(self.sections):
             blocks = section.stack.blocks
             assert isinstance(blocks, StageBlocks)
@@ -302,7 +305,7 @@ class StagedModel:
         return embed
 
     def _taken(self, i: int, layers: range, shape: Sequence[int]) -> Tensor:
-        """The hidden states that were received before these layers; zeros if none have begun.
+        """The hidden states received before these layers; zeros if the stack has not begun.
 
         The shape is that of one residual stream at all positions.
         """

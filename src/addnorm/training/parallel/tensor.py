@@ -1,4 +1,4 @@
-"""A model split by heads, features and vocabulary: each process computes a part of every layer."""
+"""Tensor parallelism: heads, features and vocabulary are split, each process computes a part."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,21 +25,21 @@ SHARED = ("addnorm.nn.norms", "addnorm.nn.linear", "addnorm.nn.dropout", "torch.
 
 @dataclass(frozen=True)
 class DropoutSplit:
-    """The axis of a dropout's inputs of which each process has a piece."""
+    """The axis of a dropout's inputs along which each process has a piece."""
 
     axis: int
     total: int | None
     """The length of the axis; None where all pieces are of one length."""
 
     def piece(self, x: Tensor, group: Group) -> Piece:
-        """The piece that `x` is."""
+        """The piece of the whole that `x` is."""
         total = self.total or x.shape[self.axis] * group.size
         return Piece(group, self.axis, total, total)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Of what in a model each process has a piece."""
+    """The parts of a model that are split: parameters, dropouts and outputs."""
 
     parameters: dict[str, Piece] = field(default_factory=dict[str, Piece])
     """By name; a parameter without a piece is the same in all processes, its gradient too."""
@@ -51,7 +51,7 @@ class Layout:
 
 
 def split_model(model: nn.Module, group: Group) -> Layout:
-    """Leave this process's pieces in `model`, and let it compute with them; return which they are.
+    """Keep only this process's pieces in `model`, and make it compute with them; return the layout.
 
     Raises `InputError` for a part that cannot be split among so many processes.
     """
@@ -72,7 +72,7 @@ def split_model(model: nn.Module, group: Group) -> Layout:
 
 
 def _units_of(module: nn.Module, splits: Splits) -> dict[str, int | None]:
-    """The number of pieces that each axis consists of, where a part says it."""
+    """The number of units along each split axis, if the part declares it."""
     return {
         name: None if split.units is None else int(getattr(module, split.units))
         for name, split in splits.items()
@@ -92,7 +92,7 @@ def check_splits(model: nn.Module, processes: int) -> None:
 
 
 def _split_parts(model: nn.Module) -> Iterator[tuple[nn.Module, Splits]]:
-    """Yield the parts that are split, and how.
+    """Yield the parts that are split, with their splits.
 
     A part is whole if another keeps one of its weights whole, and if it computes with heads of
     which no part around it has only some.
@@ -120,7 +120,7 @@ def _split_parts(model: nn.Module) -> Iterator[tuple[nn.Module, Splits]]:
 
 
 def _has_table(module: nn.Module, splits: Splits) -> bool:
-    """Whether a part has a table whose rows are split, which adds up what it finds."""
+    """Whether a part has a table split by rows, whose lookups are summed over processes."""
     return any(
         split.axis == 0 and isinstance(_target(module, name), nn.Embedding)
         for name, split in splits.items()
@@ -129,7 +129,7 @@ def _has_table(module: nn.Module, splits: Splits) -> bool:
 
 
 def _claimed(module: nn.Module, splits: Splits) -> Iterator[tuple[nn.Module, str]]:
-    """Yield the parameters that splits are of: the module that holds each, and its name there."""
+    """Yield the parameters that the splits name: the module that holds each, and its name there."""
     for name, split in splits.items():
         if name in VALUES:
             continue
@@ -144,7 +144,7 @@ def _claimed(module: nn.Module, splits: Splits) -> Iterator[tuple[nn.Module, str
 
 
 def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
-    """The module that holds what a dotted name stands for, and its name there."""
+    """The module that holds the target of a dotted name, and its name in that module."""
     inner, _, last = name.rpartition(".")
     try:
         owner = module.get_submodule(inner)
@@ -155,7 +155,7 @@ def _owner(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def _is_region(module: nn.Module, splits: Splits) -> bool:
-    """Whether processes compute parts of this module's output, or a piece of it each."""
+    """Whether each process computes a summand of this module's output, or a piece of it."""
     return any(
         name == OUTPUT
         or (
@@ -194,12 +194,12 @@ def _check_units(module: nn.Module, name: str, split: Split, processes: int, pat
 
 
 def divides(units: int, processes: int, *, copied: bool = False) -> bool:
-    """Whether each process gets as many units, or with `copied` each unit as many processes."""
+    """Whether each process gets equally many units; with `copied`, several may share a unit."""
     return units % processes == 0 or (copied and processes % units == 0)
 
 
 def _check_inside(child: nn.Module, part: nn.Module, paths: Mapping[nn.Module, str]) -> None:
-    """Raise `InputError` for a part inside a split one that does not say how it splits."""
+    """Raise `InputError` for a part inside a split one that does not declare its own split."""
     splits = declared_splits(child)
     name = f"{placed(paths[child])} ({type(child).__name__})"
     if splits is not None and _is_region(child, splits):
@@ -214,7 +214,7 @@ def _check_inside(child: nn.Module, part: nn.Module, paths: Mapping[nn.Module, s
 
 
 def _check_around(model: nn.Module) -> None:
-    """Raise `InputError` for a part of some heads that stands also in a layer of all of them."""
+    """Raise `InputError` if a part for some of the heads is also used in a layer with all heads."""
     named = dict(model.named_modules(remove_duplicate=False))
     parts = dict(_split_parts(model))
     regions = tuple(
@@ -232,7 +232,7 @@ def _check_around(model: nn.Module) -> None:
 
 
 def placed(path: str) -> str:
-    """A path in a model, with the number of its layer."""
+    """A module's path in readable form, with the number of its layer."""
     match = LAYER.fullmatch(path)
     if match is None:
         return path or "the model"
@@ -256,7 +256,7 @@ class _Splitter:
         self._replaced: dict[nn.Module, nn.Module] = {}
 
     def split(self, module: nn.Module, splits: Splits, units: Mapping[str, int | None]) -> None:
-        """Leave this process's pieces of the tensors of a part."""
+        """Keep only this process's pieces of a part's tensors."""
         for name, split in splits.items():
             if name in VALUES:
                 continue
@@ -281,7 +281,7 @@ class _Splitter:
                     )
 
     def enclose(self, module: nn.Module, splits: Splits, units: Mapping[str, int | None]) -> None:
-        """Sum the gradient of a part's inputs and of its whole weights; gather its output."""
+        """Sum the gradients of a part's inputs and whole weights; gather its output."""
         self.layout.inside.update(module.modules())
         for parameter in module.parameters():
             if parameter not in self.after_sums:
@@ -303,7 +303,7 @@ class _Splitter:
             module.register_forward_hook(leave)
 
     def gather(self, module: nn.Module, axis: int, units: int | None) -> None:
-        """Gather the input of a part that is inside a split one; keep its piece of the output."""
+        """Gather the input of a part inside a split one; keep this process's output piece."""
         assert units is not None
         piece = Piece(self.group, axis, units, units)
 
@@ -319,7 +319,7 @@ class _Splitter:
     def _split_layer(
         self, layer: nn.Linear | nn.Embedding, axis: int, units: int | None
     ) -> nn.Module:
-        """The layer that computes with this process's piece."""
+        """The layer that computes with this process's piece of the weight."""
         if layer in self._replaced:
             return self._replaced[layer]
         made: nn.Module = layer
@@ -352,7 +352,7 @@ class _Splitter:
 
 
 def _entering(value: Any, group: Group) -> Any:
-    """An input of a split part: hidden states, or the memory that a decoder attends to."""
+    """An input of a split part, with its gradient summed over processes."""
     if isinstance(value, Tensor):
         return copied(value, group)
     if isinstance(value, Context) and value.memory is not None:
@@ -362,7 +362,7 @@ def _entering(value: Any, group: Group) -> Any:
 
 
 class RowParallelLinear(nn.Linear):
-    """`Σ_r x_r W_rᵀ + b` over the processes r: each has some columns of `W`, and those of `x`."""
+    """`Σ_r x_r W_rᵀ + b` over processes r, each with some columns of `W` and of `x`."""
 
     def __init__(self, layer: nn.Linear, group: Group) -> None:
         super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
@@ -376,7 +376,7 @@ class RowParallelLinear(nn.Linear):
 
 
 class VocabularyTable(nn.Embedding):
-    """`Σ_r E_r[tokens]` over the processes r: each has some rows, and gives zero for all others.
+    """`Σ_r E_r[tokens]` over processes r, each with some rows and zero for all other tokens.
 
     `num_embeddings` counts the rows of all.
     """

@@ -1,4 +1,4 @@
-"""Tensors of which each process may hold a part: whole tensors of them, and parts of whole ones.
+"""Tensors split over processes: whole tensors from parts, and parts of whole tensors.
 
 A shard over the processes of `data` is torch's `DTensor`, whose import takes a second, and is left
 to those who make them. A piece over those of `tensor` is a plain tensor, and its parameter knows
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
 
 
 def is_part(tensor: Tensor) -> "TypeGuard[DTensor]":
-    """Whether other processes hold shards of this tensor."""
+    """Whether this tensor is a shard, with the others in other processes."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
 
 def name_pieces(model: nn.Module, pieces: "Mapping[str, AnyPiece]") -> None:
-    """Let each parameter of a model know which piece it is."""
+    """Record on each parameter of a model which piece it is."""
     for name, parameter in model.named_parameters():
         setattr(parameter, "piece", pieces.get(name))  # noqa: B010
 
 
 def piece_of(parameter: Tensor) -> "AnyPiece | None":
-    """Which piece a parameter is; None if it is a whole, the same in each process."""
+    """The piece that a parameter is; None for a whole one that is equal in each process."""
     return getattr(parameter, "piece", None)
 
 
 def piece_within_stage(parameter: Tensor) -> "Piece | None":
-    """Which piece a parameter is among the processes of a stage; None if they hold it whole."""
+    """The piece that a parameter is within its stage; None if each process holds it whole."""
     piece = piece_of(parameter)
     return None if piece is None else piece.within
 
@@ -51,7 +51,7 @@ def whole_shape(parameter: Tensor) -> torch.Size:
 
 
 def whole(tensor: Tensor, parameter: Tensor | None = None) -> Tensor:
-    """The tensor itself, or the whole of which every process holds a part, as of a parameter."""
+    """The whole of a tensor, gathered if processes hold parts of it, as of a `parameter`."""
     full = tensor.full_tensor() if is_part(tensor) else tensor
     piece = None if parameter is None else piece_of(parameter)
     if piece is None or parameter is None or tensor.shape != parameter.shape:
@@ -60,7 +60,7 @@ def whole(tensor: Tensor, parameter: Tensor | None = None) -> Tensor:
 
 
 def like(tensor: Tensor, current: Tensor, parameter: Tensor | None = None) -> Tensor:
-    """This process's part of `tensor`, as it holds one of `current`; else the tensor itself."""
+    """This process's part of `tensor`, split like `current`; the tensor itself if that is whole."""
     piece = None if parameter is None else piece_of(parameter)
     if piece is not None and tensor.shape == piece.shape_of_whole(current.shape):
         tensor = piece.of(tensor).clone(memory_format=torch.contiguous_format)
@@ -74,7 +74,7 @@ def like(tensor: Tensor, current: Tensor, parameter: Tensor | None = None) -> Te
 
 
 def spread(weights: Mapping[str, Tensor], model: nn.Module) -> Weights:
-    """This process's parts of whole weights, as it holds those of the model."""
+    """This process's parts of whole weights, split as in the model."""
     parameters = dict(model.named_parameters())
     return {
         name: like(weights[name], current, parameters.get(name))
@@ -84,14 +84,14 @@ def spread(weights: Mapping[str, Tensor], model: nn.Module) -> Weights:
 
 @torch.no_grad()
 def copy_parts(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy this process's part of each whole weight into the model, one after another."""
+    """Copy this process's part of each whole weight into the model, one at a time."""
     parameters = dict(model.named_parameters())
     for name, current in weights_of(model).items():
         current.copy_(like(weights[name], current, parameters.get(name)))
 
 
 def start_of(tensor: Tensor, parameter: Tensor | None) -> tuple[int, ...]:
-    """The first index in its whole, on each axis, of this process's part of a tensor.
+    """The index, on each axis of the whole, at which this process's part begins.
 
     It is split as a parameter is, if it is of the parameter's shape.
     """
@@ -108,12 +108,12 @@ def start_of(tensor: Tensor, parameter: Tensor | None) -> tuple[int, ...]:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process holds: whole rows, which may be changed in place."""
+    """This process's part of a tensor: whole rows, which may be changed in place."""
     return tensor.to_local() if is_part(tensor) else tensor
 
 
 def by_matrix(function: Callable[[Tensor], Tensor], matrices: Tensor, parameter: Tensor) -> Tensor:
-    """`function(matrices)` of each matrix alone, of shape `n rows columns`.
+    """Apply `function` to all matrices of shape `n rows columns`, each treated alone.
 
     Of matrices of which each process holds a part, as of the parameter, each process computes some
     matrices whole.

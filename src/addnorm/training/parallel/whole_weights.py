@@ -1,4 +1,4 @@
-"""The whole weights of a model that processes have split, one after another, in one of them."""
+"""The whole weights of a split model, gathered one after another in the leading process."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -20,7 +20,7 @@ LAST = -1
 
 
 class WholeWeights(Mapping[str, Tensor]):
-    """The whole weights of a split model by name, each gathered when it is asked for.
+    """The whole weights of a split model by name, each gathered on access.
 
     The leading process asks, in `led`, and sends the number of each weight; all others take part.
     """
@@ -43,7 +43,7 @@ class WholeWeights(Mapping[str, Tensor]):
         return self._gathered(name)
 
     def led(self, do: Callable[["WholeWeights"], T], otherwise: T) -> T:
-        """What `do` returns in the leading process; the others take part until it has ended."""
+        """The result of `do` in the leading process; the others help to gather until it ends."""
         if self.everyone.rank:
             while (number := self._announced(LAST)) != LAST:
                 self._gathered(self._names[number])
@@ -63,7 +63,7 @@ class WholeWeights(Mapping[str, Tensor]):
 
 @contextmanager
 def computing_with(model: nn.Module, weights: Mapping[str, Tensor]) -> Generator[None]:
-    """In this context, a model without memory computes with these weights.
+    """In this context, a model without memory for weights computes with these.
 
     It has those of a block while the block runs, or projects the memory that it attends to; and
     those of tables, heads and norms, and the ones that blocks share, all the time.
@@ -84,7 +84,7 @@ def computing_with(model: nn.Module, weights: Mapping[str, Tensor]) -> Generator
 
 
 class _Lent:
-    """Weights that parameters have in this context, which may be entered again within itself."""
+    """A context, which may be nested, in which parameters have these weights."""
 
     def __init__(self, names: Mapping[nn.Parameter, str], weights: Mapping[str, Tensor]) -> None:
         self.names = names
@@ -107,7 +107,7 @@ class _Lent:
 
 @contextmanager
 def _calling_with(lent: _Lent, module: nn.Module, name: str) -> Generator[None]:
-    """In this context, a method of a module is called with weights that are lent to it."""
+    """In this context, a method of a module runs with the weights lent to it."""
     method = getattr(module, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:

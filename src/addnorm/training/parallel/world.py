@@ -23,7 +23,7 @@ ModelT = TypeVar("ModelT", bound=nn.Module)
 
 
 class World(ABC):
-    """What the training loop asks of the processes that train together.
+    """What the training loop needs from the processes that train together.
 
     Every process calls the same methods in the same order. The process of rank 0 leads: it
     validates, and writes the files. `say` receives messages that the user should see immediately.
@@ -41,11 +41,11 @@ class World(ABC):
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes files and speaks for all."""
+        """Whether this process is the one that writes files and prints messages."""
         return self.rank == 0
 
     def lead(self, do: Callable[[], T], otherwise: T) -> T:
-        """The result of `do` in the process that leads; `otherwise` in the others."""
+        """The result of `do` in the leading process; `otherwise` in the others."""
         return do() if self.leads else otherwise
 
     @abstractmethod
@@ -56,7 +56,7 @@ class World(ABC):
         """
 
     def built(self, build: Callable[[], ModelT]) -> ModelT:
-        """A new model to be placed, without memory for weights if processes split them."""
+        """A new model for `place`, without memory for weights if processes split them."""
         return build()
 
     @abstractmethod
@@ -67,20 +67,20 @@ class World(ABC):
         do: Callable[[Mapping[str, Tensor]], T],
         otherwise: T,
     ) -> T:
-        """The result of `do` in the process that leads, with the present whole weights of `placed`.
+        """The result of `do` in the leading process, called with the whole weights of `placed`.
 
         It is called with these weights by name; in `model`, it can compute with them.
         """
 
     @abstractmethod
     def masks(self, model: nn.Module, *, copies: int) -> AbstractContextManager[None]:
-        """In this context, dropout draws other masks for the rows of other processes.
+        """In this context, dropout draws different masks for the rows of other processes.
 
         `copies` is how often each row of a batch is in the model's input.
         """
 
     def objective(self, model: nn.Module, objective: LossFunction) -> LossFunction:
-        """The objective of a model in this process, which may have some of its layers."""
+        """The objective of a model in this process, which may hold only some of its layers."""
         return objective
 
     def differentiate(
@@ -107,15 +107,15 @@ class World(ABC):
 
     @abstractmethod
     def own_tokens(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The inputs, whose masks are those of the tokens in this process's layers."""
+        """The inputs, with the masks of the tokens that this process computes."""
 
     @abstractmethod
     def counted(self, sums: Tensor) -> Tensor:
-        """Sums over the tokens of the last share: zero where another process has counted them."""
+        """Sums over the tokens of its last share; zero if another process counts them."""
 
     @abstractmethod
     def counted_loss(self, loss: Tensor) -> Tensor:
-        """The loss of the last share: zero where another process has counted its targets."""
+        """The loss of the last share; zero if another process counts its targets."""
 
     @abstractmethod
     def total(self, sums: Tensor) -> Tensor:
@@ -138,15 +138,15 @@ class World(ABC):
 
     @abstractmethod
     def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
-        """`√Σ g²` over all values of all gradients, whichever process holds them."""
+        """`√Σ g²` over all values of all gradients in all processes."""
 
     @abstractmethod
     def sum_gradients(self, model: nn.Module) -> None:
-        """Sum the gradients of whole weights over all processes; those of shards are summed."""
+        """Sum the gradients of whole weights over all processes; shards are summed already."""
 
     @abstractmethod
     def own_gradients(self, model: nn.Module) -> dict[str, Tensor]:
-        """The gradients of this process by name, as far as they are still known apart."""
+        """The gradients of this process by name, before the sum over processes if possible."""
 
     @abstractmethod
     def any(self, flag: bool) -> bool:
@@ -154,53 +154,53 @@ class World(ABC):
 
     @abstractmethod
     def same(self, text: Callable[[], str]) -> bool:
-        """Whether a text is the same in every process."""
+        """Whether a string is the same in every process."""
 
     def agreed(self, scores: dict[str, float]) -> dict[str, float]:
-        """The scores of the leading process."""
+        """The scores computed by the leading process."""
         return scores
 
     @abstractmethod
     def to_save(self, tensor: Tensor, parameter: Tensor | None) -> SavedTensor | None:
-        """What this process saves of a tensor that is split as a parameter is; None for nothing.
+        """The part that this process saves of a tensor split like a parameter; None for nothing.
 
         Of several processes that hold the same, one saves it.
         """
 
     @abstractmethod
     def exchange(self, text: str) -> Sequence[str]:
-        """The texts of all processes, by rank; each calls it in the thread that saves."""
+        """The strings of all processes, by rank; called from the thread that saves."""
 
     @abstractmethod
     def awaited(self) -> AbstractContextManager[None]:
-        """In this context, the other processes wait for this one, which may take any time."""
+        """In this context, the other processes wait for this one without a time limit."""
 
     @abstractmethod
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
-        """The problem of the process that has it: by its loss, or else if its part is not sound."""
+        """The problem of the process at fault: by its loss, or else by an unsound part."""
 
     @abstractmethod
     def stepped(self, step: int, saved: int) -> None:
-        """Note the last step, and the last that is saved."""
+        """Record the last step and the last saved step."""
 
     @abstractmethod
     def lost(self, error: RuntimeError) -> RankLostError | None:
-        """What happened to another process, if that caused the error; else None."""
+        """The loss of another process, if that caused the error; else None."""
 
     @abstractmethod
     def wait(self) -> None:
-        """Wait until every process is here, so that all see what one has written before."""
+        """Wait for every process, so that all see the files that one has written before."""
 
     @abstractmethod
     def in_turn(self) -> AbstractContextManager[None]:
-        """The leading process goes through this context first, and then all others at once."""
+        """The leading process passes through this context first, then all others at once."""
 
 
 class OneProcess(World):
-    """One process, which has all rows and all weights."""
+    """A single process, which has all rows and all weights."""
 
     def place(self, model: nn.Module, *, by_token: bool = True) -> nn.Module:
-        """The model itself."""
+        """Return the model itself."""
         return model
 
     def lead_whole(
@@ -215,31 +215,31 @@ class OneProcess(World):
 
     @contextmanager
     def masks(self, model: nn.Module, *, copies: int) -> Generator[None]:
-        """Nothing is to be done."""
+        """Do nothing."""
         yield
 
     def share(self, batch: Batch) -> Batch:
-        """The whole batch."""
+        """Return the whole batch."""
         return batch
 
     def own_tokens(self, inputs: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The inputs themselves."""
+        """Return the inputs themselves."""
         return inputs
 
     def counted(self, sums: Tensor) -> Tensor:
-        """The sums themselves."""
+        """Return the sums themselves."""
         return sums
 
     def counted_loss(self, loss: Tensor) -> Tensor:
-        """The loss itself."""
+        """Return the loss itself."""
         return loss
 
     def total(self, sums: Tensor) -> Tensor:
-        """The sums themselves."""
+        """Return the sums themselves."""
         return sums
 
     def total_load(self, choices: Tensor, n_tokens: int) -> tuple[Tensor, int]:
-        """The numbers themselves."""
+        """Return the numbers themselves."""
         return choices, n_tokens
 
     def cross_entropy_sum(
@@ -250,7 +250,7 @@ class OneProcess(World):
         targets: Int[Tensor, "batch seq"],
         label_smoothing: float,
     ) -> Float[Tensor, ""]:
-        """The cross-entropy, the logits of a few rows at a time."""
+        """The cross-entropy, with the logits of a few rows at a time."""
         return head_cross_entropy_sum(head, x, ctx, targets, label_smoothing)
 
     def norm(self, parameters: Sequence[nn.Parameter]) -> Tensor:
@@ -258,46 +258,46 @@ class OneProcess(World):
         return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
     def sum_gradients(self, model: nn.Module) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def own_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """The gradients by name."""
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
     def any(self, flag: bool) -> bool:
-        """The flag itself."""
+        """Return the flag itself."""
         return flag
 
     def same(self, text: Callable[[], str]) -> bool:
-        """True, and the text is not asked for."""
+        """Return true, without asking for the string."""
         return True
 
     def to_save(self, tensor: Tensor, parameter: Tensor | None) -> SavedTensor:
-        """The tensor itself."""
+        """Return the tensor itself."""
         return SavedTensor(tensor)
 
     def exchange(self, text: str) -> Sequence[str]:
-        """The text itself."""
+        """Return the string itself, in a list."""
         return [text]
 
     def awaited(self) -> AbstractContextManager[None]:
-        """No other process waits."""
+        """Do nothing: no other process waits."""
         return nullcontext()
 
     def where(self, problem: str, *, own_loss: Tensor, sound: bool) -> str:
-        """The problem itself."""
+        """Return the problem itself."""
         return problem
 
     def stepped(self, step: int, saved: int) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def lost(self, error: RuntimeError) -> RankLostError | None:
-        """None, since there is no other process."""
+        """Return None: there is no other process."""
         return None
 
     def wait(self) -> None:
-        """No other process comes."""
+        """Do nothing: there is no other process."""
 
     def in_turn(self) -> AbstractContextManager[None]:
-        """No other process waits."""
+        """Do nothing: no other process waits."""
         return nullcontext()

@@ -23,7 +23,7 @@ of 450 among eight H100 in a ring (nccl-tests).
 
 @dataclass(frozen=True)
 class Link:
-    """A connection of a card, in bytes a second in one direction and seconds a message."""
+    """A connection of a card: bytes per second in one direction, and seconds per message."""
 
     name: str
     bandwidth: float
@@ -33,7 +33,7 @@ class Link:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Card:
-    """A card: rates in FLOP/s by the type of products, bytes, bytes a second.
+    """A card: its FLOP/s by precision, its memory in bytes and its bytes per second.
 
     `measured` is the share of the peak that products of the best shape reach, `attention` the share
     that fused attention reaches, forward and backward together. `links` are the usual ones: within
@@ -53,7 +53,10 @@ class Card:
     source: str = ""
 
     def peak(self, precision: str) -> float:
-        """The peak rate of products. Raises `InputError` for a type that the card lacks."""
+        """The peak rate of matrix products in this precision.
+
+        Raises `InputError` for a type that the card lacks.
+        """
         if precision not in self.flops:
             valid = ", ".join(self.flops)
             raise InputError(f"{self.name} has no products in {precision}: it has {valid}")
@@ -173,7 +176,7 @@ CARDS = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """So many cards in nodes, each with a link to its node and one to other nodes."""
+    """A number of cards in nodes, each with a link to its node and one to other nodes."""
 
     cards: int
     card: Card
@@ -182,7 +185,7 @@ class Cluster:
     per_node: int
 
     def link(self, size: int, stride: int) -> tuple[Link, float]:
-        """The link that limits a group of `size` cards, each `stride` after the last.
+        """The slowest link of a group of `size` cards, each `stride` after the last.
 
         With the bytes a second that each card has on it. A ring over nodes enters and leaves each
         node once, by the outer links of all its members there.
@@ -196,14 +199,17 @@ class Cluster:
 
 
 def card_named(name: str) -> Card:
-    """The card of that name. Raises `InputError` with the nearest."""
+    """The card with this name. Raises `InputError` with the nearest."""
     if name not in CARDS:
         raise InputError(f"card {name!r} does not exist.{choices(name, CARDS)}")
     return CARDS[name]
 
 
 def link_named(name: str, card: Card) -> Link:
-    """The link of that name; `nvlink` is that of the card. Raises `InputError` with the nearest."""
+    """The link with this name; `nvlink` stands for that of the card.
+
+    Raises `InputError` with the nearest.
+    """
     if name == "nvlink" and card.nvlink is None:
         raise InputError(f"{card.name} has no NVLink: use {', '.join(card.links)}")
     name = card.nvlink if name == "nvlink" and card.nvlink is not None else name
@@ -213,7 +219,7 @@ def link_named(name: str, card: Card) -> Link:
 
 
 def cluster_of(cards: int, card: str, link: str | None, per_node: int | None) -> Cluster:
-    """The cluster of these words. Raises `InputError` for a name that does not exist."""
+    """Parse a cluster from its description. Raises `InputError` for a name that does not exist."""
     for name, n in (("cards", cards), ("per_node", per_node)):
         if n is not None and n < 1:
             raise InputError(f"`{name} = {n}`: must be at least 1")
@@ -226,7 +232,10 @@ def cluster_of(cards: int, card: str, link: str | None, per_node: int | None) ->
 
 
 def card_of(text: str) -> Card:
-    """The card of that name, or of a table of figures. Raises `InputError` for another field."""
+    """The card with this name, or given by a table of figures.
+
+    Raises `InputError` for another field.
+    """
     if not text.lstrip().startswith("{"):
         return card_named(text)
     try:
@@ -249,7 +258,7 @@ def card_of(text: str) -> Card:
 
 
 def link_of(name: str, card: Card) -> Link:
-    """The link of that name, or of so many bytes a second."""
+    """The link with this name, or with this number of bytes per second."""
     try:
         bandwidth = float(name)
     except ValueError:

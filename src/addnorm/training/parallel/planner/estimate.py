@@ -1,4 +1,4 @@
-"""All plans of a training on a cluster: the best first, and why the others lose or do not fit."""
+"""Estimates all plans of a training on a cluster, best first, with reasons for the others."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ DAY = 86_400.0
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """A plan's memory, exchanges and time, of the process that needs most of each."""
+    """A plan's memory, exchanges and time, each for the process that needs most."""
 
     plan: Plan
     micro_batches: int
@@ -40,14 +40,14 @@ class Estimate:
 
 @lru_cache(CACHED)
 def flops(sizes: ModelSizes, seq_len: int) -> float:
-    """The operations of a token forward, in one process of `tensor`."""
+    """The operations of a token's forward pass, in one of `tensor` processes."""
     return sizes.flops(seq_len)
 
 
 def estimate(
     sizes: ModelSizes, training: Training, plan: Plan, cluster: Cluster, system: System = OURS
 ) -> Estimate:
-    """Estimate a plan, for a model as one process of its `tensor` has it."""
+    """Estimate a plan, for a model of the given sizes in one of its `tensor` processes."""
     processes = _different(sizes, plan)
     sent = {p: exchanges(sizes, training, system, plan, p) for p in processes}
     times = {p: step_time(sizes, training, system, plan, cluster, sent[p], p) for p in processes}
@@ -71,7 +71,7 @@ def estimate(
 
 
 def _different(sizes: ModelSizes, plan: Plan) -> list[int]:
-    """The processes of a pipeline among which the most memory and the longest time are.
+    """The processes of a pipeline that can need the most memory or time.
 
     The first and the last have the embedding and the head. Of those between, the first with the
     same layers as others holds most micro-batches at a time.
@@ -91,7 +91,7 @@ Raises `InputError` if it cannot be split among them.
 
 @dataclass(frozen=True, kw_only=True)
 class Plans:
-    """The best of each way to split the cards: those that fit by time, then the others by memory.
+    """The best plan for each split of the cards: those that fit by time, then others by memory.
 
     `refused` says why a model is not split among so many processes of `tensor`.
     """
@@ -101,7 +101,7 @@ class Plans:
 
 
 def plans(sizes_of: SizesOf, training: Training, cluster: Cluster, system: System = OURS) -> Plans:
-    """Estimate all plans; there is none if a step is too small for so many cards."""
+    """Estimate all plans; there are none if a step is too small for all cards."""
     sizes, refused = _sizes(sizes_of, cluster.cards)
     best = [
         best_of(sizes[mesh.tensor], training, mesh, cluster, system)
@@ -117,7 +117,7 @@ def plans(sizes_of: SizesOf, training: Training, cluster: Cluster, system: Syste
 
 
 def _sizes(sizes_of: SizesOf, cards: int) -> tuple[dict[int, ModelSizes], dict[int, str]]:
-    """The sizes for each number of processes of `tensor`, or why there are none."""
+    """The model's sizes for each number of `tensor` processes, or why it cannot be split so."""
     sizes, refused = {1: sizes_of(1)}, dict[int, str]()
     for tensor in divisors(cards)[1:]:
         try:
@@ -134,7 +134,7 @@ def _rank(estimate: Estimate) -> tuple[bool, float]:
 def best_of(
     sizes: ModelSizes, training: Training, mesh: Plan, cluster: Cluster, system: System
 ) -> Estimate:
-    """The best rows, schedule and checkpointing for a way to split the cards."""
+    """The best rows, schedule and checkpointing for one way to split the cards."""
     best = list[Estimate]()
     for rows in rows_at_once(training.rows, mesh.data):
         variants = variants_of(replace(mesh, rows=rows), training.rows, len(sizes.layers))
@@ -146,7 +146,7 @@ def best_of(
 
 
 def rows_at_once(total: int, data: int) -> Iterator[int]:
-    """Yield how many rows a process takes at a time at most: powers of two, and all.
+    """Yield the numbers of rows that a process may take at once: powers of two, and the most.
 
     The batches of a step have as many rows, at least one for each process, and of those that
     divide among the processes if any do.
@@ -177,7 +177,7 @@ def _interleaved(plan: Plan, rows: int, n_layers: int) -> Iterator[Plan]:
 
 
 def why_not(estimate: Estimate, best: Estimate, cluster: Cluster) -> str:
-    """Why a plan does not fit, or what costs it most time compared with the best."""
+    """Why a plan does not fit, or what makes it slower than the best."""
     memory = vars(estimate.memory)
     largest = max(memory, key=memory.__getitem__)
     if not estimate.fits:

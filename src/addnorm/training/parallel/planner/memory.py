@@ -1,4 +1,4 @@
-"""The memory of a card under a plan, by its use."""
+"""The memory of a card under a plan, split by use."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ LOGITS_AT_ONCE = 2**22
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The bytes of a card, by their use.
+    """The bytes used on a card, split by use.
 
     `buffers` are gathered and cast weights while layers run, or sums of gradients on their way.
     """
@@ -41,7 +41,7 @@ class Memory:
 def memory(
     sizes: ModelSizes, training: Training, system: System, plan: Plan, process: int
 ) -> Memory:
-    """The memory of a process of the pipeline.
+    """The memory that a pipeline process needs.
 
     Weights, gradients and states are split over `data` by `shard` (Rajbhandari et al. 2020, stage
     3). Activations are those of the micro-batches in flight (Korthikanti et al. 2022, §4 and 5).
@@ -66,13 +66,13 @@ Counted = list[tuple[T, int]]
 
 @lru_cache(CACHED)
 def layers_of(sizes: ModelSizes, held: Held, process: int) -> Counted[Part]:
-    """The layers of a process of the pipeline, alike ones together."""
+    """The layers of a pipeline process, with equal ones counted together."""
     stages = held.layers(len(sizes.layers), process)
     return [*Counter(sizes.layers[i] for stage in stages for i in stage).items()]
 
 
 def parts_of(sizes: ModelSizes, held: Held, process: int) -> Counted[Part]:
-    """The parts of a process of the pipeline: embedding, layers and head, as it has them."""
+    """The parts of a pipeline process: its layers, and at the ends the embedding and the head."""
     first: Counted[Part] = [(sizes.embed, 1)] if process == 0 else []
     last: Counted[Part] = [(sizes.head, 1)] if process == held.pipeline - 1 else []
     return [*first, *layers_of(sizes, held, process), *last]
@@ -80,7 +80,7 @@ def parts_of(sizes: ModelSizes, held: Held, process: int) -> Counted[Part]:
 
 @lru_cache(CACHED)
 def weights_of(sizes: ModelSizes, held: Held, process: int) -> Counted[Weight]:
-    """The weights of a process of the pipeline, tied ones once."""
+    """The weights of a pipeline process; tied ones count once."""
     weights: Counted[Weight] = [(weight, 1) for weight in sizes.shared]
     for part, n in parts_of(sizes, held, process):
         again = len(sizes.tied) if part is sizes.head and held.pipeline == 1 else 0
@@ -89,7 +89,7 @@ def weights_of(sizes: ModelSizes, held: Held, process: int) -> Counted[Weight]:
 
 
 def all_weights(sizes: ModelSizes) -> Counted[Weight]:
-    """The weights of the whole model, tied ones once."""
+    """The weights of the whole model; tied ones count once."""
     return weights_of(sizes, Held(), 0)
 
 
@@ -97,7 +97,7 @@ def all_weights(sizes: ModelSizes) -> Counted[Weight]:
 def held_values(
     sizes: ModelSizes, states: States, held: Held, process: int
 ) -> tuple[float, float, float]:
-    """The values that a process holds of weights, of optimiser states, and of copied weights.
+    """The numbers of values that a process holds: weights, optimiser states, and copied weights.
 
     An optimiser also has its numbers of the weights of other stages, which are empty here.
     """
@@ -142,7 +142,7 @@ def activations_of(
 
 @lru_cache(CACHED)
 def saved_bytes(part: Part, training: Training, system: System, rows: int, context: int) -> float:
-    """The bytes that a part saves of a micro-batch."""
+    """The bytes that a part saves for each micro-batch."""
     wide, narrow = system.stream, training.products
     seq, local = training.seq_len, training.seq_len // context
     tokens, saved = rows * local, part.saved
@@ -161,7 +161,7 @@ def saved_bytes(part: Part, training: Training, system: System, rows: int, conte
 
 
 def loss_bytes(sizes: ModelSizes, training: Training, system: System, plan: Plan) -> float:
-    """The bytes that the loss of tokens saves.
+    """The bytes that the loss over tokens saves.
 
     Of few logits these themselves, and the hidden states; of many, computed a few rows at a time,
     the gradients by the hidden states and by the weights of the head.
@@ -179,7 +179,7 @@ def loss_bytes(sizes: ModelSizes, training: Training, system: System, plan: Plan
 def working_weights(
     sizes: ModelSizes, training: Training, system: System, plan: Plan, process: int
 ) -> float:
-    """The bytes of gathered and cast weights while layers run.
+    """The bytes of gathered weights, and of weights cast to another type, while layers run.
 
     A sharded layer is gathered, and the next one meanwhile; embedding and head stay gathered.
     """

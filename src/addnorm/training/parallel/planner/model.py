@@ -1,4 +1,4 @@
-"""A model as arithmetic sees it: the weights, products and saved values of each of its parts."""
+"""A model for arithmetic: the weights, products and saved values of each part."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ class Weight:
         return self.rows * self.width
 
     def padded(self, processes: int) -> int:
-        """The number of values of a shard in each process, whole rows with the padding."""
+        """The number of values in each process's shard, in whole rows including padding."""
         return -(-self.rows // processes) * self.width
 
 
 @dataclass(frozen=True)
 class Product:
-    """A product of each token with a matrix; `share` is how often a token has it."""
+    """A product of each token with a matrix; `share` is the average number of times per token."""
 
     d_in: int
     d_out: int
@@ -60,7 +60,7 @@ class Attention:
     cross: bool = False
 
     def keys(self, seq_len: int) -> int:
-        """The number of keys that a query is multiplied with, masked or not."""
+        """The number of keys that each query is multiplied with, masked or not."""
         return seq_len if self.reach is None else min(self.reach, seq_len)
 
     def allowed(self, seq_len: int) -> float:
@@ -71,7 +71,7 @@ class Attention:
 
 @dataclass(frozen=True)
 class Saved:
-    """What the backward pass needs of each token.
+    """The values that the backward pass needs of each token.
 
     `stream` counts values in the type of the residual stream, `products` those in the type of
     products; `copies` are values that each of several products casts for itself, where the types
@@ -93,7 +93,7 @@ class Saved:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The embedding, a layer or the head, as one process of `tensor` has it; alike layers are one.
+    """The embedding, a layer or the head in one of `tensor` processes; equal layers share one.
 
     `entered` and `left` are the values of a token whose gradients, or sums, the processes of
     `tensor` exchange: on the way back where a split part begins, and forward where one ends. Of
@@ -114,7 +114,7 @@ class Part:
         return sum(weight.size for weight in self.weights)
 
     def flops(self, seq_len: int) -> float:
-        """The operations of a token forward."""
+        """The operations of a token's forward pass."""
         products = sum(2 * p.share * p.d_in * p.d_out for p in self.products)
         pairs = sum(4 * a.heads * a.d_head * a.keys(seq_len) for a in self.attention)
         return products + pairs
@@ -122,7 +122,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class ModelSizes:
-    """A model, as one process of `tensor` has it.
+    """The sizes of a model in one of `tensor` processes.
 
     `tied` are weights of the embedding that the head uses too, the last of its weights: a process
     that has both holds them once.
@@ -139,7 +139,7 @@ class ModelSizes:
     logits: int = 0
 
     def flops(self, seq_len: int) -> float:
-        """The operations of a token forward: of its products, and of attention to all keys.
+        """The operations of a token's forward pass: of its products, and of attention to all keys.
 
         As in the definition of model FLOPs utilisation, masked keys count too (Chowdhery et al.
         2022, appendix B).

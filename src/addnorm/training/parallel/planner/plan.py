@@ -1,4 +1,4 @@
-"""Plans: how many cards split rows, weights, layers and texts, and in which order they work."""
+"""Plans: how cards split rows, weights, layers and texts, and in which order they work."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ Checkpointed = Literal["none", "block"]
 
 @dataclass(frozen=True)
 class Held:
-    """What a process of the pipeline holds: its stages, and of each weight one of the shards."""
+    """What a pipeline process holds: some stages, and one shard of each weight."""
 
     pipeline: int = 1
     stages: int = 1
     shards: int = 1
 
     def layers(self, n_layers: int, process: int) -> list[range]:
-        """The layers of each stage of a process of the pipeline, from first to last.
+        """The layers of each stage of a pipeline process, from first to last.
 
         Stage k of n has the layers from `k n_layers / n` on, rounded down.
         """
@@ -30,7 +30,7 @@ class Held:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A plan; its numbers of cards multiply to all cards.
+    """A plan; the product of its numbers is the number of all cards.
 
     Each process of `data` takes at most `rows` rows at a time. With `interleaved`, a process of
     `pipeline` has several `stages` of consecutive layers; otherwise one.
@@ -53,21 +53,21 @@ class Plan:
 
     @property
     def replicas(self) -> int:
-        """The cards that have the same weights, or shards of the same, and other tokens."""
+        """The number of cards with the same weights, or shards of them, but other tokens."""
         return self.data * self.context
 
     def micro_batches(self, rows: int) -> int:
-        """How often each process computes, for a step of so many rows: in batches of as many."""
+        """The number of equal micro-batches that each process computes in a step of `rows` rows."""
         fewest = ceil(rows / (self.data * self.rows))
         return next(n for n in range(fewest, rows + 1) if rows % n == 0)
 
     @property
     def held(self) -> "Held":
-        """What each process holds of a model."""
+        """What each process holds of a model under this plan."""
         return Held(self.pipeline, self.stages, self.replicas if self.shard else 1)
 
     def in_flight(self, rows: int, process: int) -> float:
-        """How many micro-batches of all its layers a process holds at most.
+        """The largest number of micro-batches whose activations a process holds at once.
 
         One after the other without a pipeline; with GPipe all, with 1F1B as many as there are
         stages from here on (Narayanan et al. 2021, §2.2), interleaved up to `1 + (p - 1) / (p v)`
@@ -99,12 +99,12 @@ class Plan:
 
     @property
     def splits(self) -> dict[str, int]:
-        """The numbers of cards that split other things than rows."""
+        """The numbers of cards by what they split, except rows."""
         return {"tensor": self.tensor, "pipeline": self.pipeline, "context": self.context}
 
 
 def meshes(cards: int, *, rows: int, n_layers: int, seq_len: int) -> Iterator[Plan]:
-    """Yield every way to split cards, each with a row at a time, that a model and a step allow.
+    """Yield every way to split the cards that the model and the step allow, with one row at a time.
 
     Each process of `data` has a row at least, each of `pipeline` a layer, and each of `context` two
     pieces of a text.

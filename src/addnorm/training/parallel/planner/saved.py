@@ -105,7 +105,7 @@ def part_of_layer(block: nn.Module, width: int, *, causal: bool) -> Part:
 
 
 def _ends_unsaved(block: nn.Module) -> bool:
-    """Whether a layer ends with a sum that nothing saves, so that it is not computed again."""
+    """Whether a layer ends in a sum that saves nothing, so that recomputation can skip it."""
     residual, last = block.get_submodule("feedforward_residual"), block.get_submodule("feedforward")
     ends = isinstance(residual, PreNorm | Branch) and residual.dropout.p == 0
     return ends and isinstance(last, FeedForward | GatedFeedForward)
@@ -118,7 +118,7 @@ class _Layer:
 
 
 def _read(module: nn.Module, layer: _Layer) -> Iterator[Part]:
-    """Yield the sublayers of a block, their norms and their residual connections."""
+    """Yield the parts of a block: its sublayers, norms and residual connections."""
     match module:
         case Block() | CrossBlock():
             for child in module.children():
@@ -142,7 +142,7 @@ Placement = PreNorm | LayerScale | PostNorm | DeepNorm | Branch | SandwichNorm
 
 
 def _residual(module: Placement, width: int) -> Saved:
-    """What the norms and the dropout around a sublayer save, and what learned factors multiply."""
+    """What a residual connection saves: for its norms, its dropout and its learned factors."""
     dropped = Saved(masks=width if module.dropout.p > 0 else 0)
     if isinstance(module, SandwichNorm):
         return dropped + norm(module.norm_in, width).saved + _of_products(module.norm_out, width)
@@ -151,7 +151,7 @@ def _residual(module: Placement, width: int) -> Saved:
 
 
 def _in_parallel(block: ParallelBlock | ParallelCrossBlock, layer: _Layer) -> Iterator[Part]:
-    """Yield the sublayers of a parallel block, which save their common input once."""
+    """Yield the sublayers of a parallel block, whose common input is saved once."""
     for child in block.children():
         yield from _read(child, layer)
     again = (sum(isinstance(child, Branch) for child in block.children()) - 1) * layer.width
@@ -162,7 +162,10 @@ def _in_parallel(block: ParallelBlock | ParallelCrossBlock, layer: _Layer) -> It
 
 
 def norm(module: nn.Module, width: int) -> Part:
-    """What a norm saves. Raises `InputError` for one of unknown values, and for any other part."""
+    """The values that a norm saves.
+
+    Raises `InputError` for one of unknown values, and for any other part.
+    """
     module = module.norm if isinstance(module, HeadsTogether) else module
     if type(module) not in NORMS:
         raise unknown(module)
@@ -171,7 +174,7 @@ def norm(module: nn.Module, width: int) -> Part:
 
 
 def unknown(module: nn.Module) -> InputError:
-    """The error for a part that is not among those whose saved values are known."""
+    """The error for a part whose saved values are unknown."""
     return InputError(
         f"plan has no figures for {shown(module)}: it knows plain attention, feed-forward layers, "
         "mixtures of experts, norms, and placements with one residual stream"
@@ -185,7 +188,7 @@ def _attention(module: Attending, layer: _Layer) -> Part:
 
 
 def _of_own_keys(module: MultiHead, layer: _Layer) -> Part:
-    """`q k v`, the output of the heads, and the input that the projections share.
+    """What attention saves with its own keys: `q k v`, the heads' output, and the common input.
 
     A core of plain products also saves scores, which `Attention` counts.
     """
@@ -213,7 +216,7 @@ def _of_own_keys(module: MultiHead, layer: _Layer) -> Part:
 
 
 def _cross_layer_attention(module: CrossLayerAttention, layer: _Layer) -> Part:
-    """`q`, the output of the heads, and the input: keys and values are another layer's."""
+    """What it saves: `q`, the heads' output, and the input; keys are another layer's."""
     width, queries = layer.width, module.q_proj.out_features
     saved = Saved(products=2 * queries + width) + _of_products(module.q_norm, queries)
     if module.rotated_q_norm is not None:
@@ -224,7 +227,7 @@ def _cross_layer_attention(module: CrossLayerAttention, layer: _Layer) -> Part:
 def _with_core(
     module: Attending, layer: _Layer, products: tuple[Product, ...], saved: Saved
 ) -> Part:
-    """Attention by these products, with what its core and the operation after it save."""
+    """Attention with these products, and what its core and output operation save."""
     cross, width = isinstance(module, CrossAttention), layer.width
     queries = module.q_proj.out_features
     match module.output:
@@ -247,7 +250,7 @@ def _with_core(
 
 
 def _of_products(module: nn.Module, width: int) -> Saved:
-    """What a norm of products saves, such as that of queries."""
+    """What a norm of matrix products saves, such as the norm of queries."""
     saved = norm(module, width).saved
     return Saved(products=saved.stream, bytes=saved.bytes)
 
@@ -292,7 +295,7 @@ def _scores(core: nn.Module) -> tuple[int, int]:
 
 
 def _feedforward(module: FeedForward | GatedFeedForward, width: int) -> Part:
-    """The input, the inner features before and after the function, and those that are gated."""
+    """A feed-forward layer, which saves its input and its inner features."""
     d_ff, dropped = module.d_ff, module.dropout.p > 0
     if module.activation not in EXTRA:
         raise unknown(module.activation if isinstance(module.activation, nn.Module) else module)
@@ -315,7 +318,7 @@ def _feedforward(module: FeedForward | GatedFeedForward, width: int) -> Part:
 
 
 def _mixture(module: MixtureOfExperts, width: int) -> Iterator[Part]:
-    """The router, the experts that a token has with the inputs gathered for them, a shared one."""
+    """A mixture of experts: the router, the chosen experts with their inputs, a shared expert."""
     n, k = len(module.experts), module.router.top_k
     yield Part(
         products=(Product(width, n),),

@@ -1,4 +1,4 @@
-"""What each part of a model holds, multiplies and saves, in one process of `tensor`."""
+"""The weights, products and saved values of each part of a model, in one of `tensor` processes."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -22,18 +22,18 @@ TOKEN = 8
 
 
 class Outlined(Group):
-    """A process of a group that exchanges nothing: it is asked for its pieces alone."""
+    """A group without other processes, which only tells the pieces that a process would have."""
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """Nothing is computed here."""
+        """Raise `NotImplementedError`: nothing is computed here."""
         raise NotImplementedError
 
     def largest(self, tensor: Tensor) -> Tensor:
-        """Nothing is computed here."""
+        """Raise `NotImplementedError`: nothing is computed here."""
         raise NotImplementedError
 
     def all(self, tensor: Tensor) -> list[Tensor]:
-        """Nothing is computed here."""
+        """Raise `NotImplementedError`: nothing is computed here."""
         raise NotImplementedError
 
 
@@ -44,7 +44,7 @@ def sizes_of(
     rank: int | None = None,
     names: Sequence[str] = (),
 ) -> ModelSizes:
-    """The sizes of a model in a process of `tensor`, which is split here and may have no values.
+    """The sizes of a model in one of `tensor` processes; the model is split and needs no values.
 
     By default those of the last process, whose pieces are the largest. Raises `InputError` for a
     model that cannot be split among so many processes, or that has a part without known values,
@@ -99,7 +99,7 @@ class _Weights:
         self.pieces = {id(p): layout.parameters.get(name) for name, p in named.items()}
 
     def of(self, parameters: Iterable[nn.Parameter]) -> tuple[Weight, ...]:
-        """The weights of these parameters, each once."""
+        """The weights for these parameters, each once."""
         return tuple(map(self._weight, dict.fromkeys(parameters)))
 
     def _weight(self, parameter: nn.Parameter) -> Weight:
@@ -120,7 +120,7 @@ def _dropped(embeds: list[nn.Module], d_model: int) -> int:
 
 
 def _head(head: nn.Module, stacks: list[Stack], d_model: int, weights: tuple[Weight, ...]) -> Part:
-    """The final norms and the head; what the loss of tokens saves depends on their number."""
+    """The final norms and the head; the saved values of the loss depend on the number of tokens."""
     saved = sum((norm(stack.norm, d_model).saved for stack in stacks), Saved())
     if not isinstance(head, TokenHead):
         return Part(weights=weights, saved=saved + Saved(stream=d_model))

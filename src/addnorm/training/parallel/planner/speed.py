@@ -1,4 +1,4 @@
-"""The time of a step under a plan: products, attention, memory traffic, exchanges and idle time."""
+"""The time of a step under a plan: products, attention, memory traffic, exchanges, idle time."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ slowest card (estimated).
 
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """The seconds of a step, by what takes them.
+    """The seconds of a step, split by cause.
 
     Exchanges by axis count as far as products do not hide them; `idle` is the bubble of a pipeline.
     """
@@ -52,12 +52,12 @@ class StepTime:
 
     @property
     def total(self) -> float:
-        """The whole step."""
+        """The seconds of the whole step."""
         return sum(vars(self).values())
 
 
 def product_seconds(m: float, k: float, n: float, card: Card, precision: str, width: int) -> float:
-    """The time of a product of `m × k` and `k × n`: by its operations, or by its bytes."""
+    """The time of a product of `m × k` and `k × n`: bound by operations or by bytes."""
     rate = card.peak(precision) * card.measured * SHAPES * k / (k + RAMP)
     moved = width * (m * k + k * n + m * n) / (card.bandwidth * COPIED)
     return max(2 * m * k * n / rate, moved)
@@ -65,7 +65,7 @@ def product_seconds(m: float, k: float, n: float, card: Card, precision: str, wi
 
 @lru_cache(CACHED)
 def of_products(part: Part, tokens: float, training: Training, card: Card, forward: float) -> float:
-    """The time of a part's products: `forward` times forward, and twice as many backward."""
+    """The time of a part's products: `forward` times forward, and two more backward."""
     precision, width = training.precision, training.products
 
     def seconds(product: Product) -> float:
@@ -82,7 +82,7 @@ def of_products(part: Part, tokens: float, training: Training, card: Card, forwa
 def of_attention(
     part: Part, tokens: float, training: Training, card: Card, forward: float
 ) -> float:
-    """The time of scores and weighted sums: fused by its measured share, else as products."""
+    """The time of scores and weighted sums: fused at its measured share, else as products."""
     seconds = 0.0
     for attention in part.attention:
         operations = 4 * tokens * attention.heads * attention.d_head
@@ -106,7 +106,7 @@ def step_time(
     exchanged: Iterable[Exchange],
     process: int,
 ) -> StepTime:
-    """The time of a step, if all processes of the pipeline took as long as this one."""
+    """The time of a step, if each process of the pipeline took as long as this one."""
     card, n = cluster.card, plan.micro_batches(training.rows)
     tokens = plan.rows * training.seq_len / plan.context
     forward = 2.0 if plan.checkpointing == "block" else 1.0 + system.recomputed
@@ -146,7 +146,7 @@ def step_time(
 
 
 def exposed(seconds: float, computed: float, n: int, system: System, plan: Plan) -> float:
-    """The time of the exchanges of weights and gradients that products do not hide.
+    """The time of exchanging weights and gradients that computation does not hide.
 
     Shards are exchanged while other layers compute; a sum of gradients begins when the last is
     there, or is hidden behind the backward pass of the last micro-batch.
@@ -158,7 +158,7 @@ def exposed(seconds: float, computed: float, n: int, system: System, plan: Plan)
 
 
 def seconds_of(exchange: Exchange, plan: Plan, cluster: Cluster, order: tuple[str, ...]) -> float:
-    """The time of an exchange on the link of its axis."""
+    """The time of an exchange over the link of its axis."""
     link, bandwidth = link_of(exchange, plan, cluster, order)
     hops = max(1, ceil(log2(exchange.processes)))
     return exchange.sent / bandwidth + exchange.calls * link.latency * hops
@@ -167,7 +167,7 @@ def seconds_of(exchange: Exchange, plan: Plan, cluster: Cluster, order: tuple[st
 def link_of(
     exchange: Exchange, plan: Plan, cluster: Cluster, order: tuple[str, ...]
 ) -> tuple[Link, float]:
-    """The link of an exchange, and the bytes a second that a card has on it."""
+    """The link of an exchange, and each card's bytes per second on it."""
     sizes = plan.splits | {"data": plan.data}
     inner = order[: order.index(exchange.axis)]
     if exchange.axis == "data" and exchange.processes > plan.data:  # among texts and their parts

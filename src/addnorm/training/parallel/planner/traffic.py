@@ -22,7 +22,7 @@ Axis = Literal["data", "tensor", "pipeline", "context"]
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """What a card exchanges in a step with the others of its group along an axis.
+    """What a card exchanges in a step with the other cards of its group along one axis.
 
     `bytes` counts whole tensors: the sum, or all pieces together.
     """
@@ -46,7 +46,7 @@ class Exchange:
 def exchanges(
     sizes: ModelSizes, training: Training, system: System, plan: Plan, process: int
 ) -> list[Exchange]:
-    """All exchanges of a process of the pipeline in a step, without those of a few numbers."""
+    """All exchanges of a pipeline process in a step, except those of a few numbers."""
     every = [
         *(_of_tensor(sizes, training, system, plan, process) if plan.tensor > 1 else ()),
         *(_of_context(sizes, training, plan, process) if plan.context > 1 else ()),
@@ -60,7 +60,7 @@ def exchanges(
 def _of_tensor(
     sizes: ModelSizes, training: Training, system: System, plan: Plan, process: int
 ) -> Iterator[Exchange]:
-    """Sums of hidden states, of their gradients, of losses, and of weights that several hold.
+    """Sums of hidden states, of their gradients, of losses, and of weights with several copies.
 
     Shoeybi et al. 2019, §3. Layers that are computed again are summed again.
     """
@@ -177,7 +177,7 @@ def _of_pipeline(
 def _of_gradients(
     sizes: ModelSizes, training: Training, system: System, plan: Plan, process: int
 ) -> Iterator[Exchange]:
-    """One sum of all gradients in a step; or, of shards, weights and gradients of each pass.
+    """One sum of all gradients per step; for shards, the weights and gradients of each pass.
 
     A layer is gathered for each pass; embedding and head stay gathered from forward to backward.
     """
@@ -226,7 +226,7 @@ AT_ONCE = 2**22
 
 
 def _of_matrices(sizes: ModelSizes, plan: Plan, process: int) -> Iterator[Exchange]:
-    """Matrices that are gathered whole, and what each process has computed of them.
+    """Matrices gathered whole for the optimiser, and the results that each process computes.
 
     Each computes as many matrices of a shape; of fewer than processes, each computes all.
     """

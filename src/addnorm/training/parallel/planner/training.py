@@ -1,4 +1,4 @@
-"""What a step of training is, and how a system stores and exchanges its numbers."""
+"""The sizes of a training step, and how a training system stores and exchanges numbers."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ WIDE = 4
 
 @dataclass(frozen=True)
 class States:
-    """The float32 values of an optimiser for each value of a weight, and its numbers for a weight.
+    """The number of float32 values that an optimiser stores: per value of a weight, and per weight.
 
     `inner` is for linear layers in a stack, `other` for all other weights. `by_matrix` says that
     those of layers are changed as whole matrices, as by Muon, which are gathered for it.
@@ -21,7 +21,7 @@ class States:
     by_matrix: bool = False
 
     def values(self, n: float, *, inner: bool) -> float:
-        """The values and numbers for a weight of which a card holds n values."""
+        """The number of values that an optimiser stores on a card for `n` values of a weight."""
         if inner:
             return self.inner * n + self.inner_numbers
         return self.other * n + self.other_numbers
@@ -42,18 +42,18 @@ class Training:
 
     @property
     def tokens(self) -> int:
-        """The tokens of a step."""
+        """The number of tokens in a step."""
         return self.rows * self.seq_len
 
     @property
     def products(self) -> int:
-        """The bytes of a value in products."""
+        """The bytes per value in matrix products."""
         return WIDE if self.precision == "float32" else NARROW
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class System:
-    """How a training system stores and exchanges numbers; by default ours.
+    """How a training system stores and exchanges numbers; the defaults are ours.
 
     The first four are bytes of a value: of weights and gradients as they stay, of weights as shards
     are gathered, and of the residual stream and its gradient.
