@@ -34,10 +34,11 @@ class ChatInput:
 
     @classmethod
     def of(cls, messages: object, tools: object = None, where: str = "messages") -> "ChatInput":
-        """Check messages and tools. Raises `InputError` naming the one that is wrong.
+        """Build a conversation from messages and tools.
 
         Content is a text, a list of pieces, or nothing next to `tool_calls`, whose arguments are a
-        JSON object or the text of one. Pieces of another type than text are refused.
+        JSON object or the text of one. Raises `InputError` naming the message, tool or piece that
+        is wrong; pieces that are not text are.
         """
         if not isinstance(messages, list | tuple) or not messages:
             raise InputError(f"{where}: expected a list of messages, not {messages!r:.100}")
@@ -66,7 +67,10 @@ class ChatInput:
         return cls.of_json(read_json(file), str(file))
 
     def checked(self) -> "ChatInput":
-        """Return it. Raises `InputError` where the last message is the assistant's."""
+        """Return the conversation, checked to end with a message to answer.
+
+        Raises `InputError` where the last message is the assistant's.
+        """
         if self.messages[-1]["role"] == "assistant":
             raise InputError(
                 "messages: the last one is the assistant's: there is nothing to answer"
@@ -74,7 +78,7 @@ class ChatInput:
         return self
 
     def for_template(self, template: str | None, names: Mapping[str, Any]) -> "ChatInput":
-        """The conversation with content as the template reads it: a text, or a list of pieces.
+        """The conversation with message content in the form that the template reads.
 
         Raises `InputError` for tools, calls and results that the template leaves out.
         """
@@ -159,7 +163,7 @@ def _calls(calls: object, place: str) -> list[Mapping[str, Any]]:
 
 
 def _call(call: object, place: str) -> Mapping[str, Any]:
-    """A call whose arguments are an object: templates write them as JSON themselves."""
+    """A call with its arguments as an object; templates turn them into JSON themselves."""
     match call:
         case {"function": {"name": str(), **more} as function}:
             arguments = more.get("arguments", {})
@@ -177,7 +181,10 @@ def _call(call: object, place: str) -> Mapping[str, Any]:
 
 
 def _arguments_of(text: str, place: str) -> Any:
-    """The value of a JSON text. Raises `InputError` for anything else, and for a deep one."""
+    """The value of the arguments' JSON text.
+
+    Raises `InputError` for anything else, and for a deep one.
+    """
     try:
         value = json.loads(text or "{}", parse_constant=_refuse_constant)
     except ValueError as error:
@@ -210,7 +217,7 @@ def _check_texts(value: object, place: str) -> None:
 
 
 class _Forms(NamedTuple):
-    """Whether a template writes content that is a text, and content in pieces."""
+    """Whether a template writes content given as a text, and content given in pieces."""
 
     text: bool
     pieces: bool
@@ -221,7 +228,7 @@ PROBE = "addnorm probe"
 
 @lru_cache(64)
 def _forms_of(template: str | None, names: frozenset[tuple[str, str]]) -> _Forms:
-    """Try a template: one that reads pieces alone writes nothing for a text."""
+    """Find the forms of content that a template writes, by trying each."""
 
     def written(content: object) -> str:
         try:
@@ -249,7 +256,7 @@ def _texts(names: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _check_taken(chat: ChatInput, template: str | None, names: Mapping[str, Any]) -> None:
-    """Raise `InputError` for tools or messages that the template leaves out of its text."""
+    """Raise `InputError` for tools or messages that the template leaves out."""
     without: dict[str, ChatInput] = {}
     if chat.tools:
         without["tools"] = replace(chat, tools=())
@@ -271,7 +278,7 @@ def _check_taken(chat: ChatInput, template: str | None, names: Mapping[str, Any]
 
 
 def _written_as(text: str, chat: ChatInput, template: str | None, names: Mapping[str, Any]) -> bool:
-    """Whether the template writes this text for a conversation, and does not refuse it."""
+    """Whether the template turns a conversation into exactly this text."""
     try:
         return _rendered(chat, template, names) == text
     except InputError:

@@ -1,4 +1,4 @@
-"""Examples: the values of their fields, by type; their media; and the base class of their kinds."""
+"""The base class of examples, the values and types of their fields, and their media."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ MAY_BE_NAN = (float, Decimal)
 
 
 def plain(cell: Any) -> object:
-    """Return a number or an array of numpy as Python's own, and any other cell unchanged."""
+    """Convert a numpy number or array to Python's own types; leave any other cell unchanged."""
     return cell.tolist() if isinstance(cell, NUMPY) else cell
 
 
@@ -67,7 +67,7 @@ def is_needed(field: Field[Any]) -> bool:
 
 @cache
 def types_of(kind: type) -> dict[str, tuple[Any, bool]]:
-    """Return the type of each field, and whether it may be None: of `X | None`, X and True.
+    """Return the type of each field without None, and whether None is allowed.
 
     Raises `InputError` for a type that cannot be found.
     """
@@ -90,7 +90,7 @@ def are_texts(hint: Any) -> bool:
 
 
 def value_of(kind: type, name: str, cell: object) -> object:
-    """Return the value of a field that a cell has; None where the cell is empty.
+    """Convert a cell to the value of a field; None for an empty cell.
 
     A list becomes a tuple, and a single value stands for a list with this value. Raises
     `InputError` for a cell of another type.
@@ -126,7 +126,7 @@ def _adapter(hint: Any) -> Any:
 
 
 def _leaves(value: Any) -> Iterator[object]:
-    """The values in a list of any depth."""
+    """The values in a list nested to any depth."""
     if isinstance(value, list | tuple):
         for inner in value:
             yield from _leaves(inner)
@@ -137,7 +137,7 @@ def _leaves(value: Any) -> Iterator[object]:
 
 
 def _check_leaves(hint: Any, cell: object, where: str, wrong: str) -> None:
-    """Raise `InputError` for a value that is not text, or a truth value in place of a number."""
+    """Raise `InputError` for a value of the wrong type: no text, or a boolean as a number."""
     text_alone, has_truths = hint is str or are_texts(hint), "bool" in str(hint)
     for leaf in _leaves(cell):
         if isinstance(leaf, str):
@@ -157,7 +157,7 @@ def _described(hint: Any) -> str:
 
 @cache
 def text_fields(kind: type) -> tuple[tuple[str, bool, bool], ...]:
-    """Return the fields of texts: name, whether it is a single text, whether it may be None."""
+    """Return the text fields: the name, whether it is a single text, whether it may be None."""
     return tuple(
         (name, hint is str, is_optional)
         for name, (hint, is_optional) in types_of(kind).items()
@@ -166,7 +166,7 @@ def text_fields(kind: type) -> tuple[tuple[str, bool, bool], ...]:
 
 
 def wrong_text(example: object) -> tuple[str, object] | None:
-    """Return the first field that must be a text or several, with the value that is none.
+    """Return the first text field with a value that is not text, and that value.
 
     None if all are. A single text is not several: it would be read letter by letter.
     """
@@ -188,7 +188,7 @@ Medium = Literal["text", "images", "audio", "series"]
 
 @dataclass(frozen=True, kw_only=True)
 class MediumProperties:
-    """How examples of a medium are read."""
+    """The properties of a medium that decide how its examples are read."""
 
     plural: str
     """The noun for several of them."""
@@ -216,12 +216,12 @@ PROPERTIES: Mapping[Medium, MediumProperties] = {
 
 
 def has_signals(medium: Medium | None) -> bool:
-    """Return whether examples are signals, which need no tokenizer; False for an unknown medium."""
+    """Return whether a medium's examples are signals, which need no tokenizer; False if unknown."""
     return medium is not None and not PROPERTIES[medium].tokens
 
 
 def has_files(medium: Medium | None) -> bool:
-    """Return whether each example is in a separate file; False for an unknown medium."""
+    """Return whether each example of a medium is a file of its own; False if unknown."""
     return medium is not None and PROPERTIES[medium].files
 
 
@@ -229,7 +229,7 @@ E = TypeVar("E", bound="Example")
 
 
 class Example:
-    """One example to learn from: a frozen dataclass whose methods give its inputs and targets.
+    """An example to learn from: a frozen dataclass with methods for its inputs and targets.
 
     A custom kind is a subclass with its fields, which overrides the methods that concern it.
     """
@@ -246,11 +246,11 @@ class Example:
     """The fields that a model learns to predict; an example to predict has their defaults."""
 
     def source_text(self) -> str:
-        """Return the input text; empty for other inputs."""
+        """Return the input text; empty if the input is no text."""
         return ""
 
     def second_text(self) -> str:
-        """Return the second of two input texts; else empty."""
+        """Return the second of two input texts; empty if there is only one."""
         return ""
 
     def target_text(self) -> str:
@@ -274,7 +274,7 @@ class Example:
         return None
 
     def problem(self) -> str | None:
-        """Return a description of a wrong value of a field other than a text; None if all fit."""
+        """Return the problem with a field's value other than a text; None if there is none."""
         return None
 
     def lack(self) -> str | None:
@@ -285,7 +285,7 @@ class Example:
         return None
 
     def digest(self) -> str | None:
-        """Return a digest of the input, to find equal examples; None if they are not compared."""
+        """Return a digest of the input, by which equal examples are found; None to skip this."""
         if self.signal() is not None:
             return signal_digest(self)
         read = "\0".join([*self.words()] or [self.source_text(), self.second_text()])
@@ -299,18 +299,18 @@ class Example:
 
     @classmethod
     def may_lack_targets(cls) -> bool:
-        """Return whether examples to predict may lack targets: every target has a default."""
+        """Return whether examples may come without targets, since all have defaults."""
         learnt = (field for field in fields_of(cls) if field.name in cls.targets)
         return bool(cls.targets) and not any(map(is_needed, learnt))
 
     @classmethod
     def inputs(cls) -> list[str]:
-        """Return the names of the fields that are not targets."""
+        """Return the names of the input fields: all fields but the targets."""
         return [field.name for field in fields_of(cls) if field.name not in cls.targets]
 
     @classmethod
     def to_predict(cls: type[E], inputs: Mapping[str, Any]) -> E:
-        """Return an example to predict from its inputs; its targets have their defaults.
+        """Return an example with these inputs, and default targets, to predict for.
 
         Raises `InputError` as `of` does.
         """
@@ -318,7 +318,7 @@ class Example:
 
     @classmethod
     def of(cls: type[E], values: Mapping[str, Any], where: str, names: Sequence[str] = ()) -> E:
-        """Return the example with these fields, of which only `names` may be given; by default all.
+        """Build an example from field values, of which only `names` may be given; by default all.
 
         The values are the cells of a table (see `value_of`); an empty one is a field that is not
         given. Raises `InputError` for a field that is missing, does not exist, or is of another
@@ -340,7 +340,7 @@ class Example:
 
 
 def check_kind(kind: type[Example]) -> None:
-    """Raise `InputError` unless a kind is a dataclass that names its task, and targets it has."""
+    """Raise `InputError` unless a kind is a dataclass that names its task and its own targets."""
     if not hasattr(kind, "task"):
         raise InputError(
             f"{kind.__name__} names no task: give the class task = 'my_task', the name of its task"
@@ -361,7 +361,7 @@ def check_kind(kind: type[Example]) -> None:
 
 
 def kind_named(name: str) -> type[Example]:
-    """Return the imported kind of example with this name, or `module:Class`.
+    """Return the imported kind of example with this name, or given as `module:Class`.
 
     Raises `InputError` with the nearest name for an unknown one.
     """
@@ -378,14 +378,14 @@ def kind_named(name: str) -> type[Example]:
 
 
 def _below(kind: type[Example]) -> Iterator[type[Example]]:
-    """Yield all imported subclasses; a class with slots is the last of its name."""
+    """Yield all imported subclasses; of several with one name, only the last."""
     for below in kind.__subclasses__():
         yield below
         yield from _below(below)
 
 
 def check_types(example: Example, where: str) -> None:
-    """Raise `InputError` for texts and labels that are not strings, and for other wrong values."""
+    """Raise `InputError` for texts or labels that are not strings, and for other wrong values."""
     if wrong := wrong_text(example):
         name, value = wrong
         expected = "a list of texts" if isinstance(value, str) else "text"
@@ -395,7 +395,7 @@ def check_types(example: Example, where: str) -> None:
 
 
 def lack_of(**texts: str | None) -> str | None:
-    """Return the blank ones of the texts, as "empty source and target"; None if none is.
+    """Return which of the texts are blank, as "empty source and target"; None if none is.
 
     A text that is None is not there, and not blank.
     """
@@ -404,7 +404,7 @@ def lack_of(**texts: str | None) -> str | None:
 
 
 def signal_digest(example: Example) -> str:
-    """Return a digest of the numbers of an image or a clip, to find equal ones."""
+    """Return a digest of the values of an image or clip, by which equal ones are found."""
     signal = example.signal()
     assert signal is not None
     return xxhash.xxh3_128_hexdigest(signal.contiguous().numpy().tobytes())

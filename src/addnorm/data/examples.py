@@ -1,4 +1,4 @@
-"""Corpora: examples of every kind, three splits, and a report on every row read."""
+"""Corpora: the kinds of examples, three splits, and a report on all rows read."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -59,7 +59,7 @@ class Pair(Example):
 
 @dataclass(frozen=True, slots=True)
 class Labelled(Example):
-    """A text, or two that are read together, and its class."""
+    """A text, or two texts read together, and its class."""
 
     task = "classification"
     targets = ("label",)
@@ -103,7 +103,7 @@ class MultiLabelled(Example):
 
 @dataclass(frozen=True, slots=True)
 class Scored(Example):
-    """A text, or two that are read together, and one or more numbers."""
+    """A text, or two texts read together, and one or more numbers."""
 
     task = "regression"
     targets = ("values",)
@@ -173,7 +173,7 @@ class Chat(Conversation, Example):
     def of_messages(
         cls, messages: Sequence[Message], template: str | None, where: str = "chat"
     ) -> "Chat":
-        """Return the conversation of these messages. Raises `InputError` as `conversation` does."""
+        """Build the conversation from messages. Raises `InputError` as `conversation` does."""
         written = conversation(messages, template, where)
         return cls(written.parts, written.contents, written.messages, written.template)
 
@@ -289,7 +289,7 @@ class Series(Example):
     season: int | None = None
 
     def digest(self) -> None:
-        """Return None: the splits are parts of one series, which are not compared."""
+        """Return None: parts of one series are not compared with each other."""
         return
 
     @classmethod
@@ -354,17 +354,17 @@ NOT_FINITE = "a number that is missing, NaN or infinite"
 
 
 def no_label(label: str) -> str | None:
-    """The lack of a label; None if there is one."""
+    """Return "no label" if the label is blank, else None."""
     return None if label.strip() else "no label"
 
 
 def not_finite(values: Sequence[float]) -> str | None:
-    """The lack of a number; None if there are some, all of them finite."""
+    """Return what is missing if there are no numbers or not all are finite, else None."""
     return None if values and all(map(math.isfinite, values)) else NOT_FINITE
 
 
 def wrong_number(values: Sequence[object]) -> str | None:
-    """Return a description of the first value that is not a number; None if all are."""
+    """Return the problem with the first value that is not a number; None if all are numbers."""
     for value in values:
         if isinstance(value, bool) or not isinstance(value, Real):
             return f"expected a number, not {short(value)}"
@@ -479,7 +479,7 @@ class Corpus:
 
     @property
     def task(self) -> str:
-        """The name of the task that the examples are usually for."""
+        """The name of the usual task for these examples."""
         return self.kind.task
 
     @property
@@ -489,12 +489,12 @@ class Corpus:
 
     @property
     def has_text(self) -> bool:
-        """Whether text is read or written, so that there must be a tokenizer."""
+        """Whether text is read or written, so that a tokenizer is needed."""
         return self.kind.writes or not has_signals(self.medium)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of a model's outputs, from train and valid.
+        """The names of a model's outputs, from the splits train and valid.
 
         They are all classes, labels or tags, sorted; the names of the numbers to predict; or the
         variables of a series to forecast. Empty for other tasks.
@@ -502,12 +502,12 @@ class Corpus:
         return self.kind.label_names(chain(self.train, self.valid))
 
     def source_texts(self) -> Iterator[str]:
-        """The texts for training a (source) tokenizer: the training examples only."""
+        """The texts from which a (source) tokenizer is trained: of training examples only."""
         texts = ((example.source_text(), example.second_text()) for example in self.train)
         return (text for pair in texts for text in pair if text)
 
     def target_texts(self) -> Iterator[str]:
-        """The texts to write in the training examples; none for other tasks."""
+        """The target texts of the training examples; empty for tasks without any."""
         return (example.target_text() for example in self.train) if self.kind.writes else iter(())
 
 

@@ -1,4 +1,4 @@
-"""The scale of a series, in value and time, computed from its training part alone."""
+"""The scaling of a series' values, and its time step, computed from the training part alone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Scaling:
 
     @classmethod
     def standard(cls, values: Float[Tensor, "variables time"]) -> "Scaling":
-        """Compute the mean and the biased deviation of each variable in float64, without gaps.
+        """Compute each variable's mean and biased deviation in float64, ignoring gaps.
 
         A variable that is constant or always missing keeps its scale.
         """
@@ -38,7 +38,7 @@ class Scaling:
 
     @classmethod
     def none(cls, variables: int) -> "Scaling":
-        """Leave every variable in its units."""
+        """A scaling that leaves every variable in its units."""
         return cls((0.0,) * variables, (1.0,) * variables)
 
     def scaled(
@@ -50,7 +50,7 @@ class Scaling:
     def in_units(
         self, values: Float[Tensor, "*batch variables time"]
     ) -> Float[Tensor, "*batch variables time"]:
-        """Return a model's output in units, in float64."""
+        """Convert a model's output back to units, in float64."""
         return values.double() * _column(self.deviation) + _column(self.mean)
 
 

@@ -50,7 +50,7 @@ DataConfig = Annotated[
 
 
 def medium_of(data: object) -> Medium | None:
-    """Return the medium of built-in data; None for custom data, or without data."""
+    """Return the medium of built-in data; None for custom data or without data."""
     match data:
         case ImagesConfig() | ImageFilesConfig() | DatasetConfig(image=str()):
             return "images"
@@ -63,5 +63,5 @@ def medium_of(data: object) -> Medium | None:
 
 
 def lowercases(data: object) -> bool:
-    """Whether built-in data put their texts in lower case."""
+    """Whether built-in data convert their texts to lower case."""
     return isinstance(data, Files | DatasetConfig) and data.lowercase

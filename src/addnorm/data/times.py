@@ -1,4 +1,4 @@
-"""The times of a series: read from cells, checked for their order, zone and regular interval."""
+"""The times of a series: parsed from cells, and checked for order, time zone and regularity."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def parsed_time(cell: object) -> datetime | None:
 
 
 def _fixed(time: datetime) -> datetime | None:
-    """The time as a plain datetime with a fixed offset; None where pandas has nanoseconds."""
+    """The time as a plain datetime with a fixed UTC offset; None if it has nanoseconds."""
     if getattr(time, "nanosecond", 0):
         return None
     offset = time.utcoffset()
@@ -50,7 +50,7 @@ def _fixed(time: datetime) -> datetime | None:
 
 @dataclass(frozen=True)
 class Interval:
-    """The time from one step to the next: a number of months, or a fixed time."""
+    """The time between two steps: a number of months, or a fixed duration."""
 
     months: int = 0
     fixed: timedelta = timedelta()
@@ -68,7 +68,7 @@ class Interval:
         return time.replace(year=months // 12, month=months % 12 + 1)
 
     def position(self, first: datetime, time: datetime) -> float:
-        """Return how many steps after `first` a time is; not an integer if between two steps."""
+        """Return the number of steps from `first` to a time; fractional between two steps."""
         if not self.months:
             return (time - first) / self.fixed
         months = 12 * (time.year - first.year) + time.month - first.month
@@ -77,7 +77,7 @@ class Interval:
 
     @property
     def season(self) -> int | None:
-        """The number of steps in a day, in a week of days or in a year of months; else None."""
+        """The number of steps in a day, in a week of days or in a year of months; or None."""
         if self.months:
             return 12 // self.months if self.months < 12 and 12 % self.months == 0 else None
         day = timedelta(days=1)
@@ -87,14 +87,14 @@ class Interval:
 
 
 def regular_interval(times: Sequence[datetime]) -> Interval:
-    """Return the most frequent time between neighbours, in months if all have one day of month."""
+    """Return the most frequent time between neighbours, in months if all are on one day."""
     if _same_day_of_month(times):
         return Interval(_most_frequent([_months(b) - _months(a) for a, b in pairwise(times)]))
     return Interval(fixed=_most_frequent([b - a for a, b in pairwise(times)]))
 
 
 def _same_day_of_month(times: Sequence[datetime]) -> bool:
-    """Whether all have the same day of the month, up to the 28th, and the same time of day."""
+    """Whether all have the same time of day and the same day of the month, up to the 28th."""
     first = times[0]
     return first.day <= 28 and all((t.day, t.time()) == (first.day, first.time()) for t in times)
 
@@ -108,7 +108,7 @@ def _most_frequent(values: list[T]) -> T:
 
 
 def check_order(times: Sequence[datetime], places: Sequence[str]) -> None:
-    """Raise `InputError`, with its place, for the first time of another zone, or out of order."""
+    """Raise `InputError`, with its place, for the first time in another zone or out of order."""
     first = times[0].utcoffset()
     for i, time in enumerate(times):
         if time.utcoffset() != first:
@@ -131,7 +131,7 @@ def _zone(time: datetime) -> str:
 
 
 def steps_of(times: Sequence[datetime], places: Sequence[str], interval: Interval) -> Steps:
-    """Return the step of each time on the grid. Raises `InputError` for one between two steps."""
+    """Return the index of each time on the grid. Raises `InputError` for one between two steps."""
     positions = [interval.position(times[0], time) for time in times]
     for place, time, position in zip(places, times, positions, strict=True):
         if position != int(position):
@@ -143,7 +143,7 @@ def steps_of(times: Sequence[datetime], places: Sequence[str], interval: Interva
 
 
 def comparable(time: datetime, other: datetime) -> datetime:
-    """Return a time that can be compared with another; without a zone it takes the other's.
+    """Return a time that can be compared with another; a time without zone takes the other's.
 
     Raises `InputError` for a time with a zone where the other has none.
     """

@@ -1,4 +1,4 @@
-"""Calls of tools in the texts of models: where they begin, and what they call.
+"""Tool calls in the texts of models: where they begin, and what they call.
 
 A model writes a call as its template taught it. The families whose form is known:
 
@@ -20,7 +20,7 @@ from addnorm.data.conversation import Message
 
 
 def _new_id() -> str:
-    """Nine letters and digits, which is what the templates of Mistral take."""
+    """A random id of nine letters and digits, as Mistral's templates require."""
     return "".join(SystemRandom().choices(ascii_letters + digits, k=9))
 
 
@@ -34,24 +34,24 @@ class ToolCall:
 
     @property
     def arguments_as_json(self) -> str:
-        """The arguments as the JSON text that OpenAI's API has."""
+        """The arguments as a JSON text, as in OpenAI's API."""
         return json.dumps(self.arguments, ensure_ascii=False)
 
     def as_message(self) -> Message:
-        """The call as templates read it."""
+        """The call in the form that templates read."""
         function = {"name": self.name, "arguments": dict(self.arguments)}
         return {"id": self.id, "type": "function", "function": function}
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The content of an answer, and its calls of tools."""
+    """The content of an answer, and its tool calls."""
 
     content: str
     calls: tuple[ToolCall, ...] = ()
 
     def as_message(self) -> Message:
-        """The message of the assistant."""
+        """The answer as a message of the assistant."""
         calls = [call.as_message() for call in self.calls]
         more = {"tool_calls": calls} if calls else {}
         return {"role": "assistant", "content": self.content, **more}
@@ -59,7 +59,7 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class CallForm:
-    """How the models of a family write calls.
+    """The format in which a family of models writes tool calls.
 
     `read` takes the text from where calls begin on; it raises `ValueError` for a damaged one.
     """
@@ -73,7 +73,7 @@ class CallForm:
     read: Callable[[str], Reply]
 
     def reply(self, text: str) -> Reply:
-        """The answer of a model, divided into its content and its calls."""
+        """Split a model's answer into its content and its calls."""
         reader = CallReader(self)
         content = reader.push(text)
         rest = reader.finish()
@@ -81,14 +81,14 @@ class CallForm:
 
 
 class CallReader:
-    """Takes the text of an answer as it comes, and gives the text outside of calls."""
+    """Reads an answer as it is written, and separates text from calls."""
 
     def __init__(self, form: CallForm) -> None:
         self._form = form
         self._held, self._begun, self._calling = "", False, False
 
     def push(self, text: str) -> str:
-        """The text that can be shown; white space is held back, since a call may follow it."""
+        """Return the text that can be shown so far; white space waits, since a call may follow."""
         self._held += text
         if self._calling:
             return ""
@@ -105,7 +105,7 @@ class CallReader:
         return content
 
     def finish(self) -> Reply:
-        """The calls, and the text that was held back; all of it where a call is damaged."""
+        """Return the calls and the remaining text; if a call is damaged, it counts as text."""
         if not self._calling:
             return Reply(self._held)
         try:
@@ -115,14 +115,14 @@ class CallReader:
         return reply if reply.calls or reply.content else Reply(self._held)
 
     def _certain(self) -> int:
-        """Where the longest end of the held text begins that may become the start of a call."""
+        """The length of the held text that is certainly not the start of a call."""
         beginnings = (mark[:n] for mark in self._form.begins for n in range(1, len(mark)))
         doubtful = max((len(b) for b in beginnings if self._held.endswith(b)), default=0)
         return len(self._held) - doubtful
 
 
 def call_form(template: str | None) -> CallForm | None:
-    """The form of a template's family; None where it is not known."""
+    """The call format of a template's family; None if it is unknown."""
     text = template or ""
     for form, has, lacks in FORMS:
         if all(word in text for word in has) and not any(word in text for word in lacks):
@@ -134,7 +134,7 @@ def call_form(template: str | None) -> CallForm | None:
 
 
 def _call(tree: object) -> ToolCall:
-    """The call in a JSON value. Raises `ValueError` for anything else."""
+    """Read the call in a JSON value. Raises `ValueError` for anything else."""
     match tree:
         case {"name": str(name), "arguments": dict(arguments), **more} if name:
             pass
@@ -154,7 +154,7 @@ DECODER = json.JSONDecoder(parse_constant=_constant)
 
 
 def _values(text: str) -> Iterator[Any]:
-    """Yield the JSON values of a text, between which are white space and semicolons."""
+    """Yield the JSON values of a text that are separated by white space and semicolons."""
     at = 0
     while match := re.compile(r"[\s;]*(?=[^\s;])").match(text, at):
         value, at = DECODER.raw_decode(text, match.end())

@@ -117,7 +117,7 @@ class Beams:
         )
 
     def keep(self, sentences: Int[Tensor, " kept"]) -> "Beams":
-        """Keep only these sentences, at least one."""
+        """Keep only these sentences, of which there must be at least one."""
         length = self.length[sentences]
         used = slice(self.live.shape[2] - int(length.max()), None)
         return Beams(
@@ -196,11 +196,11 @@ class BeamSearch:
 
     @property
     def width(self) -> int:
-        """How many hypotheses of a sentence are extended: one at the start, then the beams."""
+        """The number of hypotheses to extend per sentence: one at the start, then the beams."""
         return self._beams.live.shape[1]
 
     def advance(self) -> list[tuple[int, list[Generated] | InputError]]:
-        """Extend all hypotheses by a token; return the sentences that this closes.
+        """Extend all hypotheses by one token; return the sentences that are now closed.
 
         Each has its results, or the reason why there are none.
         """
@@ -220,7 +220,7 @@ class BeamSearch:
         return results
 
     def drop(self, sentences: Container[int]) -> None:
-        """Close some sentences without results, between two steps."""
+        """Close some sentences without results; called between two steps."""
         places = [i for i, sentence in enumerate(self.sentences) if sentence not in sentences]
         n, width = self._beams.live.shape[:2]
         rows = torch.arange(n * width, device=self._limit.device).view(n, width)
@@ -230,7 +230,7 @@ class BeamSearch:
         self._keep(still_open, rows)
 
     def join(self, other: "BeamSearch") -> int:
-        """Search the sentences of another search too; its number 0 has the returned number here.
+        """Add the sentences of another search; return the number that its sentence 0 gets here.
 
         Both have the same decoding, ends and `width`, and are between two steps. The rows of their
         `NextToken` must be joined by the caller.
@@ -245,7 +245,7 @@ class BeamSearch:
         return first
 
     def _keep(self, still_open: Int[Tensor, " kept"], parents: Int[Tensor, "batch beams"]) -> None:
-        """Keep these sentences, whose hypotheses extend the given rows."""
+        """Keep only these sentences; their hypotheses extend the rows `parents`."""
         self.sentences = [self.sentences[i] for i in ints(still_open)]
         if not self.sentences:
             return
@@ -262,7 +262,7 @@ def extend(
     limit: Int[Tensor, " batch"],
     rules: Rules | None = None,
 ) -> tuple[Beams, Int[Tensor, "batch beams"]]:
-    """Extend the hypotheses by one token; also return the row of `logits` of each one's parent."""
+    """Extend the hypotheses by one token; also return the row of each one's parent in `logits`."""
     batch, width, _ = beams.live.shape
     log_p = logits.log_softmax(-1)
     if rules is not None:
@@ -334,7 +334,7 @@ def _padded(rows: Int[Tensor, "batch some seq"], width: int) -> Int[Tensor, "bat
 
 
 def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) -> torch.Tensor:
-    """A mask of the sentences that have reached their limit or stop by `early_stopping`."""
+    """A mask of the sentences that have reached their limit or that `early_stopping` stops."""
     length, worst = beams.length, beams.done_scores[:, -1]
     if decoding.early_stopping is True:
         return (worst > -inf) | (limit <= length)
@@ -347,7 +347,7 @@ def is_closed(beams: Beams, decoding: BeamConfig, limit: Int[Tensor, " batch"]) 
 def hypotheses(
     beams: Beams, i: int, decoding: BeamConfig, ends: Ids
 ) -> list[Generated] | InputError:
-    """The best hypotheses of sentence `i`: finished ones first, each kind in order of score.
+    """The best hypotheses of sentence `i`: finished ones first, each kind ordered by score.
 
     Where there are none, the reason.
     """
@@ -367,7 +367,7 @@ def hypotheses(
 
 
 def _generated(ids: list[int], score: float, ends: Ids) -> Generated:
-    """Cut a hypothesis at its end token; without one, the length limit ended it."""
+    """Cut a hypothesis at its end token; if it has none, it reached the length limit."""
     ids = [token for token in ids if token != NOTHING]
     written = tuple(takewhile(lambda token: token not in ends, ids))
     finished = "eos" if len(written) < len(ids) else "length"

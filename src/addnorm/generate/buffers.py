@@ -46,7 +46,7 @@ def _in_buffers(cache: Cache, slots: Int[Tensor, " so_far"]) -> FixedCache | NoC
 
 
 def is_in_buffers(cache: KVCache | None) -> bool:
-    """Whether the cache consists of preallocated buffers, which a compiled graph can fill."""
+    """Whether the cache consists of preallocated buffers, which a compiled graph can write to."""
     return cache is not None and all(
         isinstance(layer.self_cache, FixedCache | NoCache) for layer in cache
     )

@@ -158,7 +158,7 @@ class CompiledTranslation(Translation):
         return logits
 
     def _in_graph(self) -> TranslationState:
-        """The state; a graph for several sources requires a padding mask."""
+        """The state for the graph; with several sources it needs a padding mask."""
         if not self.several or self._state.source_valid is not None:
             return self._state
         valid = torch.ones(self._state.memory.shape[:2], dtype=torch.bool)

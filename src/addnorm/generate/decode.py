@@ -199,7 +199,7 @@ def decode(
 
 
 def _check_beams(text_decoder: TextDecoder) -> None:
-    """Raise `InputError` for ends of texts that beam search does not have."""
+    """Raise `InputError` for stop conditions that beam search does not support."""
     if text_decoder.stop:
         raise InputError('stop strings need kind = "greedy" or "sample": beams end at eos alone.')
     if text_decoder.grammar is not None:
@@ -209,7 +209,7 @@ def _check_beams(text_decoder: TextDecoder) -> None:
 
 
 def _with_depths(next_token: NextToken, texts: list[list[Generated]]) -> list[list[Generated]]:
-    """Add to the texts of a batch the depths of their tokens, if these could leave early."""
+    """Add to each text the depths at which its tokens left the model, if early exit is on."""
     if not isinstance(next_token, Continuation) or next_token.early is None:
         return texts
     pairs = zip(texts, next_token.early.text_depths, strict=True)
@@ -240,7 +240,7 @@ def stream(
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """A generated token of a row; only for the last one, `finished` is the reason why it ended."""
+    """A generated token of a row; the last one of a row also has the reason in `finished`."""
 
     row: int
     token: int
@@ -288,7 +288,7 @@ def write(
 
 
 def _allowed(scores: Tensor, texts: Sequence[TextStream | None], ends: Ids) -> Tensor:
-    """The scores, -inf for tokens that the grammars of the texts do not allow.
+    """The scores, with -inf for tokens that the texts' grammars do not allow.
 
     Raises `InputError` if a text has no allowed token.
     """
@@ -307,7 +307,7 @@ def _rules(
     limits: Sequence[int],
     eos_id: Ends,
 ) -> Rules | None:
-    """The rules for a batch; None if there are none. A target starts with `bos_id` alone."""
+    """The rules for a batch; None if there are no rules. A target starts with `bos_id` alone."""
     config, before = decoding.rules, prompts
     if isinstance(next_token, Translation | Transcription):
         before = [[next_token.bos_id]] * len(prompts)
@@ -369,7 +369,7 @@ def _ends(eos_id: Ends) -> Ids:
 
 
 def _nonempty(i: int, prompt: Ids, start_id: int | None) -> Ids:
-    """The prompt; an empty one becomes `start_id`."""
+    """The prompt; if it is empty, `start_id` alone."""
     if len(prompt) == 0 and start_id is None:
         raise InputError(f"prompt {i} is empty, and this model has no token to start from.")
     return prompt if len(prompt) else [start_id or 0]

@@ -1,4 +1,4 @@
-"""Early exit: texts and tokens leave the model at the first exit that is certain enough."""
+"""Early exit: texts and tokens leave the model at the first exit that is confident enough."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -31,7 +31,7 @@ class EntropyRule:
     threshold: float
 
     def leaves(self, logits: Float[Tensor, "*rows outputs"]) -> Bool[Tensor, "*rows"]:
-        """Whether the entropy of each row is below the threshold; never at threshold 0."""
+        """Whether each row's entropy is below the threshold; never at threshold 0."""
         return torch.special.entr(at_least_float32(logits).softmax(-1)).sum(-1) < self.threshold
 
 
@@ -42,7 +42,7 @@ class ConfidenceRule:
     threshold: float
 
     def leaves(self, logits: Float[Tensor, "*rows outputs"]) -> Bool[Tensor, "*rows"]:
-        """Whether the margin of each row is above the threshold; never at threshold 1."""
+        """Whether each row's margin is above the threshold; never at threshold 1."""
         first, second = at_least_float32(logits).softmax(-1).topk(2, dim=-1).values.unbind(-1)
         return first - second > self.threshold
 
@@ -68,7 +68,7 @@ def exit_rule(written: str) -> ExitRule:
 
 
 class EarlyExit:
-    """Runs a model with exits, and counts the layers that each text or token took.
+    """Runs a model with exits, and counts the layers that each text or token used.
 
     Each text leaves an encoder separately, and its batch continues without it. Tokens leave
     separately too, so that no result depends on the rest of a batch; but a step of several texts
@@ -140,7 +140,7 @@ class EarlyExit:
     def _leaving(
         self, logits: Float[Tensor, "batch *outputs"], ctx: Context
     ) -> Bool[Tensor, " batch"]:
-        """Whether each text leaves: a sequence of tags does if all of its tokens would."""
+        """Whether each text leaves; a tagged sentence leaves once all of its tokens would."""
         leaving = self.rule.leaves(logits)
         if leaving.ndim == 1:
             return leaving
@@ -153,7 +153,7 @@ class EarlyExit:
         valid: Bool[Tensor, "batch seq"] | None = None,
         segments: Int[Tensor, "batch seq"] | None = None,
     ) -> tuple[Float[Tensor, "batch seq vocab"], Int[Tensor, " tokens"]]:
-        """The logits of whole texts, in which a token that left has its propagated state."""
+        """The logits of whole texts, with the states of tokens that left propagated."""
         ctx = Context.over(tokens, Causal(), valid=valid, segments=segments)
         logits, depths = self._decoded(model, model.embed(tokens, ctx), ctx, None)
         return logits, depths.flatten() if valid is None else depths[valid]
@@ -166,7 +166,7 @@ class EarlyExit:
         state: DecoderState,
         positions: slice = LAST,
     ) -> tuple[Float[Tensor, "rows chosen vocab"], DecoderState]:
-        """A decoding step (see `decoder_step`): prompts take every layer, new tokens may leave."""
+        """A decoding step (see `decoder_step`); new tokens may leave early, prompts may not."""
         if tokens.shape[1] > 1 or state.cache is None or not state.cache.length:
             logits, state = decoder_step(model, tokens, state, positions)
             return logits, replace(state, texts=self._start(tokens))
@@ -177,7 +177,7 @@ class EarlyExit:
         return logits, state.extended()
 
     def _start(self, tokens: Int[Tensor, "rows new"]) -> Int[Tensor, " rows"]:
-        """Forget earlier texts; return the numbers of the new ones, whose prompts these are."""
+        """Forget earlier texts; return the numbers of the new texts with these prompts."""
         texts = torch.arange(len(tokens), device=tokens.device)
         self._layers, self._tokens = torch.zeros_like(texts), torch.zeros_like(texts)
         return texts
@@ -190,7 +190,7 @@ class EarlyExit:
 
     @property
     def text_depths(self) -> list[float | None]:
-        """The mean number of layers that a token took, for each text since the last `start`.
+        """The mean number of layers per token, for each text since the last `start`.
 
         In a beam search, tokens of all hypotheses count. Prompts take every layer, so the first
         token of a text does not count; None for a text without another.
@@ -201,7 +201,7 @@ class EarlyExit:
     def _decoded(
         self, model: DecoderModel, x: Hidden, ctx: Context, cache: KVCache | None
     ) -> tuple[Float[Tensor, "batch seq vocab"], Int[Tensor, "batch seq"]]:
-        """The logits of the exit at which each token left, and the layers that it took.
+        """The logits of the exit at which each token left, and the number of layers it used.
 
         The layers above compute the keys and values that later tokens attend to from the hidden
         state with which a token left (Schuster et al. 2022, §3.1).
@@ -238,18 +238,18 @@ class EarlyExit:
 
     @property
     def mean_depth(self) -> float:
-        """The mean number of layers of a text or token."""
+        """The mean number of layers that a text or token used."""
         return sum(k * n for k, n in self.depths.items()) / max(self.depths.total(), 1)
 
     def __str__(self) -> str:
-        """The mean depth, and the share that left at each layer."""
+        """The mean depth, and the share of texts or tokens that left at each layer."""
         total = max(self.depths.total(), 1)
         shares = (f"layer {k} {n / total:.1%}" for k, n in sorted(self.depths.items()))
         return " · ".join([f"mean depth {self.mean_depth:.2f} layers", *shares])
 
 
 def check_exits_early(model: nn.Module) -> None:
-    """Raise `InputError` unless the model has exits, and its layers can be skipped."""
+    """Raise `InputError` unless the model has exits and its layers can be skipped."""
     if not isinstance(model, EncoderModel | DecoderModel) or not model.exits:
         raise InputError(
             "`exit`: this model has no early exits: train one with model.exits, the layers that "
@@ -265,7 +265,7 @@ def check_exits_early(model: nn.Module) -> None:
 
 
 def _remember(block: AnyBlock, x: Hidden, ctx: Context, cache: LayerCache) -> None:
-    """Store the keys and values that the layer computes from `x`, and compute nothing else."""
+    """Store the keys and values that the layer computes from `x`; compute nothing else."""
     attention = block.attention
     assert isinstance(attention, SelfAttention | CrossLayerAttention)
 

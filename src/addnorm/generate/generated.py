@@ -1,4 +1,4 @@
-"""A generated text, why it ended, and the times of its segments if it is that of a sound."""
+"""A generated text, the reason why it ended, and for sound the times of its segments."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,7 +9,7 @@ Finished = Literal["eos", "stop", "length"]
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of the text of a sound, and its times in seconds."""
+    """A part of a sound's transcript, and its times in seconds."""
 
     start: float
     end: float

@@ -104,7 +104,7 @@ def product(
 
 
 def _loaded(file: Path) -> Any:
-    """Load the graph in a file, through a folder of temporary files.
+    """Load the graph from a file, by way of a temporary folder.
 
     Uses the low-level loader, because the wrapper in `torch._inductor` takes seconds to import.
     """
@@ -138,7 +138,7 @@ def _traced(
 
 
 def _factors(program: torch.export.ExportedProgram) -> list[str]:
-    """The weights that are used by oneDNN products only."""
+    """The names of the weights that only oneDNN products use."""
     if _onednn is None:
         return []
     signature = program.graph_signature
@@ -159,7 +159,7 @@ def _tensor(module: nn.Module, name: str) -> Tensor:
 
 @contextmanager
 def _all_registered(module: nn.Module) -> Generator[None]:
-    """Temporarily register plain tensor attributes as buffers, since a graph names only those."""
+    """Temporarily register plain tensor attributes as buffers, since a graph names only these."""
     plain = [
         (part, key, value)
         for part in module.modules()
@@ -253,7 +253,7 @@ def _described(module: nn.Module) -> Iterator[str]:
 
 
 def _source(kind: type) -> str:
-    """The source of a class, or its bytecode if there is no source file (interactive use)."""
+    """The source of a class; its bytecode if there is no source file (interactive use)."""
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):

@@ -62,7 +62,7 @@ def check_writes(model: DecoderModel) -> None:
 
 
 class _Rows(ABC):
-    """Rows of tokens, of which `_unread` are those that the model has not processed."""
+    """Rows of tokens; the model has not yet processed those in `_unread`."""
 
     cached: bool
     _unread: Int[Tensor, "rows new"]
@@ -102,7 +102,7 @@ class Continuation(_Rows):
         self.early = early
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
-        """All positions after the prompt, plus one: the last token generated is never an input."""
+        """All positions after the prompt, plus one, since the last token is never an input."""
         return positions_for(self.model.embed, i, prompt) - len(prompt) + 1
 
     @torch.inference_mode()
@@ -146,7 +146,7 @@ class Translation(_Rows):
         self.cached = cached
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
-        """All positions of the target, regardless of the source length."""
+        """All positions of the target, whatever the length of the source."""
         positions_for(self.model.source_embed, i, prompt)
         return positions_for(self.model.target_embed, i, [self.bos_id])
 
@@ -183,7 +183,7 @@ class Translation(_Rows):
 
 
 class Transcription:
-    """Generate the texts of signals: the prompt `[i]` stands for the text of signal `i`.
+    """Generate the texts of images or clips; the prompt `[i]` stands for the text of signal `i`.
 
     The signals are images, or clips in log-mel features; `translation` has the encoder–decoder that
     reads them. The tokens of `opening` come before each text and are not part of it; None in it
@@ -231,7 +231,7 @@ class Transcription:
         return [signal.shape[-1] for signal in self.signals]
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
-        """All positions of the target after its opening."""
+        """All positions of the target after the first tokens of a transcript."""
         return maximum_length(self.translation.model.target_embed) - len(self.opening)
 
     def start(self, prompts: Sequence[Ids]) -> Logits:
@@ -246,7 +246,7 @@ class Transcription:
         return logits
 
     def _spoken(self, prompts: Sequence[Ids], logits: Logits) -> list[int | None]:
-        """The languages of the signals; those that are not known yet are detected."""
+        """The languages of the signals; unknown ones are detected."""
         likeliest = ints(self.languages[logits[:, self.languages].argmax(-1).cpu()])
         for [i], language in zip(prompts, likeliest, strict=True):
             if self.spoken[i] is None:
@@ -318,7 +318,7 @@ def evaluating(model: nn.Module) -> Generator[None]:
 
 
 def checked(logits: Float[Tensor, "rows vocab"]) -> Logits:
-    """Convert the logits to float32. Raises `InputError` if they contain NaN."""
+    """Convert the logits to float32, and check them. Raises `InputError` if they contain NaN."""
     logits = logits.float()
     if bool(logits.sum().isnan()):  # one pass, where isnan().any() takes three
         raise InputError(NOT_A_NUMBER)
@@ -326,7 +326,7 @@ def checked(logits: Float[Tensor, "rows vocab"]) -> Logits:
 
 
 def shared_memories(memories: Int[Tensor, " rows"]) -> Int[Tensor, " memories"]:
-    """Deduplicate consecutive memories if each is shared by the same number of rows."""
+    """Deduplicate consecutive memories, if each is shared by equally many rows."""
     once, rows = memories.unique_consecutive(return_counts=True)
     return once if bool((rows == rows[0]).all()) else memories
 

@@ -58,7 +58,7 @@ class RulesConfig:
     """Whether scores are normalised again after the rules."""
 
     def limit(self, max_new_tokens: int | None, before: int, usual: int) -> int:
-        """The maximum number of new tokens: the one given, else by these rules, else `usual`.
+        """The maximum number of new tokens: `given`, else that of these rules, else `usual`.
 
         Raises `TextError` if `max_length` leaves no room for any after the `before` tokens.
         """
@@ -115,7 +115,7 @@ class Rules:
         return replace(self, before=self.before[texts], limits=self.limits[texts])
 
     def joined(self, other: "Rules") -> "Rules":
-        """The same rules for these texts, then for those of `other`."""
+        """Rules for these texts, followed by those of `other`."""
         width = max(self.before.shape[1], other.before.shape[1])
         before = [
             F.pad(each.before, (width - each.before.shape[1], 0), value=NOTHING)
@@ -147,7 +147,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of each text: its tokens, the new ones among them, and the most new ones.
+    """The progress of each text: its tokens, the new ones among them, and their largest number.
 
     A prompt counts towards `length`, as the start of a translation does.
     """
@@ -218,7 +218,7 @@ def repetition_penalised(
 def ngrams_repeated(
     history: Int[Tensor, "rows seq"], n: int, vocab: int
 ) -> Bool[Tensor, "rows vocab"]:
-    """A mask of the tokens that would complete an n-gram which the history already has."""
+    """A mask of the tokens that would repeat an n-gram of the history."""
     rows, length = history.shape
     if length < n:
         return torch.zeros(rows, vocab, dtype=torch.bool, device=history.device)
@@ -253,7 +253,7 @@ def _without(scores: Scores, tokens: Sequence[int], rows: Bool[Tensor, " rows"])
 def within_grammars(
     scores: Scores, grammars: Sequence[Grammar | None], ends: Sequence[int]
 ) -> Scores:
-    """The scores, -inf where the grammar of a text does not allow a token.
+    """The scores, with -inf for tokens that the text's grammar does not allow.
 
     An end token is allowed where the text may end.
     """

@@ -28,7 +28,7 @@ def temperature(logits: Float[Tensor, "rows vocab"], value: float) -> Float[Tens
 
 
 def top_k(logits: Float[Tensor, "rows vocab"], k: int) -> Float[Tensor, "rows vocab"]:
-    """Keep the `k` largest logits and all that tie with the last of them; the rest become -inf.
+    """Keep the `k` largest logits and any that tie with the last of them; the rest become -inf.
 
     A `k` beyond the vocabulary keeps everything. Fan et al. 2018 (arXiv 1805.04833), section 5.
     """
@@ -89,7 +89,7 @@ def draw(
 
 
 def generator_of(seed: int, row: int) -> torch.Generator:
-    """The random generator of one row, determined by the seed and the row number.
+    """The random generator of one row, given by the seed and the row number.
 
     It is on the CPU, so that a row draws the same numbers on any device and in any batch.
     """

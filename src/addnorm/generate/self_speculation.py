@@ -1,4 +1,4 @@
-"""Speculative decoding by the model itself: multi-token prediction drafts what comes next."""
+"""Self-speculative decoding: multi-token prediction drafts tokens that the model verifies."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ from addnorm.nn.token_ahead import TokenAhead
 
 
 class SelfSpeculation:
-    """Continue one prompt; the logits of several next tokens are computed in one pass.
+    """Continue one prompt; one pass gives the logits of several drafted tokens.
 
     The modules of multi-token prediction draft the next tokens (DeepSeek-AI 2024 (DeepSeek-V3),
     §2.2), and the model reads the newest token and the draft together (Leviathan et al. 2023). For
@@ -43,7 +43,7 @@ class SelfSpeculation:
         self._max_len = maximum_length(model.embed)
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
-        """All positions after the prompt, plus one: the last token generated is never an input."""
+        """All positions after the prompt, plus one, since the last token is never an input."""
         return positions_for(self.model.embed, i, prompt) - len(prompt) + 1
 
     @torch.inference_mode()
@@ -60,7 +60,7 @@ class SelfSpeculation:
 
     @torch.inference_mode()
     def step(self, tokens: Int[Tensor, " rows"]) -> Logits:
-        """Append a token; the model runs only if it is not the next of the draft."""
+        """Append a token; the model runs only if the token was not drafted."""
         token = int(tokens)
         self._tokens.append(token)
         if self._draft[:1] == [token]:
@@ -84,12 +84,12 @@ class SelfSpeculation:
         return [module for module in self.model.ahead if isinstance(module, TokenAhead)]
 
     def _none(self) -> Tensor:
-        """The hidden states of no slot."""
+        """Hidden states of zero slots."""
         width = self._modules[0].proj.out_features
         return torch.empty(1, 0, width, device=device_of(self.model))
 
     def _read(self, tokens: Sequence[int]) -> Float[Tensor, "new vocab"]:
-        """Process tokens; keep their hidden states, and return the logits after each of them."""
+        """Process tokens, keep their hidden states, and return the logits after each token."""
         with evaluating(self.model):
             ids = torch.tensor([tokens], device=device_of(self.model))
             x, ctx = self.model.hidden(ids, cache=self._cache)
@@ -98,7 +98,7 @@ class SelfSpeculation:
             return self.model.head(last, ctx)[0]
 
     def _drafted(self) -> list[int]:
-        """Draft a token by each module; slot `i` of depth `k` reads token `i + k`."""
+        """Draft one token with each module; slot `i` at depth `k` reads token `i + k`."""
         drafted: list[int] = []
         n = self._states[0].shape[1]  # of the slots that the model has processed
         with evaluating(self.model):
@@ -120,12 +120,12 @@ class SelfSpeculation:
         self._states[k] = torch.cat([self._states[k].to(x.dtype), x], dim=1)
 
     def _context(self, past: int, new: int) -> Context:
-        """The context of so many tokens after others."""
+        """The context of `n` tokens that follow others."""
         tokens = torch.zeros(1, new, device=device_of(self.model))
         return Context.over(tokens, Causal(), past=past)
 
     def _drop(self, n: int) -> None:
-        """Forget what was computed of tokens that were drafted, and not chosen.
+        """Forget the states of drafted tokens that were rejected.
 
         The model keeps `n` slots. Depth `k` keeps those whose token `i + k` is one of the first
         `n + 1`, which were all chosen.
@@ -142,7 +142,7 @@ class SelfSpeculation:
 
 
 def check_speculates(model: nn.Module) -> None:
-    """Raise `InputError` unless a model drafts what it writes, and its caches can forget tokens."""
+    """Raise `InputError` unless the model can draft tokens and its caches can forget them."""
     if not isinstance(model, DecoderModel) or not model.ahead:
         raise InputError(
             "this model predicts no tokens further ahead: train one with model.mtp = { depth = 1 }"

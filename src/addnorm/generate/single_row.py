@@ -72,14 +72,14 @@ def place_row_products(program: torch.export.ExportedProgram, module: nn.Module)
 
 
 def dtypes_of(module: nn.Module) -> list[torch.dtype]:
-    """The types of large weights of a module: those that have a choice of products."""
+    """The dtypes of a module's large weights for which there is a choice of products."""
     tensors = (*module.parameters(), *module.buffers())
     large = {x.dtype for x in tensors if 2 * x.numel() >= LARGE_FOR_OPERATORS}  # or two in a byte
     return [dtype for dtype in OPERATORS if dtype in large]
 
 
 def operators_of(program: torch.export.ExportedProgram) -> list[str]:
-    """The names of our operators that a graph calls."""
+    """The names of our own operators that a graph calls."""
     names = {name: getattr(torch.ops.addnorm, name).default for name in {*OPERATORS.values()}}
     calls = {node.target for node in program.graph.nodes}
     return sorted(name for name, target in names.items() if target in calls)
@@ -102,7 +102,7 @@ def _layers(program: torch.export.ExportedProgram, module: nn.Module) -> Iterato
 def _integers(
     node: fx.Node, weight: fx.Node, names: Mapping[str, str], module: nn.Module
 ) -> tuple[fx.Node, fx.Node, fx.Node] | None:
-    """The node of a product with a matrix of integers, and the inputs for these and their scales.
+    """The node that multiplies by an integer matrix, with the inputs for its values and scales.
 
     None for all else, as a matrix that is changed after it was restored. An int8 matrix is scaled
     after the product, int4 ones before it.
@@ -131,7 +131,7 @@ def _integers(
 
 
 def _origin(node: fx.Node, names: Mapping[str, str]) -> tuple[dict[str, fx.Node], list[str]]:
-    """What a node is computed from: inputs of the graph by their tensors' names, and operations."""
+    """The inputs from which a node is computed, by tensor name, and the operations on the way."""
     remaining, seen = [node], {node}
     while remaining:
         more = [other for other in remaining.pop().all_input_nodes if other not in seen]
@@ -144,7 +144,7 @@ def _origin(node: fx.Node, names: Mapping[str, str]) -> tuple[dict[str, fx.Node]
 
 
 def _is_row(x: Tensor) -> bool:
-    """Whether a tensor has a single row, with sizes that are numbers and not symbols."""
+    """Whether a tensor has a single row and no symbolic size."""
     return all(type(size) is int and size == 1 for size in x.shape[:-1])
 
 

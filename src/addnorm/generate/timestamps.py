@@ -1,4 +1,4 @@
-"""Whisper's time stamps: which token may follow which, and the segments that they enclose."""
+"""Whisper's time stamps: which tokens may follow each other, and the segments they enclose."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ FRAMES = 2
 
 @dataclass(frozen=True)
 class TimestampRules:
-    """The tokens of time stamps, and which token may follow which.
+    """The tokens of time stamps, and the rules on what may follow them.
 
     The token `first + i` stands for `i · 0.02` seconds after the beginning of the window; the token
     before `first` asks for a text without stamps, and ids from `end` on are not text. A text begins
@@ -40,7 +40,7 @@ class TimestampRules:
     def apply(
         self, scores: Float[Tensor, "rows vocab"], written: Int[Tensor, "rows seq"]
     ) -> Float[Tensor, "rows vocab"]:
-        """Set forbidden tokens to -inf, after the tokens `written`, padded with -1 on the left."""
+        """Set forbidden tokens to -inf, given the tokens `written` so far, padded on the left."""
         vocab = torch.arange(scores.shape[-1], device=scores.device)
         stamps, text = vocab >= self.first, vocab < self.end
         history = F.pad(written, (2, 0), value=NOTHING)
@@ -60,12 +60,12 @@ class TimestampRules:
         return scores.masked_fill(likelier[:, None] & ~stamps, -inf)
 
     def text_of(self, ids: Sequence[int]) -> list[int]:
-        """The ids without those of stamps."""
+        """The ids without time stamps."""
         return [token for token in ids if token < self.first]
 
 
 class Span(NamedTuple):
-    """The text of a segment, as ids, and its first and last position in the window."""
+    """The ids of a segment's text, and its first and last position in the window."""
 
     start: int
     end: int

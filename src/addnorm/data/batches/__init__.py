@@ -1,1 +1,1 @@
-"""Examples as batches: padding, packing, masking, augmentation."""
+"""Making batches of examples: padding, packing, masking, augmentation."""

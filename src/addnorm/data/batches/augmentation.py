@@ -25,7 +25,7 @@ Share = Annotated[float, Field(gt=0.0, le=1.0)]
 
 @dataclass(frozen=True)
 class Examples:
-    """Images with the probability of each class, which is 0 or 1 until images are mixed."""
+    """Images with a probability for each class, which is 0 or 1 until images are mixed."""
 
     images: Images
     classes: Float[Tensor, "batch classes"]
@@ -133,7 +133,7 @@ class ErasingConfig(Augmentation):
 
 
 def chosen(probability: float, rngs: Sequence[Random]) -> Bool[Tensor, " batch"]:
-    """Draw which images are changed."""
+    """Draw which images to change."""
     return torch.tensor([rng.random() < probability for rng in rngs])
 
 
@@ -186,7 +186,7 @@ class CutMixConfig(Augmentation):
 
 
 def shares(alpha: float, probability: float, rngs: Sequence[Random]) -> Float[Tensor, " batch"]:
-    """Draw `λ` of each image from Beta(α, α); 1 for those that are left unchanged."""
+    """Draw `λ` for each image from Beta(α, α); 1 for images that stay unchanged."""
     drawn = [rng.betavariate(alpha, alpha) if rng.random() < probability else 1.0 for rng in rngs]
     return torch.tensor(drawn)
 
@@ -194,7 +194,7 @@ def shares(alpha: float, probability: float, rngs: Sequence[Random]) -> Float[Te
 def spans(
     size: int, side: Float[Tensor, " batch"], rngs: Sequence[Random]
 ) -> Bool[Tensor, "batch size"]:
-    """Mark the places in a span of this share of `size`, its middle anywhere, cut at the ends."""
+    """Mark a span of this share of `size` around a random middle, cut off at the ends."""
     middle = torch.tensor([rng.randrange(size) for rng in rngs])
     half = (side * size).long() // 2
     start, stop = (middle - half).clamp(min=0), (middle + half).clamp(max=size)
@@ -205,5 +205,5 @@ def spans(
 def mixed_classes(
     classes: Float[Tensor, "batch classes"], share: Float[Tensor, " batch"]
 ) -> Float[Tensor, "batch classes"]:
-    """Mix the classes of each image, by its share, with those of the image before it."""
+    """Mix the classes of each image with those of the image before it, by its share."""
     return share[:, None] * classes + (1 - share[:, None]) * classes.roll(1, 0)

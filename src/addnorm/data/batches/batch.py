@@ -1,4 +1,4 @@
-"""A batch, signals as its inputs, and the loaders that make the batches of an epoch."""
+"""Batches, how signals become their inputs, and the loaders that make the batches of an epoch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Batch:
-    """The keyword arguments of a model's forward, and its targets.
+    """The keyword arguments of a model's `forward`, with the targets.
 
     `targets` is -100 where nothing is to be predicted; `n_tokens` counts the others, and all of
     those that are numbers or truth values. `indices` has the index of each row's example in its
@@ -42,7 +42,7 @@ class Batch:
     def of(
         cls, inputs: dict[str, Tensor], targets: Shaped[Tensor, "..."], indices: list[int]
     ) -> "Batch":
-        """Return the batch, with its targets counted."""
+        """Build a batch and count its targets."""
         return cls(inputs, targets, counted(targets), indices)
 
     def to(self, device: torch.device | str) -> "Batch":
@@ -52,7 +52,7 @@ class Batch:
         return replace(self, inputs=inputs, targets=self.targets.to(device), soft_targets=soft)
 
     def doubled(self) -> "Batch":
-        """Return the batch followed by a copy of itself, as R-Drop takes it."""
+        """Return the batch followed by a copy of itself, for R-Drop."""
 
         def rows(tensor: Tensor) -> Tensor:
             return torch.cat([tensor, tensor])
@@ -76,7 +76,7 @@ class Batches(Protocol):
 
 
 def counted(targets: Shaped[Tensor, "..."]) -> int:
-    """Return the number of targets to predict: of class numbers, those that are not -100."""
+    """Return the number of targets; class numbers of -100 do not count."""
     return int((targets != IGNORE).sum()) if targets.dtype == torch.long else targets.numel()
 
 
@@ -103,14 +103,14 @@ class Loader(ABC, Generic[Item]):
         return self._length
 
     def batches(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch from number `start` on."""
+        """Yield the batches of an epoch, starting with number `start`."""
         plan = self.plan(epoch)
         return (self.build(plan[i]) for i in range(start, len(plan)))
 
 
 @dataclass(frozen=True)
 class Loaders:
-    """A loader for each split with examples: only train changes its order with the epoch.
+    """A loader for each split with examples; only the order of `train` changes with the epoch.
 
     `reports` are those of the corpus, with the examples that were too long for the batches.
     """
@@ -127,7 +127,7 @@ class Loaders:
         seed: int,
         loader: Callable[[Sequence[Encoded], int | None], Loader[Any]],
     ) -> "Loaders":
-        """Build a loader for each split with examples; only that of train gets the seed."""
+        """Build a loader for each split with examples; only the loader of `train` is seeded."""
         return cls(
             loader(corpus.train, seed),
             loader(corpus.valid, None) if len(corpus.valid) else None,
@@ -137,7 +137,7 @@ class Loaders:
 
 
 def check_medium(corpus: EncodedCorpus, kind: str, medium: Medium) -> None:
-    """Raise `InputError` unless the corpus is of the medium that a kind of batching is for."""
+    """Raise `InputError` unless the corpus has the medium that this kind of batches needs."""
     if corpus.medium != medium:
         raise InputError(
             f'batching kind = "{kind}" is for {medium}; {corpus.medium} '
@@ -147,7 +147,7 @@ def check_medium(corpus: EncodedCorpus, kind: str, medium: Medium) -> None:
 
 
 def epoch_random(seed: int | None, epoch: int) -> Random | None:
-    """Return the random generator of an epoch; without a seed None, for a fixed order."""
+    """Return the random generator of an epoch; None, for a fixed order, without a seed."""
     return None if seed is None else Random(f"seed {seed}, epoch {epoch}")
 
 
@@ -157,7 +157,7 @@ def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
 
 
 def by_width(items: Sequence[Item], width: Callable[[Item], int], most: int) -> list[list[Item]]:
-    """The items in batches of those of similar width, each of at most `most` with its padding."""
+    """Group items of similar width into batches, each of at most `most` including padding."""
     batches: list[list[Item]] = []
     for item in sorted(items, key=width):
         if batches and (len(batches[-1]) + 1) * width(item) <= most:
@@ -168,13 +168,13 @@ def by_width(items: Sequence[Item], width: Callable[[Item], int], most: int) -> 
 
 
 def inputs_of(medium: Medium, signals: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Images of one size or clips of any length as an encoder's inputs."""
+    """Images of one size, or clips of any length, as the inputs of an encoder."""
     padded = PROPERTIES[medium].padded
     return side_by_side(signals) if padded else {"inputs": scaled(torch.stack([*signals]))}
 
 
 def side_by_side(clips: Sequence[Float[Tensor, "n_mels _"]]) -> dict[str, Tensor]:
-    """The clips as a model's inputs, with the mask of the real frames where some are padded."""
+    """Stack clips as a model's inputs, with a mask of the real frames if some are padded."""
     lengths = torch.tensor([clip.shape[-1] for clip in clips])
     width = int(lengths.max())
     inputs = torch.zeros(len(clips), clips[0].shape[0], width)
@@ -188,14 +188,14 @@ def side_by_side(clips: Sequence[Float[Tensor, "n_mels _"]]) -> dict[str, Tensor
 def scaled(
     images: Shaped[Tensor, "batch channels height width"],
 ) -> Float[Tensor, "batch channels height width"]:
-    """The images from -1 (black) to 1 (white)."""
+    """Scale the images to -1 (black) … 1 (white)."""
     return images.float() / 127.5 - 1
 
 
 def batch_of(
     corpus: EncodedCorpus, examples: Sequence[Encoded], inputs: Mapping[str, Tensor]
 ) -> Batch:
-    """The batch of these inputs, with the targets as the corpus lays them out."""
+    """The batch with these inputs, and targets in the layout of the corpus."""
     padding = Padding(corpus.bos_id, corpus.pad_id)
     arguments, targets = corpus.layout.arranged(inputs, examples, padding)
     return Batch.of(arguments, targets, [example.index for example in examples])

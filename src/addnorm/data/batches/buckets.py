@@ -1,4 +1,4 @@
-"""Batches of texts of similar length, and the list of every way to make batches."""
+"""Batches of texts of similar length, and the list of all kinds of batches."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Protocol, runtime_checkable
@@ -54,7 +54,7 @@ __all__ = [
 
 
 class Buckets(Loader[int]):
-    """Batches of examples of similar length, each of at most `tokens` positions with its padding.
+    """Batches of examples of similar length, each of at most `tokens` positions including padding.
 
     The width of a batch is its longest example, of a pair the longer side, rounded up to a multiple
     of `pad_to`. Every example is in exactly one batch of an epoch. Raises `InputError` for an
@@ -84,11 +84,11 @@ class Buckets(Loader[int]):
             )
 
     def width(self, length: int) -> int:
-        """The next multiple of `pad_to`."""
+        """Round a length up to the next multiple of `pad_to`."""
         return -(-length // self.pad_to) * self.pad_to
 
     def plan(self, epoch: int) -> list[list[int]]:
-        """Return the examples of each batch; in each epoch others of one width are together."""
+        """Return the examples of each batch; examples of equal width are regrouped every epoch."""
         rng = epoch_random(self.seed, epoch)
         order = list(range(len(self.examples)))
         if rng:
@@ -99,7 +99,7 @@ class Buckets(Loader[int]):
         return batches
 
     def build(self, items: Sequence[int]) -> Batch:
-        """Return the batch, as the task's model takes it."""
+        """Return the batch in the form that the task's model takes."""
         examples = [self.examples[i] for i in items]
         layout = self.corpus.layout
         padding = Padding(self.corpus.bos_id, self.corpus.pad_id, self.width)
@@ -146,7 +146,7 @@ class TokensConfig:
     def buckets(
         self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
     ) -> Buckets:
-        """Build the batches of examples; without a seed, in a fixed order."""
+        """Build the batches of examples; their order is fixed without a seed."""
         return Buckets(corpus, examples, self.tokens, seed=seed, pad_to=self.pad_to)
 
 
@@ -190,19 +190,19 @@ def build_loaders(batching: BatchingConfig, corpus: EncodedCorpus, seed: int = 0
 
 
 def special_tokens_of(batching: BatchingConfig) -> tuple[str, ...]:
-    """Return the tokens that batches put in place of hidden text, which a tokenizer must have."""
+    """Return the tokens that replace hidden text in these batches; the tokenizer must have them."""
     hides = isinstance(batching, MaskedConfig | DenoisingConfig)
     return batching.special_tokens if hides else ()
 
 
 def batching_of(medium: Medium) -> BatchingConfig:
-    """Return the kind of batches, with its defaults, that takes any examples of a medium."""
+    """Return the default kind of batches for any examples of a medium."""
     kinds = {kind_of(config): config for config in members(BatchingConfig)}
     return kinds[PROPERTIES[medium].batching]()
 
 
 def medium_of_batches(batching: BatchingConfig) -> Medium | None:
-    """Return the medium that batches are for; None for custom ones."""
+    """Return the medium for which a kind of batches is; None for custom ones."""
     if not isinstance(batching, members(BatchingConfig)):
         return None
     kind = kind_of(batching)

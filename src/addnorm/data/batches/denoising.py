@@ -28,7 +28,7 @@ class Noise(Protocol):
 
 
 class SpanCorruption:
-    """Replaces spans by sentinels; the target has each span after its sentinel."""
+    """Replaces spans by sentinels; in the target, each span follows its sentinel."""
 
     def __init__(self, share: float, mean_span: float, sentinels: Sequence[int]) -> None:
         self.share = share
@@ -52,13 +52,13 @@ class SpanCorruption:
         return source, np.append(marked[in_target], self.sentinels[len(starts)])
 
     def n_spans(self, n: int) -> tuple[int, int]:
-        """Return how many of `n` tokens are hidden, and in how many spans."""
+        """Return how many of `n` tokens to hide, and in how many spans."""
         hidden = min(max(round(n * self.share), 1), n)
         most = min(hidden, n - hidden + 1)  # at least one token separates two spans
         return hidden, min(max(round(hidden / self.mean_span), 1), most)
 
     def spans(self, n: int, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        """Draw where each span starts and stops: all divisions are equally likely."""
+        """Draw the start and the end of each span; all divisions are equally likely."""
         hidden, k = self.n_spans(n)
         lengths = _parts(hidden, k, rng)
         # The tokens before, between and after the spans; only before and after may be none.
@@ -69,7 +69,7 @@ class SpanCorruption:
 
 
 def _parts(n: int, k: int, rng: np.random.Generator) -> Ids:
-    """Draw `k` numbers from 1 whose sum is `n`: all ways are equally likely."""
+    """Draw `k` positive integers with sum `n`; all combinations are equally likely."""
     cuts = np.sort(rng.permutation(n - 1)[: k - 1]) + 1
     return np.diff(np.concatenate([[0], cuts, [n]]))
 
@@ -188,7 +188,7 @@ NoiseConfig = Annotated[SpanCorruptionConfig | InfillingConfig, Field(discrimina
 
 
 class Denoising(Loader[Segment]):
-    """Batches of segments of text, with a new corruption in every epoch, and the targets.
+    """Batches of text segments with their targets; each epoch corrupts them differently.
 
     Without a seed, segments and corruption are always the same.
     """
@@ -237,7 +237,7 @@ class Denoising(Loader[Segment]):
         return Batch.of(inputs, labels, [int(item[0]) for item in items])
 
     def padded(self, name: str, valid: str, rows: list[list[int]]) -> dict[str, torch.Tensor]:
-        """Return rows as an argument of the model, with a mask if they are padded."""
+        """Return rows as an argument of the model, with a mask if some are padded."""
         tensors = [torch.tensor(row) for row in rows]
         return with_valid(name, valid, tensors, self.tokenizer.pad_id, max(map(len, rows)))
 

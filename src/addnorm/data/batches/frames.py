@@ -67,7 +67,7 @@ def _span(rng: Random, n: int, most: int) -> tuple[int, int]:
 
 
 class Frames(Loader[Masked]):
-    """Batches of clips of similar length, each of at most `frames` frames with its padding.
+    """Batches of clips of similar length, each of at most `frames` frames including padding.
 
     Every clip is in exactly one batch of an epoch. Raises `InputError` for a clip that is longer
     than a batch.
@@ -95,7 +95,7 @@ class Frames(Loader[Masked]):
             )
 
     def plan(self, epoch: int) -> list[list[Masked]]:
-        """Return numbers of clips with the seeds of their masks, in new batches every epoch."""
+        """Return the clips of each batch with the seeds of their masks, new every epoch."""
         rng = epoch_random(self.seed, epoch)
         order = [(i, rng.getrandbits(32) if rng else 0) for i in range(len(self.examples))]
         if rng:
@@ -106,7 +106,7 @@ class Frames(Loader[Masked]):
         return batches
 
     def build(self, items: Sequence[Masked]) -> Batch:
-        """The clips side by side, padded with zeros on the right, with their classes or texts."""
+        """Stack the clips, padded with zeros on the right, with their classes or texts."""
         examples = [self.examples[i] for i, _ in items]
         clips = [example.signal for example in examples if example.signal is not None]
         if self.augment is not None and self.seed is not None:
@@ -130,7 +130,7 @@ class FramesConfig:
     """Random masks over training clips; by default none."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """Build the loaders of a corpus of sound; raise `InputError` for another medium."""
+        """Build the loaders of a corpus of sound; raise `InputError` for other media."""
         check_medium(corpus, "frames", "audio")
 
         def frames(examples: Sequence[Encoded], seed: int | None) -> Frames:

@@ -1,4 +1,4 @@
-"""Batches of images, in training with random changes."""
+"""Batches of images, with random changes in training."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ AugmentationConfig = Annotated[
 
 
 class Drawn(NamedTuple):
-    """The number of an example, its shift downwards and to the right, and the seed of the rest."""
+    """The index of an example, its shift down and right, and the seed for other changes."""
 
     example: int
     down: int = 0
@@ -91,7 +91,7 @@ class Images(Loader[Drawn]):
             self.at_most[height, width] = fitting
 
     def plan(self, epoch: int) -> list[Sequence[Drawn]]:
-        """Return indices of examples with their draws, in a new order every epoch."""
+        """Return indices of examples with their random draws, in a new order every epoch."""
         rng = epoch_random(self.seed, epoch)
         if rng is None:
             return self.by_size([Drawn(i) for i in range(len(self.examples))])
@@ -106,7 +106,7 @@ class Images(Loader[Drawn]):
         return batches
 
     def by_size(self, drawn: Sequence[Drawn]) -> list[Sequence[Drawn]]:
-        """Divide images into batches of one size, in their order, the smallest size first."""
+        """Group images of equal size into batches, in order, the smallest size first."""
         of_size: dict[tuple[int, int], list[Drawn]] = {size: [] for size in self.at_most}
         for item in drawn:
             of_size[self.sizes[item.example]].append(item)
@@ -131,7 +131,7 @@ class Images(Loader[Drawn]):
         return replace(batch, soft_targets=changed.classes) if mixes(self.augment) else batch
 
     def classes(self, examples: Sequence[Encoded]) -> Float[Tensor, "batch classes"]:
-        """Return 1 for the class of each image, 0 for others; images with texts have no classes."""
+        """Return 1 for each image's class and 0 for all others; images with texts have none."""
         if self.corpus.task != "classification":
             return torch.zeros(len(examples), 0)
         targets = torch.tensor([label for example in examples for label in example.targets])
@@ -139,7 +139,7 @@ class Images(Loader[Drawn]):
 
 
 class Normalised(Loader[Any]):
-    """The batches of `images`, each channel `(p - mean) / std` of pixels `p` from 0 to 1."""
+    """The batches of `images`, each channel normalised: `(p - mean) / std`, `p` from 0 to 1."""
 
     def __init__(self, images: Loader[Any], mean: Sequence[float], std: Sequence[float]) -> None:
         self.images = images
@@ -150,20 +150,20 @@ class Normalised(Loader[Any]):
         return self.images.plan(epoch)
 
     def build(self, items: Sequence[Any]) -> Batch:
-        """Build the batch, whose pixels are from -1 to 1 in that of `images`."""
+        """Build the batch from that of `images`, whose pixels are from -1 to 1."""
         batch = self.images.build(items)
         pixels = (batch.inputs["images"] + 1) / 2
         return replace(batch, inputs=batch.inputs | {"images": (pixels - self.mean) / self.std})
 
 
 def size_of(example: Encoded) -> tuple[int, int]:
-    """Return height and width of an image."""
+    """Return the height and width of an image."""
     assert example.signal is not None
     return example.signal.shape[-2], example.signal.shape[-1]
 
 
 def mixes(augment: Sequence[Augmentation]) -> bool:
-    """Whether images get several classes, with their probabilities."""
+    """Whether batches mix images, so that one has several classes with probabilities."""
     return any(isinstance(change, MixupConfig | CutMixConfig) for change in augment)
 
 

@@ -1,4 +1,4 @@
-"""Masked language modelling: which tokens to predict, and batches of segments with these hidden."""
+"""Masked language modelling: the choice of tokens to predict, and batches that hide them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, Protocol
@@ -24,10 +24,10 @@ NONE = -1
 
 
 class Units(Protocol):
-    """A choice of tokens: tokens of one group are masked, replaced or kept together."""
+    """A rule that chooses groups of tokens; each group is masked, replaced or kept as a whole."""
 
     def groups(self, begins: Ids, n: int, rng: np.random.Generator) -> Ids:
-        """Return the group of each token, with about `n` tokens chosen; -1 for the others.
+        """Return the group of each of about `n` chosen tokens; -1 for the other tokens.
 
         `begins` tells whether a word begins with each token.
         """
@@ -54,7 +54,7 @@ class WordUnitsConfig:
     kind: Literal["words"] = "words"
 
     def groups(self, begins: Ids, n: int, rng: np.random.Generator) -> Ids:
-        """Choose at most `n` tokens, but at least one word; each token is a group."""
+        """Choose at most `n` tokens, but at least one word; each token is its own group."""
         starts, stops = word_bounds(begins)
         chosen = np.zeros(len(begins), bool)
         left = n
@@ -105,7 +105,7 @@ class SpanUnitsConfig:
 
 
 def word_bounds(begins: Ids) -> tuple[Ids, Ids]:
-    """Return where each word starts and stops."""
+    """Return the start and the end of each word."""
     starts = np.flatnonzero(begins)
     if not len(starts) or starts[0]:
         starts = np.concatenate([[0], starts])
@@ -119,7 +119,7 @@ MaskUnitsConfig = Annotated[
 
 
 class WordBeginnings:
-    """Finds the tokens that begin a word, by their names in the vocabulary.
+    """Finds the tokens that begin a word, by their spelling in the vocabulary.
 
     WordPiece marks tokens inside a word by `##`; byte-level BPE and SentencePiece mark tokens that
     begin one by `Ġ` and `▁`. In any other vocabulary, letters and digits continue the word before.
@@ -131,13 +131,13 @@ class WordBeginnings:
         self.is_word = np.array([_is_letter(name[-1:]) for name in names], bool)
 
     def of(self, ids: Ids) -> Ids:
-        """Whether each of the tokens of a text begins a word."""
+        """Whether each token of a text begins a word."""
         follows = np.concatenate([[False], self.is_word[ids[:-1]]])
         return self.begins[ids] | ~follows
 
 
 def name_of(tokenizer: Tokenizer, i: int) -> str:
-    """Return the token of an id; empty for a special token and an unknown id."""
+    """Return the spelling of an id's token; empty for a special token and an unknown id."""
     return (tokenizer.codec.name(i) or "") if tokenizer.is_text(i) else ""
 
 
@@ -149,7 +149,7 @@ BREAKS = "\u010a\u0109\u010d"
 
 
 def _begin(names: list[str]) -> Iterator[bool]:
-    """Return whether each token begins a word, without its context."""
+    """Return whether each token begins a word, judged without context."""
     if any(name.startswith("##") for name in names):
         return (not name.startswith("##") for name in names)
     if any(name[:1] in BEGINNINGS for name in names if name) or all(len(n) < 2 for n in names):
@@ -162,7 +162,7 @@ def _is_letter(sign: str) -> bool:
 
 
 class Masking:
-    """Hides tokens of a text: the mask or a random token replaces them, or they stay visible."""
+    """Hides tokens of a text: each becomes the mask or a random token, or stays as it is."""
 
     def __init__(self, config: "MaskedConfig", tokenizer: Tokenizer) -> None:
         self.config = config
@@ -172,7 +172,7 @@ class Masking:
         self.special = np.array(sorted(tokenizer.special_ids), np.int64)
 
     def hidden(self, ids: Ids, seed: int) -> tuple[Ids, Ids]:
-        """Return the ids with masks as the model's input, and the targets: -100 elsewhere.
+        """Return the ids with hidden tokens as input, and the targets, -100 for other tokens.
 
         Special tokens, such as the unknown one, are never chosen.
         """
@@ -196,7 +196,7 @@ class Masking:
 
 
 class Masked(Loader[Segment]):
-    """Batches of segments of text between their special tokens; masks are new in every epoch.
+    """Batches of text segments with special tokens around them; masks are new every epoch.
 
     Without a seed, segments and masks are always the same.
     """
@@ -242,7 +242,7 @@ class Masked(Loader[Segment]):
 
 
 def can_be_masked(examples: Sequence[Encoded], tokenizer: Tokenizer) -> list[bool]:
-    """Whether each text has a token that is not special, such as the unknown one."""
+    """Whether each text has a token that can be hidden, since it is not special."""
     texts, special = Compact.as_documents(examples), np.array(sorted(tokenizer.special_ids))
     starts = texts.tokens.starts + n_before(tokenizer)
     fits = np.isin(texts.tokens.ids[starts], special, invert=True)
@@ -288,7 +288,7 @@ class MaskedConfig:
         return (MASK,)
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """Build the loaders of plain texts; texts of special tokens alone are left out and counted.
+        """Build the loaders of plain texts; texts of only special tokens are skipped and counted.
 
         Raises `InputError` for other data, without a mask token, and where no text is left.
         """

@@ -1,4 +1,4 @@
-"""RandAugment: a few changes of colour and shape, drawn for each image from fourteen.
+"""RandAugment: for each image, a few of fourteen changes of colour and shape.
 
 Why not a library's: torchvision and kornia draw from torch's global generator, torchvision one
 change for the whole batch, so a run could not be resumed exactly; and both would be large for
@@ -29,14 +29,14 @@ Matrix = tuple[float, float, float, float, float, float]
 
 
 def autocontrast(images: Images, _: Strength) -> Images:
-    """Each channel stretched until its darkest pixel is black and its lightest white."""
+    """Stretch each channel until its darkest pixel is black and its lightest is white."""
     low, high = images.amin((2, 3), keepdim=True), images.amax((2, 3), keepdim=True)
     stretched = (images - low) * (255 / (high - low).clamp(min=1))
     return torch.where(high > low, stretched, images)
 
 
 def equalized(images: Images, _: Strength) -> Images:
-    """Each channel with its values spread so that all are about equally frequent."""
+    """Spread the values of each channel so that all are about equally frequent."""
     values = images.round().clamp(0, 255).long().flatten(2)
     counts = torch.zeros(*values.shape[:2], 256).scatter_add_(2, values, torch.ones(values.shape))
     below = counts.cumsum(2) - counts  # pixels that are darker
@@ -48,33 +48,33 @@ def equalized(images: Images, _: Strength) -> Images:
 
 
 def solarized(images: Images, strength: Strength) -> Images:
-    """Pixels from a threshold on are inverted: from 256 at no strength, from 0 at the full one."""
+    """Invert pixels from a threshold on: 256 at no strength, 0 at full strength."""
     return torch.where(images >= 256 * (1 - strength), 255 - images, images)
 
 
 def posterized(images: Images, strength: Strength) -> Images:
-    """Values in steps: of 1 at no strength, of 16 at the full one (4 bits)."""
+    """Round values down to steps: of 1 at no strength, of 16 at full strength (4 bits)."""
     step = 2 ** (4 * strength).round()
     return (images / step).floor() * step
 
 
 def colored(images: Images, strength: Strength) -> Images:
-    """Stronger or weaker colours; an image of greys stays the same."""
+    """Make colours stronger or weaker; a grey image stays the same."""
     return blended(grey(images), images, strength)
 
 
 def contrasted(images: Images, strength: Strength) -> Images:
-    """Pixels further from the mean grey of the image, or closer to it."""
+    """Move pixels away from the image's mean grey, or towards it."""
     return blended(grey(images).mean((1, 2, 3), keepdim=True), images, strength)
 
 
 def brightened(images: Images, strength: Strength) -> Images:
-    """Pixels further from black, or closer to it."""
+    """Move pixels away from black, or towards it."""
     return blended(torch.zeros(()), images, strength)
 
 
 def sharpened(images: Images, strength: Strength) -> Images:
-    """Pixels further from the smoothed image, or closer to it; those of the edge stay."""
+    """Move pixels away from the smoothed image, or towards it; those at the edge stay."""
     kernel = torch.ones(3, 3)
     kernel[1, 1] = 5
     kernel = (kernel / kernel.sum()).expand(images.shape[1], 1, 3, 3)
@@ -156,7 +156,7 @@ class RandAugmentConfig(Augmentation):
 
 
 def changed(images: Images, drawn: Sequence[tuple[str, int]], strength: float) -> Images:
-    """Change each image by the change and the direction that were drawn for it."""
+    """Apply to each image the change that was drawn for it, in the drawn direction."""
     images, names = images.clone(), [name for name, _ in drawn]
     if moved := [i for i, name in enumerate(names) if name in SHAPES]:
         maps = [SHAPES[names[i]](strength * drawn[i][1]) for i in moved]

@@ -1,4 +1,4 @@
-"""Segments of documents: pieces of limited length, cut at other places in every epoch."""
+"""Segments of documents: pieces of limited length, cut at different places in every epoch."""
 
 from collections.abc import Sequence
 from typing import Any, overload
@@ -17,7 +17,7 @@ Segment = Ids
 
 
 class Segments:
-    """The documents of a split in segments of at most `most` tokens; none holds parts of two.
+    """The documents of a split, cut into segments of at most `most` tokens that never span two.
 
     Each epoch cuts a long document at other places, always into as few segments as possible; so
     their number stays. Without a seed the cuts are multiples of `most`, and the seed of a segment
@@ -39,7 +39,7 @@ class Segments:
         return self.ids[first + int(start) : first + int(stop)].astype(np.int64)
 
     def cut(self, seed: int | None, epoch: int) -> Ids:
-        """Return all segments of an epoch, in order."""
+        """Return all segments of an epoch in order."""
         rng = generator(seed, epoch)
         n = -(-self.lengths // self.most)
         # The shortest first segment that does not increase the number of segments.
@@ -55,7 +55,7 @@ class Segments:
         return np.stack([row, starts, stops, seeds], axis=1)
 
     def batches(self, seed: int | None, epoch: int, size: int) -> "SegmentBatches":
-        """Divide the segments into batches of `size`, of similar length; shuffled with a seed."""
+        """Group segments of similar length into batches of `size`; shuffled with a seed."""
         segments, rng = self.cut(seed, epoch), generator(seed, epoch, "order")
         if rng is not None:
             segments = segments[rng.permutation(len(segments))]
@@ -67,7 +67,7 @@ class Segments:
 
 
 class SegmentBatches(Sequence[list[Segment]]):
-    """Groups of `size` segments in an order, built on access."""
+    """Groups of `size` segments in a given order, built on access."""
 
     def __init__(self, segments: Ids, order: Ids, size: int) -> None:
         self.segments = segments
@@ -89,7 +89,7 @@ class SegmentBatches(Sequence[list[Segment]]):
 
 
 def generator(seed: int | None, epoch: int, what: str = "") -> np.random.Generator | None:
-    """Return numpy's generator for an epoch; None without a seed."""
+    """Return numpy's random generator for an epoch; None without a seed."""
     rng = epoch_random(seed, epoch)
     if rng is None:
         return None

@@ -20,7 +20,7 @@ from addnorm.data.ids.encoding import Encoded, EncodedCorpus
 
 
 class SeriesBatches(Loader[int]):
-    """Batches of `size` series, in a new order every epoch; those of other lengths are padded."""
+    """Batches of `size` series, in a new order every epoch; series of unequal length are padded."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class SeriesBatches(Loader[int]):
         self.seed = seed
 
     def plan(self, epoch: int) -> list[Sequence[int]]:
-        """Return the numbers of the series in each batch."""
+        """Return the indices of the series in each batch."""
         order = list(range(len(self.examples)))
         if rng := epoch_random(self.seed, epoch):
             rng.shuffle(order)
@@ -58,7 +58,7 @@ class SeriesBatchesConfig:
     """Series, or windows of a series to forecast, in a batch."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """Build the loaders of a corpus of series; raise `InputError` for another medium."""
+        """Build the loaders of a corpus of series; raise `InputError` for other media."""
         check_medium(corpus, "series", "series")
         return Loaders.of(
             corpus,

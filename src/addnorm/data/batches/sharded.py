@@ -1,4 +1,4 @@
-"""Batches of rows of shards: windows of their stream of ids, mixed and in any order."""
+"""Batches of rows from shards: windows of their stream of ids, mixed and in random order."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -20,14 +20,14 @@ from addnorm.errors import InputError
 
 
 class Row(NamedTuple):
-    """A row: the number of its folder, and its places in the folder's stream, which is a ring."""
+    """A row: the index of its folder, and its range in the folder's stream, which is a ring."""
 
     folder: int
     places: range
 
 
 class ShardRows(Loader[Row]):
-    """Rows of `seq_len` tokens from shards, as `Windows` cuts them from a stream in memory.
+    """Rows of `seq_len` tokens from shards, cut in the same way as `Windows` cuts a stream.
 
     With a seed each folder is a ring, which each of its rounds cuts into rows from another place,
     as `Windows` does in each epoch; the rows of all folders come in the order of a `Mixture`. Any
@@ -65,12 +65,12 @@ class ShardRows(Loader[Row]):
         return -(-len(self.mixture) // self.batch_size)
 
     def rows(self, epoch: int, start: int, stop: int) -> list[Row]:
-        """Return the rows at the places from `start` to `stop` of an epoch."""
+        """Return the rows `start` to `stop` of an epoch."""
         places = self.mixture.at(epoch, start, stop)
         return [Row(p.folder, self._cuts(p.folder, p.round).window(p.row)) for p in places]
 
     def cuts(self, folder: int, n: int) -> Cuts:
-        """Return how a folder's stream is cut in its round `n`."""
+        """Return the cuts of a folder's stream in its pass `n` through the data."""
         rng, size = epoch_random(self.seed, n), self.sizes[folder]
         return Cuts(size, rng.randrange(size) if rng else 0, self.seq_len, 1)
 
@@ -86,13 +86,13 @@ class ShardRows(Loader[Row]):
         return batch
 
     def tokens(self, row: Row) -> Int[Tensor, " _"]:
-        """Return the tokens of a row and the one after it; the ring continues at its start."""
+        """Return the tokens of a row and the next one; the ring wraps around at its end."""
         folder = self.folders[row.folder]
         parts = [folder.tokens(part.start, part.stop) for part in _around(folder, row.places, 1)]
         return torch.from_numpy(np.concatenate(parts).astype(np.int64))
 
     def numbers(self, row: Row) -> Int[Tensor, " _"]:
-        """Return the number of the document of each token in its row, from 1."""
+        """Return the document number of each token in a row, from 1."""
         folder = self.folders[row.folder]
         starts = torch.zeros(len(row.places), dtype=torch.long)
         at = 0
@@ -104,7 +104,7 @@ class ShardRows(Loader[Row]):
 
 
 def _around(folder: ShardFolder, places: range, more: int) -> list[range]:
-    """Return the parts of a row, with so many tokens more, on both sides of the ring's end."""
+    """Return the ranges of a row extended by `more` tokens, split at the ring's end."""
     stop, n = places.stop + more, folder.n_tokens
     parts = [range(places.start, min(stop, n)), range(max(0, stop - n))]
     return [part for part in parts if part]
@@ -133,7 +133,7 @@ class RowBatches(Sequence[Sequence[Row]]):
 
 
 def check_rows(batching: object) -> None:
-    """Raise `InputError` for batches that shards do not make: those that are not rows of tokens."""
+    """Raise `InputError` for kinds of batches other than rows of tokens, which shards need."""
     if not isinstance(batching, WindowsConfig | PackedConfig):
         raise InputError(
             'data.kind = "shards" needs batching kind = "windows" or "packed", whose rows are '
@@ -147,7 +147,7 @@ def check_rows(batching: object) -> None:
 
 
 def sharded_loaders(batching: object, corpus: EncodedCorpus, seed: int) -> Loaders:
-    """Build the loaders of shards. Raises `InputError` as `check_rows`."""
+    """Build the loaders of data in shards. Raises `InputError` as `check_rows`."""
     check_rows(batching)
     assert isinstance(batching, WindowsConfig | PackedConfig)
 

@@ -13,7 +13,7 @@ BLOCK = 2**16
 
 
 def shuffled(rng: Random, n: int) -> Ids:
-    """Return the numbers below `n` as `rng.shuffle` would order them; `rng` ends in another state.
+    """Return the numbers below `n` in the order of `rng.shuffle`, but faster.
 
     Python's shuffle takes half a microsecond or more for each number: seconds for the four million
     windows of a text of a gigabyte.
@@ -34,7 +34,7 @@ def shuffled(rng: Random, n: int) -> Ids:
 
 
 def _disjoint(places: Ids, i: int, first: Ids) -> int:
-    """Return how many swaps of i with the first place, i - 1 with the next … touch nothing twice.
+    """Return how many of the next swaps (of i, i - 1, … with `places`) touch no position twice.
 
     These can be done at once. `first` is a buffer.
     """
@@ -47,7 +47,7 @@ def _disjoint(places: Ids, i: int, first: Ids) -> int:
 
 
 def _places(rng: Random, n: int) -> Iterator[Ids]:
-    """Yield what `rng.randrange(i + 1)` draws for each i from n - 1 down to 1.
+    """Yield the results of `rng.randrange(i + 1)` for each i from n - 1 down to 1.
 
     It takes the highest bits of the next word, as many as i + 1 has, and tries the next word if
     their value is more than i.
@@ -68,7 +68,7 @@ def _places(rng: Random, n: int) -> Iterator[Ids]:
 
 
 def _taken(drawn: Ids, i: int) -> Ids:
-    """Mark the numbers that are taken, where the first may be at most i, the next i - 1, and so on.
+    """Mark the accepted draws: the first accepted is at most i, the next at most i - 1, and so on.
 
     Whether a number is taken depends on how many before it are. From any guess, each round is right
     for at least one number more; the result is right when a round changes nothing.
@@ -83,7 +83,7 @@ def _taken(drawn: Ids, i: int) -> Ids:
 
 
 class _Words:
-    """The words of 32 bits that a generator draws, which can be read before they are used."""
+    """The 32-bit words that a generator draws, readable before they are used."""
 
     def __init__(self, rng: Random) -> None:
         self._rng = rng

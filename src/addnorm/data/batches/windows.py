@@ -1,4 +1,4 @@
-"""Batches for language models in rows of one length: windows of a stream, and packed documents."""
+"""Rows of equal length for language models: windows of a stream, or packed documents."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ class Windows(Loader[range]):
         self.pad_id = pad_id
 
     def plan(self, epoch: int) -> "Cuts":
-        """Return windows as ranges of places in the ring, each starting in its first round."""
+        """Return windows as ranges of the ring's positions that start in its first round."""
         rng, n = epoch_random(self.seed, epoch), self.n_tokens
         first = rng.randrange(n) if rng else 0
         order = shuffled(rng, n // self.seq_len) if rng else None
@@ -72,7 +72,7 @@ class Windows(Loader[range]):
         return next_token_batch(rows, self.bos_id, self.pad_id, starts)
 
     def tokens(self, window: range) -> Int[Tensor, " _"]:
-        """Return the tokens of a window and the one after it; the ring continues at its start."""
+        """Return the tokens of a window and the next one; the ring wraps around at its end."""
         tokens = self.stream[window.start : window.stop + 1].long()
         beyond = window.stop + 1 - len(self.stream)
         return tokens if beyond <= 0 else torch.cat([tokens, self.stream[:beyond].long()])
@@ -81,7 +81,7 @@ class Windows(Loader[range]):
 def next_token_batch(
     rows: Sequence[Int[Tensor, " _"]], bos_id: int | None, pad_id: int, indices: list[int]
 ) -> Batch:
-    """Return the batch of rows, each with the token after it; all are as wide as the longest.
+    """Return the batch of rows with next tokens as targets, padded to the longest row.
 
     The start of a new document, where it has a token of its own `bos_id`, is not predicted.
     """
@@ -97,7 +97,7 @@ def next_token_batch(
 
 
 class Cuts(Sequence[Sequence[range]]):
-    """Batches of windows of a stream, built on access; the rest comes last."""
+    """Batches of windows of a stream, built on access; a shorter remainder comes last."""
 
     def __init__(
         self, n: int, first: int, seq_len: int, batch_size: int, order: Ids | None = None
@@ -124,7 +124,7 @@ class Cuts(Sequence[Sequence[range]]):
         return [self.window(k) for k in range(start, stop)]
 
     def window(self, k: int) -> range:
-        """Return window number `k` in the order of the epoch."""
+        """Return window number `k` in the epoch's order."""
         if self.order is not None and k < len(self.order):
             k = int(self.order[k])
         offset = self.seq_len * k
@@ -151,14 +151,14 @@ class WindowsConfig:
     """How documents follow one another: each between bos and eos, or joined as one text."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """Build the loaders of a language corpus; raise `InputError` for another."""
+        """Build the loaders of a language corpus; raise `InputError` for other tasks."""
         only_language(corpus, self.kind)
         return Loaders.of(corpus, seed, partial(self.windows, corpus))
 
     def windows(
         self, corpus: EncodedCorpus, examples: Sequence[Encoded], seed: int | None = None
     ) -> Windows:
-        """Build the windows of some documents; in one order and from the start without a seed."""
+        """Build the windows of some documents; without a seed, in order from the start."""
         _check_learnt_whole(examples)
         texts = Compact.as_documents(examples)
         ids, starts = texts.tokens.ids, texts.tokens.starts
@@ -182,7 +182,7 @@ class WindowsConfig:
 
 
 class Packed(Loader[list[int]]):
-    """Rows of `seq_len` with as many whole documents as fit; only a longer one is cut.
+    """Rows of `seq_len` tokens filled with whole documents; only longer documents are cut.
 
     Documents go, longest first, where they leave the least room (best fit). A piece of a longer one
     in which nothing is to be predicted is left out. `segments` numbers the documents of a row from
@@ -206,7 +206,7 @@ class Packed(Loader[list[int]]):
         self.pieces = compact.cut(seq_len).with_targets(IGNORE)
 
     def plan(self, epoch: int) -> list[Sequence[list[int]]]:
-        """Return rows as lists of numbers of pieces."""
+        """Return the rows as lists of indices of pieces."""
         rng = epoch_random(self.seed, epoch)
         order = list(range(len(self.pieces)))
         if rng:
@@ -255,7 +255,7 @@ class PackedConfig:
     """Tokens in a row, which holds as many whole documents as fit."""
 
     def build(self, corpus: EncodedCorpus, seed: int = 0) -> Loaders:
-        """Build the loaders of a language corpus; raise `InputError` for another."""
+        """Build the loaders of a language corpus; raise `InputError` for other tasks."""
         only_language(corpus, self.kind)
 
         def packed(examples: Sequence[Encoded], seed: int | None) -> Packed:
@@ -265,7 +265,7 @@ class PackedConfig:
 
 
 def _check_learnt_whole(examples: Sequence[Encoded]) -> None:
-    """Raise `InputError` for examples with tokens that are not targets, as of conversations."""
+    """Raise `InputError` for examples with tokens that are no targets, as in conversations."""
     plain = isinstance(examples, Compact) and examples.targets.ids is examples.tokens.ids
     if not plain and any(IGNORE in example.targets for example in examples):
         raise InputError(

@@ -1,1 +1,1 @@
-"""Examples as ids: the inputs and targets of each task."""
+"""Examples as token ids: the inputs and targets of each task."""

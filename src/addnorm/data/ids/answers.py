@@ -1,4 +1,4 @@
-"""Conversations as ids, with a mark on the ids of answers, which a model learns."""
+"""Conversations as ids, with marks on the ids of answers, which a model learns."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ IdsAndAnswers = tuple[list[int], list[bool]]
 
 
 def ids_and_answers(tokenizer: Tokenizer, chat: Conversation) -> IdsAndAnswers:
-    """Return the ids of a conversation, and whether each belongs to an answer.
+    """Return the ids of a conversation, and whether each id belongs to an answer.
 
     The first id is the start token; with a template from Hugging Face, the template's first one. An
     answer is its text up to and including the first end token. Raises `InputError` for a message
@@ -47,7 +47,7 @@ def prompt_ids(
     *,
     dated: bool = False,
 ) -> list[int]:
-    """Return the ids of the prompt that a template writes before an answer, as in training.
+    """Return the ids of the prompt before an answer, encoded as in training.
 
     A `dated` template may write today's date, as in transformers; in training none does.
     Raises `InputError` for a message that spells a special token of the template, and for tools
@@ -63,7 +63,7 @@ def prompt_ids(
 
 
 def template_names(tokenizer: Tokenizer) -> Mapping[str, str]:
-    """Return the special tokens that a template reads by name.
+    """Return the special tokens that a template may use, by name.
 
     For a tokenizer that was learnt here they are `BEGIN` and `END`; in an older run of a folder
     from Hugging Face, the tokens that begin and end its texts.
@@ -78,7 +78,7 @@ def template_names(tokenizer: Tokenizer) -> Mapping[str, str]:
 
 
 def _encodes_whole(tokenizer: Tokenizer, names: Mapping[str, str]) -> bool:
-    """Whether the text of a conversation is encoded at once, and not part by part."""
+    """Whether a conversation is encoded as one text, and not part by part."""
     return names is not PLACEHOLDERS and isinstance(tokenizer.codec, LibraryCodec)
 
 
@@ -92,7 +92,7 @@ def _encoded(tokenizer: Tokenizer, chat: Conversation, names: Mapping[str, str])
 
 
 def _in_parts(tokenizer: Tokenizer, parts: Sequence[ChatPart]) -> IdsAndAnswers:
-    """Encode each part by itself, so that a prompt has the same ids in training and in use."""
+    """Encode each part separately, so that a prompt has the same ids as in training."""
     special_ids = {BEGIN: tokenizer.bos_id, END: tokenizer.end_id}
     ids: list[int] = []
     answered: list[bool] = []
@@ -112,7 +112,7 @@ def _in_parts(tokenizer: Tokenizer, parts: Sequence[ChatPart]) -> IdsAndAnswers:
 def _as_a_whole(
     tokenizer: Tokenizer, codec: LibraryCodec, parts: Sequence[ChatPart]
 ) -> IdsAndAnswers:
-    """Encode the whole text at once, special tokens included, as an imported tokenizer reads it.
+    """Encode the whole text at once, including special tokens, as imported tokenizers expect.
 
     An answer's ids are those after the ids of the text before it.
     """
@@ -129,18 +129,18 @@ def _as_a_whole(
 
 
 def _common(ids: Sequence[int], others: Sequence[int]) -> int:
-    """Return how many ids two texts share before they differ."""
+    """Return the number of leading ids that two texts share."""
     pairs = enumerate(zip(ids, others, strict=False))
     return next((n for n, (i, j) in pairs if i != j), min(len(ids), len(others)))
 
 
 def _spelt(text: str, names: Mapping[str, str]) -> str:
-    """Return a part's text with the tokenizer's own start and end tokens in place of the marks."""
+    """Return a part's text with the tokenizer's start and end tokens in place of the markers."""
     return text.replace(BEGIN, names.get("bos_token", "")).replace(END, names.get("eos_token", ""))
 
 
 def _check_contents(tokenizer: Tokenizer, codec: LibraryCodec, contents: Sequence[str]) -> None:
-    """Raise `InputError` for a message that spells a special token: it would be read as one."""
+    """Raise `InputError` for a message that contains the spelling of a special token."""
     added = codec.inner.get_added_tokens_decoder()
     special = [token for i, token in added.items() if i in tokenizer.special_ids]
     marks = [token.content for token in special]

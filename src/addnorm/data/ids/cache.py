@@ -1,4 +1,4 @@
-"""A disk cache of token arrays and tokenizers of large texts, memory-mapped when used.
+"""A disk cache for token arrays and tokenizers of large texts, memory-mapped when used.
 
 The name of an entry is a digest of its cache key: the bytes of the text's files, every option, the
 tokenizer, our code and the versions of the libraries. An entry ends with a checksum, which is
@@ -61,7 +61,7 @@ TextFiles = TextConfig | TableConfig
 
 
 class TextStore:
-    """The tokenizer and ids of a language model's text files, made once and cached.
+    """The tokenizer and ids of a language model's text files, computed once and cached.
 
     `say` gets a line where the cache cannot be used; the ids are then made in memory. Processes may
     share a folder: a file appears only when it is complete.
@@ -79,7 +79,7 @@ class TextStore:
 
     @cached_property
     def corpus(self) -> Corpus:
-        """The texts themselves, read when their tokenizer or ids have to be made."""
+        """The texts themselves, read only to compute their tokenizer or ids."""
         with self.show("reading the data", 0):
             corpus = self.data.load()
         if self.folder is not None and cache_key(self.data) != self.cache_key:
@@ -87,7 +87,7 @@ class TextStore:
         return corpus
 
     def tokenizers(self, config: TokenizerConfig) -> Tokenizers:
-        """Return the tokenizers that the configuration learns, or has learnt, from these texts."""
+        """Return the configured tokenizers, learnt from these texts or read from the cache."""
         if type(config) not in (BPEConfig, CharConfig, WordConfig):  # whose code is not ours
             return Tokenizers.train(config, self.corpus)
         file = self.file({"tokenizer": dump(config)}, "tokenizer")
@@ -102,7 +102,7 @@ class TextStore:
         return learnt
 
     def encoded(self, tokenizers: Tokenizers) -> EncodedCorpus:
-        """Return the texts in ids, mapped from the disk, or in memory without a cache."""
+        """Return the encoded texts, memory-mapped from the cache, or in memory without one."""
         facts = _facts(tokenizers)
         file = None if facts is None else self.file({"ids": facts}, "ids")
         stored = None if file is None else load_mapped(file, tokenizers)
@@ -120,14 +120,14 @@ class TextStore:
             return encode_texts(corpus, tokenizers, NextToken(), advance)
 
     def file(self, what: dict[str, Any], suffix: str) -> Path | None:
-        """Return the file of an entry with the facts `what` in its key; None without a cache."""
+        """Return the cache file for the facts `what`; None without a cache."""
         if self.folder is None:
             return None
         facts = json.dumps([self.cache_key, what], sort_keys=True)
         return self.folder / f"{xxhash.xxh3_128_hexdigest(facts.encode())}.{suffix}"
 
     def keep(self, file: Path | None, write: Callable[[Path], None]) -> None:
-        """Write a file atomically; where that fails, report it once and disable the cache."""
+        """Write a cache file atomically; on failure report it once and disable the cache."""
         if self.folder is None or file is None:
             return
         try:
@@ -141,13 +141,13 @@ class TextStore:
             self.disable(f"{self.folder} cannot be written: {error.strerror or error}")
 
     def disable(self, why: str) -> None:
-        """Stop using the cache, and report why."""
+        """Stop using the cache, and report the reason."""
         self.folder = None
         self.say(f"{why}: the text is not cached, which takes more time and memory")
 
 
 def can_keep(data: object) -> bool:
-    """Return whether data are text files for a language model that are large enough to cache.
+    """Return whether data are text files for a language model, large enough to be cached.
 
     Custom data and files that cannot be read are not.
     """
@@ -166,7 +166,7 @@ PACKAGE = Path(__file__).parents[1]
 
 
 def cache_key(data: TextFiles) -> dict[str, Any]:
-    """Return all that the texts depend on: the bytes of their files, options, code, versions."""
+    """Return all that determines the texts: their files' contents, options, code and versions."""
     files = _files(data)
     try:
         digests = {str(file): digest(file) for file in files}
@@ -194,7 +194,7 @@ def _version(package: str) -> str:
 
 
 def _facts(tokenizers: Tokenizers) -> list[Any] | None:
-    """Return all that the ids depend on; None for a custom tokenizer, whose code is unknown."""
+    """Return all that determines the ids; None for a custom tokenizer, whose code is unknown."""
     distinct = dict.fromkeys((tokenizers.source, tokenizers.target))
     if not all(isinstance(tokenizer.codec, LibraryCodec) for tokenizer in distinct):
         return None
@@ -222,7 +222,7 @@ CHECKSUM_BYTES = 16
 
 
 def digest(file: Path, size: int | None = None) -> str:
-    """Return the digest of a file's first `size` bytes, or all: that of its blocks' digests."""
+    """Return the digest of a file, or of its first `size` bytes, from digests of its blocks."""
     size = file.stat().st_size if size is None else size
 
     def block(start: int) -> bytes:
@@ -236,14 +236,14 @@ def digest(file: Path, size: int | None = None) -> str:
 
 
 def append_checksum(file: Path) -> None:
-    """Append the digest of a file to it."""
+    """Append a file's digest to the file."""
     checksum = bytes.fromhex(digest(file))
     with file.open("ab") as stream:
         stream.write(checksum)
 
 
 def is_intact(file: Path) -> bool:
-    """Return whether a file exists and ends with the digest of its content."""
+    """Return whether a file exists and ends with the digest of its contents."""
     try:
         with file.open("rb") as stream:
             size = stream.seek(0, os.SEEK_END) - CHECKSUM_BYTES
@@ -258,7 +258,7 @@ def is_intact(file: Path) -> bool:
 
 
 def intact_content(file: Path) -> bytes | None:
-    """Return the content of a file without its checksum; None if it is missing or damaged."""
+    """Return a file's content without the checksum; None if it is missing or damaged."""
     return file.read_bytes()[:-CHECKSUM_BYTES] if is_intact(file) else None
 
 
@@ -270,7 +270,7 @@ DAY = 86_400
 
 
 def remove_abandoned(folder: Path) -> None:
-    """Remove the partial files of processes that were killed a day ago or earlier."""
+    """Remove partial files of processes that were killed at least a day ago."""
     for left in folder.glob("tmp*"):
         with suppress(OSError):
             newest = max(path.stat().st_mtime for path in (left, *left.iterdir()))
@@ -279,7 +279,7 @@ def remove_abandoned(folder: Path) -> None:
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove the entries that no process has used for 30 days."""
+    """Remove entries that have not been used for 30 days."""
     for file in (*folder.glob("*.ids"), *folder.glob("*.tokenizer")):
         with suppress(OSError):
             if file.stat().st_mtime < time.time() - 30 * DAY:
@@ -294,7 +294,7 @@ LENGTH = 8
 
 
 def write_ids(file: Path, corpus: Corpus, tokenizers: Tokenizers, advance: Advance) -> None:
-    """Write the ids of a corpus to a file, without holding them all in memory."""
+    """Write the ids of a corpus to a file, without having them all in memory."""
     lengths: dict[str, Ids] = {}
     with file.open("wb") as out:
         for split, examples in corpus.splits.items():
@@ -313,7 +313,7 @@ def write_ids(file: Path, corpus: Corpus, tokenizers: Tokenizers, advance: Advan
 
 
 def load_mapped(file: Path, tokenizers: Tokenizers) -> EncodedCorpus | None:
-    """Return the texts that `write_ids` wrote, mapped; None if they are missing or damaged."""
+    """Memory-map the texts written by `write_ids`; return None if they are missing or damaged."""
     try:
         with file.open("rb") as stream:
             if not is_intact(file):

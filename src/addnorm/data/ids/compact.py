@@ -1,4 +1,4 @@
-"""Encoded examples in compact arrays: two or four bytes a token instead of Python integers."""
+"""Encoded examples in compact arrays: two or four bytes per token instead of Python integers."""
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
@@ -54,7 +54,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Rows of ids in one array: the start and the length of each."""
+    """Rows of ids in one array, with the start and the length of each row."""
 
     ids: Ids
     starts: Ids
@@ -62,7 +62,7 @@ class Rows:
 
     @classmethod
     def side_by_side(cls, ids: Ids, lengths: Ids) -> "Rows":
-        """Return rows of these lengths that follow one another without a gap."""
+        """Return rows of these lengths that follow one another without gaps."""
         return cls(ids, np.cumsum(lengths) - lengths, lengths)
 
     def __len__(self) -> int:
@@ -78,13 +78,13 @@ class Rows:
             yield np.ascontiguousarray(self.ids[start : start + length])
 
     def count_except(self, nothing: int) -> Ids:
-        """Return the number of ids of each row that differ from `nothing`."""
+        """Return the number of ids in each row that differ from `nothing`."""
         before = np.concatenate([[0], np.cumsum(self.ids != nothing)])
         return before[self.starts + self.lengths] - before[self.starts]
 
 
 class Compact(Sequence[Encoded]):
-    """Encoded examples whose ids are in shared arrays; each example is built on access.
+    """Encoded examples with ids in shared arrays; each example is built on access.
 
     Targets may share the array of tokens: those of a language model are its tokens, shifted by one.
     Images have no ids and are not stored here.
@@ -108,7 +108,7 @@ class Compact(Sequence[Encoded]):
 
     @classmethod
     def of(cls, examples: Iterable[Encoded]) -> "Compact":
-        """Return the same examples, with ids in arrays of the smallest type that holds them."""
+        """Return the same examples with ids in arrays of the smallest sufficient type."""
         tokens, targets, types, spans = array("q"), array("q"), array("q"), array("q")
         index, read, n_targets = array("q"), array("q"), array("q")
         values: list[Tensor | None] = []
@@ -132,13 +132,13 @@ class Compact(Sequence[Encoded]):
 
     @classmethod
     def documents(cls, ids: Ids, lengths: Ids) -> "Compact":
-        """Return texts of a language model from one array: each of its length, then its end."""
+        """Return the texts of a language model from one array of texts, each with its end token."""
         starts = np.cumsum(lengths + 1) - lengths - 1
         return cls(Rows(ids, starts, lengths), Rows(ids, starts + 1, lengths))
 
     @classmethod
     def as_documents(cls, examples: Sequence[Encoded]) -> "Compact":
-        """Return the examples of a language model in the form of `documents`."""
+        """Return the examples of a language model in the form made by `documents`."""
         if isinstance(examples, Compact) and examples.places is None:
             return examples
         ids, lengths = array("q"), array("q")
@@ -151,7 +151,7 @@ class Compact(Sequence[Encoded]):
         return len(self.tokens.lengths)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other sequence has the same examples."""
+        """Return whether another sequence holds the same examples."""
         if not isinstance(other, Sequence) or isinstance(other, str):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
@@ -171,7 +171,7 @@ class Compact(Sequence[Encoded]):
         return Encoded(index, self.tokens[n], self.targets[n], None, values, types, spans)
 
     def cut(self, most: int) -> "Compact":
-        """Return the examples in pieces of at most `most` tokens, each with its targets."""
+        """Return the examples cut into pieces of at most `most` tokens, each with its targets."""
         n = -(-self.tokens.lengths // most)
         row = np.repeat(np.arange(len(self)), n)
         at = most * (np.arange(len(row)) - np.repeat(np.cumsum(n) - n, n))
@@ -193,7 +193,7 @@ class Compact(Sequence[Encoded]):
 
 
 def narrow(numbers: "array[int] | Ids") -> Ids:
-    """Return the numbers in the smallest type of two or four bytes that holds them."""
+    """Return the numbers in the smallest type of two or four bytes that can hold them."""
     wide = np.asarray(numbers, np.int64)
     low, high = (int(wide.min()), int(wide.max())) if len(wide) else (0, 0)
     types = (np.int16, np.int32) if low < 0 else (np.uint16, np.uint32)
@@ -204,24 +204,24 @@ def narrow(numbers: "array[int] | Ids") -> Ids:
 
 
 def texts_of(example: Encoded) -> tuple[list[int], list[int]]:
-    """Return the two texts of a pair whose texts are encoded separately."""
+    """Return both texts of a pair that was encoded separately."""
     _, stop, start, _ = example.spans
     return example.tokens[:stop], example.tokens[start:]
 
 
 def side_by_side(first: Sequence[int], second: Sequence[int]) -> list[int]:
-    """Return the spans of two texts, the second right after the first."""
+    """Return the spans of two texts, the second directly after the first."""
     return [0, len(first), len(first), len(first) + len(second)]
 
 
 def shortened_apart(example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-    """Return a pair whose texts are encoded separately, each cut to `max_len` positions."""
+    """Return a pair of separately encoded texts, each cut to `max_len` positions."""
     first, second = (keep_special(text, max_len, special) for text in texts_of(example))
     return replace(example, tokens=first + second, spans=side_by_side(first, second))
 
 
 def shortened_pair(example: Encoded, max_len: int) -> Encoded:
-    """Return two texts cut to `max_len` positions in all, the longer one first, each at its end.
+    """Return two texts cut to `max_len` positions in all, by cutting the longer one first.
 
     This is `truncation="longest_first"` of Hugging Face's tokenizers, which leaves an odd position
     to the longer text. All special tokens stay.

@@ -26,7 +26,7 @@ Longer = Literal["leave_out", "shorten"]
 
 @dataclass(frozen=True)
 class EncodedCorpus:
-    """Encoded examples of one task in three splits, with the reports on them.
+    """The encoded examples of one task in three splits, with reports on them.
 
     `bos_id` and `pad_id` mean something for text alone. `characters` has the length of each text of
     a language model, by split, `n_labels` the number of classes of images and clips.
@@ -57,11 +57,11 @@ class EncodedCorpus:
         return {"train": self.train, "valid": self.valid, "test": self.test}
 
     def lengths(self, examples: Sequence[Encoded]) -> list[int]:
-        """Return the length of each example: its tokens or frames; of two sides, the longer."""
+        """Return the length of each example in tokens or frames; the longer of two sides."""
         return self.layout.lengths_of(examples)
 
     def within(self, max_len: int, longer: Longer = "leave_out") -> "EncodedCorpus":
-        """Return the corpus with no example longer than `max_len`; others go to the reports.
+        """Return the corpus without examples longer than `max_len`; reports count these.
 
         Raises `InputError` if a split loses all of its examples.
         """
@@ -87,7 +87,7 @@ class EncodedCorpus:
         )
 
     def with_targets(self, where: str = "") -> "EncodedCorpus":
-        """Return the corpus of the examples that have a target, and outputs for it.
+        """Return the corpus of examples with targets that the model's outputs can match.
 
         The reports count the others.
 
@@ -100,17 +100,17 @@ class EncodedCorpus:
         return corpus.keeping(fits, what, f"has {what}")
 
     def _place(self, split: str, index: int) -> str:
-        """The file of an example, or else its number."""
+        """The file of an example; its number if it has no file."""
         if split in self.places:
             return self.places[split][index]
         return f"{split} example {index + 1}"
 
     def for_input(self, n_positions: Positions) -> "EncodedCorpus":
-        """Return the corpus for models with so many outputs for an input of a size."""
+        """Return the corpus for models whose number of outputs is `n_positions(size)`."""
         return replace(self, layout=self.layout.for_input(n_positions))
 
     def _have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
-        """Return whether each example has a target: for a plain text, a token besides its end."""
+        """Return whether each example has a target; for a plain text, a token before its end."""
         if self.tokenizer is not None and isinstance(examples, Compact):
             return (examples.tokens.lengths > n_before(self.tokenizer)).tolist()
         return self.layout.have_targets(examples)
@@ -118,7 +118,7 @@ class EncodedCorpus:
     def keeping(
         self, fits: Mapping[str, Sequence[bool]], reason: str, every: str
     ) -> "EncodedCorpus":
-        """Return the corpus of the examples that fit; others go to the reports, with a reason.
+        """Return the corpus of the examples marked true; reports count the others, with a reason.
 
         Raises `InputError`, with the words `every`, if no example of a split fits.
         """
@@ -154,7 +154,7 @@ def n_before(tokenizer: Tokenizer) -> int:
 def encode_texts(
     corpus: Corpus, tokenizers: Tokenizers, layout: Layout, advance: Advance = lambda _: None
 ) -> EncodedCorpus:
-    """Encode the plain texts of a language model; `advance` gets the characters done."""
+    """Encode the plain texts of a language model; `advance` receives the characters done."""
     splits: Any = {k: in_memory(v, tokenizers, advance) for k, v in corpus.splits.items()}
     return EncodedCorpus(
         corpus.task,
@@ -169,7 +169,7 @@ def encode_texts(
 
 
 def in_memory(examples: Sequence[Example], tokenizers: Tokenizers, advance: Advance) -> Compact:
-    """Return the texts of a language model in ids."""
+    """Encode the texts of a language model in memory."""
     out = io.BytesIO()
     lengths = write_texts(examples, tokenizers, out, advance)
     return Compact.documents(np.frombuffer(out.getbuffer(), id_type(tokenizers)), lengths)
@@ -181,7 +181,7 @@ def write_texts(
     out: io.BufferedIOBase,
     advance: Advance = lambda _: None,
 ) -> Ids:
-    """Write the ids of the texts of a language model one after the other, each with its end token.
+    """Write the ids of a language model's texts one after another, each with its end token.
 
     Returns the length of each without its end. Raises `InputError` for a tokenizer without one.
     """
@@ -204,7 +204,7 @@ def write_texts(
 
 
 def id_type(tokenizers: Tokenizers) -> "np.dtype[Any]":
-    """Return two bytes an id for a vocabulary of less than 65,536, else four."""
+    """Return the integer type of ids: two bytes for a vocabulary below 65,536, else four."""
     tokenizer = tokenizers.source
     special = (*around("language", tokenizer)[0], tokenizer.bos_id, tokenizer.end_id or 0)
     n_ids = max(tokenizer.vocab_size, 1 + max(special))
@@ -231,14 +231,14 @@ def encoded_inputs(
 
 
 def written_ids(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Yield the ids of each target text; empty for a text without a token but the special ones."""
+    """Yield the ids of each target text; empty for a text with only special tokens."""
     n_special = sum(map(len, around("translation", tokenizer)))
     for ids in in_groups("translation", tokenizer, texts):
         yield ids if len(ids) > n_special else []
 
 
 def written_rows(tokenizer: Tokenizer, texts: Sequence[str]) -> Rows:
-    """Return what `written_ids` yields, in one array."""
+    """Return the same ids as `written_ids`, in one array."""
     rows = framed_rows("translation", tokenizer, texts)
     n_special = sum(map(len, around("translation", tokenizer)))
     return replace(rows, lengths=np.where(rows.lengths > n_special, rows.lengths, 0))

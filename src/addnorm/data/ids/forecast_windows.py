@@ -1,4 +1,4 @@
-"""The windows of a series, cut on access: a look-back to read and a horizon to forecast."""
+"""Windows of a series, cut on access: a look-back to read and a horizon to forecast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class ForecastWindows(Sequence[Encoded]):
 def encode_series(
     corpus: Corpus, look_back: int, horizon: int, scaling: Scaling | None = None
 ) -> EncodedCorpus:
-    """Scale the parts of a series, and find the windows of each.
+    """Scale the parts of a series, and find the windows in each.
 
     The `scaling` is by default that of the training part. Windows with a gap or an empty cell are
     left out, and counted in the reports with the line of the first step that they forecast. Raises
@@ -76,7 +76,7 @@ def encode_series(
 
 
 def _starts(series: Series, look_back: int, horizon: int, split: str) -> tuple[Ids, Report]:
-    """Return the first step that each window forecasts, and the report on those left out."""
+    """Return the first step that each window forecasts, and a report on skipped windows."""
     first, n_steps = max(series.start, look_back), series.values.shape[1]
     starts = np.arange(first, n_steps - horizon + 1)
     if not len(starts):
@@ -99,7 +99,7 @@ def _starts(series: Series, look_back: int, horizon: int, split: str) -> tuple[I
 def naive_forecasts(
     past: Float[Tensor, "batch variables look_back"], horizon: int, season: int | None
 ) -> dict[str, Float[Tensor, "batch variables horizon"]]:
-    """Return the forecasts to compare with: the last value repeated, or the last known season."""
+    """Return the baseline forecasts: the last value repeated, or the last known season."""
     forecasts = {"last_value": past[..., -1:].expand(-1, -1, horizon)}
     if season is not None and 1 < season <= past.shape[-1]:
         steps = past.shape[-1] - season + torch.arange(horizon) % season

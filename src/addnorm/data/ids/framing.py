@@ -1,4 +1,4 @@
-"""Texts and pairs as ids, with the special tokens around them that models of each task expect."""
+"""Texts and pairs as ids, framed by the special tokens that models of each task expect."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from addnorm.data.tokenizing.word_ids import WordIds
 
 
 def encode_for_task(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of texts, with the special tokens that models of the task expect.
+    """Return the ids of texts with the special tokens that models of this task expect.
 
     An imported tokenizer declares these itself, but for the end of a text to continue.
     """
@@ -30,7 +30,7 @@ def encode_for_task(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> li
 
 
 def unframed(ids: Sequence[int], before: Sequence[int], after: Sequence[int]) -> list[int]:
-    """Return ids without the special tokens before and after them, where these are there."""
+    """Return ids without the special tokens before and after, where present."""
     rest = [*ids]
     if rest[: len(before)] == [*before]:
         del rest[: len(before)]
@@ -40,7 +40,7 @@ def unframed(ids: Sequence[int], before: Sequence[int], after: Sequence[int]) ->
 
 
 def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[list[int], list[int]]:
-    """Return the ids of a sentence to tag, and the index of each word's first piece in them."""
+    """Return the ids of a sentence to tag, and the index of each word's first piece."""
     before, after = around("tagging", tokenizer)
     ids, first = tokenizer.encode_words(words)
     return [*before, *ids, *after], [i + len(before) for i in first]
@@ -51,21 +51,21 @@ AT_ONCE = 4096
 
 
 def in_groups(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[list[int]]:
-    """Yield what `encode_for_task` returns, without holding the ids of all texts."""
+    """Yield the ids that `encode_for_task` returns, a few thousand texts at a time."""
     before, after = around(task, tokenizer)
     for group in _groups(tokenizer, texts):
         yield from ([*before, *ids, *after] for ids in map(group.__getitem__, range(len(group))))
 
 
 def _groups(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[Rows]:
-    """Yield the ids of texts, some thousands at once."""
+    """Yield the ids of texts, a few thousand texts at a time."""
     words = WordIds(tokenizer)
     for i in range(0, len(texts) or 1, AT_ONCE):
         yield Rows.side_by_side(*words.encode(texts[i : i + AT_ONCE]))
 
 
 def framed_rows(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Rows:
-    """Return what `in_groups` yields, in one array."""
+    """Return the ids that `in_groups` yields, in one array."""
     before, after = around(task, tokenizer)
     groups = [*_groups(tokenizer, texts)]
     n = np.concatenate([group.lengths for group in groups])
@@ -84,7 +84,7 @@ def framed_rows(task: str, tokenizer: Tokenizer, texts: Sequence[str]) -> Rows:
 
 
 def encode_separately(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[list[int]]:
-    """Return the ids of both texts of each pair, encoded separately, the two as neighbours."""
+    """Return the ids of both texts of each pair, encoded separately, one after the other."""
     texts = [text for pair in pairs for text in pair]
     return [
         row or [tokenizer.bos_id] for row in encode_for_task("classification", tokenizer, texts)
@@ -92,7 +92,7 @@ def encode_separately(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) ->
 
 
 class Read(NamedTuple):
-    """The ids of one or two texts; for two, also the type of each id and the span of each text.
+    """The ids of one or two texts; for two, also each id's type and each text's span.
 
     `spans` has the start and stop of the first text and of the second, without special tokens.
     """
@@ -103,7 +103,7 @@ class Read(NamedTuple):
 
 
 def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Read]:
-    """Return two texts of each pair as one sequence, with the sentence type of each id.
+    """Return the texts of each pair as one sequence, with the sentence type of each id.
 
     Devlin et al. 2019, §3: types 0 and 1, where the tokenizer distinguishes them.
     """
@@ -114,7 +114,7 @@ def encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list
 
 @dataclass(frozen=True)
 class _PairLayout:
-    """The special tokens before, between and after two texts, and the types of all."""
+    """The special tokens before, between and after two texts, and the type of each id."""
 
     special: Sequence[tuple[Sequence[int], Sequence[int]]]
     types: Sequence[int]
@@ -133,7 +133,7 @@ class _PairLayout:
 
 
 def _pair_layout(tokenizer: Tokenizer) -> _PairLayout:
-    """Return the layout of an imported tokenizer's file; for one of ours, `bos A eos B eos`."""
+    """Return the layout in an imported tokenizer's file; for our own, `bos A eos B eos`."""
     if tokenizer.before is None:
         eos = tokenizer.eos_ids[:1]
         special = ((tokenizer.bos_id,), (0,)), (eos, [0] * len(eos)), (eos, [1] * len(eos))
@@ -153,7 +153,7 @@ def _pair_layout(tokenizer: Tokenizer) -> _PairLayout:
 def whole_texts(
     tokenizer: Tokenizer, examples: Sequence[Example], *, apart: bool = False
 ) -> Iterator[Read]:
-    """Yield the ids of each example's text or two texts: these together, or `apart`, separately."""
+    """Yield the ids of each example's text or two texts, joined or `apart` (encoded separately)."""
     texts = [example.source_text() for example in examples]
     seconds = [example.second_text() for example in examples]
     if not any(seconds):
@@ -165,7 +165,7 @@ def whole_texts(
 
 
 def _side_by_side(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[Read]:
-    """Return the ids of the two texts of each pair, each with its special tokens, and its span."""
+    """Return the ids of each pair's texts, with separate special tokens, and their spans."""
     rows = encode_separately(tokenizer, pairs)
     row_pairs = zip(rows[::2], rows[1::2], strict=True)
     return [Read(first + second, spans=side_by_side(first, second)) for first, second in row_pairs]

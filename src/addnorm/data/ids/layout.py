@@ -1,4 +1,4 @@
-"""Layouts: how the input and the targets of an example are cut and batched together."""
+"""Layouts: how inputs and targets of examples are cut and batched together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ Positions = Callable[[Sequence[int]], int]
 
 @dataclass(frozen=True)
 class Padding:
-    """The start and padding ids of a batch, and its width as a function of its longest row."""
+    """The start and padding ids of a batch, and the function from its longest row to its width."""
 
     bos_id: int = 0
     pad_id: int = 0
@@ -48,11 +48,11 @@ class Layout:
     """
 
     def lengths(self, read: Ids, targets: Ids) -> Ids:
-        """Return the lengths of examples with so many input tokens and so many targets."""
+        """Return the lengths of examples, given the numbers of input tokens and of targets."""
         return read
 
     def lengths_of(self, examples: Sequence[Encoded]) -> list[int]:
-        """Return the length of each example: its tokens, or its signal's frames, steps or width."""
+        """Return the length of each example: of its tokens, frames or steps, or its width."""
         if isinstance(examples, Compact):
             return self.lengths(examples.tokens.lengths, examples.targets.lengths).tolist()
         targets = np.array([len(example.targets) for example in examples], np.int64)
@@ -64,7 +64,7 @@ class Layout:
         return self.lengths(read, targets).tolist()
 
     def rows(self, example: Encoded) -> Sequence[list[int]]:
-        """Return the rows of an example in a batch of inputs: one, or one for each text."""
+        """Return the rows that an example takes in the inputs of a batch: one, or one per text."""
         return [example.tokens]
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
@@ -78,7 +78,7 @@ class Layout:
         return replace(example, tokens=keep_special(example.tokens, max_len, special))
 
     def have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
-        """Return whether each example has a target: values, if any of the examples has values."""
+        """Return whether each example has a target; values count if any example has them."""
         if isinstance(examples, Compact) and examples.values is None:
             return (examples.targets.count_except(IGNORE) > 0).tolist()
         has_values = [example.values is not None for example in examples]
@@ -87,7 +87,7 @@ class Layout:
         return [any(i != IGNORE for i in example.targets) for example in examples]
 
     def problem(self, example: Encoded, targets: Sequence[int]) -> str:
-        """Return what is wrong with the number of targets; empty if nothing is.
+        """Return the problem with the number of targets; empty if there is none.
 
         `targets` are those of another example, or empty.
         """
@@ -100,15 +100,15 @@ class Layout:
         )
 
     def have_outputs(self, examples: Sequence[Encoded]) -> Sequence[bool]:
-        """Return whether a model has enough outputs for the targets of each example; here yes."""
+        """Return whether a model has enough outputs for each example's targets; here always."""
         return [True] * len(examples)
 
     def for_input(self, n_positions: Positions) -> "Layout":
-        """Return the layout for models with so many outputs for an input of a size; here self."""
+        """Return the layout for models whose number of outputs depends on the input; here self."""
         return self
 
     def inputs(self, examples: Sequence[Encoded], padding: Padding) -> dict[str, Tensor]:
-        """Return the texts as the arguments of an encoder: ids, mask of real tokens, types."""
+        """Return the texts as an encoder's arguments: ids, mask of real tokens, types."""
         rows = [row for example in examples for row in self.rows(example)]
         width = padding.width(max(map(len, rows)))
         inputs = with_valid("inputs", "valid", tensors(rows), padding.pad_id, width)
@@ -119,7 +119,7 @@ class Layout:
     def arranged(
         self, inputs: Mapping[str, Tensor], examples: Sequence[Encoded], padding: Padding
     ) -> Arranged:
-        """Return the arguments of a model and the targets, from the arguments of an encoder."""
+        """Return a model's arguments and the targets, given an encoder's arguments."""
         values = [example.values for example in examples if example.values is not None]
         if values:
             return {**inputs}, torch.stack(values)
@@ -136,14 +136,14 @@ ONE_EACH = Layout()
 
 
 class Apart(Layout):
-    """One target for two texts that are encoded separately."""
+    """One target for two separately encoded texts."""
 
     def lengths_of(self, examples: Sequence[Encoded]) -> list[int]:
-        """Return the length of each pair's longer text."""
+        """Return the length of the longer text of each pair."""
         return [max(map(len, texts_of(example))) for example in examples]
 
     def rows(self, example: Encoded) -> Sequence[list[int]]:
-        """Return the two texts."""
+        """Return the two texts as two rows."""
         return texts_of(example)
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
@@ -155,12 +155,12 @@ class PerToken(Layout):
     """A target, or -100, for every input token, as for tags."""
 
     def problem(self, example: Encoded, targets: Sequence[int]) -> str:
-        """Return whether there are as many targets as tokens, where there are both."""
+        """Return the problem if the numbers of targets and tokens differ; else an empty string."""
         n, read = len(example.targets), len(example.tokens)
         return f"{n} targets for {read} tokens: give each one" if n and read and n != read else ""
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-        """Return the example with tokens and targets cut alike."""
+        """Return the example with tokens and targets cut to the same length."""
         targets = keep_special(example.targets, max_len, special)
         return replace(super().shortened(example, max_len, special), targets=targets)
 
@@ -170,17 +170,17 @@ class PerToken(Layout):
 
 
 class NextToken(PerToken):
-    """The next token as the target of every input token; in a conversation, of answers only."""
+    """The next token as the target of every input token; in conversations, only in answers."""
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
-        """Return the first tokens and targets; an end that was cut off is not learnt."""
+        """Return the first tokens and targets; a cut text has no end to learn."""
         cut = (example.tokens[:max_len], example.targets[:max_len])
         return replace(example, tokens=cut[0], targets=cut[1])
 
     def arranged(
         self, inputs: Mapping[str, Tensor], examples: Sequence[Encoded], padding: Padding
     ) -> Arranged:
-        """Return the arguments of a decoder, whose input is `tokens`, and the targets."""
+        """Return a decoder's arguments, named `tokens`, and the targets."""
         read, targets = super().arranged(inputs, examples, padding)
         return {"tokens" if name == "inputs" else name: x for name, x in read.items()}, targets
 
@@ -189,11 +189,11 @@ class TargetSequence(Layout):
     """A target sequence of another length."""
 
     def problem(self, example: Encoded, targets: Sequence[int]) -> str:
-        """Return that any number of targets is right."""
+        """Return an empty string: any number of targets is valid."""
         return ""
 
     def lengths(self, read: Ids, targets: Ids) -> Ids:
-        """Return the lengths of the longer sides."""
+        """Return the length of the longer side of each example."""
         return np.maximum(read, targets)
 
     def shortened(self, example: Encoded, max_len: int, special: tuple[int, int]) -> Encoded:
@@ -207,7 +207,7 @@ class TargetSequence(Layout):
 
 
 def last_side(size: Sequence[int]) -> int:
-    """Return the tokens of a text, the frames or steps of a signal, or the width of an image."""
+    """Return the tokens of a text, the frames or steps of a signal, or an image's width."""
     return size[-1]
 
 
@@ -222,11 +222,11 @@ class Aligned(TargetSequence):
     n_positions: Positions = last_side
 
     def for_input(self, n_positions: Positions) -> Layout:
-        """Return the layout for models with so many outputs for an input of a size."""
+        """Return the layout for models whose number of outputs depends on the input."""
         return replace(self, n_positions=n_positions)
 
     def have_outputs(self, examples: Sequence[Encoded]) -> Sequence[bool]:
-        """Return whether the targets of each example have an alignment with its outputs."""
+        """Return whether each example has enough outputs to align its targets with."""
         return [
             fewest_outputs(example.targets) <= self.n_positions(size_of(example))
             for example in examples
@@ -239,17 +239,17 @@ def fewest_outputs(targets: Sequence[int]) -> int:
 
 
 def size_of(example: Encoded) -> Sequence[int]:
-    """Return the number of tokens that are read, or the sides of the signal without channels."""
+    """Return the number of tokens read, or the sides of a signal without its channels."""
     return [len(example.tokens)] if example.signal is None else example.signal.shape[1:]
 
 
 class SourceAndTarget(TargetSequence):
-    """A target sequence of another length, which a decoder reads shifted after the start token."""
+    """A target sequence of another length; a decoder reads it shifted by the start token."""
 
     def arranged(
         self, inputs: Mapping[str, Tensor], examples: Sequence[Encoded], padding: Padding
     ) -> Arranged:
-        """Return as arguments the source, and the target shifted right by bos; and the targets."""
+        """Return the source and the shifted target as arguments, and the targets."""
         rows = [example.targets for example in examples]
         shifted = tensors([[padding.bos_id, *row[:-1]] for row in rows])
         width = padding.width(max(map(len, rows)))
@@ -259,7 +259,7 @@ class SourceAndTarget(TargetSequence):
 
 
 class PicturesAndTexts(Layout):
-    """Pairs of a picture and a text, whose target is the number of its text in the batch."""
+    """Pairs of a picture and a text; the target is the index of the text in the batch."""
 
     def lengths_of(self, examples: Sequence[Encoded]) -> list[int]:
         """Return the number of tokens of each text."""
@@ -268,21 +268,21 @@ class PicturesAndTexts(Layout):
     def arranged(
         self, inputs: Mapping[str, Tensor], examples: Sequence[Encoded], padding: Padding
     ) -> Arranged:
-        """Return pictures and texts as the arguments of two encoders, and the targets."""
+        """Return pictures and texts as arguments of two encoders, and the targets."""
         texts = self.texts([example.tokens for example in examples], padding)
         return {"images": inputs["inputs"], **texts}, torch.arange(len(examples))
 
     def texts(self, rows: Sequence[list[int]], padding: Padding) -> dict[str, Tensor]:
-        """Return the ids of texts, and the mask of the real ones where some are padded."""
+        """Return the ids of texts, and a mask of the real tokens if some are padded."""
         width = padding.width(max(map(len, rows)))
         return with_valid("tokens", "valid", tensors(rows), padding.pad_id, width)
 
 
 class SeriesWindows(Layout):
-    """A target for every step of the horizon, in every variable."""
+    """A target for every variable at every step of the horizon."""
 
     def have_targets(self, examples: Sequence[Encoded]) -> Sequence[bool]:
-        """Return that every window has targets."""
+        """Return true for every window."""
         return [True] * len(examples)
 
 
@@ -292,7 +292,7 @@ def tensors(rows: Sequence[list[int]]) -> list[Int[Tensor, " _"]]:
 
 
 def padded(rows: Sequence[Int[Tensor, " _"]], value: int, width: int) -> Int[Tensor, "batch seq"]:
-    """Return the rows as one tensor, filled up on the right with `value`."""
+    """Return the rows as one tensor, padded on the right with `value`."""
     out = torch.full((len(rows), width), value)
     for line, row in zip(out, rows, strict=True):
         line[: len(row)] = row
@@ -302,7 +302,7 @@ def padded(rows: Sequence[Int[Tensor, " _"]], value: int, width: int) -> Int[Ten
 def with_valid(
     name: str, valid_name: str, rows: Sequence[Int[Tensor, " _"]], pad_id: int, width: int
 ) -> dict[str, Tensor]:
-    """Return the rows as an argument of a model, and where some are padded, their mask."""
+    """Return the rows as a model's argument, with a mask if some are padded."""
     tokens = {name: padded(rows, pad_id, width)}
     lengths = torch.tensor([len(row) for row in rows])
     if bool((lengths == width).all()):

@@ -1,1 +1,1 @@
-"""Files, tables and Python values read as examples."""
+"""Reading files, tables and Python values as examples."""

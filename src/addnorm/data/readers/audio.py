@@ -67,13 +67,13 @@ class AudioConfig(LabelledFiles):
             )
 
     def examples(self, file: Readable, where: str, label: str, *, train: bool) -> list[Example]:
-        """Read a clip; a training clip also gives copies at other speeds."""
+        """Read a clip; for training also at other speeds, as further examples."""
         waveform = self.waveform(file, where)
         speeds = (1.0, *self.speeds) if train else (1.0,)
         return [Clip(self.features(waveform, where, speed), label) for speed in speeds]
 
     def read(self, file: Readable, where: str) -> Float[Tensor, "n_mels frames"]:
-        """Return the features of a clip, or its samples."""
+        """Return the features of a clip, or its samples, depending on `form`."""
         return self.features(self.waveform(file, where), where)
 
     def waveform(self, file: Readable, where: str) -> Float[Tensor, " samples"]:
@@ -163,7 +163,7 @@ SAMPLES: Mapping[bytes, tuple[bytes, Literal["little", "big"]]] = {
 
 
 def _missing_bytes(file: Readable) -> int:
-    """Return how many bytes of its samples a .wav or .aiff file lacks; 0 for other files."""
+    """Return how many bytes of samples a .wav or .aiff file lacks; 0 for other files."""
     with nullcontext(file) if isinstance(file, BytesIO) else file.open("rb") as data:
         end = data.seek(0, SEEK_END)
         data.seek(0)

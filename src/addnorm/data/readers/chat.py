@@ -57,7 +57,7 @@ class ChatConfig(RowFiles):
             yield Row(where, "empty line") if record is None else self.row(where, record)
 
     def row(self, where: str, record: Record) -> Row:
-        """Convert a record to a conversation, or to the reason to skip it.
+        """Convert a record to a conversation, or return the reason to skip it.
 
         Raises `InputError` for a record that is not a conversation.
         """
@@ -88,7 +88,7 @@ def holds_conversations(file: Path) -> bool:
 def conversations_in(
     file: Path, column: str = "messages", encoding: str = "utf-8"
 ) -> Iterator[tuple[str, ChatInput | InputError]]:
-    """Yield the place and the conversation of each row, or the error of a damaged row.
+    """Yield each row's place with its conversation, or with the error if it is damaged.
 
     The column `tools` has those that the assistant may call.
     """
@@ -102,7 +102,7 @@ def conversations_in(
 
 
 def _unparsed_records(file: Path, encoding: str) -> Iterable[tuple[str, Record | str | None]]:
-    """The rows of a file; lines of JSON unparsed, since one may be damaged and others not."""
+    """The rows of a file; JSON lines stay unparsed, so that a damaged one spares the others."""
     if suffix_of(file) != ".jsonl":
         return records_of(file, encoding)
     lines = enumerate(lines_of(read_text(file, encoding)), 1)

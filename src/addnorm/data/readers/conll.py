@@ -22,7 +22,7 @@ BLANKS = " \t"
 
 
 def columns_of(line: str) -> list[str]:
-    """Return the stripped cells of a line; cells between tabs may be empty."""
+    """Return the stripped cells of a line; between tabs, a cell may be empty."""
     if "\t" in line:
         return [cell.strip(BLANKS) for cell in line.split("\t")]
     return [cell for cell in line.split(" ") if cell]
@@ -72,7 +72,7 @@ class ConllConfig(RowFiles):
                 yield self.sentence(sentence) if conllu is None else self.numbered(sentence, conllu)
 
     def check_words(self, path: Path, columns: "ConlluColumns") -> None:
-        """Raise `InputError` where the words of a CoNLL-U file would be their numbers."""
+        """Raise `InputError` if the word column of a CoNLL-U file holds its word numbers."""
         if columns.id_at is None or self.token_column % columns.n != columns.id_at:
             return
         which = "first" if columns.id_at == 0 else "ID"
@@ -85,7 +85,7 @@ class ConllConfig(RowFiles):
         )
 
     def numbered(self, lines: list["Line"], columns: "ConlluColumns") -> Row:
-        """Return one sentence of a CoNLL-U file."""
+        """Return one sentence of a CoNLL-U file as a row."""
         words, skipped = columns.words_alone(lines)
         broken = next((where for where, line in words if not columns.is_word(line)), None)
         if broken is not None:
@@ -96,7 +96,7 @@ class ConllConfig(RowFiles):
         return row._replace(skipped=skipped)
 
     def sentence(self, lines: list["Line"]) -> Row:
-        """Return one sentence, located by its first line, or by its first invalid line."""
+        """Return one sentence as a row at its first line, or at its first invalid line."""
         rows = [columns_of(line) for _, line in lines]
         if len(rows) == 1 and rows[0][0] == "-DOCSTART-":
             return Row(lines[0][0], "document mark")
@@ -108,7 +108,7 @@ class ConllConfig(RowFiles):
         return Row(lines[0][0], Tagged(tokens, tags))
 
     def complete(self, cells: list[str]) -> bool:
-        """Whether word and tag are present, in different columns, and not empty."""
+        """Whether a line has a word and a tag, in different columns and not empty."""
         n = len(cells)
         columns = [c + n if c < 0 else c for c in (self.token_column, self.tag_column)]
         return len({*columns}) == 2 and all(0 <= c < n and cells[c] for c in columns)
@@ -131,7 +131,7 @@ NO_WORDS = {"-": "ranges of words", ".": "empty nodes"}
 
 @dataclass(frozen=True)
 class ConlluColumns:
-    """The columns of a file in which each word has a number, and comments begin with `#`.
+    """The columns of a file that numbers its words and starts comments with `#`.
 
     `id_at` is the column of the number; None where the names of CoNLL-U Plus have none.
     """
@@ -141,22 +141,22 @@ class ConlluColumns:
     names: Sequence[str] = NAMES
 
     def id_of(self, line: str) -> re.Match[str] | None:
-        """Return the match of `ID` in a line; None for a line without an id."""
+        """Return the parsed word number of a line; None if it has none."""
         cells = columns_of(line)
         at = self.id_at
         return None if at is None or at >= len(cells) else ID.fullmatch(cells[at])
 
     def is_comment(self, line: str) -> bool:
-        """Whether a line is a comment; where the id is not the first column, `#` may be a word."""
+        """Whether a line is a comment; `#` may be a word unless the number comes first."""
         return line.startswith("#") and (self.id_at == 0 or line.count("\t") != self.n - 1)
 
     def is_word(self, line: str) -> bool:
-        """Whether a line has all columns, with an id in its place."""
+        """Whether a line has all columns and a word number in its column."""
         has_id = self.id_at is None or self.id_of(line) is not None
         return has_id and len(columns_of(line)) == self.n
 
     def words_alone(self, lines: Sequence[Line]) -> tuple[list[Line], Mapping[str, int]]:
-        """Return the lines of a sentence that are words or damaged, and count the other ones.
+        """Return the lines of a sentence that hold words or are damaged, and count the others.
 
         Comments, ranges (whose words follow) and empty nodes are not words; they are counted by
         their kind.
@@ -175,7 +175,7 @@ class ConlluColumns:
 
 
 def conllu_columns(lines: Sequence[str]) -> ConlluColumns | None:
-    """Return the columns of a CoNLL-U file or its kin; None for other files.
+    """Return the columns of a CoNLL-U or similar file; None for other files.
 
     CoNLL-U Plus names them in its first line. Otherwise nine in ten lines have an id in the first
     of ten columns; or of another number of columns, three or more, and the ids count the words of
@@ -200,7 +200,7 @@ def conllu_columns(lines: Sequence[str]) -> ConlluColumns | None:
 
 
 def _counting(lines: Sequence[str], columns: ConlluColumns) -> Iterator[bool]:
-    """Yield, for the id of each word, range or empty node, whether counting words gives it."""
+    """Yield for each word number whether it is the one expected by counting the words."""
     for filled, sentence in groupby(lines, key=lambda line: bool(line.strip(BLANKS))):
         n = 0
         for line in sentence if filled else ():

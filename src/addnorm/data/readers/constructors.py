@@ -1,4 +1,4 @@
-"""Functions that create data from file paths, or from Python lists of strings and tuples.
+"""Functions that create data from file paths or from Python lists.
 
 Given a path, they return a data configuration as in a recipe, whose files are read later; given a
 list, they return a corpus. A single string is always a path.
@@ -27,7 +27,7 @@ Strings = list[str] | tuple[str, ...]
 
 
 class Splits(TypedDict, total=False):
-    """The options for the other splits, and for preprocessing.
+    """The options for the other splits and for preprocessing.
 
     `valid` and `test` have the same form as the training data. `valid_fraction` holds out a
     fraction of the training data instead. `lowercase` does not affect labels and tags.
@@ -232,7 +232,7 @@ def _rows(split: str, items: Any, example: Callable[[object], Example | str]) ->
 
 
 def _check_names(more: Mapping[str, Any], arguments: type) -> None:
-    """Raise `InputError` for an unknown argument for a list."""
+    """Raise `InputError` for an argument that does not apply to a list."""
     valid = arguments.__annotations__
     for name in more:
         if name not in valid:
@@ -240,7 +240,7 @@ def _check_names(more: Mapping[str, Any], arguments: type) -> None:
 
 
 def _paths(more: Splits, path: Callable[[Any], T]) -> dict[str, Any]:
-    """Return the arguments for files, with the paths of the other splits."""
+    """Return the arguments for reading from files, with the paths of the other splits."""
     arguments: dict[str, Any] = dict(more)
     for split in ("valid", "test"):
         if arguments.get(split) is not None:
@@ -249,7 +249,7 @@ def _paths(more: Splits, path: Callable[[Any], T]) -> dict[str, Any]:
 
 
 def _path(train: Any) -> Path | None:
-    """Return the path of a file; None for a list."""
+    """Return the path of a file; None if a list was given."""
     return _path_of_one(train) if isinstance(train, str | PathLike) else None
 
 

@@ -67,7 +67,7 @@ class DatasetConfig(Columns):
             raise ValueError("lowercase is of texts: leave it out, or image")
 
     def columns(self) -> dict[str, str]:
-        """The fields of an example, with their column names."""
+        """The name of the column for each field of an example."""
         return super().columns() | ({} if self.image is None else {"image": self.image})
 
     def load(self) -> Corpus:
@@ -87,7 +87,7 @@ class DatasetConfig(Columns):
             yield read_row(where, record)
 
     def picture(self, where: str, record: Record) -> Row:
-        """Convert a record to an image with its class, or to the reason to skip it.
+        """Convert a record to an image with its class, or return the reason to skip it.
 
         Raises `InputError` for a missing column, or a cell that holds no image.
         """
@@ -106,7 +106,7 @@ class DatasetConfig(Columns):
 
 
 def _image_file(cell: object, where: str) -> Readable:
-    """The bytes or the path in a cell. Raises `InputError` if there is neither."""
+    """The bytes or the path of an image in a cell. Raises `InputError` if there is neither."""
     match cell if isinstance(cell, dict) else {"bytes": cell}:
         case {"bytes": bytes(content)}:
             return BytesIO(content)

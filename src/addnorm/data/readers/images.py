@@ -95,7 +95,7 @@ def read_image(
     *,
     transparent: Literal["white", "dropped"] = "white",
 ) -> UInt8[Tensor, "channels height width"]:
-    """Read a picture upright, with this many channels, at a size (height, width) or its own.
+    """Read a picture upright, with this many channels, at a given size (height, width) or its own.
 
     Transparent pixels are white, or keep their colour in the file where transparency is dropped.
 
@@ -130,7 +130,7 @@ def read_image(
 
 
 def _problem(picture: Any) -> str | None:
-    """Return why an opened picture is refused, before it is unpacked; None if it is not."""
+    """Return why an opened picture is refused, before it is decoded; None if it is accepted."""
     width, height = picture.size
     if width * height > LARGEST:
         return f"has {width:,} × {height:,} pixels, more than {LARGEST:,}: make it smaller"
@@ -143,7 +143,7 @@ def _problem(picture: Any) -> str | None:
 
 
 def _converted(picture: Any, mode: str, transparent: str) -> Any:
-    """Convert a picture to one of Pillow's modes: 16 bits to 8, and on white if transparent."""
+    """Convert a picture to a supported mode: 16 bits to 8, transparency to white."""
     from PIL import Image as pillow
 
     if picture.mode == "I" or picture.mode.startswith("I;16"):  # Pillow would cut off at 255
@@ -159,7 +159,7 @@ def _converted(picture: Any, mode: str, transparent: str) -> Any:
 def cut_to_multiple(
     pixels: UInt8[Tensor, "channels height width"], multiple: int, where: str
 ) -> UInt8[Tensor, "channels rows columns"]:
-    """Return the middle of a picture, with sides that are multiples of a number.
+    """Return the centre of a picture, cut to sides that are multiples of a number.
 
     Raises `InputError`, beginning with `where`, if a side is smaller than that number.
     """
@@ -175,7 +175,7 @@ def cut_to_multiple(
 
 
 def _short(error: Exception) -> str:
-    """Return Pillow's reason without its name for a file in memory."""
+    """Return Pillow's error message without its name for a file in memory."""
     return "of no known kind" if "cannot identify" in str(error) else str(error)
 
 
@@ -254,14 +254,17 @@ class ImagesConfig:
         return images if order is None else images.flatten(2)[:, :, order].view_as(images)
 
     def pixel_order(self, n: int) -> list[int] | None:
-        """The places of an image's `n` pixels from which its pixels are taken, if permuted."""
+        """The source position of each of an image's `n` pixels, if they are permuted."""
         if self.permute_seed is None:
             return None
         return Random(f"permute {self.permute_seed}").sample(range(n), n)
 
 
 def read_arrays(path: Path, names: Sequence[str]) -> Mapping[str, Array]:
-    """Read arrays by name. Raises `InputError` for a damaged file or a missing name."""
+    """Read named arrays from an .npz file.
+
+    Raises `InputError` for a damaged file or a missing name.
+    """
     try:
         with zipfile.ZipFile(path) as file:
             present = [member.removesuffix(".npy") for member in file.namelist()]

@@ -1,4 +1,4 @@
-"""Files with a class or a text each: in folders, found by a pattern, or in a table."""
+"""Files with a class or a text each, found in folders, by a pattern, or through a table."""
 
 import re
 from abc import ABC, abstractmethod
@@ -40,7 +40,7 @@ NO_TEXT = "no text"
 
 @config
 class LabelledFiles(ABC):
-    """The files that `train`, `valid` and `test` name: of one medium, each with a class or a text.
+    """The files of `train`, `valid` and `test`, of one medium, each with a class or a text.
 
     - a folder that has a folder for each class, of its name, with the class's files anywhere below;
       hidden files and those of other kinds are left out and counted;
@@ -94,7 +94,10 @@ class LabelledFiles(ABC):
 
     @abstractmethod
     def examples(self, file: Readable, where: str, label: str, *, train: bool) -> list[Example]:
-        """Read a file. Raises `InputError` that begins with `where` for one that is damaged."""
+        """Read one file as examples.
+
+        Raises `InputError` that begins with `where` for one that is damaged.
+        """
 
     def load(self) -> Corpus:
         """Read every file. Raises `InputError` with the location of the first error."""
@@ -111,7 +114,7 @@ class LabelledFiles(ABC):
         return replace(assemble(strings), pieces=digests)
 
     def check_fields(self, splits: Iterable[str | tuple[str, ...]]) -> None:
-        """Raise `InputError` for fields that exclude each other or concern no split."""
+        """Raise `InputError` for fields that exclude each other or apply to no split."""
         tables = [self.is_table(named) for named in splits]
         if self.label_pattern is not None and self.labels == "text_beside":
             raise InputError(
@@ -161,13 +164,16 @@ class LabelledFiles(ABC):
             yield from (Row(where, example, path) for example in examples)
 
     def left_out(self, error: InputError, where: str) -> str:
-        """Return why a damaged file is left out. Raises the error where such files are refused."""
+        """Return the reason why a damaged file is skipped.
+
+        Raises the error where such files are refused.
+        """
         if self.damaged == "refuse":
             raise error
         return str(error).removeprefix(f"{where}: ").removeprefix(f"{where} ")
 
     def files(self, named: str | tuple[str, ...]) -> FileRows:
-        """Yield the files of a split, in the order of their names or of the table."""
+        """Yield the files of a split, by name or in the order of the table."""
         if isinstance(named, str):
             place = base_of(self.root) / named
             if is_saved(place):
@@ -185,7 +191,7 @@ class LabelledFiles(ABC):
         return self.labelled(sorted(files))
 
     def is_table(self, named: str | tuple[str, ...]) -> bool:
-        """Whether a split is a table or a saved dataset, not a folder of files or a pattern."""
+        """Whether a split is a table or a saved dataset, as opposed to a folder or pattern."""
         if isinstance(named, tuple):
             return False
         place = base_of(self.root) / named
@@ -194,7 +200,7 @@ class LabelledFiles(ABC):
         return bool(saved_splits(place))
 
     def matching(self, pattern: str) -> list[Path]:
-        """Return the files that a pattern finds. Raises `InputError` if there are none."""
+        """Return the files that match a pattern. Raises `InputError` if there are none."""
         base = base_of(self.root)
         path = Path(pattern)
         if path.anchor:
@@ -212,7 +218,10 @@ class LabelledFiles(ABC):
         return files
 
     def in_folder(self, folder: Path) -> FileRows:
-        """Yield the files in a folder of folders. Raises `InputError` if there are none."""
+        """Yield the files of a folder that has a folder for each class.
+
+        Raises `InputError` if there are none.
+        """
         files: list[Path] = []
         for file in sorted(files_below(folder)):
             if file.suffix.lower() == ".txt" and self.is_beside(file):
@@ -237,18 +246,18 @@ class LabelledFiles(ABC):
             yield str(file), file, inner[0]
 
     def is_beside(self, text: Path) -> bool:
-        """Whether a file of the same name with another suffix is an example."""
+        """Whether an example has the same name as this text file, apart from the suffix."""
         return any(_exists(text.with_suffix(suffix)) for suffix in self.suffixes)
 
     def no_example(self, file: Path) -> str | None:
-        """Return why a file in a folder is left out; None for an example."""
+        """Return why a file in a folder is skipped; None if it is an example."""
         if any(part.startswith(".") for part in file.parts):
             return "hidden"
         suffix = file.suffix.lower()
         return None if suffix in self.suffixes else f"of another kind ({suffix or 'no suffix'})"
 
     def labelled(self, files: Iterable[Path]) -> FileRows:
-        """Yield files with the labels in their names or their text files.
+        """Yield files with labels from their names or from text files next to them.
 
         Raises `InputError` for a file without one.
         """
@@ -269,7 +278,7 @@ class LabelledFiles(ABC):
             yield str(file), file, match[1]
 
     def in_table(self, table: Path) -> FileRows:
-        """Yield the files of a table. Raises `InputError` for a missing column or file."""
+        """Yield the files listed in a table. Raises `InputError` for a missing column or file."""
         if self.labels == "text_beside":
             raise InputError(f"{table}: a table has texts in a column: give data.labels = 'text'")
         for where, record in records_of(table):
@@ -291,7 +300,7 @@ class LabelledFiles(ABC):
 
 
 def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Yield everything but folders in a folder and in the folders below it, following links.
+    """Yield all files in a folder and its subfolders, following links.
 
     A link to a folder that contains it is not followed. Raises `InputError` for a folder that
     cannot be read.
@@ -309,7 +318,7 @@ def files_below(folder: Path, above: frozenset[Path] = frozenset()) -> Iterator[
 
 
 def _noting_digests(rows: Iterable[Row], digests: list[str]) -> Iterator[Row]:
-    """Yield the rows, appending the digest of each image or clip to `digests`."""
+    """Yield the rows, and append the digest of each image or clip to `digests`."""
     for row in rows:
         if not isinstance(row.content, str):
             digests.append(signal_digest(row.content))
@@ -317,7 +326,7 @@ def _noting_digests(rows: Iterable[Row], digests: list[str]) -> Iterator[Row]:
 
 
 def _exists(path: Path | None) -> bool:
-    """Whether there is such a file; False for a name that is too long for the file system."""
+    """Whether a file exists; false for a name too long for the file system."""
     try:
         return path is not None and path.is_file()
     except OSError:
@@ -325,19 +334,22 @@ def _exists(path: Path | None) -> bool:
 
 
 def _check_file(file: Readable, where: str) -> None:
-    """Raise `InputError` for a pipe, which may never end, or a link to nothing."""
+    """Raise `InputError` for a pipe, which may never end, or a broken link."""
     if isinstance(file, Path) and not _exists(file):
         raise InputError(f"{where} is not a file but a pipe, a device, or a link to nothing")
 
 
 def _text_beside(file: Path) -> str:
-    """The text of the `.txt` file next to a file, on one line. Raises `InputError` without one."""
+    """The text in the `.txt` file next to a file, joined to one line.
+
+    Raises `InputError` without one.
+    """
     text_file = find(file.with_suffix(".txt"), Path())
     return " ".join(read_text(text_file).split()) if text_file.stat().st_size else ""
 
 
 def _with_text(example: Example) -> Example:
-    """The same image or clip, with its label as a text to write."""
+    """The same image or clip, with its label as the text to write."""
     match example:
         case Image(pixels, text):
             return Captioned(pixels, text)
@@ -354,7 +366,7 @@ def _cell(record: Record, column: str, where: str) -> object:
 
 
 def _file(cell: object, table: Path, where: str) -> Readable:
-    """The file in a cell: a path relative to the table, or the bytes of a file."""
+    """The file in a cell: a path relative to the table, or the contents of a file."""
     match cell if isinstance(cell, dict) else {"path": cell, "bytes": cell}:
         case {"bytes": bytes(content)}:
             return BytesIO(content)

@@ -1,4 +1,4 @@
-"""Many series, each with a class or with a number, from a table in long format."""
+"""Many series, each with a class or numbers, from a table in long format."""
 
 import math
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ from addnorm.errors import InputError
 
 @dataclass(frozen=True)
 class Rows:
-    """The name of one series of a table, its rows, and the columns of its variables."""
+    """One series of a table: its name, its rows, and the columns of its variables."""
 
     name: str
     rows: list[PlacedRecord]
@@ -41,7 +41,7 @@ class Rows:
 
     @property
     def where(self) -> str:
-        """The place of its first row."""
+        """The place of the first row."""
         return self.rows[0][0]
 
 
@@ -103,13 +103,13 @@ class LabelledSeriesConfig:
 
     @property
     def answer(self) -> str:
-        """The column of the class or the number."""
+        """The column that holds the class or the number."""
         answer = self.label_column or self.value_column
         assert answer is not None
         return answer
 
     def series(self, file: Path, variables: tuple[str, ...] = ()) -> Iterator[Rows]:
-        """Yield each series of a table, whose answers are not read.
+        """Yield each series of a table, without reading its class or number.
 
         Raises `InputError`, with its place, for a series in two pieces or without a name, and for
         a missing column.
@@ -133,7 +133,10 @@ class LabelledSeriesConfig:
             yield Rows(name, rows, variables)
 
     def name_in(self, placed: PlacedRecord) -> str:
-        """Return the name of the series of a row. Raises `InputError` if it is missing."""
+        """Return the name of the series to which a row belongs.
+
+        Raises `InputError` if it is missing.
+        """
         where, record = placed
         check_column(record, self.id_column, where)
         if is_missing(record[self.id_column]):
@@ -148,7 +151,7 @@ class LabelledSeriesConfig:
         return checked_variables(names, first, where)
 
     def example(self, series: Rows) -> Example | str:
-        """Return a series with its answer, or the reason to leave it out."""
+        """Return a series with its class or number, or the reason to skip it."""
         answers = [self.answer_in(record, where) for where, record in series.rows]
         first = answers[0]
         for answer, (where, record) in zip(answers, series.rows, strict=True):
@@ -169,13 +172,13 @@ class LabelledSeriesConfig:
         return f"empty {self.answer}"
 
     def answer_in(self, record: Record, where: str) -> str:
-        """Return the answer of a row as text, empty where it is missing."""
+        """Return the class or number of a row as text, empty if it is missing."""
         check_column(record, self.answer, where)
         cell = record[self.answer]
         return "" if is_missing(cell) else class_in(cell, where)
 
     def values(self, series: Rows) -> Float[Tensor, "variables time"] | str:
-        """Return the variables of a series, or the reason to leave it out."""
+        """Return the variables of a series, or the reason to skip it."""
         if self.time_column is not None:
             times = [time_in(record, self.time_column, where) for where, record in series.rows]
             check_order(times, [where for where, _ in series.rows])
@@ -189,5 +192,5 @@ class LabelledSeriesConfig:
 
 
 def names_of(content: Example | str) -> tuple[str, ...]:
-    """Return the names of the variables of a series; none for one that was left out."""
+    """Return the names of a series' variables; none for a skipped series."""
     return content.names if isinstance(content, LabelledSeries | ScoredSeries) else ()

@@ -1,4 +1,4 @@
-"""Examples of any kind from tables whose columns are their fields."""
+"""Examples of any kind, from tables with a column for each field."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import field
@@ -64,7 +64,7 @@ class RecordsConfig(RowFiles):
     def example_of(
         self, kind: type[Example], names: list[str], record: Record, where: str
     ) -> Example | str:
-        """The example of a row, or what it lacks: a needed field, or all that is learnt.
+        """The example in a row, or which needed field or target it lacks.
 
         Raises `InputError` for what `Example.of` refuses.
         """

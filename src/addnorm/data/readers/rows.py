@@ -1,4 +1,4 @@
-"""Building a corpus from rows: leaving out incomplete ones, checking labels, holding out."""
+"""Building a corpus from rows: skips incomplete ones, checks labels, holds out examples."""
 
 import datetime
 from collections import Counter
@@ -23,31 +23,31 @@ from addnorm.errors import InputError, choices
 
 
 class _Typed(str):
-    """The name of a class whose cell is not text, of the type that the cell has."""
+    """The name of a class that keeps the type of its cell, for cells that are not text."""
 
     __slots__ = ()
 
 
 class Truth(_Typed):
-    """The name of a truth value, `True` or `False`."""
+    """The name of a boolean class, `True` or `False`."""
 
     __slots__ = ()
 
 
 class Integer(_Typed):
-    """The name of an integer."""
+    """The name of an integer class."""
 
     __slots__ = ()
 
 
 class FloatingPoint(_Typed):
-    """The name of a floating-point number, such as `1.0`."""
+    """The name of a floating-point class, such as `1.0`."""
 
     __slots__ = ()
 
 
 class DecimalNumber(_Typed):
-    """The name of a decimal number, such as `1.00`."""
+    """The name of a decimal class, such as `1.00`."""
 
     __slots__ = ()
 
@@ -61,7 +61,7 @@ TYPES: dict[type[str], str] = {
 
 
 def class_in(cell: object, where: str) -> str:
-    """Return the name of the class in a cell; it keeps the type of a cell that is not text.
+    """Return the name of the class in a cell, with the cell's type if it is not text.
 
     A text and a number of the same spelling are one class. Raises `InputError` for a list, an
     object or bytes, and for invalid text.
@@ -88,7 +88,7 @@ def class_in(cell: object, where: str) -> str:
 
 
 def check_one_type(classes: Iterable[tuple[str, str]]) -> None:
-    """Raise `InputError` for classes of two types: 1, 1.0 and true would be three classes.
+    """Raise `InputError` for classes of different types, since 1, 1.0 and true would be three.
 
     `classes` are places and names.
     """
@@ -110,7 +110,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 
 def number_of(cell: object) -> float | None:
-    """Return the number in a cell, infinite where it is too large for any; None for other cells.
+    """Return the number in a cell, infinity if it is too large; None if there is no number.
 
     Truth values are not numbers here, nor are Python's own spellings such as `1_000`.
     """
@@ -127,7 +127,7 @@ def number_of(cell: object) -> float | None:
 
 
 def lack(example: Example) -> str | None:
-    """Return what an example lacks, such as "empty text" or "no label"; None if it is complete."""
+    """Return the missing part of an example, such as "empty text" or "no label"; None if none."""
     return example.lack() or _lack_of_numbers(example)
 
 
@@ -139,7 +139,7 @@ def _lack_of_numbers(example: Example) -> str | None:
 
 
 def complete(corpus: Corpus) -> Corpus:
-    """Return the corpus without its incomplete examples, which its reports count.
+    """Return the corpus without incomplete examples, which are counted in its reports.
 
     Readers leave such rows out, so this concerns a corpus that was put together in Python. Raises
     `InputError` if no example of a split is left.
@@ -175,7 +175,7 @@ Placed = tuple[str, Example]
 
 
 class Row(NamedTuple):
-    """One row of a data source: its location, and its example or the reason to skip it.
+    """One row of a data source: its location, with its example or the reason to skip it.
 
     `file` is the image or the clip that the example was read from, where that is a file of its own;
     `skipped` counts lines of the row that are not part of its example, by their kind.
@@ -193,7 +193,7 @@ def assemble(
     valid_fraction: float = 0.0,
     seed: int = 0,
 ) -> Corpus:
-    """Build a corpus from the rows of each split, without incomplete examples (see `lack`).
+    """Build a corpus from the rows of each split, skipping incomplete examples (see `lack`).
 
     `valid_fraction` holds out a random part of train. Raises `InputError` if a split has no usable
     row, if validation rows are both given and to be held out, or if a label occurs only in valid or
@@ -249,7 +249,7 @@ def _account(split: str, rows: Iterable[Row]) -> tuple[list[Placed], Report]:
 
 
 def _check_labels(placed: Mapping[str, list[Placed]]) -> None:
-    """Raise `InputError` for classes of several types, and for one that training never sees."""
+    """Raise `InputError` for classes of mixed types, and for one that training never sees."""
     everything = chain.from_iterable(placed.values())
     check_one_type((where, label) for where, example in everything for label in labels_of(example))
     learnt = {label for _, example in placed["train"] for label in labels_of(example)}
@@ -276,7 +276,7 @@ def _hold_out(rows: list[Placed], share: float, seed: int) -> tuple[list[Placed]
 
 
 def lowered(example: Example) -> Example:
-    """Return the example with its texts, but not its labels, in lower case."""
+    """Return the example with its texts in lower case, but not its labels."""
     kind = type(example)
     if isinstance(example, Chat) or (has_signals(kind.medium) and not kind.writes):
         return example
@@ -286,7 +286,7 @@ def lowered(example: Example) -> Example:
 
 
 def _lowered(value: Any) -> Any:
-    """Return a text, or each of several, in lower case; anything else unchanged."""
+    """Lower-case a text, or each of several; leave anything else unchanged."""
     if isinstance(value, tuple):
         return tuple(map(_lowered, cast(tuple[Any, ...], value)))
     return lower_case(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""Hugging Face's `datasets`: splits saved to disk, and class numbers by their names."""
+"""Hugging Face's `datasets`: splits saved to disk, and class names for class numbers."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,19 +18,19 @@ Rows = Iterator[tuple[str, Mapping[str, Any]]]
 
 
 def is_saved(folder: Path) -> bool:
-    """Whether this is the folder of a split that `save_to_disk` wrote."""
+    """Whether this folder holds a split written by `save_to_disk`."""
     return (folder / STATE).is_file()
 
 
 def saved_splits(folder: Path) -> list[str]:
-    """Return the names of the splits that `save_to_disk` wrote into a folder; none for others."""
+    """Return the names of the splits that `save_to_disk` wrote to a folder; empty for others."""
     if not (folder / SPLITS).is_file():
         return []
     return sorted(entry.name for entry in folder.iterdir() if is_saved(entry))
 
 
 def saved_rows(folder: Path) -> Rows:
-    """Yield the rows of a saved split; images and clips are files, which we read ourselves.
+    """Yield the rows of a saved split; images and clips stay undecoded files.
 
     Raises `InputError` without the package, and for a folder that it cannot read.
     """
@@ -39,7 +39,7 @@ def saved_rows(folder: Path) -> Rows:
 
 
 def dataset_rows(dataset: Any, place: str) -> Rows:
-    """Yield the rows of a `datasets.Dataset`; images and clips are files, not decoded."""
+    """Yield the rows of a `datasets.Dataset`; images and clips stay undecoded files."""
     import datasets
 
     features = dataset.features
@@ -50,7 +50,7 @@ def dataset_rows(dataset: Any, place: str) -> Rows:
 
 
 def loaded(folder: Path | str) -> Any:
-    """Read what `save_to_disk` wrote: a dataset, or a mapping from split names to datasets.
+    """Load a dataset, or a mapping from split names to datasets, written by `save_to_disk`.
 
     Raises `InputError` for a folder that the package cannot read.
     """
@@ -73,7 +73,7 @@ Rename = Callable[[Any], Any]
 
 
 def described_features(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, Any]:
-    """Return the features that `datasets` describes in a Parquet file's metadata; else none."""
+    """Return the features that `datasets` stores in a Parquet file's metadata, if any."""
     try:
         features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
     except (KeyError, TypeError, ValueError):
@@ -84,7 +84,7 @@ def described_features(metadata: Mapping[bytes, bytes] | None) -> Mapping[str, A
 def named_rows(
     records: Iterable[Mapping[str, Any]], features: Mapping[str, Any], place: str
 ) -> Rows:
-    """Yield each record, numbered from 1 after `place`, with class names for class numbers.
+    """Yield each record with its place, and with class names in place of class numbers.
 
     `features` are those of `Features.to_dict()`. Raises `InputError` for a number without a name.
     """
@@ -106,7 +106,7 @@ def _renamed(record: Mapping[str, Any], renames: Mapping[str, Rename]) -> Mappin
 
 
 def _rename(feature: Any) -> Rename | None:
-    """Return how a cell of this feature changes; None if the feature has no class numbers."""
+    """Return a function that names the classes in a feature's cells; None if it has none."""
     match feature:
         case {"_type": "ClassLabel", "names": [*names]}:
             return partial(_class_name, names)

@@ -44,7 +44,7 @@ PlacedRecord = tuple[str, Record]
 
 @dataclass(frozen=True, eq=False)
 class SeriesTable:
-    """A series on its regular grid of times; NaN where a row or a cell is missing.
+    """A series on its regular time grid; NaN for missing rows and cells.
 
     `places` names each step by the line of its row, a missing one by the row after it; `rows` has
     the step of each row of the file.
@@ -64,7 +64,7 @@ class SeriesTable:
         return self.values.shape[1]
 
     def time(self, step: int) -> datetime:
-        """Return the time of a step, which may be after the last."""
+        """Return the time of a step, also beyond the last."""
         return self.interval.after(self.start, step)
 
 
@@ -76,7 +76,7 @@ def read_series(
     missing: Missing = "refuse",
     encoding: str = "utf-8",
 ) -> SeriesTable:
-    """Read a table of a series.
+    """Read a series from a table.
 
     Without a `time_column`, the first column whose first cell is a time has the times; without
     `columns` all others are the variables, and each must hold numbers. Raises `InputError`, with
@@ -153,7 +153,10 @@ def _variables(first: PlacedRecord, time_name: str, columns: Sequence[str]) -> t
 
 
 def checked_variables(names: tuple[str, ...], record: Record, where: str) -> tuple[str, ...]:
-    """Return the names of the variables. Raises `InputError` for none, and for an empty name."""
+    """Return the names of the variables, checked.
+
+    Raises `InputError` for none, and for an empty name.
+    """
     if not names:
         raise InputError(f"{where}: no column is left for a variable: {', '.join(record)}")
     if nameless := [n for n, name in enumerate(record, 1) if name in names and not name.strip()]:
@@ -165,7 +168,7 @@ def checked_variables(names: tuple[str, ...], record: Record, where: str) -> tup
 
 
 def check_same_columns(rows: Sequence[PlacedRecord], first: Record) -> None:
-    """Raise `InputError` for a row with a column that the first lacks: it would not be read."""
+    """Raise `InputError` for a row with a column that the first row lacks."""
     for where, record in rows:
         if other := next((name for name in record if name not in first), None):
             raise InputError(
@@ -175,13 +178,13 @@ def check_same_columns(rows: Sequence[PlacedRecord], first: Record) -> None:
 
 
 def check_column(record: Mapping[str, object], name: str, where: str) -> None:
-    """Raise `InputError`, with the nearest name, for a column that a row lacks."""
+    """Raise `InputError`, naming the nearest column, if a row lacks a column."""
     if name not in record:
         raise InputError(f"{where}: no column {name!r}.{choices(name, record)}")
 
 
 def time_in(record: Record, name: str, where: str) -> datetime:
-    """Return the time in a cell. Raises `InputError`, with its place, for anything else."""
+    """Parse the time in a cell. Raises `InputError`, with its place, for anything else."""
     check_column(record, name, where)
     time = parsed_time(record[name])
     if time is None:
@@ -192,7 +195,7 @@ def time_in(record: Record, name: str, where: str) -> datetime:
 
 
 def cell_number(record: Mapping[str, object], name: str, where: str, missing: Missing) -> float:
-    """Return the number in a cell; NaN for an empty cell, if these are left out.
+    """Parse the number in a cell; NaN for an empty cell, if gaps are allowed.
 
     Raises `InputError`, with its place, for anything else.
     """
@@ -232,7 +235,7 @@ def _check_gaps(
 
 
 def _as_text(given: object) -> object:
-    """A date or time of TOML as a string."""
+    """Convert a date or time of TOML to a string."""
     return str(given) if isinstance(given, date | datetime) else given
 
 
@@ -304,13 +307,16 @@ class SeriesConfig:
         return Corpus(part(0, borders[0]), part(*borders[:2]), part(*borders[1:]))
 
     def read(self, file: Path) -> SeriesTable:
-        """Read a table with the columns of this config. Raises `InputError` like `read_series`."""
+        """Read a table with this configuration's columns.
+
+        Raises `InputError` like `read_series`.
+        """
         return read_series(
             file, self.time_column, self.columns, missing=self.missing, encoding=self.encoding
         )
 
     def borders(self, table: SeriesTable) -> tuple[int, int, int]:
-        """Return the steps where validation and test begin, and where the test ends."""
+        """Return the steps at which validation and test begin and the test ends."""
         moments = {"valid_from": self.valid_from, "test_from": self.test_from, "until": self.until}
         steps = {
             name: table.n_steps if moment is None else step_at(table, moment, f"data.{name}")
@@ -328,7 +334,7 @@ class SeriesConfig:
 
 
 def step_at(table: SeriesTable, moment: int | float | str, name: str) -> int:
-    """Return the first step not before a moment. Raises `InputError` for one outside the table."""
+    """Return the first step at or after a moment. Raises `InputError` for one outside the table."""
     if isinstance(moment, str):
         time = parsed_time(moment)
         if time is None:
@@ -350,7 +356,7 @@ def step_at(table: SeriesTable, moment: int | float | str, name: str) -> int:
 
 
 def _first_at(table: SeriesTable, time: datetime) -> int:
-    """The first step at a time or after it; -1 where that is outside the table."""
+    """The first step at or after a time; -1 if that is outside the table."""
     if not table.start <= time <= table.time(table.n_steps):
         return -1
     return bisect_left(range(table.n_steps), time, key=table.time)

@@ -1,4 +1,4 @@
-"""Strings made of files with a class each, such as spoken digits one after another."""
+"""Strings: several files with a class each joined into one example, such as spoken digits."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,10 @@ SILENCE = -1.5
 
 
 def with_one_group(pattern: str | None) -> str | None:
-    """Return the pattern. Raises `ValueError` unless it is a regular expression with one group."""
+    """Return the pattern, checked to have one group.
+
+    Raises `ValueError` unless it is a regular expression with one group.
+    """
     if pattern is None:
         return None
     try:
@@ -74,7 +77,7 @@ class StringsConfig:
             raise ValueError(f"pause = {list(self.pause)} ends before it begins")
 
     def rows(self, split: str, rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield the strings of the rows of a split, and unchanged the rows that were left out."""
+        """Yield the strings made from a split's rows; skipped rows are passed on."""
         groups: dict[str, list[tuple[str, Example]]] = {}
         for row in rows:
             if isinstance(row.content, str):
@@ -89,7 +92,7 @@ class StringsConfig:
                     yield Row(where, self.joined([example for _, example in string], rng))
 
     def corpus(self, corpus: Corpus) -> Corpus:
-        """Return the strings of each split of a corpus; its reports count images as they were read.
+        """Return the strings of each split of a corpus; its reports count single images.
 
         Raises `InputError` for `group_pattern`: an image of an array has no name.
         """
@@ -104,7 +107,10 @@ class StringsConfig:
         return Corpus(**splits, reports=corpus.reports, pieces=pieces)
 
     def group(self, row: Row) -> str:
-        """Return the group in the name of a file. Raises `InputError` if there is none."""
+        """Return the group in a file's name, from which strings are formed.
+
+        Raises `InputError` if there is none.
+        """
         if self.group_pattern is None:
             return ""
         if row.file is None:
@@ -123,7 +129,7 @@ class StringsConfig:
     def cut(
         self, items: Sequence[tuple[str, Example]], rng: Random
     ) -> Iterator[list[tuple[str, Example]]]:
-        """Yield the items in random order and pieces; a last one that is too short is filled up."""
+        """Yield the items in random order, in pieces; the last one is filled up if too short."""
         order = rng.sample(items, len(items))
         start = 0
         while start < len(order):
@@ -132,7 +138,7 @@ class StringsConfig:
             yield string + [rng.choice(items) for _ in range(self.shortest - len(string))]
 
     def joined(self, examples: Sequence[Example], rng: Random) -> Example:
-        """Make one example of several, all images or all clips."""
+        """Join several images, or several clips, into one example."""
         text = self.separator.join(label for example in examples for label in labels_of(example))
         if images := [example.pixels for example in examples if isinstance(example, Image)]:
             return Captioned(side_by_side(images, self.longest), text)
@@ -144,7 +150,7 @@ class StringsConfig:
 def side_by_side(
     images: Sequence[UInt8[Tensor, "channels height _"]], places: int
 ) -> UInt8[Tensor, "channels height all_of_them"]:
-    """Return a picture with room for `places` images, these from the left, the rest black."""
+    """Return a picture `places` images wide: the images from the left, the rest black."""
     empty = [torch.zeros_like(images[0])] * (places - len(images))
     return torch.cat([*images, *empty], dim=-1)
 
@@ -152,7 +158,7 @@ def side_by_side(
 def one_after_another(
     clips: Sequence[Float[Tensor, "n_mels _"]], pauses: Sequence[int]
 ) -> Float[Tensor, "n_mels frames"]:
-    """Join the clips, with a pause before each but the first.
+    """Join the clips, with a pause between them.
 
     The features of a clip reach 80 dB below its loudest (`log_mel`), so those of the whole do too.
     """

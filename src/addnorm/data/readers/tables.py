@@ -51,7 +51,7 @@ KINDS = (
 
 @config
 class Columns(ABC):
-    """The names of the columns that hold an example: exactly those that its kind needs.
+    """The names of the columns that hold an example; they decide its kind.
 
     `source` and `target`, or `text` and `label`, or `tokens` and `tags`, or `text` alone; `text`
     and `labels` where a text has several or none, `text` and `values` where it has numbers;
@@ -90,7 +90,7 @@ class Columns(ABC):
             raise ValueError(f"name the columns of one kind of example: {kinds}")
 
     def columns(self) -> dict[str, str]:
-        """The fields of an example, with their column names."""
+        """The name of the column for each field of an example."""
         columns = {
             "source": self.source,
             "target": self.target,
@@ -109,7 +109,7 @@ class Columns(ABC):
         """Read and check every row. Raises `InputError` with the location of the first error."""
 
     def row(self, where: str, record: Record) -> Row:
-        """Convert a record to an example, or to the reason to skip it.
+        """Convert a record to an example, or return the reason to skip it.
 
         Raises `InputError` for a missing column or a cell of the wrong type.
         """
@@ -117,7 +117,7 @@ class Columns(ABC):
 
 
 def row_of(columns: Mapping[str, str], where: str, record: Record) -> Row:
-    """Convert a record to an example (see `Columns.row`), by the columns of its fields."""
+    """Convert a record to an example (see `Columns.row`), given the columns of its fields."""
     cells = {name: plain(cell_of(record, column, where)) for name, column in columns.items()}
     empty = [name for name, cell in cells.items() if _is_empty(name, cell)]
     content = f"empty {' and '.join(empty)}" if empty else _example(cells, where)
@@ -125,12 +125,12 @@ def row_of(columns: Mapping[str, str], where: str, record: Record) -> Row:
 
 
 def reads_pairs(data: object) -> bool:
-    """Whether the examples of a configuration of data are two texts that are read together."""
+    """Whether this data configuration gives examples of two texts that are read together."""
     return isinstance(data, Columns) and data.text_pair is not None
 
 
 def cell_of(record: Record, column: str, where: str) -> object:
-    """Return the cell of a column; None where its outer column is null.
+    """Return the cell of a column, which may be nested; None if its outer column is null.
 
     Raises `InputError` if there is no such column.
     """
@@ -146,7 +146,7 @@ def cell_of(record: Record, column: str, where: str) -> object:
 
 
 def _is_empty(name: str, cell: object) -> bool:
-    """Whether a cell holds nothing; a blank text is an empty list of labels."""
+    """Whether a cell is empty; a blank text counts as an empty list of labels."""
     if isinstance(cell, str):
         return name != "labels" and not cell.strip()
     return is_missing(cell) or (cell == [] and name != "labels")
@@ -173,7 +173,7 @@ def _example(cells: Record, where: str) -> Example | str:
 
 
 def _pair(source: object, target: object, where: str) -> Pair | str:
-    """A pair: a list of sentences is one text, a list of targets the references in order."""
+    """Build a pair: source sentences are joined, several targets are references in order."""
     if isinstance(source, str) and isinstance(
         target, str
     ):  # as in most tables: cells are not blank
@@ -303,7 +303,10 @@ def _csv(path: Path, text: str) -> Records:
 
 
 def _header(names: list[str], path: Path) -> list[str]:
-    """Return the column names. Raises `InputError` for repeated ones and for another separator."""
+    """Read the column names from the first line.
+
+    Raises `InputError` for repeated ones and for another separator.
+    """
     if double := next((name for i, name in enumerate(names) if name and name in names[:i]), None):
         raise InputError(f"{path}:1: two columns have the name {double!r}: give each one its own")
     others = {".csv": (";", "\t"), ".tsv": (",", ";")}.get(suffix_of(path), ())
@@ -316,7 +319,7 @@ def _header(names: list[str], path: Path) -> list[str]:
 
 
 def suffix_of(table: Path) -> str:
-    """Return the suffix that tells how to read a table, without that of compression."""
+    """Return the suffix that decides how a table is read, ignoring compression."""
     return table.with_suffix("").suffix if table.suffix == ".gz" else table.suffix
 
 
@@ -334,7 +337,10 @@ def _jsonl(path: Path, text: str) -> Records:
 
 
 def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """The object of these keys. Raises `ValueError` for two alike, of which one would be lost."""
+    """Build a JSON object from its pairs.
+
+    Raises `ValueError` for two alike, of which one would be lost.
+    """
     record = dict(pairs)
     if len(record) < len(pairs):
         names = [name for name, _ in pairs]
@@ -344,7 +350,7 @@ def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _integer(digits: str) -> int:
-    """The integer of these digits. Raises `ValueError` for more than Python reads."""
+    """Convert digits to an integer. Raises `ValueError` for more than Python reads."""
     try:
         return int(digits)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Text files, and the data in them: text, lines, and parallel lines."""
+"""Text files, and data sources made of them: text, lines, and parallel lines."""
 
 import gzip
 import os
@@ -61,7 +61,7 @@ UNPACKED = 2**26
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the content of a file, unpacked if its name ends in .gz."""
+    """Return the content of a file, decompressed if its name ends in .gz."""
     try:
         return _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -71,7 +71,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _unpacked(path: Path) -> bytes:
-    """Unpack a .gz file. Raises `InputError` for a decompression bomb."""
+    """Decompress a .gz file. Raises `InputError` for a decompression bomb."""
     most = max(UNPACKED, 100 * path.stat().st_size)
     with gzip.open(path) as file:
         data = file.read(most + 1)
@@ -81,7 +81,7 @@ def _unpacked(path: Path) -> bytes:
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
-    r"""Return the text of a file, with "\r\n" as "\n" and without a byte-order mark.
+    r"""Return the text of a file, with "\n" for "\r\n", without a byte-order mark.
 
     Raises `InputError` for an empty file, a NUL, and bytes that are invalid in the encoding.
     """
@@ -92,7 +92,7 @@ def read_text(path: Path, encoding: str = "utf-8") -> str:
 
 
 def decoded(data: bytes, name: str, encoding: str | None = None, first_line: int = 1) -> str:
-    r"""Return the text of the bytes of a file from a line on, with "\r\n" as "\n".
+    r"""Decode the bytes of a file, with "\n" for "\r\n".
 
     `encoding` is None where a file must be UTF-8. Raises `InputError`, with the line, for a NUL,
     and for bytes that are invalid in the encoding.
@@ -131,14 +131,14 @@ def lines_of(text: str) -> list[str]:
 
 
 def given(train: T, valid: T | None, test: T | None) -> dict[str, T]:
-    """Return the splits that are not None, by name."""
+    """Return those splits that are not None, by name."""
     splits = {"train": train, "valid": valid, "test": test}
     return {name: value for name, value in splits.items() if value is not None}
 
 
 @config
 class Files(ABC):
-    """The fields and methods that sources of text files share."""
+    """The fields and methods shared by sources of text files."""
 
     root: Path | None = None
     """Where relative paths start; by default `$ADDNORM_DATA`, else the current folder."""
@@ -154,7 +154,7 @@ class Files(ABC):
         """Read and check every file. Raises `InputError` with file and line of the first error."""
 
     def read(self, path: Path, *, lines: bool = True) -> tuple[Path, str]:
-        r"""Return the resolved path and the text of a file, which has `lines` or is one document.
+        r"""Return the resolved path and the text of a file, made of `lines` or one document.
 
         Raises `InputError` for lines that end with \r.
         """
@@ -220,7 +220,7 @@ class TextConfig(Files):
         return assemble(rows, self.lowercase)
 
     def end_of_unit(self, text: str, share: float) -> int:
-        """Return the characters in this fraction of the text, rounded up to whole units."""
+        """Return the number of characters in this share of the text, rounded up to whole units."""
         n = int(share * len(text))
         mark = {"file": "", "line": "\n", "paragraph": "\n\n"}[self.unit]
         end = text.find(mark, max(n - len(mark), 0))
@@ -309,7 +309,7 @@ OneOrMoreFiles = Annotated[Path | tuple[Path, ...], AfterValidator(_at_least_one
 def one_after_another(
     files: OneOrMoreFiles, read: Callable[[Path], Iterable[Row]]
 ) -> Iterator[Row]:
-    """Yield the rows of each file."""
+    """Yield the rows of one file, or of several in turn."""
     return chain.from_iterable(map(read, files if isinstance(files, tuple) else (files,)))
 
 

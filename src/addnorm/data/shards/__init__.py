@@ -1,1 +1,1 @@
-"""Shards: texts in ids on disk, for training data that are larger than memory."""
+"""Shards: encoded texts on disk, for training data larger than memory."""

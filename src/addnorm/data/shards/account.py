@@ -1,4 +1,4 @@
-"""The account of the documents that were read for shards, and the report of what was written."""
+"""Counts of the documents read for shards, and the report of what was written."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -18,7 +18,7 @@ class Account:
     near: int = 0
 
     def with_one(self, outcome: Outcome) -> "Account":
-        """Return the account with another document."""
+        """Return the account with one more document."""
         return replace(self, read=self.read + 1, **{outcome: getattr(self, outcome) + 1})
 
     def __add__(self, other: "Account") -> "Account":
@@ -40,7 +40,7 @@ def _values(account: Account) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class ShardReport:
-    """The result of writing shards: the account of documents, and what was written."""
+    """The result of writing shards: the counts of documents, and what was written."""
 
     documents: Account
     tokens: int

@@ -1,4 +1,4 @@
-"""The documents of text, JSONL and Parquet files, compressed or not, here or elsewhere."""
+"""Reading documents from text, JSONL and Parquet files, compressed or not, local or remote."""
 
 import gzip
 import io
@@ -28,7 +28,7 @@ MARK = "\ufeff"
 
 
 def files_of(inputs: Iterable[str | Path]) -> list[str]:
-    """Return the files that inputs name: files, folders, and URLs with or without wildcards.
+    """Return the files given by inputs: files, folders, and URLs with or without wildcards.
 
     The files of a folder and of folders in it, linked ones too, come in the order of their paths:
     the regular files of those kinds that are read and not hidden. Raises `InputError` for an input
@@ -65,7 +65,7 @@ def _files_of(given: str) -> list[str]:
 
 
 def _files_below(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield the regular files, and links to nothing, in a folder and the folders in it.
+    """Yield the regular files and broken links in a folder and its subfolders.
 
     `above` are the folders that lead to it. A link to one of them, or to a folder that holds one,
     would lead round in a circle, so it is not followed.
@@ -95,7 +95,7 @@ def _remote_files(url: str) -> list[str]:
 
 
 def _suffix(name: str) -> str:
-    """The suffix of a file that says how it is read, without that of its compression."""
+    """The suffix that decides how a file is read, ignoring compression."""
     path = Path(name)
     return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix.lower()
 
@@ -149,7 +149,7 @@ def _paragraphs(lines: Iterable[Document]) -> Iterator[Document]:
 
 
 def _text_lines(file: str, start: int) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file from number `start` on, each with its number from 1."""
+    """Yield the lines of a text file from number `start` on, each with its number, from 1."""
     with opened(file) as stream:
         for n, line in islice(enumerate(_lines(file, stream), 1), start, None):
             text = decoded(line, file, first_line=n)
@@ -205,7 +205,7 @@ def _parquet(file: str, field: str, start: int) -> Iterator[Document]:
 
 
 def _cell(record: Record, field: str, where: str) -> str:
-    """The text in a cell; blank where it is missing. Raises `InputError` for another type."""
+    """The text in a cell; blank if it is missing. Raises `InputError` for another type."""
     cell = cell_of(record, field, where)
     if is_missing(cell):
         return ""
@@ -220,7 +220,7 @@ def _cell(record: Record, field: str, where: str) -> str:
 
 @contextmanager
 def opened(file: str) -> Generator[io.IOBase]:
-    """Open a file, here or by fsspec elsewhere, and unpack it by its suffix."""
+    """Open a local file, or a remote one by fsspec, and decompress it according to its suffix."""
     with _raw(file) as raw:
         unpack = UNPACKERS.get(Path(file).suffix)
         if unpack is None:
@@ -243,11 +243,11 @@ def _raw(file: str) -> Generator[io.IOBase]:
 
 
 class _TruncatedError(Exception):
-    """A compressed stream ends before its end, or is damaged."""
+    """A compressed stream is damaged or ends too early."""
 
 
 class _Unpacked(io.RawIOBase):
-    """The content of a stream that zstandard has packed, in one frame or several."""
+    """The decompressed content of a zstandard stream with one or several frames."""
 
     def __init__(self, file: str, raw: io.IOBase) -> None:
         self._library = optional("zstandard", "shards", file)
@@ -267,7 +267,7 @@ class _Unpacked(io.RawIOBase):
         return n
 
     def _more(self) -> bool:
-        """Unpack some more; return False at the end."""
+        """Decompress some more; return False at the end."""
         self._packed = self._packed or self._raw.read(2**17)
         if not self._packed:
             if self._frame is not None:

@@ -1,4 +1,4 @@
-"""The documents that were kept for shards, and whether another one is a copy of one of them."""
+"""Detects duplicates among the documents for shards, exact or nearly equal ones."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ DIGEST_BYTES = 16
 
 
 class Duplicates:
-    """The kept documents, by their digests and, for near copies, their signatures."""
+    """The kept documents by their digests and, for near duplicates, their signatures."""
 
     def __init__(self, options: ShardOptions) -> None:
         self._exact = options.dedup is not None
@@ -19,7 +19,7 @@ class Duplicates:
         self._digests = set[bytes]()
 
     def outcome(self, digest: bytes, signature: Signature | None) -> Outcome:
-        """Return whether a document is kept, or which kind of copy it is; add one that is kept."""
+        """Return whether a document is kept, or its kind of duplicate; remember kept ones."""
         if digest in self._digests:
             return "duplicate"
         if self._near is not None and signature is not None:
@@ -31,7 +31,7 @@ class Duplicates:
         return "kept"
 
     def record(self, digest: bytes, signature: Signature | None) -> bytes:
-        """Return what `restore` needs of a document; nothing where all are kept."""
+        """Return the bytes from which `restore` restores a document; empty if all are kept."""
         if not self._exact:
             return b""
         return digest if signature is None else digest + signature.tobytes()

@@ -1,4 +1,4 @@
-"""The format of a folder of shards: its files, its index, and reading tokens from it.
+"""The format of a folder of shards: its files and index, and reading tokens from it.
 
 `index.json` lists the shards with their counts and digests. A shard is two files. `000000.tokens`
 has the ids of its documents, one after the other, each of two or four bytes (little-endian).
@@ -41,7 +41,7 @@ MOST = 2**28
 
 @dataclass(frozen=True)
 class ShardFacts:
-    """The counts and digests of a shard; `documents_xxh3` is of the file that each use checks."""
+    """The counts and digests of a shard; `documents_xxh3` is of the file checked at each use."""
 
     tokens: int
     documents: int
@@ -53,7 +53,7 @@ class ShardFacts:
 
 @dataclass(frozen=True)
 class Framing:
-    """How texts stand in shards: the tokens around each, and the type of ids."""
+    """How texts are stored in shards: the tokens around each text, and the type of ids."""
 
     start: tuple[int, ...]
     end: int
@@ -63,7 +63,7 @@ class Framing:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Framing":
-        """Return the framing by a tokenizer. Raises `InputError` if it has no end token."""
+        """The framing for a tokenizer. Raises `InputError` if it has no end token."""
         if tokenizer.end_id is None:
             raise InputError("the tokenizer has no end token, so no text to learn from would end")
         # GPT-2 puts nothing before a prompt, but learnt that a text begins after an end.
@@ -80,7 +80,7 @@ class Framing:
 
     @property
     def ids(self) -> "np.dtype[Any]":
-        """The type of an id on disk."""
+        """The data type of ids on disk."""
         return np.dtype(self.dtype).newbyteorder("<")
 
 
@@ -90,7 +90,7 @@ def tokens_file(folder: Path, shard: int) -> Path:
 
 
 def documents_file(folder: Path, shard: int) -> Path:
-    """The file with the ends of a shard's documents and the hashes of its blocks."""
+    """The file with the end of each document in a shard, and the hashes of its blocks of ids."""
     return folder / f"{shard:06d}.documents"
 
 
@@ -115,7 +115,7 @@ def index_text(shards: Sequence[ShardFacts], framing: Framing, facts: dict[str, 
 
 @dataclass(frozen=True, eq=False)
 class ShardFolder:
-    """The texts in a folder of shards as one stream of ids, of which parts are read when needed.
+    """The texts in a folder of shards as one stream of ids, read in parts on demand.
 
     Files are opened to read a part and closed again, so any number of shards takes no more than
     their counts and digests in memory. Each block that is read is compared with its hash.
@@ -133,7 +133,7 @@ class ShardFolder:
 
     @classmethod
     def open(cls, path: Path) -> "ShardFolder":
-        """Read the index and compare the sizes of all files with it.
+        """Read the index, and check the sizes of all files against it.
 
         Raises `InputError` for a folder without shards, for one that is not finished, and for a
         file that is missing or of another size.
@@ -183,11 +183,11 @@ class ShardFolder:
 
     @property
     def n_tokens(self) -> int:
-        """The number of ids in the stream, of which the last ends the last document."""
+        """The number of ids in the stream, including the end of the last document."""
         return int(self.token_starts[-1]) + self.framing.shared
 
     def tokens(self, start: int, stop: int) -> Ids:
-        """Return the ids from place `start` to `stop` of the stream."""
+        """Return the ids from position `start` to `stop` of the stream."""
         parts: list[Ids] = []
         end = int(self.token_starts[-1])
         shard = int(np.searchsorted(self.token_starts, start, side="right")) - 1
@@ -216,7 +216,7 @@ class ShardFolder:
         ]
 
     def _documents(self, shard: int) -> tuple[Ids, Ids]:
-        """Return the end of each document of a shard, and the hashes of its blocks of ids."""
+        """Return the end of each document in a shard, and the hashes of its blocks of ids."""
         return self._cached_documents(shard)
 
     @cached_property
@@ -235,7 +235,7 @@ class ShardFolder:
         return np.frombuffer(content, "<u4", n), np.frombuffer(content, "<u8", offset=4 * n)
 
     def starts(self, start: int, stop: int) -> Ids:
-        """Return the places from `start` to `stop` of the stream at which a document starts."""
+        """Return the positions between `start` and `stop` of the stream where a document starts."""
         parts = [np.zeros(0, np.int64)]
         shard = int(np.searchsorted(self.token_starts, start, side="right")) - 1
         while shard < len(self.documents_xxh3) and self.token_starts[shard] < stop:
@@ -247,7 +247,7 @@ class ShardFolder:
         return np.concatenate(parts)
 
     def document(self, i: int) -> Ids:
-        """Return the ids of a document, its start and its end included."""
+        """Return the ids of a document, including its start and end tokens."""
         shard = int(np.searchsorted(self.document_starts, i, side="right")) - 1
         n = i - int(self.document_starts[shard])
         ends, first = self._documents(shard)[0], int(self.token_starts[shard])
@@ -256,7 +256,10 @@ class ShardFolder:
 
 
 def _counts(tree: dict[str, Any], name: str) -> Ids:
-    """Return a count of each shard. Raises `ValueError` where these are not those of the total."""
+    """Return one count for each shard.
+
+    Raises `ValueError` where these are not those of the total.
+    """
     counts = [shard[name] for shard in tree["shards"]]
     if not counts:
         raise ValueError("no shards")

@@ -1,4 +1,4 @@
-"""The journal of shards that are being written: a line for each one that is finished."""
+"""The journal of shards being written: one line for each finished shard."""
 
 import json
 import os
@@ -20,14 +20,14 @@ DIGESTS = "digests.bin"
 
 
 class Journal:
-    """The journal of an unfinished folder, and the records of the documents in its shards."""
+    """The journal of an unfinished folder, with records of the documents in its shards."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.file, self.digests = folder / JOURNAL, folder / DIGESTS
         self.settings = settings
 
     def begin(self, splits: dict[str, SplitWriter], duplicates: Duplicates) -> None:
-        """Begin a journal, or put the splits and documents into the state that it records.
+        """Begin a journal, or restore the splits and documents that it records.
 
         Raises `InputError` if it was begun with other inputs or options, or is damaged.
         """
@@ -67,7 +67,7 @@ class Journal:
         duplicates.restore(content)
 
     def finished(self, name: str, split: SplitWriter, records: Sequence[bytes]) -> None:
-        """Record a finished shard, and its documents."""
+        """Record a finished shard and its documents."""
         with self.digests.open("ab") as stream:
             stream.write(b"".join(records))
             _sync(stream)
@@ -83,7 +83,7 @@ class Journal:
         )
 
     def remove(self) -> None:
-        """Remove the journal of a folder that is finished."""
+        """Remove the journal once the folder is finished."""
         self.digests.unlink(missing_ok=True)
         self.file.unlink(missing_ok=True)
 
@@ -93,7 +93,7 @@ class Journal:
             _sync(stream)
 
     def _lines(self) -> list[dict[str, Any]]:
-        """Return the whole lines; remove the part of a line that a crash left."""
+        """Return the complete lines; remove an incomplete one that a crash left."""
         with suppress(FileNotFoundError):
             content = self.file.read_bytes()
             whole = content[: content.rfind(b"\n") + 1]
@@ -115,7 +115,7 @@ def _sync(stream: Any) -> None:
 
 
 def check_same(file: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Raise `InputError` for the first setting that differs from those of an unfinished folder."""
+    """Raise `InputError` for the first setting that differs from that of an unfinished folder."""
     for name, value in json.loads(json.dumps(now)).items():
         if before.get(name) != value:
             shown = "" if len(repr(value)) > 60 else f": {before.get(name)!r}, and now {value!r}"

@@ -1,4 +1,4 @@
-"""Mixtures of folders of shards: which row of which folder stands at each place of an epoch."""
+"""Mixtures of shard folders: which row of which folder comes at each place of an epoch."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from addnorm.errors import InputError
 
 @dataclass(frozen=True)
 class MixedRow:
-    """A row in a mixture: its folder, the round of that folder, and its number in it."""
+    """A row in a mixture: its folder, the pass through that folder, and its index in the pass."""
 
     folder: int
     round: int
@@ -23,7 +23,7 @@ class MixedRow:
 
 @dataclass(frozen=True)
 class Mixture:
-    """The rows of folders in one order, by their weights.
+    """The rows of several folders in one order, mixed by their weights.
 
     An epoch has as many places as all folders have rows, and folder `f` has `c_f` of them: its
     share of the weights, or all of its rows without weights. Its rows are passed through in rounds:
@@ -46,7 +46,10 @@ class Mixture:
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """The places of each folder in an epoch. Raises `InputError` for a folder without any."""
+        """The number of places of each folder in an epoch.
+
+        Raises `InputError` for a folder without any.
+        """
         if self.weights is None:
             return self.rows
         counts = shares(len(self), self.weights)
@@ -59,7 +62,7 @@ class Mixture:
         return counts
 
     def at(self, epoch: int, start: int, stop: int) -> list[MixedRow]:
-        """Return what stands at the places from `start` to `stop` of an epoch."""
+        """Return the rows at places `start` to `stop` of an epoch."""
         places = np.arange(start, stop)
         if self.seed is not None:
             places = Permutation(len(self), f"seed {self.seed}, epoch {epoch}")(places)
@@ -76,7 +79,7 @@ class Mixture:
         return [MixedRow(*triple) for triple in triples]
 
     def _alike(self, folders: Ids, rounds: Ids) -> Iterator[Ids]:
-        """Yield the indices of places in the same round of the same folder."""
+        """Yield groups of indices whose places share a folder and a pass through it."""
         _, groups = np.unique(np.stack([folders, rounds]), axis=1, return_inverse=True)
         groups = groups.reshape(-1)
         for group in range(int(groups.max(initial=-1)) + 1):
@@ -84,7 +87,7 @@ class Mixture:
 
 
 def shares(n: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Divide `n` in proportion to weights, by the largest remainders."""
+    """Divide `n` in proportion to weights, by the method of largest remainders."""
     exact = [n * weight / sum(weights) for weight in weights]
     counts = [int(share) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: counts[i] - exact[i])

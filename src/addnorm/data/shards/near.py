@@ -1,4 +1,4 @@
-"""Near copies of texts: signatures by MinHash, and an index that finds those alike.
+"""Near duplicates of texts: signatures by MinHash, and an index that finds similar ones.
 
 The similarity of two texts is `|A ∩ B| / |A ∪ B|` of their sets of shingles, which are runs of
 words. In a random order of all shingles, the first of A is the first of B with this probability; so
@@ -34,7 +34,7 @@ BLOCK = 2**14
 
 
 def shingles(text: str, n_words: int) -> set[str]:
-    """Return the runs of so many words of a text, in lower case and without punctuation.
+    """Return all runs of this many words in a text, in lower case and without punctuation.
 
     A text of fewer words is one shingle, and so is one without words.
     """
@@ -45,7 +45,7 @@ def shingles(text: str, n_words: int) -> set[str]:
 
 
 def library() -> Any:
-    """The package that computes signatures. Raises `InputError` if it is not installed."""
+    """Import the package that computes signatures. Raises `InputError` if it is not installed."""
     return optional("datasketch", "dedup", "dedup = 'near'")
 
 
@@ -70,7 +70,7 @@ def signer_of(options: ShardOptions) -> Callable[[Sequence[str]], Sequence[Signa
 
 
 def bands(options: ShardOptions) -> tuple[int, int]:
-    """Return the number of bands of a signature, and of values in each: the widest that serve.
+    """Return the number of bands of a signature, and the number of values in each.
 
     Of texts as alike as the threshold `t`, at most `MISSED` have no band in common: those of `b`
     bands of `r` values have none with probability `(1 - tʳ)ᵇ`.
@@ -82,7 +82,7 @@ def bands(options: ShardOptions) -> tuple[int, int]:
 
 
 class NearIndex:
-    """Finds whether a signature is near one of those that were added.
+    """An index that finds whether a signature is near one that was added.
 
     Near is a share of equal values of at least `options.near_threshold`, and an equal band. A
     signature takes four bytes for each value, and 18 to 36 for each band.
@@ -118,14 +118,14 @@ class NearIndex:
         self._n += 1
 
     def _bands(self, signature: Signature) -> Iterator[int]:
-        """Yield a hash of each band; bands at other places have other hashes."""
+        """Yield a hash of each band of a signature, distinct for each position."""
         for i in range(self._n_bands):
             band = signature[i * self._width : (i + 1) * self._width]
             yield xxhash.xxh3_64_intdigest(band.tobytes(), seed=i)
 
 
 class Table:
-    """Numbers by hashes of 64 bits, several by one hash: open addressing, linear probing."""
+    """A hash table from 64-bit hashes to several numbers each: open addressing, linear probing."""
 
     def __init__(self, size: int = 2**10) -> None:
         self._resize(size)
@@ -136,7 +136,7 @@ class Table:
         self._last = size - 1
 
     def values(self, key: int) -> Iterator[int]:
-        """Yield the numbers that were added by a hash."""
+        """Yield the numbers that were added under a hash."""
         place = key & self._last
         while number := self._numbers[place]:
             if self._hashes[place] == key:
@@ -144,7 +144,7 @@ class Table:
             place = (place + 1) & self._last
 
     def add(self, key: int, number: int) -> None:
-        """Add a number by a hash."""
+        """Add a number under a hash."""
         self._n += 1
         if 3 * self._n > 2 * len(self._hashes):
             before = zip(self._hashes, self._numbers, strict=True)

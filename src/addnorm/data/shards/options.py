@@ -1,4 +1,4 @@
-"""The options of writing shards, for Python and the command line."""
+"""The options for writing shards, shared by Python and the command line."""
 
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_type_hints
@@ -15,7 +15,7 @@ MOST_TOKENS = 2**31
 
 @dataclass(frozen=True, kw_only=True)
 class ShardOptions:
-    """How texts are read, and divided into shards.
+    """How texts are read and divided into shards.
 
     Raises `InputError` for a number out of range.
     """
@@ -75,7 +75,7 @@ class ShardOptions:
                 raise InputError(f"`{name} = {getattr(self, name)}` is for `dedup = 'near'`")
 
     def settings(self) -> dict[str, Any]:
-        """Return the options on which the content of shards depends."""
+        """Return the options that affect the content of shards."""
         left_out = () if self.dedup == "near" else OF_NEAR
         return {name: value for name, value in asdict(self).items() if name not in left_out}
 

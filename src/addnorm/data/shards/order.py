@@ -1,4 +1,4 @@
-"""A random order of any number of things, of which any place is known without the others."""
+"""Random permutations of any size, in which each place can be computed without the others."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +14,7 @@ ROUNDS = 8
 
 @dataclass(frozen=True)
 class Permutation:
-    """A permutation of the numbers below `n`, chosen by a key and computed place by place.
+    """A permutation of the numbers below `n`, given by a key and computed place by place.
 
     A Feistel network permutes the numbers of 2h bits. A number is split into halves of h bits, and
     each round maps `(l, r)` to `(r, l ⊕ F(r, key))`. Where the result is n or more, it is permuted
@@ -26,7 +26,7 @@ class Permutation:
     key: str
 
     def __call__(self, places: Ids) -> Ids:
-        """Return the number at each place; each place is from 0 to n - 1."""
+        """Return the number at each of these places from 0 to n - 1."""
         numbers = places.astype(np.uint64)
         outside = np.ones(len(numbers), bool)
         while outside.any():
@@ -36,12 +36,12 @@ class Permutation:
 
     @cached_property
     def _half(self) -> int:
-        """The bits of half a number."""
+        """The number of bits in half a number."""
         return max(1, ((self.n - 1).bit_length() + 1) // 2)
 
     @cached_property
     def _keys(self) -> Ids:
-        """A key of 64 bits for each round."""
+        """A 64-bit key for each round."""
         return np.frombuffer(blake2b(self.key.encode(), digest_size=8 * ROUNDS).digest(), "<u8")
 
     def _network(self, numbers: Ids) -> Ids:

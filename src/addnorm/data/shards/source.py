@@ -1,4 +1,4 @@
-"""ShardsConfig: folders of shards as the data of a language model."""
+"""ShardsConfig: folders of shards as data for a language model."""
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
@@ -22,7 +22,7 @@ from addnorm.errors import InputError
 
 
 class ShardedTexts(Sequence[Encoded]):
-    """The documents of one or several folders of shards, each read on access."""
+    """The documents of one or more folders of shards, each read on access."""
 
     def __init__(
         self, folders: Sequence[ShardFolder], weights: tuple[float, ...] | None = None
@@ -33,13 +33,13 @@ class ShardedTexts(Sequence[Encoded]):
 
     @property
     def n_tokens(self) -> int:
-        """The number of tokens that a model reads: of each document all but its end."""
+        """The number of tokens that a model reads: all but the last of each document."""
         ends = sum(folder.n_documents for folder in self.folders if not folder.framing.shared)
         return sum(int(folder.token_starts[-1]) for folder in self.folders) - ends
 
     @property
     def digest(self) -> str:
-        """The digest of all texts, in their order and with their weights."""
+        """The digest of all texts, with their order and weights."""
         facts = [*(folder.digest for folder in self.folders), self.weights]
         return sha256(repr(facts).encode()).hexdigest()
 
@@ -97,7 +97,7 @@ class ShardsConfig:
         return self.train if isinstance(self.train, tuple) else (self.train,)
 
     def load(self) -> Corpus:
-        """Raise `InputError`: shards have ids, and no texts to read as examples."""
+        """Raise `InputError`: shards hold ids, not texts that can be read as examples."""
         raise InputError(
             'data.kind = "shards" has ids for training and evaluation, and no texts: give the '
             'texts themselves here, by data.kind = "text" or "table"'

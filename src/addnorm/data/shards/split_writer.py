@@ -31,7 +31,7 @@ Position = tuple[int, int]
 
 @dataclass
 class EncodedDocument:
-    """A document that is being encoded: what the writer needs to know with its last ids."""
+    """A document being encoded, with the facts that are recorded once its ids are complete."""
 
     split: str
     where: str
@@ -46,7 +46,7 @@ class EncodedDocument:
 
 
 class SplitWriter:
-    """The shards of one split: those that are finished, and the one that is being written."""
+    """The shards of one split: the finished ones, and the one being written."""
 
     def __init__(self, folder: Path, framing: Framing, options: ShardOptions) -> None:
         self.folder = folder
@@ -90,11 +90,11 @@ class SplitWriter:
 
     @property
     def is_open(self) -> bool:
-        """Whether a shard has been begun and is not finished."""
+        """Whether a shard has been begun but not finished."""
         return self._file is not None
 
     def finish(self) -> None:
-        """Finish the shard: its ids first, then the ends of its documents."""
+        """Finish the shard: write its ids first, then the ends of its documents."""
         self._file.close()
         shard = len(self.shards)
         with (
@@ -111,7 +111,7 @@ class SplitWriter:
         self._begin()
 
     def close(self) -> None:
-        """Leave the shard that is not finished."""
+        """Abandon the unfinished shard."""
         if self._file is not None:
             self._file.close()
             self._partial.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Processes that encode or sign texts, and give an array for each back in order."""
+"""Worker processes that encode or sign texts and return an array for each, in order."""
 
 import signal
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -31,7 +31,7 @@ class Encoder(Protocol):
 
 
 class Workers:
-    """Processes that encode batches of texts, each by one thread, with the same result."""
+    """Processes that encode batches of texts, one thread each; results equal those of one."""
 
     def __init__(self, pipes: Sequence[Connection]) -> None:
         self._pipes = pipes
@@ -77,7 +77,7 @@ def split(ids: Ids, lengths: Ids) -> list[Ids]:
 
 @contextmanager
 def workers(n: int, encoder: Callable[[], Encode]) -> Generator[Workers]:
-    """Start so many processes that encode by what `encoder` returns there; end them afterwards.
+    """In this context, processes run that encode with the function returned by `encoder`.
 
     They also end when this process does, for any reason, since that closes their pipes.
     """
@@ -102,7 +102,7 @@ def workers(n: int, encoder: Callable[[], Encode]) -> Generator[Workers]:
 
 
 def _serve(pipe: Connection, encoder: Callable[[], Encode]) -> None:
-    """The main loop of a process."""
+    """The main loop of a worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     encode = encoder()
     try:

@@ -44,7 +44,7 @@ def write_shards(
     advance: Advance = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> ShardReport:
-    """Write the documents of inputs as shards, or resume what an earlier call began.
+    """Write the documents of inputs as shards, or resume an unfinished folder.
 
     `advance` gets the characters that were encoded. Raises `InputError` for inputs that cannot be
     read, and for a folder of other shards.
@@ -72,7 +72,7 @@ def write_shards(
 
 
 def _finished(folder: Path) -> tuple[ShardReport, dict[str, Any]]:
-    """Return the report of a finished folder, and the settings that it was made with."""
+    """Return the report of a finished folder, and the settings with which it was written."""
     tree = read_index(folder)
     held_out = folder / VALID
     valid = read_index(held_out) if (held_out / INDEX).is_file() else {"documents": 0}
@@ -91,7 +91,7 @@ def _finished(folder: Path) -> tuple[ShardReport, dict[str, Any]]:
 
 @contextmanager
 def _naming(folder: Path) -> Generator[None]:
-    """Name the folder in an error of the disk that names no file."""
+    """In this context, add the folder's name to disk errors that name no file."""
     try:
         yield
     except OSError as error:
@@ -101,7 +101,7 @@ def _naming(folder: Path) -> Generator[None]:
 
 @dataclass(frozen=True)
 class _Document:
-    """A document as it was read: where it stands, and what decides whether it is kept."""
+    """A document as read: its place, its text, and the digest that identifies duplicates."""
 
     split: str
     where: str
@@ -111,7 +111,7 @@ class _Document:
 
 
 class _Writing:
-    """One call that writes shards: from documents, by workers, to splits."""
+    """One call of `write_shards`: reads documents, encodes them with workers, writes the splits."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ class _Writing:
         return self._complete(framing)
 
     def _signers(self, n_workers: int) -> AbstractContextManager[Encoder | None]:
-        """The processes that compute signatures, if near copies are left out."""
+        """The processes that compute signatures; None unless near duplicates are skipped."""
         if self.options.dedup != "near":
             return nullcontext()
         return workers(n_workers, partial(signer_of, self.options))
@@ -162,7 +162,7 @@ class _Writing:
         signed: Iterator[tuple[_Document, Signature | None]],
         advance: Advance,
     ) -> None:
-        """Encode the documents, of which long ones are in several pieces, and write them."""
+        """Encode the documents, long ones in several pieces, and write them."""
         sent = deque[list[tuple[int, str]]]()
 
         def batches() -> Iterator[list[str]]:
@@ -182,7 +182,7 @@ class _Writing:
             self._write(document)
 
     def _texts(self, signed: Iterator[tuple[_Document, Signature | None]]) -> Iterator[str]:
-        """Yield the texts of the documents to keep, and count the others."""
+        """Yield the texts of the documents to keep, and count the skipped ones."""
         for read, signature in signed:
             outcome = "empty"
             if read.text.strip():
@@ -198,7 +198,7 @@ class _Writing:
                 yield read.text
 
     def _signed(self, signers: Encoder | None) -> Iterator[tuple[_Document, Signature | None]]:
-        """Yield the documents with their signatures, if near copies are left out."""
+        """Yield the documents, with signatures if near duplicates are skipped."""
         if signers is None:
             yield from ((document, None) for document in self._documents())
             return
@@ -213,7 +213,7 @@ class _Writing:
             yield from zip(sent.popleft(), signatures, strict=True)
 
     def _documents(self) -> Iterator[_Document]:
-        """Yield the documents that are not in a finished shard, nor were counted with one."""
+        """Yield the documents that no finished shard holds or has counted."""
         first = min(split.position for split in self.splits.values())
         for number, file in enumerate(self.made_from["inputs"][first[0] :], first[0]):
             start = first[1] if number == first[0] else 0
@@ -226,12 +226,12 @@ class _Writing:
                     yield _Document(name, where, after, text, digest)
 
     def _split_of(self, digest: bytes) -> str:
-        """The split of a document, by its digest, so that equal ones are in one split."""
+        """The split of a document, chosen by its digest, so that equal ones share a split."""
         share = int.from_bytes(digest[:8], "little") / 2**64
         return VALID if share < self.options.valid_fraction else "train"
 
     def _write(self, document: EncodedDocument) -> None:
-        """Write a document; where it fills its shard, finish those of both splits.
+        """Write a document; if this fills a shard, finish the open shards of both splits.
 
         So both resume at nearly the same place. The full one is finished last: without it, a second
         call fills it again by the same document, and the other by none.
@@ -250,7 +250,7 @@ class _Writing:
             self.journal.finished(name, split, records)
 
     def _complete(self, framing: Framing) -> ShardReport:
-        """Write the indices, that of the whole folder last, and remove the journal."""
+        """Write the indices, the whole folder's last, and remove the journal."""
         total = sum(self.accounts.values(), Account())
         empty = [name for name, split in self.splits.items() if not split.shards]
         if empty:
@@ -265,13 +265,13 @@ class _Writing:
 
 
 def _encoder(tokenizer: Path, dtype: Any) -> Encode:
-    """Return a function that encodes by the tokenizer in a file, in one thread."""
+    """Return a function that encodes with the tokenizer in a file, in one thread."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     return encoder_of(Tokenizer.load(tokenizer), dtype)
 
 
 def _batches(documents: Iterator[_Document]) -> Iterator[list[_Document]]:
-    """Yield batches of documents, each a little over `BATCH` characters long."""
+    """Yield batches of documents, each with slightly more than `BATCH` characters."""
     batch: list[_Document] = []
     size = 0
     for document in documents:
@@ -285,7 +285,7 @@ def _batches(documents: Iterator[_Document]) -> Iterator[list[_Document]]:
 
 
 def first_texts(inputs: Sequence[str | Path], options: ShardOptions, most: int) -> Iterator[str]:
-    """Yield the first texts of inputs, of at most so many characters, to learn a tokenizer from."""
+    """Yield the first texts of the inputs, up to a number of characters, to learn a tokenizer."""
     rows = (documents(file, field=options.field, unit=options.unit) for file in files_of(inputs))
     left = most
     for _, text in chain.from_iterable(rows):

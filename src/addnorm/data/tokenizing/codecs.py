@@ -1,4 +1,4 @@
-"""Codecs: text to ids and back below a `Tokenizer`, with the tokenizers library or custom code."""
+"""Codecs: text to ids and back for a `Tokenizer`, by the tokenizers library or custom code."""
 
 import json
 import re
@@ -36,7 +36,7 @@ ANYWHERE = re.compile("")
 
 
 def pieces_of(text: str, cuts: re.Pattern[str] | None) -> Iterator[str]:
-    """Yield a text in pieces of `PIECE` characters or more, cut at `cuts`; whole without cuts."""
+    """Yield a text in pieces of at least `PIECE` characters, cut at `cuts`; whole without cuts."""
     start = 0
     while cuts is not None and len(text) - start > PIECE:
         cut = cuts.search(text, start + PIECE)
@@ -52,7 +52,7 @@ LONGEST_WORD = 2**18
 
 
 def whole_words(texts: Iterable[str]) -> Iterator[str]:
-    """Yield texts in pieces that end where words do. Raises `InputError` for too long a word."""
+    """Yield texts in pieces that end between words. Raises `InputError` for too long a word."""
     for piece in (piece for text in texts for piece in pieces_of(text, BETWEEN_WORDS)):
         if len(piece) > LONGEST_WORD:
             raise InputError(
@@ -80,11 +80,11 @@ class TrainedTokenizer(Protocol):
         ...
 
     def decode(self, ids: list[int]) -> str:
-        """The text of ids, U+FFFD where bytes of a character are still missing."""
+        """The text of ids, with U+FFFD for incomplete characters."""
         ...
 
     def save(self, folder: Path) -> None:
-        """Write everything that its configuration's `load` needs into an empty folder."""
+        """Write all that its configuration's `load` needs to an empty folder."""
         ...
 
 
@@ -100,7 +100,7 @@ class TokenizerPart(Protocol):
         ...
 
     def load(self, folder: Path) -> TrainedTokenizer:
-        """Read what `save` wrote."""
+        """Read the files that `save` wrote."""
         ...
 
 
@@ -117,12 +117,12 @@ class LibraryCodec:
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, special ones included: the largest plus one."""
+        """The number of ids, including special ones: the largest id plus one."""
         return 1 + max(self.inner.get_vocab().values(), default=-1)
 
     @cached_property
     def division(self) -> re.Pattern[str] | None:
-        """Where a text may be cut without changing its ids; None if unknown."""
+        """A pattern of places where a text can be cut without changing its ids; None if unknown."""
         inner = self.inner
         added = inner.get_added_tokens_decoder()
         if inner.normalizer is not None or not all(token.special for token in added.values()):
@@ -143,7 +143,7 @@ class LibraryCodec:
 
     @cached_property
     def longest(self) -> int:
-        """The most characters of a text for each of its tokens.
+        """The largest number of characters for which one token can stand.
 
         Exact where every character is in a token; white space and unknown words may be longer.
         """
@@ -156,7 +156,7 @@ class LibraryCodec:
 
     @cached_property
     def unknown_character(self) -> str | None:
-        """The token of characters that a table of single characters lacks; None without a table."""
+        """The token for unknown characters; None unless tokens are single characters."""
         model = self.inner.model
         if self.division is not ANYWHERE or not isinstance(model, models.BPE):
             return None
@@ -193,11 +193,11 @@ class LibraryCodec:
 
     @cached_property
     def _marking(self) -> tokenizers.Tokenizer:
-        """A copy that reads special tokens: other threads may use `inner` meanwhile."""
+        """A copy of `inner` that reads special tokens; other threads may use `inner` meanwhile."""
         return tokenizers.Tokenizer.from_str(self.inner.to_str())
 
     def encode_marked(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of whole texts, in which the spelling of a special token is that token."""
+        """Return the ids of whole texts, reading spelled-out special tokens as such."""
         try:
             encodings = self._marking.encode_batch_fast(list(texts), add_special_tokens=False)
         except TypeError as error:
@@ -209,7 +209,7 @@ class LibraryCodec:
         return self.inner.decode(list(ids))
 
     def alone(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each id by itself; the name of a special token."""
+        """Return the text of each id by itself; for a special token, its name."""
         return self.inner.decode_batch([[i] for i in ids], skip_special_tokens=False)
 
     @cached_property
@@ -217,7 +217,7 @@ class LibraryCodec:
         return '"ByteLevel"' in json.dumps(json.loads(self.inner.to_str())["decoder"])
 
     def bytes_of(self, i: int) -> bytes | None:
-        """Return the bytes that an id adds to a text, if its token is made of bytes."""
+        """Return the bytes that an id adds to a text, if its token consists of bytes."""
         name = self.name(i) or ""
         if i in self.byte_ids:
             return bytes([int(name[1:-1], 16)])
@@ -226,7 +226,7 @@ class LibraryCodec:
         return None
 
     def name(self, i: int) -> str | None:
-        """Return the token of an id; None if there is no such id."""
+        """Return the token of an id; None if the id does not exist."""
         return self.inner.id_to_token(i)
 
     def id_of(self, token: str) -> int | None:
@@ -282,19 +282,19 @@ class CustomCodec:
         return self.custom.decode([i - len(SPECIALS) for i in ids if i in pieces])
 
     def alone(self, ids: Sequence[int]) -> list[str]:
-        """Return the text of each id by itself; the name of a special token."""
+        """Return the text of each id by itself; for a special token, its name."""
         return [SPECIALS[i] if i in self.special_ids else self.decode([i]) for i in ids]
 
     def bytes_of(self, i: int) -> None:
-        """Return None: what bytes a custom token is made of is not known."""
+        """Return None: the bytes of a custom token are unknown."""
         return
 
     def name(self, i: int) -> str | None:
-        """Return the readable name of an id; None if there is no such id."""
+        """Return the readable name of an id; None if the id does not exist."""
         return self.alone([i])[0] if 0 <= i < self.vocab_size else None
 
     def id_of(self, token: str) -> int | None:
-        """Return the first id of this name; None if there is none."""
+        """Return the first id with this name; None if there is none."""
         return next((i for i in range(self.vocab_size) if self.name(i) == token), None)
 
     def save(self, folder: Path) -> None:
@@ -306,7 +306,7 @@ class CustomCodec:
 
 
 def _signs_of_bytes() -> dict[str, int]:
-    """The byte of each sign of GPT-2's alphabet: itself if it prints, else one from U+0100 on."""
+    """The byte for each character of GPT-2's alphabet: itself if printable, else from U+0100 on."""
     printing = {*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printing]
     signs = {chr(byte): byte for byte in printing}
@@ -317,7 +317,7 @@ BYTES = _signs_of_bytes()
 
 
 def _byte_ids(inner: tokenizers.Tokenizer) -> frozenset[int]:
-    """Return the ids of tokens like `<0xE7>` that decode to that byte."""
+    """Return the ids of tokens such as `<0xE7>`, which decode to that byte."""
     names = (f"<0x{byte:02X}>" for byte in range(256))
     ids = {name: i for name in names if (i := inner.token_to_id(name)) is not None}
     return frozenset(

@@ -1,4 +1,4 @@
-"""Grammars in the form of llguidance: of JSON schemas, expressions, choices; how large they may be.
+"""Conversion of JSON schemas, expressions and choices to llguidance grammars, with size limits.
 
 A text may follow one from its first token to its last (`grammars`). A limit is the work that a
 server may do for one grammar while other answers wait.
@@ -35,24 +35,24 @@ MOST_SHOWN = 100
 
 
 def grammar_of_schema(schema: dict[str, Any], field: str) -> str:
-    """The grammar of the JSON texts of a schema; `field` is where it was given, for messages."""
+    """The grammar of JSON texts that fit a schema; `field` names its origin in messages."""
     white_space = {"whitespace_pattern": WHITE_SPACE}
     return _matcher(field).grammar_from_json_schema(json.dumps(schema), defaults=white_space)
 
 
 def grammar_of_regex(regex: str, field: str) -> str:
-    """The grammar of the texts that a regular expression matches as a whole."""
+    """The grammar of texts that match a regular expression completely."""
     return _matcher(field).grammar_from_regex(regex)
 
 
 def grammar_of_choices(texts: Sequence[str], field: str) -> str:
-    """The grammar of one of these texts."""
+    """The grammar whose texts are exactly these choices."""
     quoted = (json.dumps(text, ensure_ascii=False) for text in texts)
     return grammar_of_lark(f"start: {' | '.join(quoted)}", field)
 
 
 def grammar_of_lark(lark: str, field: str) -> str:
-    """The grammar of a text in the Lark form of llguidance."""
+    """The grammar written in llguidance's Lark syntax."""
     return _matcher(field).grammar_from_lark(lark)
 
 
@@ -61,7 +61,7 @@ def _matcher(field: str) -> Any:
 
 
 def check_grammar(grammar: str, field: str) -> None:
-    """Raise `InputError` for a grammar that is wrong or too large, as far as one byte shows."""
+    """Raise `InputError` for a grammar that is wrong or too large, tested with the first byte."""
     if len(grammar) > MOST_CHARACTERS:
         raise InputError(f"{field}: {len(grammar):,} characters: at most {MOST_CHARACTERS:,}")
     matcher = matcher_of(grammar, _bytes(), field)
@@ -74,7 +74,7 @@ def check_grammar(grammar: str, field: str) -> None:
 
 
 def matcher_of(grammar: str, tokens: Any, needed_by: str) -> Any:
-    """The beginning of a text of the grammar, as a matcher of llguidance over its `tokens`.
+    """The llguidance matcher at the start of a text of the grammar, over these `tokens`.
 
     A grammar that is wrong or too large makes a matcher with an error, at once or later.
     """
@@ -91,7 +91,7 @@ def matcher_of(grammar: str, tokens: Any, needed_by: str) -> Any:
 
 
 def error_of(matcher: Any) -> str:
-    """What is wrong with the grammar of a matcher; empty if nothing is."""
+    """The error in a matcher's grammar; empty if there is none."""
     reason = " ".join(matcher.get_error().replace("<non-verbose/>", "").split())
     if any(sign in reason for sign in TOO_LARGE):
         return f"the grammar is too large ({reason[:MOST_SHOWN]})"
@@ -100,7 +100,7 @@ def error_of(matcher: Any) -> str:
 
 @cache
 def _bytes() -> Any:
-    """All bytes, as the tokens of llguidance: here a grammar is checked without a model."""
+    """A vocabulary of all bytes for llguidance, to check grammars without a model."""
     library = optional("llguidance", "structured", "structured output")
     return library.LLTokenizer(library.TokenizerWrapper(_Bytes()))
 
@@ -109,7 +109,7 @@ N_BYTES = 256
 
 
 class _Bytes:
-    """A vocabulary of bytes, as llguidance reads it."""
+    """A vocabulary of bytes in the form that llguidance reads."""
 
     tokens = (*(bytes([i]) for i in range(N_BYTES)), b"<end>")
     eos_token_id, bos_token_id = N_BYTES, None

@@ -1,4 +1,4 @@
-"""Structured output: which tokens a grammar allows next, by the library llguidance."""
+"""Structured output: which tokens a grammar allows next, computed by the library llguidance."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from addnorm.errors import InputError, optional
 
 
 class GrammarCompiler:
-    """The tokens of a tokenizer, over which grammars are compiled.
+    """A tokenizer's vocabulary, for which grammars are compiled.
 
     One id more stands for the end of a text: an answer may have any tokens as its ends, or none.
     Raises `InputError` without the extra `structured`, and for a tokenizer whose tokens are not
@@ -27,7 +27,7 @@ class GrammarCompiler:
         self._text = int("".join("01"[bool(each)] for each in reversed(content)), 2)
 
     def start(self, grammar: str, field: str = "structured output") -> "Grammar":
-        """Return the beginning of a text of the grammar, in the form of llguidance.
+        """Compile a grammar, and return its state at the start of a text.
 
         Raises `InputError`, which names the `field` of the request, for a grammar that is wrong or
         too large, or that no token of the model begins.
@@ -40,7 +40,7 @@ class GrammarCompiler:
 
 
 class _Vocabulary:
-    """A tokenizer as llguidance reads it."""
+    """A tokenizer in the form that llguidance reads."""
 
     def __init__(self, tokenizer: Tokenizer, content: Sequence[bytes]) -> None:
         names = [tokenizer.codec.name(i) or f"<{i}>" for i in range(tokenizer.vocab_size)]
@@ -59,7 +59,7 @@ class _Vocabulary:
 
 @dataclass(frozen=True)
 class Allowed:
-    """What may come next in a text."""
+    """The tokens that may come next in a text, and whether it may end."""
 
     tokens: int
     """A bit for each of the tokens, the lowest for token 0."""
@@ -69,7 +69,7 @@ class Allowed:
 
 
 class Grammar:
-    """How far a text has come in its grammar."""
+    """The state of one text within its grammar."""
 
     def __init__(self, matcher: Any, text: int, n_tokens: int, field: str) -> None:
         self._matcher = matcher
@@ -78,22 +78,22 @@ class Grammar:
         self._field = field
 
     def copy(self) -> "Grammar":
-        """Return the same place, for another text."""
+        """Return a copy of this state, for another text."""
         return Grammar(self._matcher.deep_copy(), self._text, self._n_tokens, self._field)
 
     @property
     def is_complete(self) -> bool:
-        """Whether the text is whole, and no token may follow."""
+        """Whether the text is complete, so that no token may follow."""
         return self._matcher.is_stopped() and not self.is_broken
 
     @property
     def is_broken(self) -> bool:
-        """Whether the grammar is wrong or too large, and followed no further."""
+        """Whether the grammar is wrong or too large, so that it can be followed no further."""
         return self._matcher.is_error()
 
     @property
     def why_none(self) -> str:
-        """Why no token is allowed."""
+        """The reason why no token is allowed."""
         reason = error_of(self._matcher)
         if not reason or reason.startswith("NoExtension"):
             reason = "no token of the model continues the text"
@@ -105,5 +105,5 @@ class Grammar:
         return Allowed(bits & self._text, self._n_tokens, bool(bits >> self._n_tokens & 1))
 
     def accept(self, token: int) -> None:
-        """Advance by a token that was allowed, and is not an end."""
+        """Advance by a token that is allowed and does not end the text."""
         self._matcher.consume_token(token)

@@ -1,4 +1,4 @@
-"""Tokenizing long texts in pieces: the ids of the whole text, in bounded memory."""
+"""Tokenizing long texts in pieces: the ids of the whole text in bounded memory."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -27,7 +27,7 @@ def ids_of(
     dtype: "np.dtype[Any]",
     advance: Advance = lambda _: None,
 ) -> Iterator[tuple[int, Ids]]:
-    """Yield the ids of each text, after its number: of a long text in several pieces.
+    """Yield the ids of each text with its number; a long text comes in several pieces.
 
     They are those of `tokenizer.encode(text)`: a text is cut only where no token of the tokenizer
     can cross. A character model is a table to look up; others work on all cores. Raises
@@ -44,7 +44,7 @@ def ids_of(
 def encoder_of(
     tokenizer: Tokenizer, dtype: "np.dtype[Any]"
 ) -> Callable[[Sequence[str]], Sequence[Ids]]:
-    """Return a function that encodes the pieces of prepared texts."""
+    """Return a function that encodes pieces of prepared texts."""
     assert tokenizer.vocab_size <= np.iinfo(dtype).max + 1, "ids would overflow"
     table = _table(tokenizer)
     if table is None:
@@ -60,7 +60,7 @@ def _rows(ids: Ids, lengths: Ids, dtype: "np.dtype[Any]") -> Sequence[Ids]:
 
 
 def _table(tokenizer: Tokenizer) -> Ids | None:
-    """The id of every code point up to the largest in the vocabulary, then that of all others.
+    """A table of the id of each code point; its last entry is the id of all other characters.
 
     None for a tokenizer whose tokens are not single characters. Special tokens other than the
     unknown one never come from a text.
@@ -87,7 +87,7 @@ def _code_points(text: str) -> Ids:
 
 
 def piece_batches(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[list[tuple[int, str]]]:
-    """Yield batches of pieces with the numbers of their texts, each a little over `BATCH` long."""
+    """Yield batches of pieces with their text numbers, each slightly more than `BATCH` long."""
     batch: list[tuple[int, str]] = []
     size = 0
     for n, text in enumerate(texts):

@@ -1,4 +1,4 @@
-"""The source and target tokenizers of a model, and special tokens: around texts, and inside."""
+"""The tokenizers of a model's source and target, and the special tokens around texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,24 +16,24 @@ if TYPE_CHECKING:  # they import torch, which a web server does without
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizers of source and target texts; often one object."""
+    """The tokenizers of source and target texts; often the same object."""
 
     source: Tokenizer
     target: Tokenizer
 
     @property
     def lowercase(self) -> bool:
-        """Whether they put every text in lower case first."""
+        """Whether both convert texts to lower case first."""
         return self.source.lowercase
 
     def lowercased(self, lowercase: bool = True) -> "Tokenizers":
-        """Return the same tokenizers, with texts put in lower case first; with False, not."""
+        """Return the same tokenizers that convert texts to lower case first, or do not."""
         source = self.source.lowercased(lowercase)
         shared = self.target is self.source
         return Tokenizers(source, source if shared else self.target.lowercased(lowercase))
 
     def beginning(self, begins: tuple[int, ...] | None) -> "Tokenizers":
-        """Return the same tokenizers, with these ids before a text to continue."""
+        """Return the same tokenizers, which put these ids before a text to continue."""
         source = self.source.beginning(begins)
         shared = self.target is self.source
         return Tokenizers(source, source if shared else self.target.beginning(begins))
@@ -56,7 +56,7 @@ class Tokenizers:
 
     @property
     def sampled(self) -> str:
-        """A line on the texts that `train` has left out; empty if it has read all."""
+        """A message on the texts that `train` has skipped; empty if it has read all."""
         step = max(self.source.step, self.target.step)
         if step == 1:
             return ""
@@ -78,7 +78,7 @@ class Tokenizers:
 
     @classmethod
     def load(cls, folder: Path) -> "Tokenizers":
-        """Read what `save` wrote; raise `InputError` where it is missing or damaged."""
+        """Read the files that `save` wrote; raise `InputError` if one is missing or damaged."""
         if (folder / "source.tokenizer.json").exists():
             source = Tokenizer.load(folder / "source.tokenizer.json")
             return cls(source, Tokenizer.load(folder / "target.tokenizer.json"))
@@ -120,7 +120,7 @@ def sentinel_ids_of(tokenizer: Tokenizer) -> tuple[int, ...]:
 
 
 def with_special_tokens(tokenizers: Tokenizers, names: Sequence[str]) -> Tokenizers:
-    """Add special tokens to tokenizers that were learnt here; their ids come after all others.
+    """Add special tokens to our own tokenizers; their ids come after all others.
 
     Raises `InputError` for a custom tokenizer, whose ids are fixed.
     """
@@ -138,7 +138,7 @@ def _with(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
 
 
 def around(task: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the special tokens before and after each text that models of the task expect."""
+    """Return the special tokens before and after each text that models of this task expect."""
     before, after = tokenizer.before, tokenizer.after
     if before is None:
         before = () if task == "translation" else (tokenizer.bos_id,)
@@ -148,7 +148,7 @@ def around(task: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int
 
 
 def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of texts to continue, which begin as the texts that the model learnt from.
+    """Return the ids of texts to continue, with the first tokens used in training.
 
     Special tokens that are spelt in them are read as `encode_marked` does.
 
@@ -160,10 +160,10 @@ def encode_prompts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]
 
 
 def start_of_prompts(tokenizer: Tokenizer) -> Sequence[int]:
-    """The special tokens with which each text to continue begins."""
+    """The special tokens at the start of each text to continue."""
     return around("language", tokenizer)[0] if tokenizer.begins is None else tokenizer.begins
 
 
 def loses_space(tokenizer: Tokenizer, text: str, prompt: Sequence[int]) -> bool:
-    """Whether a text to continue ends in white space that its ids lack, as those of words do."""
+    """Whether a text to continue ends in white space that its ids do not represent."""
     return text[-1:].isspace() and not tokenizer.decode(prompt)[-1:].isspace()

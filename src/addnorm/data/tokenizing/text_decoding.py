@@ -10,7 +10,7 @@ from addnorm.errors import InputError
 
 @dataclass(frozen=True)
 class TextDecoder:
-    """Converts tokens to text, given the tokenizer, the stop strings and the grammar of the text.
+    """Converts tokens to text; it knows the tokenizer, stop strings and grammar of the text.
 
     If the tokenizer puts texts in lower case, so are the stop strings, since the model generates
     only such texts. With `continues`, a text continues its prompt and may begin with a space;
@@ -30,17 +30,17 @@ class TextDecoder:
             raise InputError(f"stop must be a list of strings, none empty; got {self.stop!r}")
 
     def open(self, prompt: Sequence[int] = ()) -> "TextStream":
-        """Open a stream for one row, with its prompt."""
+        """Open a stream of text for one row that follows this prompt."""
         return TextStream(self, prompt if self.continues or self.grammar is not None else ())
 
     def write(self, ids: Sequence[int], prompt: Sequence[int] = ()) -> str:
-        """The text of all of `ids`, up to the first stop string."""
+        """The text of all `ids`, up to the first stop string."""
         stream = self.open(prompt)
         return "".join(stream.push(i) for i in ids) + stream.finish()
 
 
 class TextStream:
-    """Converts the tokens of one row to pieces of text that can be shown at once.
+    """Converts one row's tokens to pieces of text that can be shown at once.
 
     Joined, the pieces are the decoded text, cut before the stop string that is completed first,
     even if it spans several tokens. A piece never ends within a character, and text that might be
@@ -67,19 +67,19 @@ class TextStream:
         return self._settle(self._stream.push(token))
 
     def finish(self) -> str:
-        """Return the text that was held back, after the last token."""
+        """Return the text that was still held back after the last token."""
         settled = self._settle(self._stream.finish())
         rest, self._held = self._held, ""
         return settled + rest
 
     @property
     def is_complete(self) -> bool:
-        """Whether the text is whole by its grammar, and no token may follow."""
+        """Whether the grammar allows no further token, so that the text is complete."""
         return self.grammar is not None and self.grammar.is_complete
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether the text may not end here by its grammar."""
+        """Whether the grammar does not let the text end here."""
         return self.grammar is not None and not self.grammar.allowed().end
 
     def _settle(self, text: str) -> str:
@@ -93,6 +93,6 @@ class TextStream:
         return settled
 
     def _doubtful(self) -> int:
-        """The length of the longest suffix of the held text that is a prefix of a stop string."""
+        """The length of the longest end of the held text that begins a stop string."""
         beginnings = (stop[:n] for stop in self._stop for n in range(1, len(stop)))
         return max((len(b) for b in beginnings if self._held.endswith(b)), default=0)

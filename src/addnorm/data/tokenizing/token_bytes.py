@@ -1,4 +1,4 @@
-"""Tokens as the bytes that each adds to a text, for grammars over bytes."""
+"""The bytes that each token adds to a text, for grammars over bytes."""
 
 import json
 from typing import Any
@@ -17,7 +17,7 @@ Some drop the space at the beginning of a text (`Metaspace`, `Strip`).
 
 
 def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
-    """Return the bytes that each id adds to a text that has begun; none for a special token.
+    """Return the bytes that each id adds within a text; none for a special token.
 
     Raises `InputError` for a tokenizer whose tokens have other texts next to other tokens, such as
     words, between which decoding puts spaces.
@@ -36,7 +36,7 @@ def token_bytes(tokenizer: Tokenizer) -> list[bytes]:
 
 
 def _check_joins(tokenizer: Tokenizer) -> None:
-    """Raise `InputError` for a tokenizer that does more than to join its tokens."""
+    """Raise `InputError` for a tokenizer whose decoding does more than join tokens."""
     codec = tokenizer.codec
     if isinstance(codec, CustomCodec):
         raise InputError(
@@ -58,5 +58,5 @@ def _check_joins(tokenizer: Tokenizer) -> None:
 
 
 def _tables(decoder: dict[str, Any]) -> list[dict[str, Any]]:
-    """A decoder of the library, and those that it consists of."""
+    """The settings of a decoder of the library, or of the decoders that it consists of."""
     return [decoder, *(each for part in decoder.get("decoders", ()) for each in _tables(part))]

@@ -1,4 +1,4 @@
-"""Tokenizers: text to ids and back, by the `tokenizers` library or a custom codec."""
+"""Tokenizers: text to ids and back, with the `tokenizers` library or a custom codec."""
 
 import json
 from collections import Counter
@@ -40,7 +40,7 @@ PAD_ID, UNK_ID, BOS_ID, EOS_ID = range(4)
 
 
 class Tokenizer:
-    """Turns text into ids and back; it neither adds special tokens nor reads them out of a text.
+    """Converts text to ids and back, without adding special tokens or reading them from the text.
 
     An imported tokenizer also has the ids `before` and `after` each text that a model reads; ours
     leave these to the task (None). It may have no unknown token, or no end.
@@ -92,26 +92,26 @@ class Tokenizer:
 
     @classmethod
     def learnt(cls, inner: tokenizers.Tokenizer) -> "Tokenizer":
-        """Return a tokenizer that was learnt here; in the library lower case is a normalizer."""
+        """Return a tokenizer trained here; lower case becomes a setting, not a normalizer."""
         lowercase = isinstance(inner.normalizer, normalizers.Lowercase)
         return cls(without_lower_case(inner) if lowercase else inner).lowercased(lowercase)
 
     def lowercased(self, lowercase: bool = True) -> "Tokenizer":
-        """Return this tokenizer, reading texts in lower case; or with False unchanged."""
+        """Return this tokenizer converting texts to lower case first, or not."""
         return self if self.lowercase == lowercase else self._with(lowercase=lowercase)
 
     def beginning(self, begins: tuple[int, ...] | None) -> "Tokenizer":
-        """Return this tokenizer with the ids before a text to continue."""
+        """Return this tokenizer with these ids before a text to continue."""
         return self if self.begins == begins else self._with(begins=begins)
 
     def spelling(self, marks: Sequence[str]) -> "Tokenizer":
-        """Return this tokenizer, whose streams write those special tokens among the `marks`."""
+        """Return this tokenizer, whose streams also write the special tokens in `marks`."""
         ids = {mark: self.id_of(mark) for mark in marks}
         return self._with(spelt={i: mark for mark, i in ids.items() if i in self.special_ids})
 
     @cached_property
     def inner(self) -> tokenizers.Tokenizer:
-        """The library's tokenizer, which gives the same ids; lower case is its first normalizer.
+        """The library's tokenizer with the same ids; lower case is its first normalizer.
 
         Raises `InputError` for a custom tokenizer.
         """
@@ -124,15 +124,15 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """The number of ids, special ones included: the largest plus one."""
+        """The number of ids, including special ones: the largest id plus one."""
         return self.codec.vocab_size
 
     def named(self, names: Mapping[str, str] | None, end_id: int | None) -> "Tokenizer":
-        """Return this tokenizer with the names of special tokens, and the end of a text."""
+        """Return this tokenizer with names for special tokens, and the end token of a text."""
         return self._with(names=names, end_id=self.eos_id if end_id is None else end_id)
 
     def ending(self) -> "Tokenizer":
-        """Return this tokenizer with `end_id` ending generation too: for a model that learns it."""
+        """Return this tokenizer with `end_id` ending generation too, for a model that learnt it."""
         if self.end_id is None or self.end_id in self.eos_ids:
             return self
         ends = (*self.eos_ids, self.end_id)
@@ -158,7 +158,7 @@ class Tokenizer:
         ]
 
     def encode_marked(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of texts in which an imported tokenizer's special tokens may be spelt.
+        """Return the ids of texts, reading an imported tokenizer's special tokens in them.
 
         They are read as transformers reads them. For a tokenizer that was learnt here, the spelling
         of a special token is a text like any other.
@@ -168,7 +168,7 @@ class Tokenizer:
         return self.codec.encode_marked([self.prepared(text) for text in texts])
 
     def prepared(self, text: str) -> str:
-        """Return a text as it is encoded: in lower case, if the model learnt from such texts."""
+        """Return a text as it will be encoded: in lower case, if this tokenizer uses that."""
         return lower_case(text) if self.lowercase else text
 
     def _without_special(self, ids: Sequence[int]) -> list[int]:
@@ -176,7 +176,7 @@ class Tokenizer:
         return [j for i in ids for j in (unknown if i in self.special_ids else [i])]
 
     def encode_words(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
-        """Return the ids of words in a row, and for each word the index of its first piece.
+        """Return the ids of a row of words, and the index of each word's first piece.
 
         All words but the first are encoded with the space before them, as in a text. A word without
         a piece is the unknown token, or padding where there is none.
@@ -195,17 +195,17 @@ class Tokenizer:
         return self.codec.decode(ids)
 
     def is_text(self, i: int) -> bool:
-        """Whether an id is a piece of text: in the vocabulary, and not special."""
+        """Whether an id stands for text: it is in the vocabulary and not special."""
         return i not in self.special_ids and self.codec.name(i) is not None
 
     says = is_text  # the former name
 
     def id_of(self, token: str) -> int | None:
-        """Return the id of a token of the vocabulary; None if it is not there."""
+        """Return the id of a token; None if it is not in the vocabulary."""
         return self.codec.id_of(token)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return a readable string for each id: its text, or its token if that is incomplete."""
+        """Return a readable string for each id: its text, or its token if that is no whole text."""
         texts = self.codec.alone(ids)
         return [
             self.codec.name(i) or "" if "\ufffd" in text else text
@@ -213,11 +213,11 @@ class Tokenizer:
         ]
 
     def stream(self, after: Sequence[int] = ()) -> "Stream":
-        """Return a decoder of one id at a time, for a text that continues `after` these ids."""
+        """Return a decoder that takes one id at a time, for a text that continues `after`."""
         return Stream(self, after)
 
     def save(self, path: Path) -> None:
-        """Write a `tokenizer.json` as the library reads it.
+        """Write a `tokenizer.json` that the library can read.
 
         The ids of an imported tokenizer are written next to it, to `tokenizer.ids.json`. A custom
         tokenizer writes itself into the folder `tokenizer`; its `tokenizer.json` has the
@@ -239,7 +239,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Read what `save` wrote; raise `InputError` where it is missing, damaged or another's."""
+        """Read a saved tokenizer; raise `InputError` if it is missing, damaged or foreign."""
         text = _read(path)
         if (table := _custom_table(text)) is not None:
             return _load_custom(path, table)
@@ -267,7 +267,7 @@ MOST_TOKENS = 2**22
 
 @config
 class ForeignIds:
-    """The ids of an imported tokenizer, with the names of the attributes of `Tokenizer`."""
+    """The special ids of an imported tokenizer, under the names used by `Tokenizer`."""
 
     pad_id: NonNegativeInt
     unk_id: NonNegativeInt | None
@@ -286,7 +286,7 @@ MOST_ADDED = 50_000
 
 
 def read_inner(path: Path) -> tokenizers.Tokenizer:
-    """Read a `tokenizer.json`; raise `InputError` where it is missing or damaged."""
+    """Read a `tokenizer.json`; raise `InputError` if it is missing or damaged."""
     return _parsed(_read(path), path)
 
 
@@ -323,7 +323,7 @@ CUSTOM, LOWERCASE = "own_tokenizer", "lowercase"
 
 
 def _custom_table(text: str) -> Any:
-    """The content of the `tokenizer.json` of a custom tokenizer; None for a file of the library."""
+    """The content of a custom tokenizer's `tokenizer.json`; None for a file of the library."""
     try:
         table = json.loads(text) if CUSTOM in text[:100] else None
     except (ValueError, RecursionError):
@@ -345,7 +345,7 @@ def _load_custom(path: Path, table: dict[str, Any]) -> Tokenizer:
 
 
 def with_lower_case(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Return a copy of a tokenizer that puts a text in lower case before anything else."""
+    """Return a copy of a tokenizer that converts text to lower case first."""
     other = tokenizers.Tokenizer.from_str(inner.to_str())
     first, rest = normalizers.Lowercase(), other.normalizer
     other.normalizer = first if rest is None else normalizers.Sequence([first, rest])
@@ -354,7 +354,7 @@ def with_lower_case(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
 
 
 def without_lower_case(inner: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """Return the tokenizer from which `with_lower_case` made this one."""
+    """Undo `with_lower_case`: return the tokenizer without that first step."""
     table: dict[str, Any] = json.loads(inner.to_str())
     match table["normalizer"]:
         case {"type": "Lowercase"}:
@@ -373,7 +373,7 @@ def train_tokenizer(config: "TokenizerConfig", texts: Iterable[str]) -> Tokenize
 
 
 class Stream:
-    """A decoder of ids one by one, whose pieces of text join to the decoding of all ids.
+    """A decoder of single ids; its pieces of text join to the decoding of all ids.
 
     Text that ends in U+FFFD may be a character whose bytes are not complete: it is held back until
     they are, or until `finish`. Tokens that are single bytes make one text or one error together,
@@ -395,7 +395,7 @@ class Stream:
         self._printed = len(tokenizer.decode(self._ids)) if self._ids else 0
 
     def push(self, i: int) -> str:
-        """Return the text that one more id completes, often none."""
+        """Return the text that one more id completes, which is often empty."""
         if (mark := self._tokenizer.spelt.get(i)) is not None:
             rest = self.finish()
             self._ids, self._complete, self._printed = [], 0, 0

@@ -1,4 +1,4 @@
-"""The ids of many texts at once: a word is encoded where it is met first, then looked up."""
+"""The ids of many texts at once: each word is encoded when first met, then looked up."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ MOST_WORDS = 2**18
 
 
 class WordIds:
-    """Encodes texts word by word, where a tokenizer does; else text by text."""
+    """Encodes texts word by word if the tokenizer allows it, else text by text."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -30,7 +30,7 @@ class WordIds:
         self._words = _Words()
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the ids of all texts in one array, and how many each text has."""
+        """Return the ids of all texts in one array, and the number of ids in each text."""
         joined = BEGIN + f"{END} {BEGIN}".join(texts) + END
         has_signs = joined.count(BEGIN) + joined.count(END) > 2 * len(texts)
         if not self._divides or has_signs or not texts:
@@ -42,7 +42,7 @@ class WordIds:
 
 
 class _Words:
-    """The words met so far, by number: the ids of each, in one array, and whether it begins."""
+    """The words met so far: the ids of each, in one array, and whether it begins a text."""
 
     def __init__(self) -> None:
         self.numbers = _Numbers()
@@ -51,7 +51,7 @@ class _Words:
         self.begins = np.zeros(0, np.bool_)
 
     def ids_of(self, words: list[str], tokenizer: Tokenizer) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Return the ids of the words, and how many there are from each that begins on."""
+        """Return the ids of all words in one array, and the number of ids in each text."""
         numbers = np.fromiter(map(self.numbers.__getitem__, words), np.int64, len(words))
         if new := [*islice(self.numbers, len(self.lengths), None)]:
             self._learn(new, tokenizer)
@@ -74,7 +74,7 @@ class _Words:
 
 
 class _Numbers(dict[str, int]):
-    """The number of each word, in the order in which they were met."""
+    """The numbers of the words, in the order in which they were first met."""
 
     def __missing__(self, word: str) -> int:
         number = self[word] = len(self)

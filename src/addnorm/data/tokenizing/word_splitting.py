@@ -17,7 +17,7 @@ separate words and are dropped.
 
 
 def words_between_spaces(text: str) -> list[str]:
-    """Split a sentence to tag at spaces, tabs and line breaks only.
+    """Split a sentence to tag, at spaces, tabs and line breaks only.
 
     Other white space, such as a no-break space, is part of a word, as in files of tagged words.
     """
@@ -30,14 +30,14 @@ def words_of(text: str, rules: WordSplitting) -> list[str]:
 
 
 def word_splitter(rules: WordSplitting) -> pre_tokenizers.PreTokenizer:
-    """Return the library's part that splits by the same rules; it is saved with the tokenizer."""
+    """Return the library's pre-tokenizer for the same rules, which is saved with the tokenizer."""
     if rules == "white_space":
         return pre_tokenizers.WhitespaceSplit()
     return pre_tokenizers.Split(Regex(KIM), behavior="removed", invert=True)
 
 
 def lower_case(text: str) -> str:
-    """Return a text in lower case, character by character, as tokenizers of other libraries do.
+    """Return a text in lower case, character by character as in other libraries' tokenizers.
 
     Python's `lower` depends on the context for one character, a capital sigma at the end of a word;
     here it becomes the usual small sigma. A character may become two: `İ` is `i` and a dot above.
