@@ -5,7 +5,7 @@
 
 import sys
 import warnings
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from importlib import import_module
 from os import PathLike, fsencode, fspath
 from pathlib import Path
@@ -225,20 +225,20 @@ ALIASES: dict[str, tuple[str, ...]] = {
 """Other libraries' names, and common words, for names of ours; the likeliest meaning first."""
 
 
-def nearest(name: str, valid: Iterable[str]) -> str:
+def nearest(name: str, valid: Iterable[str], spell: Callable[[str], str] = repr) -> str:
     """The hint `Did you mean ...?` with the valid name closest to `name`, or an empty string.
 
     A name is close if it differs in at most a third of its letters, shares its beginning, or has
     the same words among others. Parts that both names share at an end do not count.
     """
     match = closest(name, valid)
-    return "" if match is None else f" Did you mean {match!r}?"
+    return "" if match is None else f" Did you mean {spell(match)}?"
 
 
-def choices(name: str, valid: Iterable[str]) -> str:
+def choices(name: str, valid: Iterable[str], spell: Callable[[str], str] = repr) -> str:
     """The hint of `nearest`, and after it the valid names: the first ones, if there are many."""
     valid = list(valid)
-    return f"{nearest(name, valid)} Valid: {some_of(valid)}."
+    return f"{nearest(name, valid, spell)} Valid: {some_of(valid)}."
 
 
 def some_of(names: Iterable[str], most: int = 24) -> str:
@@ -345,6 +345,13 @@ def path_of(given: object) -> Path:
     if not is_path:
         raise InputError(f"{short(given)} is not a path: no file has this name")
     return Path(cast(str, text))
+
+
+def in_json(value: object, most: int = 100) -> str:
+    """A value as JSON spells it: `true`, `null`, strings in double quotes; its first characters."""
+    from json import dumps
+
+    return dumps(value, ensure_ascii=False, default=repr, skipkeys=True)[:most]
 
 
 def check_choice(name: str, given: object, valid: Sequence[str]) -> None:

@@ -141,7 +141,7 @@ HELLO = [{"role": "user", "content": "Hello"}]
 @pytest.mark.parametrize(
     ("tree", "expected"),
     [
-        (PICTURE, "message 1: piece 1 is of type 'image_url': this model reads text alone"),
+        (PICTURE, 'message 1: piece 1 is of type "image_url": this model reads text alone'),
         ({"messages": HELLO, "tools": TOOLS}, "tools: the chat template of this model takes none"),
     ],
     ids=["a picture", "tools without a template"],

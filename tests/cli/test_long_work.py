@@ -44,7 +44,7 @@ OTHERS = {
     "distill": "trains",
     "train": "tests/training/test_progress.py",
     "tokenize": "tests/training/test_progress.py",
-    "serve": "says what fits, and listens",
+    "serve": "tests/serve/http/test_server.py",
     "new": "writes a small file",
     "parts": "lists",
     "plot": "draws a small file",

@@ -94,14 +94,14 @@ def test_arguments_may_be_a_text() -> None:
     [
         ([USER], TOOLS, "tools"),
         (TALK[:2], None, "messages: tool_calls"),
-        ([USER, TALK[2]], None, "messages: the role 'tool'"),
+        ([USER, TALK[2]], None, 'messages: the role "tool"'),
     ],
     ids=["tools", "calls", "results"],
 )
 def test_what_a_template_leaves_out_is_refused(
     template: str | None, messages: Any, tools: Any, what: str
 ) -> None:
-    if "results" in what or (what.endswith("'tool'") and template in (PIECES, EITHER)):
+    if "results" in what or (what.endswith('"tool"') and template in (PIECES, EITHER)):
         return  # these write any role
     with pytest.raises(InputError, match=f"^{what}: the chat template of this model takes none"):
         rendered(ChatInput.of(messages, tools), template)
@@ -130,7 +130,7 @@ def nested(depth: int) -> str:
         ([{"role": "user", "content": None}], "message 1: expected role and content"),
         (
             [USER, {"role": "assistent", "content": "a"}],
-            "message 2: role 'assistent'. Did you mean",
+            'message 2: role "assistent". Did you mean "assistant"',
         ),
         ([{"role": "user", "content": 5}], "message 1: content is 5, which is not text"),
         ([{**USER, "name": 5}], "message 1: name is 5, which is not text"),
@@ -138,10 +138,10 @@ def nested(depth: int) -> str:
         ([{"role": "user", "content": [{"type": "text"}]}], "message 1: piece 1: expected"),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
-            "message 1: piece 1 is of type 'image_url': this model reads text alone",
+            'message 1: piece 1 is of type "image_url": this model reads text alone',
         ),
         ([{**USER, "tool_calls": [CALL]}], "tool_calls are the assistant's"),
-        ([{**TALK[1], "tool_calls": "x"}], "message 1: tool_calls is 'x', which is not a list"),
+        ([{**TALK[1], "tool_calls": "x"}], 'message 1: tool_calls is "x", which is not a list'),
         ([{**TALK[1], "tool_calls": [{}]}], "message 1: call 1: expected"),
         ([{**TALK[1], "tool_calls": [called('{"a": NaN}')]}], "NaN is not a number of JSON"),
         ([{**TALK[1], "tool_calls": [called(nested(70))]}], "more than 64 levels deep"),
@@ -185,7 +185,7 @@ def test_a_file_is_a_list_or_an_object(tmp_path: Path) -> None:
     file.write_text(json.dumps({"messages": TALK, "tools": TOOLS}))
     assert ChatInput.of_file(file) == ChatInput.of(TALK, TOOLS)
     file.write_text(json.dumps({"mesages": TALK}))
-    with pytest.raises(InputError, match=r"talk\.json: no key 'mesages'\. Did you mean 'messages'"):
+    with pytest.raises(InputError, match=r'talk\.json: no key "mesages"\. Did you mean "messages"'):
         ChatInput.of_file(file)
     file.write_text("[")
     with pytest.raises(InputError, match=r"talk\.json"):

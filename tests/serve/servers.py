@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from addnorm.serve.http.server import DrainingServer, ServerOptions, serve
 from addnorm.serve.messages import Open
 
@@ -31,6 +33,7 @@ def serving(
     port: int = 0,
     memory: int = 2**26,
     max_queue: int = 256,
+    console: Console | None = None,
     **options: Any,
 ) -> Iterator[str]:
     """Serve runs, by default of the fake engine; yield the address."""
@@ -45,7 +48,7 @@ def serving(
                 serve(
                     opened,
                     ServerOptions(port=port, worker=worker, **options),
-                    lambda line: None,
+                    console or Console(quiet=True),
                     lambda port, server: started.put((port, server)),
                 )
             )
@@ -83,3 +86,16 @@ def command(*words: Any) -> Generator[tuple[str, "subprocess.Popen[str]"]]:
         finally:
             process.terminate()
     assert process.returncode == 0
+
+
+def memory(process: int) -> int:
+    """The bytes of a process and those that it started."""
+    total = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            facts = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        except OSError:
+            continue
+        if str(process) in (facts["Pid"].strip(), facts["PPid"].strip()) and "VmRSS" in facts:
+            total += int(facts["VmRSS"].split()[0]) * 1024
+    return total

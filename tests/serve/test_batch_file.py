@@ -2,13 +2,16 @@
 
 import asyncio
 import json
-import resource
-from collections.abc import Sequence
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.serve.servers import FAKE
+from tests.serve.servers import FAKE, memory
 
 from addnorm.errors import InputError
 from addnorm.serve.batch_file import AHEAD, LONGEST, Counts, answer_file, n_answered
@@ -126,20 +129,57 @@ def test_no_engine_for_a_run_that_cannot_be_served(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_many_lines_take_the_memory_of_few(tmp_path: Path) -> None:
-    def peak(n: int) -> int:
-        file = tmp_path / f"{n}.jsonl"
-        with file.open("w") as out:
-            out.writelines(f"{request_line(str(i), prompt='x', max_tokens=1)}\n" for i in range(n))
-        opened = Open(run="fake", memory=2**26, chunk=64, max_queue=4, device="cpu")
-        count = [0]
+    """Of 100,000 lines the last ones find no more memory taken than those after the first 1,000."""
+    file = tmp_path / "in.jsonl"
+    with file.open("w") as out:
+        out.writelines(f"{request_line(str(i), prompt='x', max_tokens=1)}\n" for i in range(10**5))
+    opened = Open(run="fake", memory=2**26, chunk=64, max_queue=4, device="cpu")
+    n, taken = 0, list[int]()
 
-        def write(_: bytes) -> None:
-            count[0] += 1
+    def write(_: bytes) -> None:
+        nonlocal n
+        n += 1
+        if n % 1000 == 0:
+            taken.append(memory(os.getpid()))
 
-        asyncio.run(answer_file(opened, file, write, worker=FAKE))
-        assert count[0] == n
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    asyncio.run(answer_file(opened, file, write, worker=FAKE))
+    assert n == 10**5
+    assert max(taken) < taken[0] + 2**24
 
-    few = peak(1000)
-    assert peak(100_000) < few * 1.1
+
+@pytest.mark.slow
+def test_a_killed_command_is_continued(run_of: Callable[[str], Path], tmp_path: Path) -> None:
+    """The answers are those of a file that nobody interrupts, and those written before are kept."""
+    bodies: list[Any] = [
+        {"prompt": "To be"[: 1 + i % 5], "max_tokens": 30, "seed": i} for i in range(600)
+    ]
+    texts = [request_line(f"r{i}", **body) for i, body in enumerate(bodies)]
+    texts[300] = "{"
+    file = write_lines(tmp_path / "in.jsonl", texts)
+
+    def command(out: Path) -> "subprocess.Popen[str]":
+        words = ["generate", run_of("language"), "--batch", file, "--out", out]
+        line = [sys.executable, "-m", "addnorm", *map(str, words), "--exact", "--device", "cpu"]
+        return subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
+
+    def written(out: Path) -> list[Any]:
+        rows = [json.loads(line) for line in out.read_text("utf-8").splitlines()]
+        for row in rows:
+            if (response := row["response"]) is not None:
+                del response["body"]["id"], response["body"]["created"]
+        return rows
+
+    whole, part = tmp_path / "whole.jsonl", tmp_path / "part.jsonl"
+    assert "599 answered, 1 failed" in command(whole).communicate()[1]
+    with command(part) as killed:
+        while not (part.exists() and part.stat().st_size > 5000):
+            time.sleep(0.01)
+        killed.kill()
+    before = part.read_bytes()
+    assert 5 <= (n := before.count(b"\n")) < 600
+    err = command(part).communicate()[1]
+    assert f", {n} before" in err
+    assert part.read_bytes().startswith(before[: before.rindex(b"\n") + 1])
+    assert written(part) == written(whole)

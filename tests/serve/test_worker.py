@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runs.every_kind import KINDS, write_kind
 
+from addnorm.data.example import has_signals
 from addnorm.data.tokenizing.sides import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
@@ -189,6 +191,25 @@ def test_a_model_of_another_task(run_of: RunOf, tmp_path: Path) -> None:
         assert result.outputs[0]["tokens"] == ["Ann", "saw", "Rome"]
         client.send(Generate(name="b", prompt=(1,), limit=3))
         assert client.next().kind == "input"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_run_has_vectors_or_is_refused_by_name(kind: str, tmp_path: Path) -> None:
+    run = write_kind(tmp_path, kind)
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    with opened(tmp_path / "run", texts) as (client, first):
+        if run.text is None or has_signals(run.medium):
+            assert isinstance(first, Error)
+            assert f"reads {run.medium}: models of text are served" in first.message
+            return
+        assert isinstance(first, Ready)
+        client.send(Apply(name="v", endpoint="/v1/embeddings", inputs=("a fine day", "two dogs")))
+        result = client.next()
+        assert isinstance(result, Result), result
+        expected = run.embed(["a fine day", "two dogs"])
+        torch.testing.assert_close(torch.tensor(result.outputs), expected)
 
 
 def test_the_reason_is_given_why_a_run_is_not_served(run_of: RunOf, tmp_path: Path) -> None:

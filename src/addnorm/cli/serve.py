@@ -149,7 +149,7 @@ def serve(
     options = ServerOptions(
         host=listening.host, port=listening.port, timeout=listening.timeout, key=key
     )
-    asyncio.run(serve_runs(opened, options, lambda line: console.print(line, soft_wrap=True)))
+    asyncio.run(serve_runs(opened, options, console))
 
 
 def bytes_of(size: str) -> int:

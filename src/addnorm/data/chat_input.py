@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from addnorm.data.conversation import PLAIN, Message, check_text, render, texts_in
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, choices, in_json
 from addnorm.files import read_json
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -41,7 +41,7 @@ class ChatInput:
         is wrong; pieces that are not text are.
         """
         if not isinstance(messages, list | tuple) or not messages:
-            raise InputError(f"{where}: expected a list of messages, not {messages!r:.100}")
+            raise InputError(f"{where}: expected a list of messages, not {in_json(messages)}")
         checked = [
             _message(message, f"{where}: message {n}")
             for n, message in enumerate(cast(Sequence[Any], messages), 1)
@@ -56,7 +56,7 @@ class ChatInput:
         keys = ("messages", "tools")
         for key in cast(dict[str, Any], tree):
             if key not in keys:
-                raise InputError(f"{where}: no key {key!r}.{choices(key, keys)}")
+                raise InputError(f"{where}: no key {in_json(key)}.{choices(key, keys, in_json)}")
         return cls.of(tree.get("messages"), tree.get("tools"), where)
 
     @classmethod
@@ -93,7 +93,7 @@ def tools_of(cell: object, where: str = "tools") -> list[Tool]:
     if cell is None:
         return []
     if not isinstance(cell, list | tuple):
-        raise InputError(f"{where}: expected a list of tools, not {cell!r:.100}")
+        raise InputError(f"{where}: expected a list of tools, not {in_json(cell)}")
     for n, tool in enumerate(cast(Sequence[Any], cell), 1):
         match tool:
             case {"type": "function", "function": {"name": str(name), **more}} if name:
@@ -101,10 +101,12 @@ def tools_of(cell: object, where: str = "tools") -> list[Tool]:
             case _:
                 raise InputError(
                     f'{where}: tool {n}: expected {{"type": "function", "function": {{"name": …, '
-                    f'"parameters": …}}}}, not {tool!r:.100}'
+                    f'"parameters": …}}}}, not {in_json(tool)}'
                 )
         if not isinstance(parameters, dict | None):
-            raise InputError(f"{where}: tool {n}: parameters are a JSON schema, not {parameters!r}")
+            raise InputError(
+                f"{where}: tool {n}: parameters are a JSON schema, not {in_json(parameters)}"
+            )
         _check_texts(tool, f"{where}: tool {n}")
     return [*cast(Sequence[Tool], cell)]
 
@@ -114,20 +116,20 @@ def tools_of(cell: object, where: str = "tools") -> list[Tool]:
 
 def _message(message: object, place: str) -> Message:
     if not isinstance(message, Mapping) or "role" not in message:
-        raise InputError(f"{place}: expected role and content, not {message!r:.100}")
+        raise InputError(f"{place}: expected role and content, not {in_json(message)}")
     fields = dict(cast(Mapping[str, Any], message))
     if (role := fields["role"]) not in ROLES:
-        raise InputError(f"{place}: role {role!r}.{choices(str(role), ROLES)}")
+        raise InputError(f"{place}: role {in_json(role)}.{choices(str(role), ROLES, in_json)}")
     content, calls = fields.pop("content", None), fields.pop("tool_calls", None)
     if calls and role != "assistant":
-        raise InputError(f"{place}: tool_calls are the assistant's, not of role {role!r}")
+        raise InputError(f"{place}: tool_calls are the assistant's, not of role {in_json(role)}")
     if content is None and not calls:
-        raise InputError(f"{place}: expected role and content, not {message!r:.100}")
+        raise InputError(f"{place}: expected role and content, not {in_json(message)}")
     # pandas and Arrow give every message the keys of all, with None where there is nothing.
     texts = {key: value for key, value in fields.items() if value is not None}
     for key, value in texts.items():
         if not isinstance(value, str):
-            raise InputError(f"{place}: {key} is {value!r:.100}, which is not text")
+            raise InputError(f"{place}: {key} is {in_json(value)}, which is not text")
     new = {"content": "" if content is None else _content(content, place)}
     new |= {"tool_calls": _calls(calls, place)} if calls else {}
     made = {key: value for key, value in message.items() if key in {**texts, **new}} | new
@@ -140,7 +142,7 @@ def _content(content: object, place: str) -> str | list[Mapping[str, Any]]:
         pieces = enumerate(cast(Sequence[Any], content), 1)
         return [_piece(piece, f"{place}: piece {n}") for n, piece in pieces]
     if not isinstance(content, str):
-        raise InputError(f"{place}: content is {content!r:.100}, which is not text")
+        raise InputError(f"{place}: content is {in_json(content)}, which is not text")
     return content
 
 
@@ -148,17 +150,20 @@ def _piece(piece: object, place: str) -> Mapping[str, Any]:
     match piece:
         case {"type": str(kind)} if kind not in TEXT:
             raise InputError(
-                f"{place} is of type {kind!r}: this model reads text alone.{choices(kind, TEXT)}"
+                f"{place} is of type {in_json(kind)}: this model reads text alone."
+                f"{choices(kind, TEXT, in_json)}"
             )
         case {"type": _, "text": str(text)}:
             return {**cast(Mapping[str, Any], piece), "type": "text", "text": text}
         case _:
-            raise InputError(f'{place}: expected {{"type": "text", "text": …}}, not {piece!r:.100}')
+            raise InputError(
+                f'{place}: expected {{"type": "text", "text": …}}, not {in_json(piece)}'
+            )
 
 
 def _calls(calls: object, place: str) -> list[Mapping[str, Any]]:
     if not isinstance(calls, list | tuple):
-        raise InputError(f"{place}: tool_calls is {calls!r:.100}, which is not a list")
+        raise InputError(f"{place}: tool_calls is {in_json(calls)}, which is not a list")
     return [_call(call, f"{place}: call {n}") for n, call in enumerate(calls, 1)]
 
 
@@ -170,12 +175,12 @@ def _call(call: object, place: str) -> Mapping[str, Any]:
         case _:
             raise InputError(
                 f'{place}: expected {{"type": "function", "function": {{"name": …, "arguments": '
-                f"…}}}}, not {call!r:.100}"
+                f"…}}}}, not {in_json(call)}"
             )
     if isinstance(arguments, str):
         arguments = _arguments_of(arguments, place)
     if not isinstance(arguments, dict):
-        raise InputError(f"{place}: its arguments are {arguments!r:.100}, not a JSON object")
+        raise InputError(f"{place}: its arguments are {in_json(arguments)}, not a JSON object")
     new = {"type": "function", "function": {**function, "arguments": arguments}}
     return {**cast(Mapping[str, Any], call), **new}
 
@@ -265,7 +270,7 @@ def _check_taken(chat: ChatInput, template: str | None, names: Mapping[str, Any]
         without["messages: tool_calls"] = replace(chat, messages=plain)
     others = [message for message in chat.messages if message["role"] != "tool"]
     if len(others) < len(chat.messages):
-        without["messages: the role 'tool'"] = replace(chat, messages=others)
+        without['messages: the role "tool"'] = replace(chat, messages=others)
     if not without:
         return
     whole = _rendered(chat, template, names)

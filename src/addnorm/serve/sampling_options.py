@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, in_json
 from addnorm.serve.engine.options import Options
 from addnorm.serve.structured_output import ResponseFormat, StructuredOutputs, grammar_of
 
@@ -172,6 +172,8 @@ def _biases(given: dict[str, float], vocab_size: int) -> dict[int, float]:
     biases: dict[int, float] = {}
     for name, bias in given.items():
         if ID.fullmatch(name) is None or int(name) >= vocab_size:
-            raise InputError(f"logit_bias: {name[:40]!r} is not an id from 0 to {vocab_size - 1}")
+            raise InputError(
+                f"logit_bias: {in_json(name, 40)} is not an id from 0 to {vocab_size - 1}"
+            )
         biases[int(name)] = bias
     return biases

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from addnorm.errors import InputError
+from addnorm.errors import InputError, in_json
 from addnorm.files import read_file
 from addnorm.web.errors import WebError
 
@@ -78,11 +78,13 @@ class Access:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if self._key is None and not is_loopback(_name_of(host)):
-            return WebError(403, f"Host {host!r}: without a key only names of this machine serve")
+            return WebError(
+                403, f"Host {in_json(host)}: without a key only names of this machine serve"
+            )
         origin = headers.get("origin")
         foreign = origin is not None and not _same_server(urlsplit(origin).netloc, host)
         if foreign and scope["method"] not in SAFE_METHODS:
-            return WebError(403, f"Origin {origin!r}: pages of other servers may not ask")
+            return WebError(403, f"Origin {in_json(origin)}: pages of other servers may not ask")
         if self._key is None or scope["path"] in OPEN or self._has_key(headers):
             return None
         return WebError(

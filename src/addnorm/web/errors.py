@@ -11,7 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
 from addnorm.config import problem_of
-from addnorm.errors import closest
+from addnorm.errors import closest, in_json
 
 TYPES = {
     401: "authentication_error",
@@ -75,12 +75,12 @@ def of_validation(error: RequestValidationError) -> WebError:
     if first["type"] == "missing":
         names = islice(given, MOST_NAMES) if isinstance(given, dict) else ()
         near = closest(str(place[-1]), names)
-        hint = "" if near is None else f": {near!r} is not its name"
+        hint = "" if near is None else f": {in_json(near)} is not its name"
         return WebError(400, f"{param} is missing{hint}", param=param)
     if not param:
         return about(_problem(first))
-    is_short = isinstance(given, float | int | str) and len(repr(given)) <= MOST_SHOWN
-    value = f" = {given!r}" if is_short else ""
+    spelt = in_json(given) if isinstance(given, float | int | str) else ""
+    value = f" = {spelt}" if 0 < len(spelt) <= MOST_SHOWN else ""
     types = dict.fromkeys(each["type"] for each in problems if _dotted(each["loc"][1:]) == param)
     problem = _problem(first)
     if FORMS.keys() >= types.keys():
@@ -108,6 +108,8 @@ def _problem(error: Mapping[str, Any]) -> str:
         case "too_short":
             least = limits["min_length"]
             return "must not be empty" if least == 1 else f"must have at least {least} items"
+        case "literal_error":
+            return f"must be {limits['expected']}".replace("'", '"')
         case "extra_forbidden":
             return "no such field"
         case _:

@@ -196,7 +196,7 @@ def test_a_damaged_conversation_is_named(root: Path, capsys: pytest.CaptureFixtu
         ("no JSON", ":2: not JSON"),
         ('{"mesages": []}', ":2: no column 'messages'. Did you mean 'mesages'?"),
         ('{"messages": []}', ":2: expected a list of messages"),
-        ('{"messages": [{"role": "usr", "content": "a"}]}', ":2: message 1: role 'usr'"),
+        ('{"messages": [{"role": "usr", "content": "a"}]}', ':2: message 1: role "usr"'),
         ('{"messages": [{"role": "assistant", "content": "a"}]}', ":2: no message to answer"),
     ):
         (root / "asked.jsonl").write_text(f"{whole}\n{line}\n{whole}\n")
@@ -251,8 +251,8 @@ def test_messages_with_tools(root: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == f"{answer}\n"
     for tree, said in (
         ({"messages": TALK[:2]}, "the last one is the assistant's"),
-        ([{"role": "user", "content": [{"type": "image"}]}], "piece 1 is of type 'image'"),
-        ({"messages": TALK, "tool": TOOLS}, "no key 'tool'. Did you mean 'tools'?"),
+        ([{"role": "user", "content": [{"type": "image"}]}], 'piece 1 is of type "image"'),
+        ({"messages": TALK, "tool": TOOLS}, 'no key "tool". Did you mean "tools"?'),
     ):
         (root / "wrong.json").write_text(json.dumps(tree))
         assert status([*words, "wrong.json"]) == 2

@@ -19,6 +19,8 @@ RUNS = (
     "translator?task=translation&endpoint=/translate&writes=1&text=ein Hund",
     f"caller?max_len=4096&template={quote(HERMES)}&text={quote(SAID + CALLED * 2)}",
     "denoiser?task=denoising&endpoint=/translate",
+    "tagger?task=tagging&endpoint=/tag",
+    "rows?task=answering&endpoint=/predict",
 )
 
 

@@ -75,7 +75,7 @@ def test_openai_embeddings_and_models(sdk: openai.OpenAI) -> None:
 
 
 def test_openai_errors(sdk: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="Did you mean 'fake'"):
+    with pytest.raises(openai.NotFoundError, match='Did you mean "fake"'):
         sdk.completions.create(model="fale", prompt="a")
     with pytest.raises(openai.BadRequestError) as caught:
         sdk.chat.completions.create(model="fake", messages=HELLO, tools=[{}])  # pyright: ignore

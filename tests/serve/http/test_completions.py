@@ -139,12 +139,12 @@ def test_a_wrong_request_names_the_field(
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"promt": "a"}, "prompt is missing: 'promt' is not its name"),
+        ({"promt": "a"}, 'prompt is missing: "promt" is not its name'),
         ({"prompt": "a", "n": 17}, "n = 17: must be at most 16"),
-        ({"prompt": "a", "stream": "maybe"}, "stream = 'maybe': must be true or false"),
-        ({"prompt": "a", "temperature": "hot"}, "temperature = 'hot': must be a number"),
+        ({"prompt": "a", "stream": "maybe"}, 'stream = "maybe": must be true or false'),
+        ({"prompt": "a", "temperature": "hot"}, 'temperature = "hot": must be a number'),
         ({"prompt": "a", "stop": ["b"] * 5}, "stop: must have at most 4 items, not 5"),
-        ({"prompt": "a", "stop": [""]}, "stop.0 = '': must have at least 1 character"),
+        ({"prompt": "a", "stop": [""]}, 'stop.0 = "": must have at least 1 character'),
     ],
 )
 def test_a_wrong_request_is_told_what_would_be_valid(
@@ -180,7 +180,7 @@ def test_an_unknown_field_is_ignored_and_named(client: httpx.Client) -> None:
 def test_an_unknown_model_is_404_with_the_nearest(client: httpx.Client) -> None:
     response = client.post(PATH, json={"prompt": "a", "model": "fale"})
     assert response.status_code == 404
-    assert "Did you mean 'fake'?" in response.json()["error"]["message"]
+    assert 'no model "fale". Did you mean "fake"?' in response.json()["error"]["message"]
 
 
 def test_a_model_of_another_task_names_its_endpoint(client: httpx.Client) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from tests.serve.servers import command
+from tests.serve.servers import command, memory
 
 ROOM = 32 + 25
 """Requests that wait, and those for which the memory has pages."""
@@ -40,19 +40,6 @@ async def crowd(url: str, n: int, seconds: float, statuses: Counter[str]) -> Non
     async with httpx.AsyncClient(limits=limits, timeout=None) as http:
         end = time.monotonic() + seconds
         await asyncio.gather(*(client(url, http, end, statuses) for _ in range(n)))
-
-
-def memory(process: int) -> int:
-    """The bytes of a process and those that it started."""
-    total = 0
-    for status in Path("/proc").glob("[0-9]*/status"):
-        try:
-            facts = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        except OSError:
-            continue
-        if str(process) in (facts["Pid"].strip(), facts["PPid"].strip()) and "VmRSS" in facts:
-            total += int(facts["VmRSS"].split()[0]) * 1024
-    return total
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -113,6 +113,8 @@ def test_the_engine_takes_what_the_description_allows(
 
 
 WRONG = (5, 1.5, "x", True, None, [], {}, [5], [None], [[]], [{}], {"x": 1}, "1e999", -1, 2**70)
+PYTHONS = re.compile(r"\b(True|False|None)\b|(=|not|be|or) '")
+"""Values as Python spells them, and not as JSON does."""
 PYDANTICS = re.compile(
     r"Input should|valid dict|instance|Extra inputs|not permitted|Field required|Value error"
     r"|pydantic|unable to|JsonSchema|[A-Z]\w+(Format|Request|Outputs|Options|Message|Part|Item)"
@@ -133,6 +135,7 @@ def test_refusals_are_in_our_words(schema: type[ApiRequest]) -> None:
         for value in WRONG:
             for message in errors(schema, {**NEEDED[schema], field: value}):
                 assert not PYDANTICS.search(message), message
+                assert not PYTHONS.search(message), message
                 assert field in message
 
 
@@ -141,30 +144,37 @@ def test_refusals_are_in_our_words(schema: type[ApiRequest]) -> None:
     [
         (TranslateRequest, "text", 5, "text = 5: must be a string or a list"),
         (ClassifyRequest, "text", None, "text: must be a string or a list"),
-        (ResponsesRequest, "input", True, "input = True: must be a string or a list"),
+        (ResponsesRequest, "input", True, "input = true: must be a string or a list"),
         (
             CompletionRequest,
             "response_format",
             "json",
-            "response_format = 'json': must be a JSON object",
+            'response_format = "json": must be a JSON object',
         ),
         (
             CompletionRequest,
             "structured_outputs",
             {"jsn": True},
-            "structured_outputs.jsn = True: no such field",
+            "structured_outputs.jsn = true: no such field",
         ),
         (
             CompletionRequest,
             "structured_outputs",
             {"json": "{"},
-            "structured_outputs.json = '{': the text is not JSON",
+            'structured_outputs.json = "{": the text is not JSON',
         ),
         (
             CompletionRequest,
             "structured_outputs",
             {"json": "[]"},
-            "structured_outputs.json = '[]': the text is not a JSON object, as a schema is",
+            'structured_outputs.json = "[]": the text is not a JSON object, as a schema is',
+        ),
+        (ResponsesRequest, "tools", [None], "tools: tool 1: only functions are supported"),
+        (
+            EmbeddingsRequest,
+            "encoding_format",
+            "base6",
+            'encoding_format = "base6": must be "float" or "base64"',
         ),
         (
             ChatRequest,

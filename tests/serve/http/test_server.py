@@ -5,18 +5,31 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from io import StringIO
 from statistics import median
 
 import httpx
 import pytest
+from rich.console import Console
 from tests.serve import servers
 from tests.serve.servers import serving
 
+from addnorm import long_work
 from addnorm.errors import InputError
 
 
 def events(response: httpx.Response) -> Iterator[str]:
     return (line.removeprefix("data: ") for line in response.iter_lines() if line)
+
+
+def test_a_server_names_what_it_does_before_it_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_work, "PATIENCE", 1e-3)
+    written = StringIO()
+    with serving("fake[i]", console=Console(file=written)) as url:
+        opening, *_, facts, listening = written.getvalue().splitlines()
+    assert opening == "opening fake[i]: 0 s so far"
+    assert facts == "fake[i]: 60 tokens in 4 pages"
+    assert listening == f"listening on {url}"
 
 
 @pytest.mark.long

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from addnorm.data.chat_input import ChatInput
+from addnorm.errors import in_json
 from addnorm.serve.engine.options import Options
 from addnorm.serve.http.schemas import (
     MOST_MESSAGES,
@@ -97,7 +98,7 @@ def _function(tool: Any, n: int) -> dict[str, Any]:
         case _:
             raise ValueError(
                 f"tool {n}: only functions are supported, as "
-                f'{{"type": "function", "name": …, "parameters": …}}, not {tool!r:.100}'
+                f'{{"type": "function", "name": …, "parameters": …}}, not {in_json(tool)}'
             )
 
 

@@ -146,7 +146,7 @@ class ContentPart(BaseModel):
     def _check_text(self) -> "ContentPart":
         field = "refusal" if self.type == "refusal" else "text"
         if field not in self.model_fields_set:
-            raise ValueError(f"a part of the type {self.type} has its text in {field!r}")
+            raise ValueError(f'a part of the type {self.type} has its text in "{field}"')
         return self
 
     @property

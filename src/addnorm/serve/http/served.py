@@ -14,7 +14,7 @@ from addnorm.data.conversation import texts_in
 from addnorm.data.ids.answers import prompt_ids
 from addnorm.data.tokenizing.sides import around, encode_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, choices, in_json
 from addnorm.runs.recipes.custom_parts import import_parts
 from addnorm.serve.engine.events import Event
 from addnorm.serve.http.metrics import Clock, Metrics
@@ -307,7 +307,7 @@ class Models:
         if name not in self.by_name:
             raise WebError(
                 404,
-                f"no model {name!r}.{choices(name, self.by_name)}",
+                f"no model {in_json(name)}.{choices(name, self.by_name, in_json)}",
                 param="model",
                 code="model_not_found",
             )

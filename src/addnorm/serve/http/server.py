@@ -5,13 +5,16 @@ import socket
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from tempfile import TemporaryDirectory
 from types import FrameType
 from typing import Any
 
+from rich.console import Console
 from uvicorn import Config, Server
 
 from addnorm.errors import InputError
+from addnorm.long_work import long_work
 from addnorm.serve.http.app import create_app
 from addnorm.serve.http.metrics import Metrics
 from addnorm.serve.http.served import Models, Served
@@ -85,15 +88,15 @@ class DrainingServer(Server):
 async def serve(
     runs: Sequence[Open],
     options: ServerOptions,
-    say: Callable[[str], None],
+    console: Console,
     listening: Callable[[int, DrainingServer], None] = lambda port, server: None,
 ) -> None:
     """Serve runs until SIGTERM or Ctrl-C.
 
-    `say` takes lines for the user; `listening` is called with the port once requests are taken.
-    Raises `InputError` for a run that cannot be served, and for a port that is taken.
+    What fits is printed on the console, and `listening` is called with the port once requests are
+    taken. Raises `InputError` for a run that cannot be served, and for a port that is taken.
     """
-    metrics = Metrics()
+    metrics, say = Metrics(), partial(console.out, highlight=False)
     sock = _bound(options.host, options.port)
     async with AsyncExitStack() as stack:
         stack.callback(sock.close)
@@ -103,7 +106,8 @@ async def serve(
             supervisor = Supervisor(replace(opened, texts=folder), options.worker)
             stack.push_async_callback(supervisor.stop)
             supervisors.append(supervisor)
-        ready = await asyncio.gather(*(supervisor.start() for supervisor in supervisors))
+        with long_work(console, _opening(runs)):
+            ready = await asyncio.gather(*(supervisor.start() for supervisor in supervisors))
         served = [
             Served(supervisor, each, metrics, options.timeout)
             for supervisor, each in zip(supervisors, ready, strict=True)
@@ -134,6 +138,12 @@ async def serve(
         say(f"listening on http://{_shown(options.host)}:{port}")
         listening(port, server)
         await server.serve([sock])
+
+
+def _opening(runs: Sequence[Open]) -> str:
+    """What a server does before it listens."""
+    compiles = " and compiling" if any(opened.compile for opened in runs) else ""
+    return f"opening{compiles} {', '.join(opened.run for opened in runs)}"
 
 
 def _bound(host: str, port: int) -> socket.socket:
