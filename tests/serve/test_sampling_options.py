@@ -1,5 +1,6 @@
 """The fields of OpenAI's requests mean the options of the engine."""
 
+import json
 from typing import Any
 
 import pytest
@@ -37,7 +38,8 @@ def test_fields_mean_options(fields: dict[str, Any], options: dict[str, Any]) ->
 
 @pytest.mark.parametrize("name", ["10", "-1", "a", "²", "٣", "1" * 5000, " 1", ""])
 def test_a_bias_is_for_a_token_of_the_vocabulary(name: str) -> None:
-    with pytest.raises(InputError, match=f"logit_bias: '{name[:40]}' is not an id from 0 to 9"):
+    shown = json.dumps(name, ensure_ascii=False)[:40]
+    with pytest.raises(InputError, match=f"logit_bias: {shown} is not an id from 0 to 9"):
         SamplingRequest(logit_bias={name: 1.0}).options(10)
 
 
