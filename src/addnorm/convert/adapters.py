@@ -1,4 +1,4 @@
-"""Adapters between our names and those of a Hugging Face family, and into a model's weights."""
+"""Adapters: converted between our names and a Hugging Face family's, and merged into weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ Weights = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class TheirNames:
-    """The tensor maps of a Hugging Face family, by which an adapter's names are converted."""
+    """A Hugging Face family's tensor maps, which convert an adapter's names."""
 
     family: Family | None = None
     maps: Sequence[TensorMap] = ()
 
     @classmethod
     def of(cls, folder: Path) -> "TheirNames":
-        """The tensor maps of a Hugging Face folder; none for a run folder, which has our names."""
+        """The tensor maps of a Hugging Face folder; empty for a run folder with our names."""
         if not is_hf_folder(folder):
             return cls()
         family, spec, _ = describe_folder(folder)
@@ -41,7 +41,7 @@ class TheirNames:
         return cls(family, family.maps(spec, tensor_names(spec)))
 
     def find(self, name: str) -> TensorMap | None:
-        """The map of a tensor, whose name lacks the prefix in a model without a head."""
+        """The map of a tensor; a model without a head omits the prefix in its name."""
         if self.family is None:
             return None
         name = self.family.renamed(name)
@@ -55,7 +55,7 @@ class TheirNames:
 def in_their_names(
     adapter: PeftAdapter, names: TheirNames, weights: Weights
 ) -> tuple[PeftAdapter, bool] | None:
-    """The adapter of the family's model, and whether that stores its matrices as (in, out).
+    """The adapter in the family's names, and whether the family stores matrices as (in, out).
 
     None if the conversion would not be exact, such as for a new head or for magnitudes of a part of
     a joint matrix (`c_attn` of GPT-2). Changes of parts of a joint matrix become one change, whose
@@ -92,7 +92,7 @@ def _joint(
     parts: Sequence[LowRank | None],
     sizes: Sequence[int],
 ) -> LowRank | None:
-    """Join the changes of the parts of a matrix: all A below each other, each B in its part's rows.
+    """Join the changes to parts of a matrix: all A stacked, and each B in the rows of its part.
 
     None if their scales differ, or if only some of the parts have magnitudes.
     """
@@ -126,7 +126,7 @@ def _joint(
 
 
 def changed_weights(weights: Weights, adapter: PeftAdapter, names: TheirNames) -> dict[str, Tensor]:
-    """The changes of an adapter by our names of the weights.
+    """The changes that an adapter makes, by our weight names.
 
     Its layers have our names or those of the family. Replaced tensors come first, since PEFT stores
     the base of a changed head as one. Raises `InputError` for a name that neither has, and for a

@@ -62,7 +62,7 @@ class LoadedModel:
 
 
 def hf_model_type(folder: Path) -> str | None:
-    """The `model_type` of a Hugging Face folder, or of an adapter of one; None for any other."""
+    """The `model_type` of a Hugging Face folder, or of an adapter for one; None for others."""
     if is_adapter(folder) and is_run_folder(folder):
         return None
     last = places_of(folder)[-1]
@@ -81,7 +81,7 @@ def is_hf_folder(folder: Path) -> bool:
 def describe_folder(
     folder: Path, *, pickled: bool = False
 ) -> tuple[Family, ModelSpec, Tokenizers | None]:
-    """Read a Hugging Face folder except for its weights. Raises `InputError` as `load` does.
+    """Read all of a Hugging Face folder except its weights. Raises `InputError` as `load` does.
 
     For the folder of an adapter, the model and the labels are those of its base, and so is the
     tokenizer unless the adapter has one.
@@ -145,7 +145,7 @@ def load(
 def load_gguf(
     file: Path, *, dtype: torch.dtype | None = None, model: ModelConfig | None = None
 ) -> Model:
-    """Load the model of a GGUF file, in evaluation mode; `dtype` and `model` are those of `load`.
+    """Load the model of a GGUF file in evaluation mode (see `load` for `dtype` and `model`).
 
     Raises `InputError` naming the key or tensor that is missing, damaged or not supported.
     """
@@ -256,7 +256,7 @@ def read_config(family: Family, settings: Settings) -> ModelSpec:
 
 
 def _filled_by(text: Tokenizers | None, spec: ModelSpec) -> ModelSpec:
-    """The model with the padding of its tokenizer, where texts are filled up and it is read."""
+    """The model with its tokenizer's padding id, if it reads padded texts."""
     model = spec.model
     if text is None or not isinstance(model, DualEncoderConfig) or model.fill is None:
         return spec
@@ -264,7 +264,7 @@ def _filled_by(text: Tokenizers | None, spec: ModelSpec) -> ModelSpec:
 
 
 def _open_weights(folder: Path, settings: Settings, *, pickled: bool = False) -> Weights:
-    """The weights of a folder; those that it stores in fewer bits are dequantised."""
+    """The weights of a folder, dequantised if stored in fewer bits."""
     return dequantised(Weights.open(folder, pickled=pickled), settings)
 
 
@@ -285,7 +285,7 @@ def set_parameters(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _buffers(model: nn.Module) -> set[str]:
-    """The names of the buffers that a file holds."""
+    """The names of the buffers that a checkpoint stores."""
     return stored_tensors(model).keys() - dict(model.named_parameters()).keys()
 
 
@@ -293,7 +293,7 @@ def _buffers(model: nn.Module) -> set[str]:
 
 
 class _Names(NamedTuple):
-    """The current tensor names of a file, and the prefix that they lack."""
+    """The current tensor names of a file, and the prefix to remove from ours."""
 
     actual: dict[str, str]
     strip: str
@@ -344,7 +344,7 @@ def _matched(
 
 
 def _warn_of(left_aside: Sequence[str], folder: Path) -> None:
-    """Warn once that modules of a file are not read."""
+    """Warn once of modules in a file that are not read."""
     if left_aside:
         shown = ", ".join(f"{module}.*" for module in left_aside)
         warn(
@@ -357,7 +357,10 @@ def _warn_of(left_aside: Sequence[str], folder: Path) -> None:
 def _drop_tied(
     family: Family, weights: Weights, names: _Names, expected_names: dict[str, str], folder: Path
 ) -> None:
-    """Drop redundant tied tensors. Raises `InputError` if they differ from each other."""
+    """Drop tied tensors that are stored twice.
+
+    Raises `InputError` if they differ from each other.
+    """
     for name, other in family.ties:
         tied, same = (full.removeprefix(names.strip) for full in (name, other))
         is_stored = tied in names.actual
@@ -371,7 +374,7 @@ def _drop_tied(
 
 
 def _equal(weights: Weights, tied: str, other: str, folder: Path) -> bool:
-    """Whether two tensors are the same, in the narrower of their types."""
+    """Whether two tensors are equal, compared in the narrower of their dtypes."""
     for name in (tied, other):
         check_readable(folder, name, weights.dtype(name))
     narrow = min(weights.dtype(tied), weights.dtype(other), key=lambda dtype: dtype.itemsize)
@@ -385,7 +388,7 @@ def _read_tensors(
     buffers: Set[str],
     dtype: torch.dtype | None = None,
 ) -> dict[str, Tensor]:
-    """The weights of our model in `dtype`, or else in the type that `one_dtype` chooses.
+    """The weights of our model in `dtype`, or else in the dtype that `one_dtype` chooses.
 
     Its buffers are in at least float32.
     """
@@ -462,7 +465,7 @@ def family_for(spec: ModelSpec) -> str:
 
 
 def _choose_family(spec: ModelSpec, model_type: str | None) -> tuple[Family, Json]:
-    """The requested family, or the first that can express the model, and its `config.json`."""
+    """The requested family, or the first that can express the model, with its `config.json`."""
     if model_type is not None:
         family = family_named(model_type, "the family to export to")
         try:

@@ -1,4 +1,4 @@
-"""How a Hugging Face folder reads images and sound: its `preprocessor_config.json`, both ways."""
+"""Preprocessing of images and sound in a Hugging Face folder: reading and writing its settings."""
 
 import json
 from collections.abc import Collection, Mapping, Sequence
@@ -35,7 +35,7 @@ CLASS_KEYS = ("image_processor_type", "feature_extractor_type")
 
 @dataclass(frozen=True, kw_only=True)
 class ImageProcessor:
-    """What a class of `transformers` does that reads images, where the file says nothing."""
+    """The defaults of one of transformers' image processor classes."""
 
     size: int = 224
     square: bool = True
@@ -80,7 +80,7 @@ WITHOUT_EFFECT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Pictures:
-    """Images at the size of the model, each channel `(factor · pixel - mean) / std`.
+    """Images at the model's size, with each channel as `(factor · pixel - mean) / std`.
 
     `transformers` reads the file of an image upright and in colours, ignores its transparency,
     resizes it with Pillow in 8 bits, and crops its centre; for DINOv3 it resizes `factor · pixel`
@@ -116,14 +116,14 @@ class Pictures:
 
     @property
     def keeps_its_size(self) -> bool:
-        """Whether an image of the model's size is neither resized nor cropped."""
+        """Whether an image that has the model's size is neither resized nor cropped."""
         height, width = self.size
         resized = self.resize in (None, self.size)
         resized = resized or (isinstance(self.resize, int) and self.resize == min(height, width))
         return resized and self.crop in (None, self.size)
 
     def _scaled(self, pixels: UInt8[Tensor, "channels rows columns"]) -> Tensor:
-        """`factor · pixel`, resized before or after the product."""
+        """`factor · pixel`, with resizing before or after the multiplication."""
         if self.resize is None:
             return pixels.float() * self.factor
         size = self.resize if isinstance(self.resize, tuple) else self._shorter(pixels)
@@ -147,7 +147,7 @@ class Pictures:
         return resized.view(height, width, self.channels).movedim(-1, 0)
 
     def _shorter(self, pixels: Tensor) -> tuple[int, int]:
-        """The height and width at which the shorter side is `resize`."""
+        """The height and width after the shorter side is resized to `resize`."""
         height, width = pixels.shape[1:]
         assert isinstance(self.resize, int)
         longer = int(self.resize * max(height, width) / min(height, width))
@@ -167,7 +167,7 @@ class Pictures:
 
 @dataclass(frozen=True, kw_only=True)
 class Sound:
-    """The log-mel frames of a clip, padded with silence to the seconds that the model reads."""
+    """The log-mel frames of a clip, padded with silence to the duration that the model reads."""
 
     n_mels: int
     sample_rate: int
@@ -175,7 +175,7 @@ class Sound:
 
     @property
     def n_frames(self) -> int:
-        """The frames that the model reads at once, of a hundredth of a second each."""
+        """The number of frames, 10 ms each, that the model reads at once."""
         return 100 * self.seconds
 
     def read(self, file: Path, where: str) -> Float[Tensor, "n_mels frames"]:
@@ -186,16 +186,14 @@ class Sound:
         return frames[:, : self.n_frames]
 
     def read_whole(self, file: Path, where: str) -> tuple[Float[Tensor, "n_mels frames"], int]:
-        """Read a sound of any length; return its frames and how many of them are not silence added
-        to a clip that is shorter than the model's input.
-        """
+        """Read a sound of any length; return its frames, and their number without added silence."""
         waveform, rate = read_audio(file, where, sample_rate=self.sample_rate, mix=True)
         missing = max(0, self.seconds * rate - waveform.shape[-1])
         frames = log_mel(torch.nn.functional.pad(waveform[0], (0, missing)), rate, self.n_mels)
         return frames, max(1, 100 * waveform.shape[-1] // rate)
 
     def too_long(self, where: str, n_frames: int, instead: str) -> InputError:
-        """The error for a sound of more frames than the model reads at once."""
+        """The error for a sound with more frames than the model reads at once."""
         return InputError(
             f"{where}: {n_frames / 100:.1f} s of sound, but this model reads {self.seconds} s at "
             f"once: {instead}"
@@ -204,7 +202,7 @@ class Sound:
 
 @dataclass(frozen=True, kw_only=True)
 class Samples:
-    """The samples of a clip of any length, with mean zero and variance one where `standard`."""
+    """The samples of a clip of any length, with mean zero and variance one if `standard`."""
 
     sample_rate: int
     standard: bool
@@ -223,26 +221,26 @@ class Samples:
 
 
 def written_preprocessing(places: Sequence[Path]) -> dict[str, Any]:
-    """The keys of the first preprocessor file in `places`; empty without one."""
+    """The keys of the first preprocessor file in `places`; empty if there is none."""
     file = find_file(places, NESTED, FILE)
     return {} if file is None else dict(Settings.of(file.parent, file.name).tree)
 
 
 def write_preprocessing(out: Path, keys: Mapping[str, Any]) -> None:
-    """Write the file to a model's folder; none without `keys`."""
+    """Write the preprocessor file to a model's folder; nothing if `keys` is empty."""
     if keys:
         (out / FILE).write_text(json.dumps(keys, indent=2) + "\n", encoding="utf-8")
 
 
 def copy_preprocessing(places: Sequence[Path], out: Path) -> None:
-    """Copy the preprocessor files of `places` to a new folder of the model."""
+    """Copy the preprocessor files in `places` to a copy of the model."""
     for name in (FILE, NESTED):
         if (file := find_file(places, name)) is not None:
             (out / name).write_bytes(file.read_bytes())
 
 
 def preprocessing_of(places: Sequence[Path], model: Any) -> Pictures | Sound | Samples:
-    """How a folder reads the files of its model.
+    """How a folder's model reads files.
 
     Raises `InputError` if the file is missing, and for a key that is not supported.
     """
@@ -258,7 +256,7 @@ def preprocessing_of(places: Sequence[Path], model: Any) -> Pictures | Sound | S
 
 
 def _settings(places: Sequence[Path], table: str, classes: Collection[str]) -> Settings:
-    """The keys of the folder's file, or of the table for this medium in a file for several."""
+    """The keys of the folder's preprocessor file, or of this medium's table in a joint file."""
     settings = None
     if (nested := find_file(places, NESTED)) is not None:
         settings = Settings.of(nested.parent, NESTED).table(table)
@@ -279,7 +277,7 @@ def _settings(places: Sequence[Path], table: str, classes: Collection[str]) -> S
 
 
 def _class_of(name: str) -> str:
-    """The usual name of a class, without the part that says by which library it reads."""
+    """The current name of a processor class, without the suffix for its backend."""
     name = name.removesuffix("Fast").removesuffix("Pil")
     now = name.replace("FeatureExtractor", "ImageProcessor")
     return now if now in IMAGE_PROCESSORS else name
@@ -322,7 +320,7 @@ def _pictures(settings: Settings, reads: PatchEmbeddingConfig) -> Pictures:
 
 
 def _resize(settings: Settings, usual: ImageProcessor) -> tuple[int, int] | int:
-    """The height and width, or the shorter side."""
+    """The height and width, or the length of the shorter side."""
     size = _side(settings, "size", usual.size)
     given = settings.tree.get("size")
     return (
@@ -400,14 +398,14 @@ KEPT = "cropped to the model's aspect ratio, then scaled; there only images of t
 
 @dataclass(frozen=True)
 class DataReading:
-    """The keys of the file, empty if it cannot describe the data, and the settings that differ."""
+    """The preprocessor keys for some data, empty if there are none, and settings they lack."""
 
     keys: dict[str, Any] = field(default_factory=dict[str, Any])
     left: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 def reading_of(data: object, model: Any) -> DataReading:
-    """How a run reads the data of a model of patches or log-mel frames."""
+    """The preprocessor keys for a run's data, for a model of patches or of sound."""
     reads = getattr(model, "input", None)
     if isinstance(reads, PatchEmbeddingConfig):
         pictures = pictures_of(data, reads.size, reads.channels)
@@ -432,7 +430,7 @@ def _of_samples(data: AudioConfig, reads: WaveformEmbeddingConfig) -> dict[str, 
 
 
 def pictures_of(data: object, size: tuple[int, int], channels: int) -> Pictures | None:
-    """How image data are read, except for the order of cropping and scaling; None for other data.
+    """How image data are read, apart from the order of crop and scale; None for other data.
 
     Pixels are scaled to [-1, 1]. The file cannot describe averaged or shuffled pixels.
     """
@@ -481,7 +479,7 @@ def _of_pictures(pictures: Pictures) -> DataReading:
 
 
 def _of_sound(data: AudioConfig, max_len: int) -> DataReading:
-    """Whisper pads every clip to the duration of `max_len` positions, one for every 20 ms."""
+    """The keys for sound: Whisper pads clips to `max_len` positions of 20 ms each."""
     if data.sample_rate != WHISPER_RATE or max_len % 50:
         return DataReading()
     seconds = max_len // 50

@@ -1,4 +1,4 @@
-"""All families of checkpoints by their `model_type`: the built-in ones, and those from outside.
+"""All checkpoint families by `model_type`: built-in and external ones.
 
 A family from outside is registered by a call in a module that a person imports, or named by an
 installed package under the entry-point group `addnorm.families`. Reading a folder never imports
@@ -24,7 +24,7 @@ REGISTERED: dict[str, Family] = {}
 
 
 def register_family(family: Any) -> None:
-    """Make every command and function open folders of the `model_type` of a `Family`.
+    """Let every command and function open folders with the `model_type` of a `Family`.
 
     Raises `InputError` for another object, and if another family has this `model_type`.
     """
@@ -48,12 +48,12 @@ def families() -> Mapping[str, Family]:
 
 
 def family_of(settings: Settings) -> Family:
-    """The family of a `config.json`. Raises `InputError` if it is not supported."""
+    """The family for a `config.json`. Raises `InputError` if it is not supported."""
     return family_named(settings.get("model_type", ""), settings.where)
 
 
 def family_named(model_type: str, where: str) -> Family:
-    """The family of a `model_type`. Raises `InputError` if it is not supported."""
+    """The family with this `model_type`. Raises `InputError` if it is not supported."""
     by_name = families()
     if model_type in by_name:
         return by_name[model_type]
@@ -68,12 +68,12 @@ def family_named(model_type: str, where: str) -> Family:
 
 @cache
 def installed_families() -> Mapping[str, EntryPoint]:
-    """The families that installed packages name, without importing them."""
+    """The families named by installed packages, without importing them."""
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
 def _imported_entry_points() -> Iterator[tuple[str, Family]]:
-    """Yield the families of installed packages whose modules are imported."""
+    """Yield the families of installed packages whose modules are already imported."""
     for name, entry in installed_families().items():
         if entry.module in sys.modules:
             yield name, _loaded(entry)

@@ -46,7 +46,7 @@ def attention_weights(
 
 
 def _check_shows(name: str, core: nn.Module) -> None:
-    """Raise `InputError` for a core whose `weights` may differ from those used in `forward`."""
+    """Raise `InputError` for a core whose `weights` may differ from those in `forward`."""
     kind = type(core)
     forward, weights = (
         next((base for base in kind.__mro__ if method in vars(base)), None)
@@ -65,7 +65,7 @@ def _check_shows(name: str, core: nn.Module) -> None:
 
 
 def _overrides(core: nn.Module, defining: type | None) -> list[str]:
-    """The methods of the defining class that a subclass or the instance itself overrides."""
+    """The methods of the defining class that a subclass or the instance overrides."""
     of_instance = vars(core).keys() & {m for m in dir(type(core)) if callable(getattr(core, m))}
     subclasses = takewhile(lambda kind: kind is not defining, type(core).__mro__)
     methods = (name for kind in subclasses for name, value in vars(kind).items() if callable(value))
@@ -74,7 +74,7 @@ def _overrides(core: nn.Module, defining: type | None) -> list[str]:
 
 
 def _check_hooks(name: str, attention: Attending) -> None:
-    """Raise `InputError` for a hook inside the core or the positions, which kernels may skip."""
+    """Raise `InputError` for a hook inside the core or positions, which kernels may skip."""
     parts = {"core": attention.core}
     if isinstance(attention, SelfAttention | CrossLayerAttention):
         parts["position"] = attention.position

@@ -1,4 +1,4 @@
-"""A picture of compressed models: size, loss and speed, a row for each scheme."""
+"""A picture of compressed models: size, loss and speed, with a row for each scheme."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,7 +28,7 @@ class Compressed(Protocol):
 
 
 def compression_picture(models: Mapping[str, Compressed], file: Path) -> None:
-    """Draw a row for each model: its size, its loss and its speeds, as far as they are known.
+    """Draw a row for each model: its size, loss and speeds, where known.
 
     The others are compared with the first of `models`, a dotted line in every panel. `file` ends in
     .png, .pdf or .svg.
@@ -46,7 +46,7 @@ def compression_picture(models: Mapping[str, Compressed], file: Path) -> None:
 
 
 def _panels(models: Mapping[str, Compressed]) -> dict[str, list[float]]:
-    """The figures of all models, by the title of their panel."""
+    """The figures of all models, by panel title."""
     first, *_ = every = list(models.values())
     panels = {"size, of the first": [model.n_bytes / first.n_bytes for model in every]}
     if "loss" in first.scores:

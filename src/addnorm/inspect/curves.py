@@ -27,7 +27,7 @@ class Curves:
 
     @classmethod
     def of(cls, folder: Path, name: str | None = None) -> "Curves":
-        """Read the curves of a run folder; `name` is by default that of the folder.
+        """Read the curves of a run folder; `name` defaults to the folder's name.
 
         Raises `InputError` if it has no training steps.
         """

@@ -1,4 +1,4 @@
-"""RMS of the residual stream and of sublayer outputs by layer, and their gradient norms."""
+"""RMS of the residual stream and of sublayer outputs by layer, and gradient norms."""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,7 +23,7 @@ ByLayer = Mapping[str, list[float]]
 
 @dataclass(frozen=True)
 class Tower:
-    """A stack of a model with its embedding; in a causal one no token sees those after it."""
+    """A stack of a model with its embedding, and whether it is causal."""
 
     embed: nn.Module
     stack: Stack
@@ -31,7 +31,7 @@ class Tower:
 
 
 def towers_of(model: Model) -> dict[str, Tower]:
-    """The stacks of a model with their embeddings, by the names of their modules in it."""
+    """The stacks of a model with their embeddings, by module name."""
     if isinstance(model, EncoderDecoderModel):
         return {
             "encoder": Tower(model.source_embed, model.encoder, causal=False),
@@ -95,7 +95,7 @@ def _record(stack: Stack, states: LayerStates) -> Iterator[RemovableHandle]:
 
 
 def sublayers_of(block: nn.Module) -> dict[str, nn.Module]:
-    """The sublayers that a block has, by name."""
+    """The sublayers of a block, by name."""
     children = dict(block.named_children())
     return {name: children[name] for name in SUBLAYERS if name in children}
 

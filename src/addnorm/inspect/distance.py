@@ -21,7 +21,7 @@ from addnorm.nn.types import Keys, Queries
 
 @dataclass(frozen=True, kw_only=True)
 class ByOffset:
-    """Lines over the offset of two tokens, `key - query`; `what` names the quantity."""
+    """Lines over the offset between two tokens, `key - query`; `what` names the quantity."""
 
     stack: str
     what: str
@@ -37,7 +37,7 @@ class ByOffset:
         what: str,
         stack: str,
     ) -> "ByOffset":
-        """The mean of each matrix over all pairs of one offset; if `causal`, without keys ahead."""
+        """The mean of each matrix over pairs of equal offset; without keys ahead if `causal`."""
         n = len(next(iter(pairs.values())))
         offsets = [*range(1 - n, 1 if causal else n)]
         lines = {

@@ -13,7 +13,7 @@ from addnorm.nn.choices import KernelChoices, use_choices
 
 
 def forward_flops(model: nn.Module, batch: Batch) -> int:
-    """The FLOP of all matrix products of a forward pass, two for each multiplication and addition.
+    """The FLOP of all matrix products in a forward pass; a multiply-add counts as two.
 
     torch counts them on one batch of real data, without norms, activations and softmax, as is usual
     (Kaplan et al. 2020, §2.1). Attention counts as its products over all pairs, masked or not. A
@@ -30,7 +30,7 @@ def forward_flops(model: nn.Module, batch: Batch) -> int:
 
 @contextmanager
 def _frozen(model: nn.Module) -> Generator[None]:
-    """In this context no parameter needs a gradient.
+    """In this context, no parameter needs a gradient.
 
     The counter follows even a parameter that is returned, which has no gradient function.
     """

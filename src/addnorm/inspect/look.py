@@ -197,7 +197,7 @@ def _without_attention(tower: Tower) -> list[int]:
 
 
 def _mixer_kinds(model: ModelConfig) -> Iterator[str]:
-    """The kind of token mixer of each layer of a model."""
+    """The kind of token mixer in each layer."""
     for layers in model.stacks.values():
         for layer in layers:
             attends = isinstance(layer.attention, AttentionConfig)
@@ -205,7 +205,7 @@ def _mixer_kinds(model: ModelConfig) -> Iterator[str]:
 
 
 def _layer_of_each_stack(run: TrainedModel, layers: Sequence[int]) -> dict[str, int]:
-    """The first of `layers` that each stack has, else its first layer with attention.
+    """The first of `layers` in each stack, or else its first layer with attention.
 
     Raises `InputError` for a layer that no stack has, and for a model without layers.
     """
@@ -228,7 +228,7 @@ def _first_attention(tower: Tower) -> int:
 
 
 def check_number(what: str, number: int, n: int) -> None:
-    """Raise `InputError` unless the number is one of `n`, counted from 0."""
+    """Raise `InputError` unless the number is below `n`, counted from 0."""
     if not 0 <= number < n:
         raise InputError(f"there is no {what} {number}: this model has 0 to {n - 1}")
 
@@ -239,7 +239,7 @@ def _maps(
     layers: Sequence[int],
     heads: Sequence[int],
 ) -> tuple[AttentionMap, ...]:
-    """The attention weights of the chosen layers and heads, in the order of the layers."""
+    """The attention weights of the chosen layers and heads, ordered by layer."""
     most = max((weights.shape[1] for weights in by_module.values()), default=0)
     for head in heads if by_module else ():
         check_number("head", head, most)
@@ -270,7 +270,7 @@ def _maps(
 
 
 def _by_distance(run: TrainedModel, maps: Sequence[AttentionMap]) -> tuple[ByOffset, ...]:
-    """The mean weight over heads by distance, a line for each layer, for each stack."""
+    """The mean weight over heads by distance: a line for each layer, in each stack."""
     curves: list[ByOffset] = []
     for name, tower in towers_of(run.model).items():
         pairs = {

@@ -173,7 +173,7 @@ def _by_offset(ax: Axes, curves: ByOffset, title: str, *, log: bool) -> None:
 
 
 def _by_layer(ax: Axes, figures: ByLayer, title: str, mixer: str) -> None:
-    """Draw the stream between the layers and sublayers at them, on a logarithmic scale."""
+    """Draw the stream between layers, and the sublayers at them, on a logarithmic scale."""
     for name, values in figures.items():
         label, color = LINES[name]
         places = [i - 0.5 * (name == "stream") for i in range(len(values))]
@@ -188,7 +188,7 @@ def _by_layer(ax: Axes, figures: ByLayer, title: str, mixer: str) -> None:
 
 
 def _legend(ax: Axes) -> None:
-    """Put the legend between the title and the curves, where it hides none of them."""
+    """Put the legend between title and curves, where it hides no curve."""
     ax.legend(
         loc="lower left",
         bbox_to_anchor=(-0.02, 0.99),
@@ -211,7 +211,7 @@ def _label(ax: Axes, title: str, across: str) -> None:
 
 
 def boxes_of(maps: Sequence[AttentionMap], lettering: Lettering, share: float) -> list[Box]:
-    """The boxes of one kind of attention, which may take this share of the width.
+    """The boxes for one kind of attention, within this share of the width.
 
     Up to `FEW` maps are drawn large, each with its pieces; more are small, in a table of layers and
     heads, followed by their mean.
@@ -270,7 +270,7 @@ def _large(panels: Sequence[Panel], title: str, lettering: Lettering, room: floa
 
 
 def _small(maps: Sequence[AttentionMap], title: str, room: float) -> Box:
-    """A table of small maps in one image: a row for each layer, a column for each head."""
+    """A table of small maps as one image: a row for each layer, a column for each head."""
     layers = [maps[i] for i in evenly(len(maps))]
     heads = evenly(max(len(shown.heads) for shown in maps))
     tile = min(0.7, room / len(heads), 9.0 / len(layers))
@@ -311,7 +311,7 @@ def tiled(maps: Sequence[AttentionMap], heads: Sequence[int]) -> Float[Tensor, "
 
 
 def _gap(n: int) -> int:
-    """The cells between small maps of `n` cells."""
+    """The number of cells between small maps of `n` cells."""
     return max(1, round(n / 12))
 
 

@@ -1,4 +1,4 @@
-"""Pictures of attention weights and positions, and how every picture is drawn; extra `plots`."""
+"""Pictures of attention weights and positions, and the style of all pictures; extra `plots`."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -164,7 +164,7 @@ class Lettering:
         )
 
     def piece(self, piece: str) -> str:
-        """Like `line`, for a token, whose white space is made visible."""
+        """Like `line`, for a token, with visible white space."""
         return self.line(piece.translate(WHITE))
 
 
@@ -188,14 +188,14 @@ def _drawn_by(font_file: str) -> frozenset[str]:
 
 
 def room_for(lettering: Lettering, pieces: Iterable[str]) -> float:
-    """The inches that the longest of these labels takes."""
+    """The inches that the longest of these labels needs."""
     return 0.35 + 0.085 * max(len(lettering.piece(piece)) for piece in pieces)
 
 
 def heat_map(
     ax: Axes, panel: Panel, lettering: Lettering, norm: Normalize, size: float
 ) -> AxesImage:
-    """Draw the attention of a sentence with letters of `size` points, coloured through `norm`."""
+    """Draw the attention of a sentence with letters of `size` points, coloured by `norm`."""
     weights = panel.weights.detach().cpu().float()
     image = ax.imshow(weights.numpy(), cmap=SHARE, norm=norm, interpolation="nearest")
     for row, (weight, column) in enumerate(zip(*weights.max(1), strict=True)):

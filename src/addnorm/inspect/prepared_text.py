@@ -1,4 +1,4 @@
-"""Preparing one text for inspection: the inputs of the model, and the loss to differentiate."""
+"""Preparing one text for inspection: the model's inputs, and the loss to differentiate."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class PreparedText:
 
 
 def prepare_text(run: TrainedModel, text: str, target: str | None = None) -> PreparedText:
-    """The text as the run's model reads it, with its translation, by default the model's own.
+    """The text as the run's model reads it, with a translation, by default the model's own.
 
     Raises `InputError` for a blank text, for one that is too long for the model, for a target that
     nothing reads, and where the model reads no text.
@@ -131,7 +131,7 @@ def _pieces(tokenizer: Tokenizer, ids: list[int]) -> tuple[str, ...]:
 def loss_of(
     run: TrainedModel, prepared: PreparedText, outputs: Float[Tensor, "..."]
 ) -> tuple[Float[Tensor, ""] | None, str]:
-    """Return the scalar to differentiate and its name; or None and why there is none.
+    """Return the scalar to differentiate and its name, or None and the reason why there is none.
 
     Of a model that writes, the mean loss of the text's next tokens, or of the translation's. Of
     others, `-log p` of what they say themselves, tokens, tags, a class or labels; of numbers, their

@@ -1,1 +1,1 @@
-"""Structured pruning: heads, feed-forward rows and layers leave, and a smaller model stays."""
+"""Structured pruning: removes heads, feed-forward rows and layers, which leaves a smaller model."""

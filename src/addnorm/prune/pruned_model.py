@@ -1,4 +1,4 @@
-"""The pruned model: its configuration, and the weights that it keeps."""
+"""The pruned model: its configuration and the weights that it keeps."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,7 +41,7 @@ SIZES = {"n_heads", "in_features", "out_features", "num_embeddings", "embedding_
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning:
-    """The parts of a model to keep; a part that is not named here is kept whole."""
+    """The parts of a model to keep; parts that are not named here stay whole."""
 
     heads: float | None = None
     """The share of head groups to remove of every attention."""
@@ -56,7 +56,7 @@ class Pruning:
 
 
 def smaller_config(config: ModelConfig, pruning: Pruning) -> ModelConfig:
-    """The configuration of the pruned model, with the same width of heads.
+    """The configuration of the pruned model, whose heads keep their width.
 
     Raises `InputError` if a layer with an early exit is removed, and for multi-token prediction,
     whose modules have layers of their own.
@@ -153,7 +153,7 @@ def keep_weights(old: Model, new: Model, pruning: Pruning) -> None:
 
 
 def _origin(new: Model, pruning: Pruning) -> Callable[[str], str]:
-    """A function from the name of a part of the new model to its name in the old one.
+    """A function from a part's name in the new model to its name in the old one.
 
     Positions that layers share are those of the first layer of the new model that has them.
     """
@@ -178,7 +178,7 @@ def _origin(new: Model, pruning: Pruning) -> Callable[[str], str]:
 
 
 def _positions_in_layers(model: Model) -> dict[str, str]:
-    """The first path in a layer of the positions of each embedding, by their path there."""
+    """For each path of a position module, its first path inside a layer."""
     paths: dict[int, list[str]] = {}
     for path, module in model.named_modules(remove_duplicate=False):
         if path.endswith(".position"):
@@ -192,7 +192,7 @@ def _positions_in_layers(model: Model) -> dict[str, str]:
 
 
 def _tensors(model: Model) -> dict[str, Tensor]:
-    """The parameters and the persistent buffers by all of their names."""
+    """The parameters and persistent buffers, under every one of their names."""
     persistent = model.state_dict().keys()
     buffers = model.named_buffers(remove_duplicate=False)
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -200,7 +200,7 @@ def _tensors(model: Model) -> dict[str, Tensor]:
 
 
 def _cuts(old: Model, pruning: Pruning) -> Mapping[int, tuple[int, Tensor]]:
-    """The axis and the entries to keep along it, by the identity of a tensor of the old model."""
+    """The axis to cut and the entries to keep, by the identity of each old tensor."""
     cuts: dict[int, tuple[int, Tensor]] = {}
     tensors = _tensors(old)
     for path, units in pruning.units.items():

@@ -1,4 +1,4 @@
-"""Selecting what to keep: heads and rows by their effect on the loss, layers by number."""
+"""Choosing the parts to keep: heads and rows by their effect on the loss, layers by number."""
 
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -83,7 +83,7 @@ Kept = Mapping[str, tuple[int, ...]]
 
 
 def kept_units(units: Sequence[Units], scores: Importance, share: float, option: str) -> Kept:
-    """The most important units of every sublayer, all but this `share`.
+    """The most important units of every sublayer, after removing this `share`.
 
     Each sublayer is ranked separately and keeps the same number of units; sublayers that share one
     table of position biases are ranked together, the importances of each layer normalised by their
@@ -101,7 +101,10 @@ def kept_units(units: Sequence[Units], scores: Importance, share: float, option:
 
 
 def n_kept(n: int, share: float, option: str) -> int:
-    """The number of `n` units to keep. Raises `InputError` for a share that removes none or all."""
+    """The number of units to keep out of `n`.
+
+    Raises `InputError` for a share that removes none or all.
+    """
     if not 0.0 < share < 1.0:
         raise InputError(f"`{option} = {share}`: give the share to remove, between 0 and 1")
     removed = round(n * share)

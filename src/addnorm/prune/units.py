@@ -60,14 +60,14 @@ class Units:
 
 
 def stacks_of(model: Model) -> dict[str, Stack]:
-    """The stacks of a model by the names that they have in it."""
+    """The stacks of a model, by name."""
     if isinstance(model, EncoderDecoderModel):
         return {"encoder": model.encoder, "decoder": model.decoder}
     return {"stack": model.stack}
 
 
 def head_groups(model: Model) -> list[Units]:
-    """The groups of heads of every attention; recurrences and convolutions have none.
+    """The groups of heads of every attention; other mixers have none.
 
     Raises `InputError` if an attention cannot lose heads, and where there is no attention.
     """
@@ -91,7 +91,7 @@ def head_groups(model: Model) -> list[Units]:
 
 
 def _check_unused(model: Model, groups: Sequence[Units]) -> None:
-    """Raise `InputError` for positions with parameters for each head that no layer uses.
+    """Raise `InputError` for positions with per-head parameters that no layer uses.
 
     Heads are ranked in the layers, which does not determine the parameters to remove here.
     """

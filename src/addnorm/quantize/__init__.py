@@ -26,7 +26,7 @@ Weights = Literal["bfloat16", "int8"]
 
 
 def with_weights(model: Model, kind: Weights) -> Model:
-    """Convert the weights of the model in place. Raises `InputError` if they are quantised."""
+    """Convert the model's weights in place. Raises `InputError` if they are quantised."""
     if is_quantized(model):
         raise InputError(f"weights = {kind!r}: the model is quantised already")
     return model.bfloat16() if kind == "bfloat16" else quantize_int8(model)

@@ -1,4 +1,4 @@
-"""int4 weights: four bits each, with one scale for every group of neighbours in a row.
+"""int4 weights: four bits each, with one scale for every group of adjacent weights in a row.
 
 `W_ij ≈ s_ig Q_ij` with integers `Q` from -8 to 7 and `g = j // group_size`. Two neighbours share a
 byte, the first in its lower half, each as `Q + 8`; scales are bfloat16. With groups of 32 this
@@ -26,14 +26,14 @@ DAMPING = 0.01
 
 
 class Groups(NamedTuple):
-    """The integers of a matrix and the scale of each of their groups."""
+    """The integers of a matrix, and the scale of each group."""
 
     values: Int8[Tensor, "d_out width"]
     scale: BFloat16[Tensor, "d_out n_groups"]
 
 
 class Int4Matrix(nn.Module):
-    """An int4 matrix of `d_in` columns, for products and row look-ups.
+    """An int4 matrix with `d_in` columns, for products and row look-ups.
 
     An incomplete last group is filled with zeros.
     """
@@ -49,7 +49,7 @@ class Int4Matrix(nn.Module):
 
     @property
     def group_size(self) -> int:
-        """The number of neighbours that share a scale."""
+        """The number of adjacent weights that share a scale."""
         return 2 * self.values.shape[1] // self.scale.shape[1]
 
     def times(self, x: Float[Tensor, "*batch d_in"]) -> Float[Tensor, "*batch d_out"]:
@@ -73,7 +73,7 @@ class Int4Matrix(nn.Module):
         return self.scale.float().repeat_interleave(self.group_size, 1)[:, : self.d_in]
 
     def _fused(self) -> "_Kernel":
-        """The matrix in the kernel's layout, rebuilt when the weights have changed."""
+        """The matrix in the kernel's layout, rebuilt if the weights have changed."""
         buffers = [self.values, self.scale]
         state = [(x.data_ptr(), 0 if x.is_inference() else x._version) for x in buffers]
         kernel = _KERNELS.get(self)
@@ -117,13 +117,13 @@ _KERNELS: WeakKeyDictionary[Int4Matrix, _Kernel] = WeakKeyDictionary()
 
 
 def packed(values: Int8[Tensor, "d_out width"]) -> UInt8[Tensor, "d_out bytes"]:
-    """Pack two integers into each byte, the first in its lower half."""
+    """Pack two integers into each byte, the first into the lower half."""
     shifted = (values - LEAST).to(torch.uint8)
     return shifted[:, ::2] | (shifted[:, 1::2] << 4)
 
 
 def unpacked(values: UInt8[Tensor, "*rows bytes"]) -> Int8[Tensor, "*rows width"]:
-    """The integers of `packed`."""
+    """Undo `packed`: return the integers."""
     halves = torch.stack([values & 15, values >> 4], -1)
     return halves.flatten(-2).to(torch.int8) + LEAST
 
@@ -131,7 +131,7 @@ def unpacked(values: UInt8[Tensor, "*rows bytes"]) -> Int8[Tensor, "*rows width"
 def restored(
     values: UInt8[Tensor, "*rows bytes"], scale: BFloat16[Tensor, "*rows n_groups"], d_in: int
 ) -> Float[Tensor, "*rows d_in"]:
-    """`s_g Q` in float32, without the zeros that fill the last group."""
+    """`s_g Q` in float32, without the zeros that pad the last group."""
     groups = unpacked(values).float().unflatten(-1, (scale.shape[-1], -1))
     return (groups * scale.float()[..., None]).flatten(-2)[..., :d_in]
 
@@ -223,12 +223,12 @@ def _compensated(
 
 
 def _grouped(weight: Float[Tensor, "d_out d_in"], group_size: int) -> Float[Tensor, "o g n"]:
-    """Split each row into groups; the last is filled with zeros."""
+    """Split each row into groups, with the last one padded with zeros."""
     return F.pad(weight, (0, -weight.shape[1] % group_size)).unflatten(1, (-1, group_size))
 
 
 def _scale_of(grouped: Float[Tensor, "o g n"]) -> Float[Tensor, "o g 1"]:
-    """The scale by which the weight of largest size is -8; 1 for a group of zeros."""
+    """The scale at which the weight of largest magnitude is -8; 1 for a group of zeros."""
     largest = grouped.gather(-1, grouped.abs().argmax(-1, keepdim=True))
     scale = (largest / LEAST).bfloat16().to(grouped.dtype)
     return torch.where(scale == 0, 1.0, scale)

@@ -21,7 +21,7 @@ _int8_instructions = torch.cpu._is_vnni_supported()  # pyright: ignore[reportPri
 
 
 def _product(x: Int8[Tensor, "n d"], y: Int8[Tensor, "m d"]) -> Int[Tensor, "n m"]:
-    """torch's `x yᵀ`, which needs true strides even if a size is one, as in a view of a row."""
+    """torch's `x yᵀ`, with strides made regular, since it misreads those of size-one axes."""
     x, y = (matrix.reshape(-1).view(matrix.shape) for matrix in (x, y))
     return torch.ops.aten._int_mm(x, y.t())
 
@@ -56,7 +56,7 @@ def int8_matmul(
 
 
 def _uses_int8(x: Int8[Tensor, "rows d_in"]) -> bool:
-    """Whether torch's int8 product is correct for these sizes and the faster one.
+    """Whether torch's int8 product is both correct and faster for these sizes.
 
     For matrices of one column it takes a wrong stride, and reads the memory behind them.
     """

@@ -29,7 +29,7 @@ class Unrounded(nn.Module):
 
 
 class RoundedByRow(nn.Module):
-    """`x Ŵᵀ` with each row of `x` rounded to int8 by its largest number; sums are exact.
+    """`x Ŵᵀ` with each row of `x` rounded to int8 relative to its largest number.
 
     In a graph for a single row `x` is not rounded, since reading the weights takes all the time.
     """
@@ -44,7 +44,7 @@ class RoundedByRow(nn.Module):
 
 
 class RoundedByRange(nn.Module):
-    """`x Ŵᵀ` with all of `x` rounded to int8 by one calibrated scale, which clips larger numbers.
+    """`x Ŵᵀ` with `x` rounded to int8 by one calibrated scale; larger numbers are clipped.
 
     `round(x / s)` within ± 127, with `s = range / 127` of `quantize.statistics`.
     """
@@ -76,7 +76,7 @@ class WeightsOnlyConfig:
 
 @config
 class DynamicConfig:
-    """Round each token's input by its largest number, found while the model runs."""
+    """Round each token's input relative to its largest number, found at run time."""
 
     kind: Literal["dynamic"] = "dynamic"
 
@@ -86,7 +86,7 @@ class DynamicConfig:
 
 @config
 class StaticConfig:
-    """Round all inputs of a layer by one scale, from a calibration on real data."""
+    """Round all inputs of a layer by one scale, calibrated on real data."""
 
     kind: Literal["static"] = "static"
     range: Literal["minmax", "percentile", "mse"] = "minmax"
@@ -143,7 +143,7 @@ class QuantizedLinear(nn.Module):
 
 
 class QuantizedRecurrence(nn.Module):
-    """A recurrent layer of torch whose quantised matrices are dequantised whenever it runs.
+    """A recurrent layer of torch whose quantised matrices are dequantised at each run.
 
     Its inputs, its state and its biases are not quantised.
     """
@@ -163,7 +163,7 @@ class QuantizedRecurrence(nn.Module):
         return self.with_weights(lambda matrix: nn.Parameter(matrix.dequantized(), False))
 
     def with_weights(self, weight: Callable[[Matrix], nn.Parameter]) -> nn.RNNBase:
-        """A plain layer with these weights in place of the matrices."""
+        """A plain layer with these weights as its matrices."""
         plain = copy.deepcopy(self._kernel[0])
         for name, matrix in self.matrices.items():
             setattr(plain, name, weight(matrix))  # pyright: ignore[reportArgumentType]

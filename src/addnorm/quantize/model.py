@@ -1,4 +1,4 @@
-"""Quantising a whole model, by a scheme of int8 or int4."""
+"""Quantising a whole model, with a scheme of int8 or int4."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -128,7 +128,7 @@ def laid_out(
     unquantized: Sequence[str],
     included: Sequence[str] = (),
 ) -> Model:
-    """Replace the layers of a model in place as quantising does, for quantised weights to load.
+    """Replace a model's layers in place as quantising does, ready to load quantised weights.
 
     Raises `InputError` for an unquantised or included layer that the model does not have.
     """
@@ -148,7 +148,7 @@ def laid_out(
 
 @dataclass(frozen=True)
 class Chosen:
-    """The names of the custom layers to quantise, and of the layers that are not quantised."""
+    """The names of the custom layers to quantise, and of the layers to leave unquantised."""
 
     included: tuple[str, ...]
     unquantized: frozenset[str]
@@ -193,7 +193,7 @@ def _calibrate(
 
 
 def _smoothed_layers(model: Model, chosen: Chosen) -> dict[str, nn.Linear]:
-    """The layers that share their weight with no embedding, so that its columns may be changed."""
+    """The linear layers that share no weight with an embedding, so that columns can be scaled."""
     layers = chosen.products(model).items()
     return {name: layer for name, layer in layers if isinstance(layer, nn.Linear)}
 
@@ -236,7 +236,7 @@ def _matrix(
 
 
 def group_size_for(d_in: int, largest: int) -> int:
-    """The largest size, up to `largest`, of groups that fill a row exactly; 32 if there is none."""
+    """The largest group size, up to `largest`, that divides a row evenly; 32 if there is none."""
     return next((n for n in (256, 128, 64) if n <= largest and d_in % n == 0), 32)
 
 
@@ -270,7 +270,7 @@ def dequantize(model: Model) -> Model:
 
 
 def scales_of(model: Model) -> Model:
-    """Replace quantised layers in place by plain ones with the scale of each weight; return it.
+    """Replace quantised layers in place by plain ones that hold each weight's scale; return it.
 
     All other weights become zero. Exporters that keep the integers of a quantised weight divide its
     `dequantize` by these scales.

@@ -48,7 +48,7 @@ QUANTIZED = (QuantizedLinear, QuantizedEmbedding, QuantizedTokenHead, QuantizedR
 
 @dataclass(frozen=True)
 class LayerSlot:
-    """A layer to quantise, with its name, and the module and attribute that hold it."""
+    """A layer to quantise: its name, and the module and attribute that hold it."""
 
     name: str
     parent: nn.Module
@@ -57,7 +57,7 @@ class LayerSlot:
 
     @property
     def matrices(self) -> dict[str, Tensor]:
-        """The weights to quantise, by their names in the layer."""
+        """The weights to quantise, by name in the layer."""
         weights = dict(self.part.named_parameters(recurse=False))
         if isinstance(self.part, nn.RNNBase):
             return {name: weight for name, weight in weights.items() if weight.ndim == 2}
@@ -65,7 +65,7 @@ class LayerSlot:
 
 
 def slots_of(model: Model, include: Collection[str] = ()) -> list[LayerSlot]:
-    """The layers to quantise: those of built-in parts and those in `include`; tables last."""
+    """The layers to quantise: of built-in parts, and those in `include`; tables come last."""
     layers: list[LayerSlot] = []
     tables: list[LayerSlot] = []
     for slot in _all_slots(model):
@@ -85,7 +85,7 @@ def _all_slots(model: nn.Module) -> Iterator[LayerSlot]:
 
 
 def includable(model: Model) -> list[str]:
-    """The names of layers that are quantised only if they are included.
+    """The names of layers that are quantised only on request.
 
     These are linear and recurrent layers outside of built-in parts, such as those of custom
     modules; their type must be exactly one of torch or ours.
@@ -99,7 +99,7 @@ def includable(model: Model) -> list[str]:
 
 
 def names_to_include(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
-    """The names of `includable` layers that these patterns match.
+    """The names of `includable` layers that match these patterns.
 
     Raises `InputError` for a pattern that matches none.
     """
@@ -119,7 +119,7 @@ def names_to_include(model: Model, patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def products_of(model: Model, include: Collection[str] = ()) -> dict[str, nn.Module]:
-    """The linear layers and heads that are quantised, by name."""
+    """The linear layers and heads to quantise, by name."""
     return {
         slot.name: slot.part
         for slot in slots_of(model, include)
@@ -130,7 +130,7 @@ def products_of(model: Model, include: Collection[str] = ()) -> dict[str, nn.Mod
 def names_matching(
     model: Model, patterns: Sequence[str], include: Collection[str] = ()
 ) -> frozenset[str]:
-    """The names of the layers to keep, with those tied to them.
+    """The names of the layers to keep unquantised, and of those tied to them.
 
     Raises `InputError` for a pattern that matches none.
     """
@@ -147,7 +147,7 @@ def names_matching(
 def with_tied(
     model: Model, names: Collection[str], include: Collection[str] = ()
 ) -> frozenset[str]:
-    """Return these layers, and those that share a weight with one of them."""
+    """Return these layers' names, and those of layers that share a weight with one of them."""
     slots = slots_of(model, include)
     weights = {id(w) for slot in slots if slot.name in names for w in slot.matrices.values()}
     tied = [slot for slot in slots if weights & {id(w) for w in slot.matrices.values()}]
@@ -155,13 +155,13 @@ def with_tied(
 
 
 def check_some_left(model: Model, names: Collection[str], include: Collection[str] = ()) -> None:
-    """Raise `InputError` if these are the names of all layers, so that none is left to quantise."""
+    """Raise `InputError` if these are the names of all layers."""
     if len(names) == (n := len(slots_of(model, include))):
         raise InputError(f"nothing to quantise: all {n} layers are to be kept as they are")
 
 
 def check_replaceable(model: Model, include: Collection[str] = ()) -> None:
-    """Raise `InputError` unless every module to be replaced is exactly a built-in one."""
+    """Raise `InputError` unless every module to replace is exactly a built-in one."""
     if any(isinstance(module, QUANTIZED) for module in model.modules()):
         raise InputError("the model is quantised already: take the model before quantisation")
     ledger = Ledger(model, "quantisation")

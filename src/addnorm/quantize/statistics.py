@@ -1,4 +1,4 @@
-"""Calibration: statistics of the inputs of a model's layers on real data, and their ranges."""
+"""Calibration: statistics of layer inputs on real data, and the ranges derived from them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -44,7 +44,7 @@ def observe(
     *,
     grams: bool = False,
 ) -> dict[str, InputStatistics]:
-    """Run the model on batches; return the statistics of those layers that had any input.
+    """Run the model on batches; return the statistics of the layers that received inputs.
 
     Padding counts as input, so the batches should have none. `grams` also sums the products of
     features, for GPTQ.
@@ -72,7 +72,7 @@ def count_sizes(
     statistics: Mapping[str, InputStatistics],
     smoothing: Mapping[str, Tensor],
 ) -> None:
-    """Run the model again to count the sizes of each layer's smoothed inputs."""
+    """Run the model again to count the magnitudes of each layer's smoothed inputs."""
 
     def smoothed(name: str, x: Tensor) -> Tensor:
         return x / smoothing[name] if name in smoothing else x
@@ -89,7 +89,7 @@ def count_sizes(
 
 
 def range_of(config: StaticConfig, statistics: InputStatistics) -> float:
-    """The largest size of an input in int8, by the rule of `config`; 1 if all were zero."""
+    """The largest magnitude of an int8 input, by the rule of `config`; 1 if all are zero."""
     top = statistics.top
     if top == 0.0:
         return 1.0
@@ -105,7 +105,7 @@ def range_of(config: StaticConfig, statistics: InputStatistics) -> float:
 
 
 def _least_error(statistics: InputStatistics) -> float:
-    """The range with the least squared rounding error of the counted sizes; of equals the largest.
+    """The range with the least squared rounding error over the counts; the largest of equal ones.
 
     Each size counts as the middle of its bin; tried are all percentages of the largest from 10.
     """
@@ -122,7 +122,7 @@ def _least_error(statistics: InputStatistics) -> float:
 def smoothing_of(
     weight: Float[Tensor, "d_out d_in"], largest: Float[Tensor, " d_in"], strength: float
 ) -> Float[Tensor, " d_in"]:
-    """`m_j = max |x_j|^α / max |W_j|^(1 - α)`: moves outliers of inputs into weights.
+    """`m_j = max |x_j|^α / max |W_j|^(1 - α)`: moves outliers from inputs into weights.
 
     SmoothQuant (Xiao et al. 2022, eq. 4); 1 for a feature whose inputs or weights are all zero.
     """
@@ -138,7 +138,7 @@ def _run(
     batches: Iterable[Inputs],
     record: Callable[[str, Tensor], None],
 ) -> None:
-    """Run the model; call `record(name, x)` with the rows that each layer multiplies."""
+    """Run the model, and call `record(name, x)` with the rows that each layer multiplies."""
     model.eval()
     with torch.inference_mode(), ExitStack() as hooks:
         for name, layer in layers.items():
@@ -152,7 +152,7 @@ def _run(
 
 
 def _before(layer: nn.Module, record: Callable[[Tensor], None]) -> RemovableHandle:
-    """Call `record` with the rows that the layer multiplies by its weight, whenever it runs."""
+    """Whenever the layer runs, call `record` with the rows that it multiplies by its weight."""
 
     def hook(_: nn.Module, inputs: Sequence[Any]) -> None:
         x: Tensor = inputs[0]

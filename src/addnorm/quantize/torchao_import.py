@@ -11,7 +11,7 @@ from addnorm.errors import InputError
 
 @contextmanager
 def torchao_for(what: str, otherwise: str) -> Generator[None]:
-    """Suppress warnings about kernels for other machines while torchao is imported in this context.
+    """In this context, suppress torchao's import warnings about kernels for other machines.
 
     Raises `InputError` if it is not installed: `what` needs it, and `otherwise` is the alternative.
     """

@@ -1,4 +1,4 @@
-"""Keys of rotary positions and of sliding windows in `config.json`, current and older ones."""
+"""Keys for rotary positions and sliding windows in `config.json`, current and older ones."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +40,7 @@ def rope_table(settings: Settings) -> Settings:
 def rotary_of(
     table: Settings, settings: Settings, theta: float, fraction: float | None = None
 ) -> RotaryConfig:
-    """Rotary positions from a table of rope parameters; `theta` is the default of their base.
+    """Rotary positions from a table of rope parameters; `theta` is the default base.
 
     Families without a `fraction` rotate whole heads.
     """
@@ -67,7 +67,7 @@ def _max_len(settings: Settings) -> int:
 
 
 def _check_whole(where: Settings, scaling: ScalingConfig | None) -> None:
-    """Warn that a `partial_rotary_factor` is ignored, as in transformers for models of this type.
+    """Warn that a `partial_rotary_factor` is ignored, as transformers does for this model type.
 
     Raises `InputError` together with a scaling, for which transformers has frequencies for a part
     of the head and multiplies the whole head by them.
@@ -89,7 +89,7 @@ def _check_whole(where: Settings, scaling: ScalingConfig | None) -> None:
 
 
 def write_rotary(position: PositionConfig) -> Json:
-    """The rope parameters of rotary positions. Raises `InputError` for other positions."""
+    """The rope parameters for rotary positions. Raises `InputError` for other positions."""
     if not isinstance(position, RotaryConfig):
         raise InputError(f"this family has rotary positions, not {kind_of(position)}")
     return {**_written(position.scaling), "rope_theta": position.theta}
@@ -107,7 +107,7 @@ def rope_keys(table: Json) -> Json:
 
 @dataclass(frozen=True)
 class RotaryKeys:
-    """The keys of rotary positions.
+    """The keys for rotary positions.
 
     `theta` and `fraction` stand for absent keys; families without a `fraction` rotate whole heads.
     """
@@ -247,7 +247,7 @@ def _written(scaling: ScalingConfig | None) -> Json:
 
 
 def _written_by_lengths(scaling: ScalingConfig) -> Json:
-    """The rope parameters of a scaling that depends on lengths."""
+    """The rope parameters for a scaling that depends on the text length."""
     match scaling:
         case YaRNScaling():
             written: Json = {
@@ -303,7 +303,7 @@ def read_layer_types(
 
 
 def pattern_for_layer_type(settings: Settings, kind: str, size: int | None) -> PatternConfig:
-    """The attention pattern of a layer type."""
+    """The attention pattern for a layer type."""
     if kind == FULL:
         return FullPatternConfig()
     if size is None:
@@ -321,13 +321,13 @@ def shortest_cycle(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, ...]:
 
 
 def cycle_of(layers: Iterable[LayerConfig]) -> Fields:
-    """The repeating layer pattern of layers that differ in any part; none if no layer does."""
+    """The repeating pattern of layers that may differ in any part; empty if all are equal."""
     cycle = shortest_cycle([*layers])
     return {"layer_pattern": () if cycle == (LayerConfig(),) else cycle}
 
 
 def layers_of(layers: Iterable[LayerConfig]) -> Fields:
-    """The repeating layer pattern of these layers; a pattern that all have is the model's."""
+    """The repeating layer pattern of these layers; a pattern shared by all is set on the model."""
     cycle = shortest_cycle([*layers])
     if len(cycle) == 1 and cycle[0].position is None:
         return {"attention.pattern": cycle[0].pattern}
@@ -362,7 +362,7 @@ def write_windows(model: ModelConfig) -> tuple[list[str], int | None]:
 def rotary_by_type(
     settings: Settings, theta: float, local: float
 ) -> tuple[RotaryConfig, RotaryConfig]:
-    """The positions of full-attention layers and of sliding-window layers.
+    """The positions for full-attention layers and for sliding-window layers.
 
     `theta` and `local` are their bases where the tables have none; an older `rope_scaling` is of
     the former alone.
@@ -389,7 +389,7 @@ def layers_by_type(
     size: int | None,
     positions: tuple[RotaryConfig, RotaryConfig],
 ) -> Fields:
-    """Layers of full attention and of windows, each type with its positions."""
+    """The layer pattern for full and sliding-window layers, each type with its positions."""
     rotary, local = positions
     layers = [
         LayerConfig(
@@ -402,7 +402,7 @@ def layers_by_type(
 
 
 def write_rotary_by_type(model: ModelConfig, types: Sequence[str], local: float) -> dict[str, Json]:
-    """The rope parameters of both types of layers; `local` is the base where no layer has one."""
+    """The rope parameters for both types of layers; `local` is the base if no layer has one."""
     by_type: dict[str, Json] = {
         kind: write_rotary(layer.position)
         for kind, layer in zip(types, model.layers(model.n_layers), strict=True)
@@ -413,7 +413,7 @@ def write_rotary_by_type(model: ModelConfig, types: Sequence[str], local: float)
 
 
 def one_window(missing: int | None = None) -> Computed:
-    """The key of a window that all layers have; `missing` stands for an absent key."""
+    """The key for one window in all layers; `missing` is its value if absent."""
 
     def read(settings: Settings) -> Fields:
         return _one_window(settings, settings.optional_int("sliding_window", missing=missing))

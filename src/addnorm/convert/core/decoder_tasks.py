@@ -1,4 +1,4 @@
-"""Decoders that classify texts or tag tokens, by the classes of transformers that do so.
+"""Decoders that classify texts or tag tokens, by the classes that transformers has for this.
 
 A text has the class of its last token; we read such a model as an encoder with a causal mask.
 """
@@ -42,14 +42,14 @@ HEAD_NAMES: Mapping[type, Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class ClassifierHead:
-    """The keys of a head that classifies; its class is `stem` plus an ending."""
+    """The keys of a classifying head; its class name is `stem` plus an ending."""
 
     stem: str
     tasks: tuple[Task, ...]
 
     @property
     def endings(self) -> dict[str, Task]:
-        """The tasks by the ends of the names of classes."""
+        """The task for each ending of a class name."""
         return {ENDINGS[task]: task for task in self.tasks}
 
     def read(self, settings: Settings) -> Fields:
@@ -80,14 +80,14 @@ class ClassifierHead:
 
 @dataclass(frozen=True)
 class DecoderTables:
-    """The keys of a decoder that writes, and of one of the same parts that classifies."""
+    """The config tables of a decoder that writes, and of the same decoder that classifies."""
 
     writing: ConfigTable
     head: ClassifierHead
 
     @property
     def classifying(self) -> ConfigTable:
-        """The table of the decoder that classifies."""
+        """The table for the decoder that classifies."""
         base, entries = self.writing.base, self.writing.entries
         parts = {part.name: getattr(base, part.name) for part in fields(TransformerConfig)}
         return ConfigTable(
@@ -98,19 +98,19 @@ class DecoderTables:
         )
 
     def read(self, settings: Settings) -> ModelSpec:
-        """The configuration of a `config.json`. Raises `InputError` for an unsupported value."""
+        """The configuration for a `config.json`. Raises `InputError` for an unsupported value."""
         name = (settings.string_list("architectures") or [""])[0]
         classifies = name.endswith(tuple(self.head.endings))
         return (self.classifying if classifies else self.writing).read(settings)
 
     def write(self, spec: ModelSpec) -> Json:
-        """The keys of a model, as far as the family can express it."""
+        """The keys for a model, as far as the family can express it."""
         classifies = isinstance(spec.model, EncoderConfig) and spec.model.causal
         return (self.classifying if classifies else self.writing).write(spec)
 
 
 def with_classifier(config: ConfigMap, tasks: tuple[Task, ...] = TASKS) -> ConfigMap:
-    """The keys of a decoder that also classifies, in these tasks; of a usual head alone."""
+    """The tables of a decoder that also classifies, in these tasks; only with a usual head."""
     if not isinstance(config, ConfigTable) or not isinstance(config.base, DecoderConfig):
         return config
     stems = [entry.stem for entry in config.entries if isinstance(entry, DecoderHead)]

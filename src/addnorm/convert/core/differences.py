@@ -67,7 +67,7 @@ def explicit(model: ModelConfig) -> ModelConfig:
 
 
 def _explicit_layers(model: ModelConfig, n: int | None = None) -> dict[str, Any]:
-    """Attention and feed-forward of all layers with their sizes, and what layers have otherwise.
+    """The attention and feed-forward shared by all layers, and how single layers differ.
 
     A layer has what differs from the first; if only patterns differ, every layer has its pattern.
     """
@@ -139,7 +139,7 @@ def _with_width(feedforward: Any, d_model: int) -> Any:
 
 
 def _written_out(attention: Any, d_model: int) -> Any:
-    """A mixer with the defaults of attention written out."""
+    """A mixer; attention has its defaults written out."""
     if isinstance(attention, GatedDeltaConfig):
         heads = attention.heads(d_model)
         sizes = {name: getattr(heads, name) for name in ("n_key_heads", "d_key", "d_value")}
@@ -238,7 +238,7 @@ def check_alike(model: ModelConfig, reader: str, mixers: tuple[type, ...] = ()) 
 
 
 def _differing(part: Any, other: Any) -> str:
-    """The kind of a part, with the settings in which another part of this kind differs."""
+    """The kind of a part, with those settings in which another part of this kind differs."""
     if type(part) is not type(other):
         return kind_of(part)
     names = [field.name for field in fields(part)]
@@ -249,6 +249,6 @@ def _differing(part: Any, other: Any) -> str:
 
 
 def _bare(part: Any) -> Any:
-    """A part; attention without its pattern."""
+    """A part as it is, except attention, which loses its pattern."""
     is_attention = isinstance(part, AttentionConfig)
     return replace(part, pattern=FullPatternConfig()) if is_attention else part

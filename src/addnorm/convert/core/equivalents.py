@@ -54,7 +54,7 @@ def transform_tensors(
     new: ModelConfig,
     shapes: Mapping[str, torch.Size],
 ) -> dict[str, Tensor]:
-    """Convert the tensors of `old` to those of the equivalent model `new`, with these shapes."""
+    """Convert the tensors of `old` to those of the equivalent model `new`, given their shapes."""
     dtype = next(iter(tensors.values())).dtype
     order = None
     if _is_interleaved(old.position) and not _is_interleaved(new.position):

@@ -1,4 +1,4 @@
-"""Keys and names of mixtures with a shared expert, and of layers without experts among them."""
+"""Keys and names for mixtures with a shared expert, and for layers without experts."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ PARTS = ("gate_proj", "up_proj", "down_proj")
 
 
 def expert_names(shared: str) -> dict[str, str]:
-    """Their names of the router, of each expert, and of the shared one, `shared`, in a layer."""
+    """Their names for a layer's router, each expert, and the shared expert, `shared`."""
     return {
         "feedforward.router": "mlp.gate",
         "feedforward.shared_gate": f"mlp.{shared}_gate",
@@ -29,7 +29,7 @@ def expert_names(shared: str) -> dict[str, str]:
 
 
 def concatenated_experts(gate_up: str, down: str) -> Rule:
-    """Gate and up of all experts in one tensor, and down in another; `*` is the layer's number."""
+    """The maps of experts stored in two tensors: gate and up together, and down."""
 
     def maps(spec: ModelSpec) -> Iterator[TensorMap]:
         for i, layer in enumerate(spec.model.layers(spec.model.n_layers)):
@@ -48,7 +48,7 @@ def concatenated_experts(gate_up: str, down: str) -> Rule:
 
 
 def corrections(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The corrections by which sigmoid routers choose."""
+    """The maps of the corrections by which sigmoid routers choose."""
     for i in range(spec.model.n_layers):
         yield Renamed(
             f"stack.blocks.{i}.feedforward.router.correction",
@@ -58,7 +58,7 @@ def corrections(spec: ModelSpec) -> Iterator[TensorMap]:
 
 @dataclass(frozen=True)
 class SharedExpertKeys:
-    """`n_shared_experts`: how many times as wide as an expert the shared one is."""
+    """`n_shared_experts`: the width of the shared expert, as a multiple of one expert's."""
 
     missing: int
 
@@ -78,14 +78,17 @@ class SharedExpertKeys:
 
 
 def mixture_of(feedforward: object) -> MixtureOfExpertsConfig:
-    """The mixture itself. Raises `InputError` for another feed-forward."""
+    """The given feed-forward, which must be a mixture of experts.
+
+    Raises `InputError` for another feed-forward.
+    """
     if not isinstance(feedforward, MixtureOfExpertsConfig):
         raise InputError(f"this family has no {kind_of(feedforward)} feed-forward")
     return feedforward
 
 
 def with_dense_layers(settings: Settings, dense: Iterable[bool], bias: bool = False) -> keys.Fields:
-    """The layers of a model, those marked with a gated feed-forward in place of the mixture."""
+    """The layer pattern in which the marked layers have a gated feed-forward without experts."""
     activation = settings.choose("hidden_act", keys.ACTIVATIONS, "silu")
     d_ff = settings.required_int("intermediate_size")
     gated = GatedFeedForwardConfig(d_ff=d_ff, activation=activation, bias=bias)
@@ -93,7 +96,7 @@ def with_dense_layers(settings: Settings, dense: Iterable[bool], bias: bool = Fa
 
 
 def dense_layers(spec: ModelSpec) -> tuple[list[int], int]:
-    """The numbers of the layers without experts, and their width (of experts if there are none)."""
+    """The numbers of the layers without experts, and their width (an expert's by default)."""
     layers = spec.model.layers(spec.model.n_layers)
     moe = mixture_of(spec.model.feedforward)
     dense = {i: layer.feedforward for i, layer in enumerate(layers) if layer.feedforward != moe}
@@ -109,7 +112,7 @@ def dense_layers(spec: ModelSpec) -> tuple[list[int], int]:
 
 
 def first_layers_dense(missing: int) -> keys.Computed:
-    """`first_k_dense_replace`: the first layers have no experts; `missing` is for an absent key."""
+    """`first_k_dense_replace`: the first layers have no experts; `missing` is its default."""
 
     def read(settings: Settings) -> keys.Fields:
         n, first = settings.required_int("num_hidden_layers"), settings.get(FIRST, missing)

@@ -34,7 +34,7 @@ M = TypeVar("M", DecoderConfig, EncoderConfig, EncoderDecoderConfig, DualEncoder
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSpec:
-    """A model configuration with the vocabulary sizes and labels to build it with."""
+    """A model configuration, with the vocabulary sizes and labels needed to build it."""
 
     model: ModelConfig
     vocab_size: int = 0
@@ -57,7 +57,7 @@ def build_untrained(spec: ModelSpec) -> Model:
 
 
 def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters and persistent buffers of a model by name; tied ones have one name."""
+    """A model's parameters and persistent buffers by name; tied ones appear once."""
     tensors: dict[str, Tensor] = dict(model.named_parameters())
     aliases = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     state = model.state_dict(keep_vars=True)
@@ -65,7 +65,7 @@ def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def tensor_names(spec: ModelSpec) -> list[str]:
-    """The names of a model's tensors; tied ones have one name."""
+    """The names of a model's tensors; tied ones appear once."""
     with without_values():
         return [*stored_tensors(build_untrained(spec))]
 
@@ -75,17 +75,17 @@ class ConfigMap(Protocol):
     """Conversion between a `config.json` and our configuration."""
 
     def read(self, settings: Settings) -> ModelSpec:
-        """The configuration of a `config.json`. Raises `InputError` for an unsupported value."""
+        """The configuration for a `config.json`. Raises `InputError` for an unsupported value."""
         ...
 
     def write(self, spec: ModelSpec) -> Json:
-        """The keys of a model, as far as the family can express it (see `check_expressible`)."""
+        """The keys for a model, as far as the family can express it (see `check_expressible`)."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A Hugging Face `model_type`: how its `config.json` and its tensors become ours, and back."""
+    """A Hugging Face `model_type`: converts its `config.json` and its tensors to ours, and back."""
 
     model_type: str
     config: ConfigMap
@@ -125,7 +125,7 @@ class Family:
     def maps(
         self, spec: ModelSpec, ours: Iterable[str], stored: Collection[str] = ()
     ) -> list[TensorMap]:
-        """The maps of a model's tensors, whose names are `ours`.
+        """The maps for a model's tensors with the names `ours`.
 
         `stored` are the tensors of a file, without the prefix where it lacks that.
         """
@@ -139,17 +139,17 @@ class Family:
         return tensor_maps(ours, names, [*layouts, *self.others(spec)])
 
     def renamed(self, name: str) -> str:
-        """The current name of a tensor."""
+        """A tensor's current name."""
         for pattern, now in self.renames:
             name = re.sub(pattern, now, name)
         return name
 
     def ignores(self, name: str) -> bool:
-        """Whether a tensor of this (current) name may be ignored."""
+        """Whether a tensor with this (current) name can be ignored."""
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
     def module_left_aside(self, name: str) -> str | None:
-        """The module of a tensor of this (current) name that our model lacks."""
+        """The module of a tensor with this (current) name, if our model does not have it."""
         matches = (re.match(rf"({pattern})\.", name) for pattern in self.left_aside)
         return next((match[1] for match in matches if match), None)
 

@@ -1,4 +1,4 @@
-"""Tensors of each layer that a file has in one: queries, keys and values, or gate and up.
+"""Tensors that a file stores joined for each layer: queries, keys and values, or gate and up.
 
 A rule takes a model and gives the maps of all its layers. `theirs` is the name of a module, with
 `*` for the number of a layer.
@@ -20,7 +20,7 @@ KINDS = ("weight", "bias")
 
 
 def fused(*rules: Rule) -> Rule:
-    """The maps of all these rules."""
+    """Combine the maps of all these rules."""
 
     def maps(spec: ModelSpec) -> Iterator[TensorMap]:
         for rule in rules:
@@ -30,7 +30,7 @@ def fused(*rules: Rule) -> Rule:
 
 
 def concatenated_qkv(theirs: str) -> Rule:
-    """All queries, then all keys, then all values."""
+    """The maps of a tensor with all queries, then all keys, then all values."""
 
     def maps(spec: ModelSpec) -> Iterator[TensorMap]:
         for i, layer in _layers(spec):
@@ -44,7 +44,7 @@ def concatenated_qkv(theirs: str) -> Rule:
 
 
 def interleaved_qkv(theirs: str) -> Rule:
-    """Queries, keys and values of each key–value head in turn."""
+    """The maps of a tensor with queries, keys and values grouped by key/value head."""
 
     def maps(spec: ModelSpec) -> Iterator[TensorMap]:
         for i, layer in _layers(spec):
@@ -59,7 +59,7 @@ def interleaved_qkv(theirs: str) -> Rule:
 
 
 def concatenated_gate_up(theirs: str) -> Rule:
-    """The gate, whose half has the activation, then the other half."""
+    """The maps of a tensor with the gate, which has the activation, then the other half."""
 
     def maps(spec: ModelSpec) -> Iterator[TensorMap]:
         for i, layer in _layers(spec):

@@ -1,4 +1,4 @@
-"""Two-way tables of config keys: an entry reads keys of a `config.json`, and writes them again.
+"""Two-way tables of config keys: an entry reads keys from a `config.json`, and writes them back.
 
 Fields of a model are named by paths, such as `attention.n_heads`. An entry may have several paths,
 separated by spaces, whose fields take the same value; a model may lack some of them.
@@ -32,14 +32,17 @@ OF_SPEC = frozenset({"vocab_size", "target_vocab_size", "labels", "pad_id"})
 
 @runtime_checkable
 class Entry(Protocol):
-    """Keys of a `config.json`, and the fields that they stand for."""
+    """Keys of a `config.json`, and the configuration fields that they express."""
 
     def read(self, settings: Settings) -> Fields:
-        """The values of fields. Raises `InputError` for an unsupported value of a key."""
+        """The field values for a `config.json`.
+
+        Raises `InputError` for an unsupported value of a key.
+        """
         ...
 
     def write(self, spec: ModelSpec) -> Json:
-        """The keys of a model. Raises `InputError` for a value without a key."""
+        """The keys for a model. Raises `InputError` for a value without a key."""
         ...
 
 
@@ -61,7 +64,7 @@ class ConfigTable:
     simplify: Callable[[ModelConfig], ModelConfig] = lambda model: model
 
     def read(self, settings: Settings) -> ModelSpec:
-        """The configuration of a `config.json`. Raises `InputError` for an unsupported value."""
+        """The configuration for a `config.json`. Raises `InputError` for an unsupported value."""
         values: dict[str, Any] = {}
         sources: dict[str, frozenset[str]] = {}
         for entry in self.entries:
@@ -77,7 +80,7 @@ class ConfigTable:
             raise
 
     def write(self, spec: ModelSpec) -> Json:
-        """The keys of a model, as far as the family can express it."""
+        """The keys for a model, as far as the family can express it."""
         if type(spec.model) is not type(self.base):
             raise InputError(f"this family has no model of kind {spec.model.kind!r}")
         if not isinstance(spec.model.attention, type(self.base.attention)):
@@ -93,7 +96,7 @@ class ConfigTable:
 def _keys_of(
     error: ValidationError, values: Fields, sources: Mapping[str, frozenset[str]]
 ) -> frozenset[str]:
-    """The keys that gave a field its invalid value."""
+    """The keys from which a field got its invalid value."""
     first = error.errors()[0]
     if first["loc"]:
         name, value = str(first["loc"][0]), first["input"]
@@ -105,7 +108,7 @@ def _keys_of(
 
 
 def with_values(part: Any, values: Fields) -> Any:
-    """The part with new values at these paths, without those of fields that it lacks."""
+    """The part with new values at these paths, skipping fields that it lacks."""
     names = {field.name for field in fields(part)}
     changes = {path: value for path, value in values.items() if path in names}
     for name in names:
@@ -121,7 +124,7 @@ def with_values(part: Any, values: Fields) -> Any:
 
 
 def values_at(spec: ModelSpec, paths: str) -> Iterator[Any]:
-    """The values at these paths, without those of fields that the model lacks."""
+    """The values at these paths, skipping fields that the model lacks."""
     for path in paths.split():
         parts = [spec if path in OF_SPEC else spec.model]
         for name in path.split("."):
@@ -131,14 +134,14 @@ def values_at(spec: ModelSpec, paths: str) -> Iterator[Any]:
 
 @dataclass(frozen=True)
 class Key(ABC):
-    """A key with the value of fields, under its names in a file: the first one is written."""
+    """A key with the value of a field, under one of several names; the first one is written."""
 
     paths: str
     names: str
 
     @abstractmethod
     def decoded(self, settings: Settings) -> Any:
-        """Our value of the key."""
+        """Our value for the key's value."""
 
     def encoded(self, value: Any) -> Any:
         """The key's value for ours."""
@@ -184,7 +187,7 @@ class Size(Key):
 
 @dataclass(frozen=True)
 class Value(Key):
-    """A bool or number of the type of its default, which another key may give."""
+    """A boolean or number of the type of its default, which may come from another key."""
 
     default: bool | float | Callable[[Settings], float]
 
@@ -195,7 +198,7 @@ class Value(Key):
 
 @dataclass(frozen=True)
 class Choice(Key):
-    """A value of ours for each valid value of the key; `default` is one of theirs."""
+    """One of our values for each valid value of the key; `default` is one of the latter."""
 
     ours: Mapping[Any, Any]
     default: str | bool
@@ -208,7 +211,7 @@ class Choice(Key):
 
 
 def their_name(value: Any, ours: Mapping[Any, Any]) -> Any:
-    """The first of their names for our value; for a part that differs, that of one of its kind.
+    """Their first name for our value; if a part only differs in settings, that of its kind.
 
     Reading back then names the fields that differ. Raises `InputError` for other values.
     """
@@ -240,7 +243,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 @dataclass(frozen=True)
 class Repeated(Key):
-    """A key that only transformers uses: it is written, and ignored on reading."""
+    """A key that only transformers uses: written, but ignored on reading."""
 
     def decoded(self, settings: Settings) -> None:
         settings.ignore(*self.names.split())
@@ -266,7 +269,7 @@ NO_TOKENS: Json = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")
 
 @dataclass(frozen=True)
 class Fixed:
-    """Keys that must have a value, or one of `others`; written if transformers would not know."""
+    """Keys that must have one value, or one of `others`; written if transformers needs them."""
 
     names: str
     value: object
@@ -284,7 +287,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Ignored:
-    """Keys without an effect on what the model computes at inference."""
+    """Keys that do not affect inference."""
 
     names: str
 
@@ -298,7 +301,7 @@ class Ignored:
 
 @dataclass(frozen=True)
 class Computed:
-    """Keys and fields that functions convert."""
+    """Keys and fields that are converted by functions."""
 
     reading: Callable[[Settings], Fields]
     writing: Callable[[ModelSpec], Json] = lambda spec: {}

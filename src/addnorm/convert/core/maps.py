@@ -91,7 +91,7 @@ class InterleavedHeads:
 
     @property
     def _groups(self) -> tuple[int, list[int]]:
-        """The heads of keys, and how many of queries, keys and values there are for each."""
+        """The number of key/value heads, and of the queries, keys and values for each."""
         n = self.n_kv_heads or self.n_heads
         return n, [self.n_heads // n, 1, 1]
 
@@ -218,7 +218,7 @@ class Duplicated:
 
 @dataclass(frozen=True)
 class StackedExperts:
-    """The weights of all experts, `[experts, in, out]`, or their biases, `[experts, out]`, in one.
+    """The weights of all experts, `[experts, in, out]`, or their biases, in one tensor.
 
     `ours` are those of the first expert, then of the second, …; of `n_parts` of each, such as gate
     and up, the rows alternate (GPT-OSS).
@@ -251,7 +251,7 @@ class StackedExperts:
 
 @dataclass(frozen=True)
 class ConcatenatedExperts:
-    """The weights of all experts in one, `[experts, out, in]`.
+    """The weights of all experts in one tensor, `[experts, out, in]`.
 
     `ours` are those of the first expert, then of the second, …; of `n_parts` of each, such as gate
     and up, the rows of one follow those of the other (Qwen3.5, Granite 4).
@@ -306,7 +306,7 @@ class ZeroTensor:
 
 @dataclass(frozen=True)
 class UnusedTensor:
-    """A tensor of theirs that no output depends on: not read, and written as zeros."""
+    """A tensor of theirs that affects no output: not read, and written as zeros."""
 
     their_name: str
     shape: tuple[int, ...]
@@ -328,7 +328,7 @@ class UnusedTensor:
 
 @dataclass(frozen=True)
 class AveragedMaps:
-    """One of our maps of two vectors side by side, which in theirs are two maps whose mean counts.
+    """One of our linear maps over two joined vectors; theirs are two maps that are averaged.
 
     Their biases, of which the mean counts alone, become equal.
     """
@@ -374,7 +374,7 @@ LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 def tensor_maps(
     ours: Iterable[str], names: Mapping[str, str], others: Iterable[TensorMap] = ()
 ) -> list[TensorMap]:
-    """The maps of our tensors with the names `ours`.
+    """The maps for our tensors with the names `ours`.
 
     `names` are their names of modules by ours, with `*` for the number of a layer, or of an expert
     in it. Their tensors have the last part of our names. `others` are maps of tensors that differ
@@ -393,19 +393,19 @@ def tensor_maps(
 
 
 def _numbered(theirs: str, module: str) -> str:
-    """Their name of a module with the numbers of ours, in their order."""
+    """Their name for a module, with the numbers in our name filled in order."""
     for number in LAYER.findall(module):
         theirs = theirs.replace("*", number, 1)
     return theirs
 
 
 def within(ours: str, theirs: str, names: Mapping[str, str]) -> dict[str, str]:
-    """The names of the parts of a module, each prefixed by our and by their name of the module."""
+    """The names of a module's parts, prefixed by our name and by their name for the module."""
     return {f"{ours}.{part}": f"{theirs}.{name}" for part, name in names.items()}
 
 
 def concatenated(ours: str, parts: Sequence[str], theirs: str, size: int) -> Iterator[Concatenated]:
-    """The maps of weights and biases of parts with `size` rows each, which theirs has in one.
+    """The maps for weights and biases of parts with `size` rows each, which theirs stores joined.
 
     `theirs` ends before `weight` and `bias`.
     """

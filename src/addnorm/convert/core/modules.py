@@ -1,4 +1,4 @@
-"""The `modules.json` of sentence-transformers: which modules a folder has, and where each is."""
+"""sentence-transformers' `modules.json`: the modules that a folder has, and their places."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ MAX_BYTES = 2**20
 
 
 class Module(NamedTuple):
-    """A module: the last part of its class, that class, and the folder of its files."""
+    """A module: the last part of its class's name, that name, and the folder of its files."""
 
     kind: str
     type: str
@@ -25,7 +25,7 @@ class Module(NamedTuple):
 
 
 def modules_of(folder: Path) -> list[Module]:
-    """The modules of a folder in their order; none where it has no `modules.json`.
+    """The modules of a folder in order; empty if it has no `modules.json`.
 
     Raises `InputError` where that is damaged, or a path leaves the folder.
     """
@@ -47,7 +47,7 @@ def _module(folder: Path, listed: Mapping[str, Any]) -> Module:
 
 
 def transformer_folder(folder: Path) -> Path:
-    """The folder of the model and its tokenizer: this one, or its module `Transformer`.
+    """The folder of the model and its tokenizer: this one, or its `Transformer` module.
 
     Older versions of sentence-transformers have it in `0_Transformer`.
     """
@@ -58,13 +58,13 @@ def transformer_folder(folder: Path) -> Path:
 
 
 def inner_places(folder: Path) -> tuple[Path, ...]:
-    """The folder, and that of its module `Transformer` if it is another one."""
+    """The folder, and that of its `Transformer` module if they differ."""
     inner = transformer_folder(folder)
     return (folder,) if inner == folder else (folder, inner)
 
 
 def places_of(folder: Path) -> tuple[Path, ...]:
-    """The folders in which the files next to the weights are searched, the nearest first.
+    """The folders to search for files other than weights, the nearest first.
 
     An adapter's files, then those of its base, and of the base's own base. The last has the
     weights. Raises `InputError` where a base is missing or leads back to the adapter.
@@ -81,19 +81,19 @@ def places_of(folder: Path) -> tuple[Path, ...]:
 
 
 def find_file(places: Sequence[Path], *names: str) -> Path | None:
-    """The first file of one of these names, the nearest place first."""
+    """The first file with one of these names, searching the nearest place first."""
     files = (place / name for place in places for name in names)
     return next((file for file in files if file.is_file()), None)
 
 
 def generating_place(places: Sequence[Path]) -> Path:
-    """The folder that decides how a model generates: that of its generation file or its weights."""
+    """The folder that decides how a model generates: with the generation file, or the weights."""
     file = find_file(places, GENERATION)
     return places[-1] if file is None else file.parent
 
 
 def is_run_folder(folder: Path) -> bool:
-    """Whether this is a folder of a run, whose `config.json` has its recipe."""
+    """Whether this folder holds a run, whose `config.json` contains its recipe."""
     return _has(folder, "recipe")
 
 

@@ -1,4 +1,4 @@
-"""GPTQ and AWQ: integers of 4 or 8 bits, packed into words of 32, with a scale for each group.
+"""GPTQ and AWQ: integers of 4 or 8 bits packed into 32-bit words, with a scale for each group.
 
 Every matrix is stored transposed, `W ∈ in × out`, as `qweight`, `qzeros` and `scales`; an input
 `i` of group `g(i)` has `W[i, o] = scales[g(i), o] · (q[i, o] − z[g(i), o])` (Frantar et al. 2023,
@@ -38,7 +38,7 @@ GPTQ_TRAINING = (
 
 @dataclass(frozen=True, kw_only=True)
 class Packing:
-    """How the integers of a checkpoint lie in its words."""
+    """How a checkpoint packs integers into words."""
 
     bits: int
     group: int | None
@@ -49,12 +49,15 @@ class Packing:
 
     @property
     def per_word(self) -> int:
-        """The integers of a word."""
+        """The number of integers in a word."""
         return WORD // self.bits
 
 
 def gptq_packing(table: Settings) -> Packing:
-    """The packing in a `quantization_config` of GPTQ. Raises `InputError` for another one."""
+    """The packing given by the `quantization_config` of GPTQ.
+
+    Raises `InputError` for another one.
+    """
     table.ignore(*GPTQ_TRAINING)
     table.expect("is_marlin_format", False)
     form = table.choose("checkpoint_format", {"gptq": 1, "gptq_v2": 0}, "gptq")
@@ -63,7 +66,10 @@ def gptq_packing(table: Settings) -> Packing:
 
 
 def awq_packing(table: Settings) -> Packing:
-    """The packing in a `quantization_config` of AWQ. Raises `InputError` for another one."""
+    """The packing given by the `quantization_config` of AWQ.
+
+    Raises `InputError` for another one.
+    """
     table.ignore("do_fuse", "fuse_max_seq_len", "modules_to_fuse", "exllama_config", "backend")
     table.expect("version", "gemm", "GEMM")
     table.expect("zero_point", True)
@@ -80,7 +86,7 @@ def _group(table: Settings, key: str) -> int | None:
 def unpacked(
     words: Int32[Tensor, "rows words"], bits: int, order: Sequence[int] = ()
 ) -> Int[Tensor, "rows columns"]:
-    """The integers of words, lowest bits first; `order` is the column of each within its word."""
+    """The integers in words, lowest bits first; `order` gives each one's column within its word."""
     shifts = torch.arange(0, WORD, bits, dtype=torch.int32)
     integers = (words[..., None] >> shifts) & (2**bits - 1)
     if order:
@@ -91,7 +97,7 @@ def unpacked(
 def dequantised_matrix(
     packing: Packing, qweight: Tensor, qzeros: Tensor, scales: Tensor, groups: Tensor
 ) -> Float[Tensor, "out in"]:
-    """`scales[g] · (q − z[g])`, transposed to the layout of a linear layer, in the scales' type."""
+    """`scales[g] · (q − z[g])`, transposed for a linear layer, in the scales' dtype."""
     if packing.awq:
         q, z = (unpacked(words, packing.bits, AWQ_ORDER) for words in (qweight, qzeros))
     else:
@@ -105,7 +111,7 @@ def dequantised_matrix(
 def packed_matrices(
     stored: Mapping[str, StoredTensor], packing: Packing, where: str
 ) -> Iterator[tuple[str, StoredTensor, *tuple[str, ...]]]:
-    """Yield each weight with the names of the tensors that hold it.
+    """Yield each weight's name with the names of the tensors that store it.
 
     Raises `InputError` naming a tensor that is missing, or of another type or shape.
     """

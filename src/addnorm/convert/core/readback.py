@@ -86,7 +86,7 @@ def model_logits(model: Model, inputs: tuple[Tensor, ...]) -> Float[Tensor, "*ou
 
 
 def check_types(form: str, model: Model) -> None:
-    """Raise `InputError` if the model does not run because its parameters have several types.
+    """Raise `InputError` if the model cannot run since its parameters have different dtypes.
 
     A model that runs with several, such as float16 with norms in float32, is accepted.
     """
@@ -113,7 +113,7 @@ def check_logits(
     *,
     tolerance: float | None = None,
 ) -> None:
-    """Raise `InputError` unless both are equal up to the rounding of `dtype`."""
+    """Raise `InputError` unless both are equal up to the rounding error of `dtype`."""
     allowed = TOLERANCE.get(dtype, 1e-3) if tolerance is None else tolerance
     if logits.shape != expected.shape:
         shapes = f"of shape {tuple(logits.shape)}, not {tuple(expected.shape)}"

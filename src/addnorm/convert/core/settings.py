@@ -66,7 +66,10 @@ class Settings:
 
     @classmethod
     def of(cls, folder: Path, name: str = "config.json") -> "Settings":
-        """Read a file of a folder. Raises `InputError` if it is missing or not a JSON object."""
+        """Read the settings from a file of a folder.
+
+        Raises `InputError` if it is missing or not a JSON object.
+        """
         return cls(read_object(folder / name, MAX_BYTES), str(folder / name))
 
     def has(self, key: str) -> bool:
@@ -150,7 +153,7 @@ class Settings:
         return tuple(self._typed(key, item, float) for item in value)
 
     def choose(self, key: str, values: Mapping[Any, V], default: Any) -> V:
-        """Our value for the name under a key. Raises `InputError` for an unknown name."""
+        """Our value for the name given under a key. Raises `InputError` for an unknown name."""
         name = self.get(key, default)
         if name not in values:
             raise InputError(
@@ -159,7 +162,7 @@ class Settings:
         return values[name]
 
     def ignore(self, *keys: str) -> None:
-        """Count keys as read, since nothing depends on their values."""
+        """Count keys as read, because their values have no effect here."""
         self._read |= dict.fromkeys(keys)
 
     def expect(self, key: str, *valid: object) -> None:
@@ -181,7 +184,7 @@ class Settings:
 
     @contextmanager
     def reading(self) -> Generator[None]:
-        """Suspect the keys that are read within, if an error follows."""
+        """In this context, blame an error on the keys that are read."""
         read, self._read = self._read, {}
         try:
             yield
@@ -230,7 +233,7 @@ class Settings:
 
 
 def _numbers(tree: Mapping[str, Any], table: str = "") -> Iterator[tuple[str, float]]:
-    """Yield all keys with numeric values, including nested ones and those of lists."""
+    """Yield all keys with numeric values, also in nested tables and lists."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from _numbers(value, f"{table}{key}.")
@@ -245,7 +248,7 @@ def _is_off(value: object) -> bool:
 
 
 def labels_of(settings: Settings) -> tuple[str, ...]:
-    """The names of the classes, in order of their ids."""
+    """The names of the classes, ordered by id."""
     tree: Mapping[str, Any] = settings.tree.get("id2label") or {}
     try:
         numbered = sorted((int(number), str(name)) for number, name in tree.items())

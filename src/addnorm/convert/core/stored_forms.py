@@ -1,4 +1,4 @@
-"""Weights that a checkpoint stores in fewer bits, dequantised when they are read.
+"""Checkpoint weights stored in fewer bits, and their dequantisation on reading.
 
 `quantization_config` of a `config.json` names the form. Every weight in it is several tensors: its
 numbers, the scales by which blocks of them are multiplied, and what else its form has.
@@ -35,12 +35,12 @@ Stored = Mapping[str, StoredTensor]
 
 
 def check_form(settings: Settings) -> None:
-    """Raise `InputError` if a `config.json` names a stored form that is not read."""
+    """Raise `InputError` if a `config.json` names a stored form that is not supported."""
     _form_of(settings)
 
 
 def dequantised(weights: Weights, settings: Settings) -> Weights:
-    """The weights of a folder as numbers, those in a stored form in the type that a warning names.
+    """The weights of a folder, dequantised with a warning if they are stored in fewer bits.
 
     Raises `InputError` naming a tensor whose scales are missing, or of another type or shape.
     """
@@ -68,7 +68,7 @@ Read = Callable[[Stored, str], Iterator[Joined]]
 
 
 def _form_of(settings: Settings) -> tuple[str, Read] | None:
-    """The form of a folder's weights by its name, and how it is read."""
+    """The stored form of a folder's weights by name, and its reader."""
     if (table := settings.table(KEY)) is None:
         return None
     form = table.choose("quant_method", {name: name for name in FORMS}, "")
@@ -82,7 +82,7 @@ def mxfp4(
     blocks: UInt8[Tensor, "experts out n_blocks half"],
     scales: UInt8[Tensor, "experts out n_blocks"],
 ) -> Float[Tensor, "experts inner out"]:
-    """`2^(scale − 127) · e2m1(nibble)`: 32 numbers of four bits with one scale, low nibble first.
+    """`2^(scale − 127) · e2m1(nibble)`: four-bit numbers, 32 to a scale, low nibble first.
 
     Open Compute Project 2023, Microscaling Formats v1.0, §5. In bfloat16, transposed, as GPT-OSS
     has its experts.
@@ -152,7 +152,7 @@ FORMS: dict[str, Callable[[Settings], Read]] = {
 def _names(
     stored: Stored, values: str, scales: str, fits: Callable[[StoredTensor], bool], where: str
 ) -> Iterator[str]:
-    """Yield the names of weights in a form. Raises `InputError` for half of a pair."""
+    """Yield the names of the weights stored in a form. Raises `InputError` for half of a pair."""
     for name, tensor in stored.items():
         if name.endswith(scales):
             other = name.removesuffix(scales) + values

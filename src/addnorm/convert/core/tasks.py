@@ -1,4 +1,4 @@
-"""Encoder tasks and heads, given by the `architectures` key of a `config.json`."""
+"""Tasks of encoders, and heads, given by the `architectures` key of a `config.json`."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +37,7 @@ ENDINGS: dict[str, Task] = {
 
 
 def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS) -> Task:
-    """The task of the first architecture; "body" without one.
+    """The task of the first architecture; "body" if there is none.
 
     Raises `InputError` for an unsupported class.
     """
@@ -52,7 +52,7 @@ def task_of(settings: Settings, stem: str, endings: Mapping[str, Task] = ENDINGS
 
 @dataclass(frozen=True)
 class DecoderHead:
-    """The keys of a decoder's head; its class is `stem` plus `ending`, or `Model` without a head.
+    """The keys of a decoder's head; its class name is `stem` plus `ending`, or `Model` for no head.
 
     `tied` is the default of `tie_word_embeddings`, and `bias` whether scores have one.
     """
@@ -74,19 +74,19 @@ class DecoderHead:
 
 
 def decoder_head(settings: Settings, *, tied: bool) -> TokenHeadConfig | HiddenHeadConfig:
-    """The head of a decoder; none if its class is the body alone and its table is not tied."""
+    """The head of a decoder; none if its class has no head and its table is not tied."""
     return HiddenHeadConfig() if is_body(settings) and not tied else TokenHeadConfig(tied=tied)
 
 
 def is_body(settings: Settings) -> bool:
-    """Whether the first architecture is the body alone."""
+    """Whether the first architecture is the body without a head."""
     name = (settings.string_list("architectures") or [""])[0]
     return name.endswith("Model") and not name.endswith("HeadModel")
 
 
 @dataclass(frozen=True)
 class EncoderHeads:
-    """The keys of an encoder's task: each has a head, and a class named `stem` plus an ending."""
+    """The keys of an encoder's task; each has a head, and a class name of `stem` plus an ending."""
 
     stem: str
     heads: Mapping[Task, HeadConfig]
@@ -112,7 +112,7 @@ class EncoderHeads:
 
 
 def like_feedforward(model: ModelConfig) -> ModelConfig:
-    """The model with the activation of its feed-forward layers in the transform of its head too."""
+    """The model with its feed-forward activation in the head's transform too."""
     head = model.head
     assert isinstance(model.feedforward, FeedForwardConfig | GatedFeedForwardConfig)
     if not isinstance(head, TokenHeadConfig) or head.transform is None:
@@ -136,7 +136,7 @@ LACKS = {
 
 
 def check_class(settings: Settings, spec: ModelSpec) -> None:
-    """Raise `InputError` for a class of a generative family that we do not support."""
+    """Raise `InputError` for an unsupported class of a generative family."""
     if isinstance(spec.model, EncoderConfig | DualEncoderConfig):
         return
     supported = f"this family is read as {WRITERS[spec.model.kind]}"
@@ -159,7 +159,7 @@ PROBLEMS: dict[str, Problem] = {
 
 
 def problem_of(settings: Settings) -> Problem:
-    """What the outputs for a text mean; by default, a single output is a regression.
+    """The meaning of a text's outputs; by default, a single output is a regression.
 
     Raises `InputError` for an unknown `problem_type`, and for a single class.
     """

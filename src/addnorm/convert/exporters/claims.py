@@ -1,4 +1,4 @@
-"""Claims in the ledger of the parts that several exporters read."""
+"""Claims in the ledger for parts that several exporters read."""
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,7 @@ IN_LAYERS = (Rotary, DynamicRotary, ALiBi, KERPLE, T5Bias, TransformerXL, NoPosi
 
 
 def claim_dot_product(attention: MultiHead, ledger: Ledger, accepted: str) -> DotProduct:
-    """Claim the core and the output of attention; return its score, a dot product.
+    """Claim the core and the output of attention; return its score, which is a dot product.
 
     Raises `InputError` for another core and another score; `accepted` names the valid scores.
     """
@@ -60,7 +60,7 @@ def claim_dot_product(attention: MultiHead, ledger: Ledger, accepted: str) -> Do
 
 
 def claim_feedforward(layer: FeedForward | GatedFeedForward, ledger: Ledger) -> str:
-    """Claim a feed-forward without its matrices; return its activation, empty for a custom one."""
+    """Claim a feed-forward except its matrices; return its activation, empty if custom."""
     ledger.module(layer, FeedForward, GatedFeedForward)
     ledger.dropout(layer.dropout)
     names = {activation: name for name, activation in ACTIVATIONS.items()}
@@ -68,7 +68,7 @@ def claim_feedforward(layer: FeedForward | GatedFeedForward, ledger: Ledger) -> 
 
 
 def claim_gain(norm: nn.Module, ledger: Ledger) -> Tensor:
-    """Claim the gain γ of a norm; return it in float32, without an offset from one."""
+    """Claim the gain γ of a norm; return it in float32 without its offset from one."""
     weight = ledger.take(norm, "weight").float()
     return 1.0 + weight if isinstance(norm, OffsetRMSNorm) else weight
 
@@ -85,7 +85,7 @@ def claim_added(position: Position, ledger: Ledger) -> None:
 
 
 def added_positions(embed: Embedding, rows: int, dtype: torch.dtype) -> Tensor:
-    """The table of encodings that are added to embeddings; unbounded ones get `rows` rows."""
+    """The table of position encodings added to embeddings; unbounded ones get `rows` rows."""
     n, table = embed.position.max_len or rows, embed.tokens.weight
     zeros = torch.zeros(1, n, table.shape[1], dtype=dtype, device=table.device)
     return embed.position.embed(zeros, Context.over(zeros, Full()))[0]
@@ -107,14 +107,14 @@ def claim_alibi(attention: SelfAttention, ledger: Ledger) -> None:
 
 
 def leave_unused_position(position: Position, stack: Stack, ledger: Ledger) -> None:
-    """Ignore the model's positions if every layer has its own."""
+    """Skip the model's positions if every layer has its own."""
     used = any(module is position for module in stack.modules())
     if not used and type(position) in IN_LAYERS:
         ledger.leave_all(position, because="it would act in layers, and none has it")
 
 
 def geometric(rotary: Rotary) -> tuple[float, float] | None:
-    """The base and factor, if the frequencies are `ω_i = base^(-2i/width) / factor`."""
+    """The base and factor of frequencies `ω_i = base^(-2i/width) / factor`; None for others."""
     actual = rotary.frequencies
     if not actual.all():
         return None

@@ -1,4 +1,4 @@
-"""Exporting translation and language models to CTranslate2, whose runtime verifies the export."""
+"""Exporting translation and language models to CTranslate2, and verifying them with its runtime."""
 
 import json
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ def specification(
     config: EncoderDecoderConfig | DecoderConfig,
     tokenizers: Tokenizers,
 ) -> Any:
-    """The model in CTranslate2's parts, with its weights. Errors are those of the export."""
+    """The model as a CTranslate2 specification with its weights. Errors are those of the export."""
     optional("ctranslate2", "ctranslate2", "this export")
     check_types("CTranslate2", model)
     ledger = Ledger(model, "CTranslate2")
@@ -176,7 +176,7 @@ def _translator(
 
 
 def _vocabulary(tokenizer: Tokenizer, embed: Embedding) -> list[str]:
-    """The tokens by id, with placeholder names for embedding rows that the tokenizer lacks."""
+    """The tokens by id, with placeholder names for embedding rows without a token."""
     ids = range(embed.tokens.num_embeddings)
     named = [(i, tokenizer.inner.id_to_token(i)) for i in ids]
     return [f"<unused {i}>" if token is None else token for i, token in named]
@@ -191,7 +191,7 @@ def _set_specials(config: Any, tokenizer: Tokenizer, tokens: list[str]) -> None:
 
 
 def _set_source_ends(config: Any, tokenizer: Tokenizer) -> None:
-    """Set the special tokens around a source, as in `data.encoding`."""
+    """Set the special tokens around a source, as `data.ids` puts them."""
     before, after = tokenizer.before or (), tokenizer.after
     after = tokenizer.eos_ids[:1] if after is None else after
     if before not in ((), (tokenizer.bos_id,)) or after not in ((), (tokenizer.eos_id,)):
@@ -345,7 +345,7 @@ def _set_norm(parent: Any, name: str, norm: nn.Module, ledger: Ledger) -> None:
 
 
 def _one_eps(model: EncoderDecoderModel | DecoderModel, ledger: Ledger) -> float:
-    """The ε of all norms, as CTranslate2 has only one for the whole model."""
+    """The ε of all norms; CTranslate2 has only one for the whole model."""
     parts = (part for name, part in model.named_children() if name not in ("exits", "ahead"))
     norms = [m for part in parts for m in part.modules() if isinstance(m, Norm)]
     if len(values := {ledger.take(norm, "eps") for norm in norms}) != 1:
@@ -354,7 +354,7 @@ def _one_eps(model: EncoderDecoderModel | DecoderModel, ledger: Ledger) -> float
 
 
 def _array(tensor: Tensor) -> Any:
-    """A copy, since CTranslate2 quantises in place."""
+    """A copy as an array, since CTranslate2 quantises in place."""
     return tensor.detach().to("cpu", torch.float32, copy=True).contiguous().numpy()
 
 
@@ -397,7 +397,7 @@ def _logits(folder: Path, tokens: Tensor) -> Tensor:
 def _log_probabilities(
     folder: Path, model: EncoderDecoderModel, tokenizers: Tokenizers
 ) -> tuple[Tensor, Tensor]:
-    """Our and their log-probabilities of a target; the runtime adds special tokens itself."""
+    """Our and their log-probabilities of a target; their runtime adds special tokens."""
     source, target = sample_inputs(model)
     source, target = source[:, :-2], target[:, :-1]
     before, after = _ends(tokenizers.source)
@@ -422,7 +422,7 @@ def _ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 
 def _names(folder: Path, ids: list[int], side: str) -> list[str]:
-    """The tokens of these ids in the folder's vocabulary."""
+    """The tokens for these ids in the folder's vocabulary."""
     shared, own = folder / "shared_vocabulary.json", folder / f"{side}_vocabulary.json"
     names = json.loads((shared if shared.exists() else own).read_text(encoding="utf-8"))
     return [names[i] for i in ids]

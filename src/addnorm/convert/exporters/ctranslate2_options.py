@@ -1,4 +1,4 @@
-"""CTranslate2 options for the parts of a stack; unsupported parts are refused."""
+"""CTranslate2 options for the parts of a stack; unsupported parts are rejected."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -77,7 +77,7 @@ def stack_options(stack: Stack, ledger: Ledger) -> Options:
 
 
 def blocks_of(stack: Stack, ledger: Ledger) -> Iterator[AnyBlock]:
-    """Yield the blocks, claiming their types."""
+    """Yield the blocks, and claim their types."""
     for block in stack.blocks:
         yield ledger.module(block, Block, CrossBlock, ParallelBlock, ParallelCrossBlock)
 
@@ -152,7 +152,7 @@ def _position_options(attention: SelfAttention, ledger: Ledger) -> Options:
 
 
 def _rotary_options(rotary: Rotary, d_head: int) -> Options:
-    """The rotary base and linear scaling factor that give these frequencies."""
+    """The rotary base and linear scaling factor that produce these frequencies."""
     from ctranslate2.specs import attention_spec
 
     base_and_factor = geometric(rotary)
@@ -190,7 +190,7 @@ def _placement_options(block: AnyBlock, ledger: Ledger) -> Options:
 
 
 def residuals_of(block: Block | CrossBlock | ParallelBlock) -> dict[str, nn.Module]:
-    """The residual modules by CTranslate2's names of the sublayers."""
+    """The residual modules, by CTranslate2's names for the sublayers."""
     residuals = {"self_attention": block.attention_residual, "ffn": block.feedforward_residual}
     return residuals | (
         {"attention": block.cross_attention_residual} if isinstance(block, CrossBlock) else {}

@@ -1,4 +1,4 @@
-"""Exporting decoders to GGUF, as one of the architectures that llama.cpp supports."""
+"""Exporting decoders to GGUF, for one of the architectures that llama.cpp supports."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,7 +62,7 @@ def export_gguf(
     scales: DecoderModel | None = None,
     template: str | None = None,
 ) -> None:
-    """Write `file` with the weights, the sizes and the vocabulary; norms and biases stay float32.
+    """Write the weights, sizes and vocabulary to `file`; norms and biases stay in float32.
 
     The first three end tokens become the ends of a text, of a turn and of a message, at which
     llama.cpp stops. `template` is the chat template.
@@ -141,7 +141,7 @@ def _add_sizes(
 
 
 def _blocks(model: DecoderModel) -> list[Block | ParallelBlock]:
-    """The blocks, whose types were checked when the architecture was chosen."""
+    """The blocks, whose types were checked with the choice of architecture."""
     blocks = list(model.stack.blocks)
     assert all(isinstance(block, Block | ParallelBlock) for block in blocks)
     return blocks  # pyright: ignore[reportReturnType]
@@ -252,7 +252,7 @@ def _block(block: Block | ParallelBlock, name: str, ledger: Ledger) -> Named:
 
 
 def _queries_keys_values(attention: SelfAttention, ledger: Ledger, *, in_pairs: bool) -> Named:
-    """Yield the projections and query/key norms, with rotary features in the right order."""
+    """Yield the projections and query/key norms, with rotary features in llama.cpp's order."""
     turning = [*_linear("attn_q", attention.q_proj, ledger)]
     turning += [*_linear("attn_k", attention.k_proj, ledger)]
     if isinstance(attention.q_norm, RMSNorm | OffsetRMSNorm):
@@ -308,7 +308,7 @@ HALF_ROUNDING = 2**-10
 
 
 def add_quantized(writer: Any, name: str, tensor: Tensor, scale: Tensor, dtype: str) -> None:
-    """Add a tensor of integers times `scale`; in float32 where all scales are zero.
+    """Add a tensor of integers times `scale`; in float32 if all scales are zero.
 
     Raises `InputError` for rows that are not blocks of 32, and scales that a half cannot hold.
     """
@@ -333,14 +333,14 @@ def add_quantized(writer: Any, name: str, tensor: Tensor, scale: Tensor, dtype: 
 def q8_0(
     integers: Int8[Tensor, "rows blocks 32"], scale: Float[Tensor, "rows blocks"]
 ) -> UInt8[Tensor, "rows blocks 34"]:
-    """The half scale, then 32 bytes."""
+    """Encode blocks of 32 numbers: a half-precision scale, then 32 bytes."""
     return torch.cat([_bytes(scale), integers.view(torch.uint8)], -1)
 
 
 def q4_0(
     integers: Int8[Tensor, "rows blocks 32"], scale: Float[Tensor, "rows blocks"]
 ) -> UInt8[Tensor, "rows blocks 18"]:
-    """The half scale, then the first 16 numbers in the lower halves of bytes, 16 in the upper."""
+    """Encode blocks of 32 numbers: a half-precision scale, then two numbers to a byte."""
     shifted = (integers + 8).to(torch.uint8)
     return torch.cat([_bytes(scale), shifted[..., :16] | (shifted[..., 16:] << 4)], -1)
 

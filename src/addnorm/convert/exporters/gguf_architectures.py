@@ -1,4 +1,4 @@
-"""The architectures of llama.cpp, and choosing one that has all parts of a decoder.
+"""The architectures of llama.cpp, and the choice of one that has all parts of a decoder.
 
 Every part of a model has a short description, whose items are claimed in the ledger; an unknown
 part is described by its type and stays unclaimed.
@@ -223,7 +223,7 @@ def _placement(block: Block | ParallelBlock, ledger: Ledger) -> str:
 
 
 def norms_of(block: Block | ParallelBlock) -> dict[str, nn.Module]:
-    """The norms of a block by llama.cpp's names."""
+    """The norms of a block, by llama.cpp's names."""
     first, second = block.attention_residual, block.feedforward_residual
     if isinstance(first, SandwichNorm) and isinstance(second, SandwichNorm):
         return {
@@ -249,7 +249,7 @@ def _kind(norms: Iterable[nn.Module], ledger: Ledger) -> str:
 
 
 def norm_kind(norm: nn.Module, ledger: Ledger) -> str:
-    """A short name of the kind of a norm."""
+    """A short name for the kind of a norm."""
     match norm:
         case LayerNorm():
             ledger.module(norm, LayerNorm)
@@ -317,7 +317,7 @@ def _frequencies(position: Position) -> str:
 
 
 def _pattern(attentions: list[SelfAttention], ledger: Ledger) -> str:
-    """All of them full, or a window in every second layer, from the first on."""
+    """Describe the attention patterns: all full, or windows in every second layer."""
     first = attentions[0].pattern
     windows = type(first) is Window and len(attentions) > 1
     for i, attention in enumerate(attentions):

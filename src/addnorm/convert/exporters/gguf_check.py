@@ -1,4 +1,4 @@
-"""Verifying a GGUF file with a plain float64 re-implementation of llama.cpp.
+"""Verifying a GGUF file with a plain float64 reimplementation of llama.cpp.
 
 This code is independent of our models: names, keys and semantics are those of llama.cpp.
 """
@@ -32,12 +32,12 @@ def check_gguf(file: Path, model: DecoderModel) -> None:
 
 
 def _bits(dtype: torch.dtype) -> float:
-    """The precision of a dtype, as a sort key: bfloat16 is the coarsest."""
+    """The precision of a dtype as a sort key; bfloat16 is the lowest."""
     return -torch.finfo(dtype).eps
 
 
 class GGUFFile:
-    """The settings and tensors of a file, and llama.cpp's forward pass."""
+    """The settings and tensors of a file, with llama.cpp's forward pass."""
 
     def __init__(self, file: Path) -> None:
         from gguf import GGUFReader

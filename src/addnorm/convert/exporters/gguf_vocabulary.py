@@ -84,7 +84,7 @@ def _type(tokenizer: Tokenizer, i: int, name: str | None, added: dict[int, bool]
 
 
 def _add_bos(tokenizer: Tokenizer) -> bool:
-    """Whether prompts begin with the bos token, as in `data.encoding`."""
+    """Whether prompts begin with the bos token, as `data.ids` encodes them."""
     before = tokenizer.before if tokenizer.begins is None else tokenizer.begins
     if before not in (None, (), (tokenizer.bos_id,)):
         raise _refusal(f"a tokenizer that puts {before} before each text")
@@ -98,7 +98,7 @@ def _is_characters(settings: dict[str, Any]) -> bool:
 
 
 def _pre(settings: dict[str, Any]) -> str:
-    """llama.cpp's name of the pre-tokenizer."""
+    """llama.cpp's name for the pre-tokenizer."""
     pre, normalizer = settings["pre_tokenizer"] or {}, settings["normalizer"]
     split: dict[str, Any] = {}
     if pre.get("type") == "Sequence" and len(pre["pretokenizers"]) == 2:
@@ -117,7 +117,7 @@ def _pre(settings: dict[str, Any]) -> str:
 
 
 def _merge(merge: str | list[str]) -> str:
-    """A merge as `a b`; newer tokenizer files store a pair."""
+    """A merge as `a b`; newer tokenizer files store pairs."""
     return merge if isinstance(merge, str) else " ".join(merge)
 
 

@@ -103,7 +103,7 @@ def export_onnx(
 
 
 def check_exportable(model: Model) -> None:
-    """Raise `InputError` for a model that no graph can hold."""
+    """Raise `InputError` for a model that cannot be an ONNX graph."""
     fixed = (SeriesEmbedding,) if isinstance(model.head, ForecastHead) else ()
     check_traceable("this model cannot be exported to ONNX", model, fixed=fixed)
     check_types("ONNX", model)
@@ -117,7 +117,7 @@ def check_exportable(model: Model) -> None:
 
 
 def _plain(model: Model) -> Model:
-    """A copy for inference, with attention as plain matrix products.
+    """A copy of the model for inference, with attention as plain matrix products.
 
     Fused kernels with a float mask return NaN for fully masked queries, as in padding.
     """
@@ -138,7 +138,7 @@ def _plain(model: Model) -> Model:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphTensor:
-    """A graph input: an example tensor, and the names of its dynamic axes."""
+    """An input of a graph: an example tensor, and the names of its dynamic axes."""
 
     example: Tensor
     axes: Mapping[int, str]
@@ -188,7 +188,7 @@ class Graph:
 
 
 def _options(*, blocks: bool) -> dict[str, Any]:
-    """The options of torch's exporter, with our translations of what it has no nodes for."""
+    """The options of torch's exporter, with our translations of operators that ONNX lacks."""
     options = blocks_options() if blocks else {}
     translations: dict[Any, Any] = options.setdefault("custom_translation_table", {})
     translations[torch.ops.aten.sort.stable] = _stable_sort
@@ -196,7 +196,7 @@ def _options(*, blocks: bool) -> dict[str, Any]:
 
 
 def _stable_sort(values: Any, *, stable: bool, dim: int = -1, descending: bool = False) -> Any:
-    """A stable sort as TopK of all numbers, which takes the first of equal ones first."""
+    """A stable sort as TopK over all numbers, which keeps the order of equal ones."""
     from onnxscript import opset18
 
     nodes: Any = opset18
@@ -205,7 +205,7 @@ def _stable_sort(values: Any, *, stable: bool, dim: int = -1, descending: bool =
 
 
 def write_once(graph: Any) -> None:
-    """Store a table that is also used transposed only once, as for a tied head.
+    """Store a table only once even if it is also used transposed, as by a tied head.
 
     The tracer also stores its transpose, which onnxruntime can compute when it opens the graph.
     """
@@ -273,7 +273,7 @@ def graphs_of(model: Model, config: ModelConfig, *, attention: bool = False) -> 
 
 
 def output_name(head: nn.Module) -> str:
-    """The name of what an encoder gives, as transformers and sentence-transformers have it."""
+    """The name of an encoder's output in transformers and sentence-transformers."""
     match head:
         case HiddenHead():
             return "last_hidden_state"
@@ -303,7 +303,7 @@ def _ids(length: int, axis: str) -> GraphTensor:
 
 
 def _readable(embed: Input, config: ModelConfig, *, types: bool = False) -> dict[str, GraphTensor]:
-    """The encoder inputs: any number of tokens, images of the configured size, or a window.
+    """The encoder inputs: tokens of any number, images of the configured size, or a window.
 
     With `types`, also the types of tokens if the embedding has any. An encoder–decoder takes none:
     all of its tokens have the first type.
@@ -340,7 +340,7 @@ def _keys_values(name: str, axis: str, attentions: Sequence[MultiHead]) -> dict[
 
 
 class Traced(nn.Module):
-    """A function of a model and tensors, as a module."""
+    """A function of a model and tensors, as a module that can be traced."""
 
     def __init__(self, model: Model, function: Callable[..., Tensor | list[Tensor]]) -> None:
         super().__init__()
@@ -351,18 +351,18 @@ class Traced(nn.Module):
 
 
 def _encoded(model: EncoderModel, *tensors: Tensor) -> Tensor:
-    """The output of an encoder, on ids with their mask and types, or on pixels."""
+    """The output of an encoder for ids with their mask and types, or for pixels."""
     return model(*_with_valid(tensors))
 
 
 def _memory(model: EncoderDecoderModel, *tensors: Tensor) -> list[Tensor]:
-    """The encoder memory, and the cross-attention keys and values of each decoder layer."""
+    """The encoder memory, with the cross-attention keys and values of each decoder layer."""
     memory = model.encode(*_with_valid(tensors))
     return [memory, *(part for pair in model.cross_keys_values(memory) for part in pair)]
 
 
 def _decoder_step(model: DecoderModel, tokens: Tensor, mask: Tensor, *past: Tensor) -> list[Tensor]:
-    """`decoder_step` on ids, the mask and the past: the logits and the new cache."""
+    """`decoder_step` for ids, mask and past: returns logits and the new cache."""
     cache = concatenated_cache(model.stack, past)
     state = DecoderState(cache=cache, valid=mask.bool())
     logits, _ = decoder_step(model, tokens, state, EVERY)
@@ -372,7 +372,7 @@ def _decoder_step(model: DecoderModel, tokens: Tensor, mask: Tensor, *past: Tens
 def _translation_step(
     model: EncoderDecoderModel, tokens: Tensor, mask: Tensor, *held: Tensor
 ) -> list[Tensor]:
-    """`translation_step` on ids, the memory's mask, keys and values, and the past."""
+    """`translation_step` for ids, the past, and the memory's mask, keys and values."""
     cross, past = held[: len(held) // 2], held[len(held) // 2 :]
     cache = concatenated_cache(model.decoder, past)
     state = TranslationState.after(pairs(cross), mask.bool(), cache)
@@ -381,7 +381,7 @@ def _translation_step(
 
 
 def _step_with_attention(model: EncoderDecoderModel, *tensors: Tensor) -> list[Tensor]:
-    """`_translation_step`, with the mean over layers and heads of the cross-attention weights."""
+    """`_translation_step` that also returns mean cross-attention weights."""
     weights: list[Tensor] = []
     with ExitStack() as hooks:
         for attention in model.cross_attentions:
@@ -395,12 +395,12 @@ def _step_with_attention(model: EncoderDecoderModel, *tensors: Tensor) -> list[T
 
 
 def _shows_weights(attention: MultiHead) -> bool:
-    """Whether attention computes its weights, each once, so that a hook can see them."""
+    """Whether attention computes its weights exactly once, where a hook can see them."""
     return type(attention.core) is EagerCore
 
 
 def _with_valid(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Convert the second input, the mask, to bool."""
+    """Convert the second input, the mask, to booleans."""
     return [tensor.bool() if i == 1 else tensor for i, tensor in enumerate(tensors)]
 
 

@@ -96,7 +96,7 @@ class Session:
         self._types = {node.name: str(node.type) for node in self._inner.get_inputs()}
 
     def run(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The outputs by name, of the inputs that the graph has.
+        """The outputs by name, given those inputs that the graph has.
 
         Raises `InputError` where one is missing, or of another type or shape.
         """
@@ -109,7 +109,7 @@ class Session:
         return {name: torch.from_numpy(output) for name, output in zip(names, outputs, strict=True)}
 
     def source(self, tensor: Tensor) -> dict[str, Tensor]:
-        """The encoder inputs: pixels, a window of series, or ids with a mask and types."""
+        """The encoder inputs: pixels, a window of a series, or ids with a mask and types."""
         if signal := {"pixels", "series"} & self.shapes.keys():
             return {signal.pop(): tensor}
         mask, types = torch.ones_like(tensor), torch.zeros_like(tensor)

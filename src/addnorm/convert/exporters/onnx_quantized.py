@@ -30,7 +30,7 @@ BLOCKED = 21
 
 
 def _dequantize_blocks(values: Tensor, scale: Tensor, block_size: int) -> Tensor:
-    """`s_g Q` of integers with a scale for each block of a row, as one graph node."""
+    """`s_g Q` for integers with a scale for each block of a row, as one graph node."""
     return values * scale.repeat_interleave(block_size, 1)
 
 
@@ -40,7 +40,7 @@ def _empty_blocks(values: Tensor, scale: Tensor, block_size: int) -> Tensor:
 
 @cache
 def define_operators() -> None:
-    """Define torch's `ops` and our own; not on import, for it takes a third of a second."""
+    """Define torch's and our operators; not on import, because it takes a third of a second."""
     import_module("torch.ao.quantization.fx._decomposed")
     name = "addnorm::dequantize_blocks"
     torch.library.custom_op(name, _dequantize_blocks, mutates_args=())
@@ -48,7 +48,7 @@ def define_operators() -> None:
 
 
 class Dequantized(nn.Module, ABC):
-    """A matrix in few bits that a graph turns into numbers before it is used."""
+    """A quantised matrix that a graph dequantises before use."""
 
     values: Tensor
     scale: Tensor
@@ -68,7 +68,7 @@ class Dequantized(nn.Module, ABC):
 
 
 class DequantizedMatrix(Dequantized):
-    """An int8 matrix that DequantizeLinear turns into numbers, row by row."""
+    """An int8 matrix that DequantizeLinear dequantises row by row."""
 
     zeros: Tensor
 
@@ -87,7 +87,7 @@ class DequantizedMatrix(Dequantized):
 
 
 class BlockedMatrix(Dequantized):
-    """An int4 matrix that DequantizeLinear turns into numbers, block by block.
+    """An int4 matrix that DequantizeLinear dequantises block by block.
 
     Scales are float32, since they have the type of the numbers; those of bfloat16 are among them.
     """
@@ -126,7 +126,7 @@ class Product(nn.Module):
 
 
 def place_dequantized(model: nn.Module) -> None:
-    """Give a model's quantised layers the form that ONNX has, in place.
+    """Convert a model's quantised layers to a form that ONNX supports, in place.
 
     Raises `InputError` for a matrix that is neither int8 nor int4.
     """
@@ -153,7 +153,7 @@ def _dequantized(matrix: nn.Module) -> Dequantized:
 
 
 def has_blocks(model: nn.Module) -> bool:
-    """Whether a model holds matrices of four bits, which need opset 21."""
+    """Whether a model holds 4-bit matrices, which need opset 21."""
     return any(isinstance(module, BlockedMatrix) for module in model.modules())
 
 

@@ -1,4 +1,4 @@
-"""Exporting a model as one HTML file, which runs it in a browser without a server or a network."""
+"""Exporting a model as one HTML file that runs it in a browser, without server or network."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ LARGEST = 2**29
 
 
 def export_page(model: Model, config: ModelConfig, facts: Mapping[str, Any], out: Path) -> None:
-    """Write a page with the graphs of `model` and the `facts` by which it is used.
+    """Write a page with the graphs of `model` and the `facts` that its use needs.
 
     The files in it are gzipped, each in a script element in base64, which browsers do not run. The
     graphs are those of `export_onnx`, with the cross-attention of each token. Raises `InputError`
@@ -43,7 +43,7 @@ def export_page(model: Model, config: ModelConfig, facts: Mapping[str, Any], out
 
 
 def read_template() -> str:
-    """The page without a model. Raises `InputError` where it is not built."""
+    """Read the page template, which has no model. Raises `InputError` where it is not built."""
     if not TEMPLATE.is_file():
         raise InputError(
             "the page for models is not built in this clone: run `make page`, which needs node and "
@@ -56,7 +56,7 @@ def read_template() -> str:
 
 
 def check_size(model: Model) -> None:
-    """Raise `InputError` for a model that no page can hold."""
+    """Raise `InputError` for a model too large for a page."""
     size = n_bytes(weights_of(model).values())
     if size > LARGEST:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Which tokenizers a page can run: those whose every part is ported to JavaScript (`page/src`)."""
+"""The tokenizers that a page can run: all their parts are ported to JavaScript (`page/src`)."""
 
 import json
 import re
@@ -38,7 +38,7 @@ NOT_PORTED = re.compile(
 
 
 def ported_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
-    """The `tokenizer.json` of a tokenizer that a page can run.
+    """The `tokenizer.json` for a tokenizer that a page can run.
 
     Raises `InputError` naming the part that the page does not have.
     """
@@ -54,7 +54,7 @@ def ported_tokenizer(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def _parts(part: Table | None) -> Iterator[Table]:
-    """Yield a part, and the steps of a sequence."""
+    """Yield a part of a tokenizer; for a sequence, each of its steps."""
     if part is None:
         return
     yield part
@@ -74,7 +74,7 @@ def _check_part(key: str, part: Table) -> None:
 
 
 def _check_model(model: Table) -> None:
-    """Raise `InputError` for a setting of a model that changes its ids and is not ported."""
+    """Raise `InputError` for a model setting that affects ids but is not ported."""
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model["type"] == "BPE" and model.get(name):
             raise _refusal(f"{name} = {model[name]!r} of byte-pair encoding")

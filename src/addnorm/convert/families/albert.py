@@ -63,7 +63,7 @@ def _write_width(spec: ModelSpec) -> Json:
 
 
 def _tensors(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The first layer of each group."""
+    """The maps of each layer group's tensors, through the group's first layer."""
     for group in range(_n_groups(spec)):
         first = first_layer(group, spec.model.n_layers, _n_groups(spec))
         for ours, theirs in LAYER.items():

@@ -85,7 +85,7 @@ ATTENTION = {
 def body_names(
     theirs: str, attention: Mapping[str, str] = ATTENTION, norm: str = "output.LayerNorm"
 ) -> dict[str, str]:
-    """The names of embeddings and layers; those of `attention` and its `norm` are below it."""
+    """The names of embeddings and layers; names inside `attention` and its `norm` follow theirs."""
     return {
         "embed.tokens": f"{theirs}.embeddings.word_embeddings",
         "embed.position.table": f"{theirs}.embeddings.position_embeddings",
@@ -106,7 +106,7 @@ def body_names(
 
 
 def untied_scores(spec: ModelSpec, theirs: str) -> Iterator[TensorMap]:
-    """An untied head of tokens, whose bias is stored in the decoder and outside it."""
+    """The maps of an untied token head, whose bias is stored twice."""
     if isinstance(spec.model.head, TokenHeadConfig) and not spec.model.head.tied:
         yield Renamed("head.weight", f"{theirs}.decoder.weight")
         yield Duplicated("head.bias", f"{theirs}.decoder.bias", f"{theirs}.bias")
@@ -163,7 +163,7 @@ PAD = 1
 
 
 def _first_row(spec: ModelSpec) -> int:
-    """The row of the first position, which comes after that of padding."""
+    """The table row of the first position, after the one for padding."""
     if spec.pad_id == NO_PADDING:
         raise InputError("positions of roberta begin after padding, and the tokenizer has none")
     return (PAD if spec.pad_id is None else spec.pad_id) + 1
@@ -191,7 +191,7 @@ def _roberta_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
 
 
 def like_roberta(theirs: str, **own: Any) -> Family:
-    """A family with the heads of RoBERTa, whose body is called `theirs`.
+    """A family with RoBERTa's heads, whose body has the name `theirs`.
 
     `own` are the fields of a `Family` that it has for itself; its `names` are those of the body.
     """
@@ -224,7 +224,7 @@ def like_roberta(theirs: str, **own: Any) -> Family:
 
 
 def _roberta(model_type: str, stem: str) -> Family:
-    """RoBERTa under one of its names; the activation before the scores of tokens is always GELU."""
+    """RoBERTa under one of its names; the token head's activation is always GELU."""
     positions = keys.Computed(_read_positions, _write_positions)
     return like_roberta(
         "roberta",
@@ -267,7 +267,7 @@ DISTILBERT_HEADS = EncoderHeads(
 
 
 def _simplified(model: ModelConfig) -> ModelConfig:
-    """The model with the dropout of its body before the tags, and its activation before tokens."""
+    """The model with the body's dropout in a tagging head, or its activation in a token head."""
     if isinstance(model.head, TaggingHeadConfig):
         return replace(model, head=replace(model.head, dropout=model.dropout))
     return like_feedforward(model)

@@ -17,7 +17,7 @@ from addnorm.nn.residuals import PreNormConfig
 
 
 def _four_times(*names: str) -> keys.Computed:
-    """The inner width without a key: four times the width of the model."""
+    """The default inner width: four times the model's width."""
 
     def read(settings: Settings) -> keys.Fields:
         return {"feedforward.d_ff": 4 * settings.required_int(*names)}

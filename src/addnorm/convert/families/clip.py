@@ -1,4 +1,4 @@
-"""CLIP and SigLIP: two encoders, one of texts and one of pictures, and each of them alone."""
+"""CLIP and SigLIP: dual encoders of texts and pictures, and either encoder alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -73,7 +73,7 @@ class Tower:
 
 
 def _sizes(width: int, heads: int, inner: int, activation: str, eps: float) -> keys.Entries:
-    """The keys of sizes, with what transformers takes for absent ones."""
+    """The keys for sizes, with transformers' defaults for absent ones."""
     return (
         keys.Size("d_model", "hidden_size", width),
         keys.Size("n_layers", "num_hidden_layers", 12),
@@ -91,7 +91,7 @@ def _sizes(width: int, heads: int, inner: int, activation: str, eps: float) -> k
 
 
 def _pictures(patch: int) -> keys.Entries:
-    """The keys of square pictures, of which `patch` is the usual size of patches."""
+    """The keys for square pictures; `patch` is the default patch size."""
 
     def read(settings: Settings) -> keys.Fields:
         fields = read_patches(settings, patch)
@@ -151,7 +151,7 @@ SIGLIP_IMAGE = EncoderConfig(
 
 
 def _names(ours: str, theirs: str, norm: str) -> dict[str, str]:
-    """The names of a stack."""
+    """The names of a stack's parts."""
     return {
         f"{ours}stack.norm": f"{theirs}{norm}",
         **within(
@@ -198,7 +198,7 @@ def _image_names(ours: str) -> dict[str, str]:
 
 
 def _image_tensors(ours: str, spec: ModelSpec) -> Iterator[TensorMap]:
-    """The learned tokens and positions, and the attention by which SigLIP pools."""
+    """The maps of learned tokens, positions, and SigLIP's attention pooling."""
     image = dual_encoder(spec).image if ours else encoder(spec)
     embeddings, pool = "vision_model.embeddings", f"{ours}head.pool"
     yield Renamed(f"{ours}embed.class_token", f"{embeddings}.class_embedding")
@@ -290,7 +290,7 @@ is that of the last.
 
 
 def _projection(stem: str) -> keys.Entry:
-    """The class: with a map to the space of both encoders, or without."""
+    """The key for the class, which has a projection to the common space or has none."""
     names = [f"CLIP{stem}ModelWithProjection", f"CLIP{stem}Model"]
 
     def read(settings: Settings) -> keys.Fields:

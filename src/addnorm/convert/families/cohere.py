@@ -1,4 +1,4 @@
-"""Cohere's Command: parallel sublayers with one norm, neighbours rotated, scaled logits."""
+"""Cohere's Command: parallel sublayers with one norm, interleaved rotary pairs, scaled logits."""
 
 from dataclasses import replace
 
@@ -58,7 +58,7 @@ COHERE = relative(
 
 
 def _read_layers(settings: Settings) -> keys.Fields:
-    """Layers with a window have positions, and those with full attention have none."""
+    """The layer pattern: windowed layers have positions, full-attention layers have none."""
     n_layers = settings.required_int("num_hidden_layers")
     size = settings.optional_int("sliding_window", missing=4096)
     every = settings.optional_int("sliding_window_pattern") or 4

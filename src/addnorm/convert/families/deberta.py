@@ -91,7 +91,7 @@ def _write_positions(spec: ModelSpec) -> Json:
 
 
 def _read_width(settings: Settings) -> keys.Fields:
-    """The width of the table, of its map to the model and of the scores of tokens."""
+    """The width of the embedding table, its projection to the model, and the token head's width."""
     d_model = settings.required_int("hidden_size")
     settings.expect("pooler_hidden_size", d_model)
     width = settings.optional_int("embedding_size") or d_model
@@ -116,7 +116,7 @@ def _write_width(spec: ModelSpec) -> Json:
 
 
 def _head_width(settings: Settings) -> int | None:
-    """The width of heads that fill that of the model; None where they cannot."""
+    """The width of a head; None if the heads do not divide the model's width."""
     d_model = settings.required_int("hidden_size")
     n_heads = settings.required_int("num_attention_heads")
     return None if d_model % n_heads else d_model // n_heads

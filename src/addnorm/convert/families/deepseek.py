@@ -50,7 +50,7 @@ def _latent_of(spec: ModelSpec) -> LatentAttentionConfig:
 
 @dataclass(frozen=True)
 class _RotaryKeys(RotaryKeys):
-    """Rotary positions of latent attention, whose YaRN multiplies scores by `m²` too.
+    """Rotary positions of latent attention; YaRN also multiplies scores by `m²`.
 
     `m = 0.1 · mscale_all_dim · ln(s) + 1` (DeepSeek-AI 2024a, §3.1.4).
     """
@@ -144,7 +144,7 @@ LATENT_NAMES = {
 
 
 def _latent_maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    """Keys and values of each head in turn in one matrix; queries without a latent in another."""
+    """The maps of latent attention: keys and values alternate by head in one matrix."""
     attention = _latent_of(spec)
     for i in range(spec.model.n_layers):
         ours, theirs = f"stack.blocks.{i}.attention", f"model.layers.{i}.self_attn"
@@ -159,7 +159,7 @@ def _latent_maps(spec: ModelSpec) -> Iterator[TensorMap]:
 
 
 def _groups(settings: Settings) -> keys.Fields:
-    """Groups are used by one method alone."""
+    """The expert groups, used only by the method `group_limited_greedy`."""
     methods = {"greedy": False, "group_limited_greedy": True}
     used = settings.choose("topk_method", methods, "greedy")
     n, best = settings.optional_int("n_group"), settings.optional_int("topk_group")
@@ -211,7 +211,7 @@ SIGMOID: tuple[keys.Entry, ...] = (
 def _sigmoid(
     *, experts: int, top_k: int, scale: float, groups: tuple[int, int]
 ) -> tuple[keys.Entry, ...]:
-    """The keys of V3's router, with the values of absent ones."""
+    """The keys for V3's router, with defaults for absent ones."""
     return (
         *SIGMOID,
         keys.Size("feedforward.n_experts", "n_routed_experts num_local_experts", experts),

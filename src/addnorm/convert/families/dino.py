@@ -60,7 +60,7 @@ def _base(patches: PatchEmbeddingConfig) -> EncoderConfig:
 
 
 def _gated_width(width: int) -> int:
-    """Two thirds of the width of a plain layer, rounded up to a multiple of 8."""
+    """Two thirds of a plain layer's width, rounded up to a multiple of 8."""
     return (int(width * 2 / 3) + 7) // 8 * 8
 
 
@@ -97,7 +97,7 @@ def _read_square(settings: Settings) -> keys.Fields:
 
 
 def _registers(default: int) -> keys.Entry:
-    """How many registers there are, which the mean of the patches leaves out."""
+    """The key for the number of registers, which the mean of the patches skips."""
 
     def read(settings: Settings) -> keys.Fields:
         n = settings.get("num_register_tokens", default)
@@ -146,7 +146,7 @@ def _dinov2_tensors(prefix: str, spec: ModelSpec) -> Iterator[TensorMap]:
 
 
 def _tensors_with_registers(spec: ModelSpec) -> Iterator[TensorMap]:
-    """As those of DINOv2, and two that every such file has, of effect or not."""
+    """DINOv2's maps, and two tensors that every such file has even if unused."""
     prefix, d_model = "dinov2_with_registers.embeddings.", spec.model.d_model
     yield from _dinov2_tensors("dinov2_with_registers.", spec)
     yield UnusedTensor(f"{prefix}mask_token", (1, d_model))
@@ -240,7 +240,7 @@ def _write_gate(spec: ModelSpec) -> Json:
 
 
 def _read_bias(settings: Settings) -> keys.Fields:
-    """Queries and values have a bias or have none; keys have none, as in every published model."""
+    """The biases: for queries and values together, but never for keys."""
     settings.expect("key_bias", False)
     bias = settings.get("query_bias", True)
     if settings.get("value_bias", True) != bias:

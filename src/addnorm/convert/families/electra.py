@@ -21,7 +21,7 @@ from addnorm.nn.heads import (
 
 
 def _read_width(settings: Settings) -> keys.Fields:
-    """The width of the table, of its positions and types, and of the scores of tokens."""
+    """The width of the embedding table, of its positions and types, and of the token head."""
     d_model = settings.required_int("hidden_size")
     width = settings.optional_int("embedding_size", missing=128) or d_model
     if width == d_model:
@@ -34,7 +34,7 @@ def _read_width(settings: Settings) -> keys.Fields:
 
 
 def scores_tokens(settings: Settings, *endings: str) -> bool:
-    """Whether the first class has scores of tokens: its name ends so, or in one of `endings`."""
+    """Whether the class in `architectures` has a token head, judged by the ending of its name."""
     name = (settings.string_list("architectures") or [""])[0]
     return name.endswith(("ForMaskedLM", *endings))
 

@@ -41,7 +41,7 @@ TOKEN_IDS: Json = {
 def fairseq_table(
     model_type: str, architecture: str, model: EncoderDecoderConfig, *entries: keys.Entry
 ) -> keys.ConfigTable:
-    """The table of a family: the keys of both stacks, and `entries`."""
+    """The config table of a family: the keys of both stacks, and `entries`."""
     attention, feedforward = AttentionConfig(n_heads=1), FeedForwardConfig()
     return keys.ConfigTable(
         replace(
@@ -88,7 +88,7 @@ def fairseq_table(
 
 
 def _without_equal_decoder(model: ModelConfig) -> ModelConfig:
-    """The model without the decoder's attention or feed-forward where the encoder's is the same."""
+    """The model without decoder settings that equal the encoder's."""
     assert isinstance(model, EncoderDecoderConfig)
     return replace(
         model,
@@ -147,13 +147,13 @@ def with_head_bias(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
 
 
 def head_bias(spec: ModelSpec) -> TensorMap:
-    """The bias of the head, which a file has for a batch."""
+    """The map of the head's bias, which a file stores as a batch of one."""
     n_tokens = spec.target_vocab_size or spec.vocab_size
     return Reshaped("head.bias", HEAD_BIAS, (n_tokens,), (1, n_tokens))
 
 
 def _read_tables(settings: Settings) -> keys.Fields:
-    """There is one table of tokens for all, or there are three."""
+    """The vocabulary sizes of one shared token table, or of separate ones."""
     share = settings.get("share_encoder_decoder_embeddings", True)
     vocab_size = settings.required_int("vocab_size")
     target = settings.optional_int("decoder_vocab_size") or vocab_size
@@ -245,7 +245,7 @@ ONE_OR_THREE_TABLES = keys.Computed(
 
 
 def shared_table(spec: ModelSpec) -> TensorMap:
-    """The table of the encoder's tokens, which is that of all where they share it."""
+    """The map of the encoder's token table, which may be shared with decoder and head."""
     source, shared = "source_embed.tokens.weight", "model.shared.weight"
     if encoder_decoder(spec).share_embeddings:
         return Renamed(source, shared)
@@ -254,7 +254,7 @@ def shared_table(spec: ModelSpec) -> TensorMap:
 
 
 def bart_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The tables of tokens and of positions, and the bias of the head."""
+    """The maps of the token and position tables and of the head's bias."""
     yield shared_table(spec)
     for ours, theirs in (("source", "encoder"), ("target", "decoder")):
         table = f"model.{theirs}.embed_positions.weight"
@@ -298,7 +298,7 @@ BART = Family(
 
 
 def _whisper_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
-    """Keys have no bias in Whisper."""
+    """The maps of Whisper, in which keys have no bias."""
     model = encoder_decoder(spec)
     for side, layers in model.stacks.items():
         for i in range(len(layers)):

@@ -20,7 +20,7 @@ from addnorm.parts import kind_of
 
 
 def _read_layout(settings: Settings) -> keys.Fields:
-    """The heads of keys, and the placement, by the generation of the architecture."""
+    """The key/value heads and the placement, by the architecture's generation."""
     n_heads = settings.required_int("num_attention_heads", "n_head")
     new = settings.get("new_decoder_architecture", False)
     shared = settings.get("multi_query", True)
@@ -56,7 +56,7 @@ def _write_layout(spec: ModelSpec) -> Json:
 
 
 def _norms(spec: ModelSpec) -> Iterator[TensorMap]:
-    """With a norm for each of the parallel sublayers, they have other names."""
+    """The names of norms, which differ if each parallel sublayer has its own."""
     if spec.model.residual == ParallelConfig(norms="each"):
         for i in range(spec.model.n_layers):
             for ours, theirs in (("attention", "ln_attn"), ("feedforward", "ln_mlp")):

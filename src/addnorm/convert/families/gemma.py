@@ -43,7 +43,7 @@ TANH = "gelu_pytorch_tanh"
 
 @dataclass(frozen=True)
 class Cap(keys.Key):
-    """The bound of a soft cap: none for a null, `missing` for an absent key."""
+    """The bound of a soft cap: none if null, `missing` if absent."""
 
     missing: float | None
 
@@ -53,7 +53,7 @@ class Cap(keys.Key):
 
 
 def _check_causal(settings: Settings) -> keys.Fields:
-    """Raise `InputError` for a model that transformers computes differently with padding."""
+    """Raise `InputError` for a model whose result in transformers depends on padding."""
     if settings.get("use_bidirectional_attention", False):
         raise settings.refuse(
             "use_bidirectional_attention",
@@ -64,14 +64,14 @@ def _check_causal(settings: Settings) -> keys.Fields:
 
 
 def _check_old_activation(settings: Settings) -> keys.Fields:
-    """Raise `InputError` if the older key, which is no longer used, has another activation."""
+    """Raise `InputError` if the obsolete key names another activation."""
     settings.expect("hidden_act", None, TANH, "gelu", settings.tree.get("hidden_activation"))
     return {}
 
 
 @dataclass(frozen=True)
 class Scale(keys.Key):
-    """The scale of scores, `query_pre_attn_scalar^-½`, if it is not that of the width of a head."""
+    """The scale of scores, `query_pre_attn_scalar^-½`, unless it is that of the head width."""
 
     def decoded(self, settings: Settings) -> float | None:
         scalar = settings.optional_int(self.names, missing=256) or 256
@@ -86,7 +86,7 @@ SCALE = Scale("attention.score.factor", "query_pre_attn_scalar")
 
 
 def _types(settings: Settings, every: int) -> list[str]:
-    """The layer types: by default, every layer has a window except each `every`-th."""
+    """The layer types: by default, every layer but each `every`-th has a window."""
     n_layers = settings.required_int("num_hidden_layers")
     default_types = [SLIDING if (i + 1) % every else FULL for i in range(n_layers)]
     return read_layer_types(settings, n_layers) or default_types
@@ -104,7 +104,7 @@ def _write_windows(spec: ModelSpec) -> Json:
 
 
 def _read_layers(settings: Settings) -> keys.Fields:
-    """Gemma 3: full-attention and sliding-window layers also differ in their positions."""
+    """Gemma 3's layers: full-attention and sliding-window layers with different positions."""
     size = settings.optional_int("sliding_window", missing=WINDOW)
     if settings.get("use_bidirectional_attention", False) and size is not None:
         size = size // 2 + 1  # so many on both sides together, the token itself not counted
@@ -222,7 +222,7 @@ CAUSAL_3 = DecoderTables(DECODER_3, ClassifierHead("Gemma3Text", ("sequence",)))
 
 
 class CausalOrBidirectional:
-    """Gemma 3: a decoder, or an encoder under the same `model_type`."""
+    """Gemma 3: a decoder, or an encoder with the same `model_type`."""
 
     def read(self, settings: Settings) -> ModelSpec:
         bidirectional = settings.get("use_bidirectional_attention", False)

@@ -1,4 +1,4 @@
-"""Gemma 4 (text): layers that share keys and values, vectors of tokens for every layer."""
+"""Gemma 4 (text): layers that share keys and values, and per-layer token embeddings."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -64,7 +64,7 @@ ROPE: Json = {
 
 
 def _types(settings: Settings) -> list[str]:
-    """The layer types: by default five windows, then full attention, which the last always has."""
+    """The layer types: by default five windows, then full attention; the last is always full."""
     n = settings.required_int("num_hidden_layers")
     default = [SLIDING if (i + 1) % EVERY else FULL for i in range(n)]
     types = read_layer_types(settings, n) or default
@@ -72,7 +72,7 @@ def _types(settings: Settings) -> list[str]:
 
 
 def _sources(settings: Settings, types: Sequence[str]) -> dict[int, int]:
-    """The layers without keys of their own, and the layer whose keys each of them reads.
+    """The layers without keys of their own, each with the layer whose keys it reads.
 
     It is the last one of the same type that has its own.
     """
@@ -85,7 +85,7 @@ def _sources(settings: Settings, types: Sequence[str]) -> dict[int, int]:
 
 
 def _heads(settings: Settings, types: Sequence[str]) -> list[tuple[int, int]]:
-    """The width of a head, and the heads of keys and values, of every layer."""
+    """The width of a head and the number of key/value heads, for every layer."""
     width, n_kv = settings.get("head_dim", D_HEAD), settings.get("num_key_value_heads", 4)
     of_full = settings.get("global_head_dim", D_HEAD_FULL)
     n_full = settings.optional_int("num_global_key_value_heads")
@@ -103,7 +103,7 @@ def _heads(settings: Settings, types: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _positions(settings: Settings) -> dict[str, RotaryConfig]:
-    """The positions of the layers of each type."""
+    """The positions for each layer type."""
     tables = Settings({"rope_parameters": ROPE} | settings.tree, settings.where)
     settings.ignore("rope_parameters", "rope_scaling")
     full, sliding = rotary_by_type(tables, GLOBAL_THETA, THETA)
@@ -111,7 +111,7 @@ def _positions(settings: Settings) -> dict[str, RotaryConfig]:
 
 
 def _read_layers(settings: Settings) -> keys.Fields:
-    """The attention, the width of the feed-forward, and the positions of every layer."""
+    """The attention, feed-forward width and positions of every layer."""
     types = _types(settings)
     sources, heads = _sources(settings, types), _heads(settings, types)
     size = settings.optional_int("sliding_window", missing=WINDOW)
@@ -193,7 +193,7 @@ def _write_layers(spec: ModelSpec) -> Json:
 
 
 def _read_vectors(settings: Settings) -> keys.Fields:
-    """The vectors of tokens for every layer, of which there are as many as of tokens."""
+    """The per-layer token embeddings, whose table must cover the whole vocabulary."""
     width = settings.get("hidden_size_per_layer_input", WIDTH)
     n = settings.get("vocab_size_per_layer_input", VOCABULARY)
     if not width:
@@ -213,7 +213,7 @@ def _write_vectors(spec: ModelSpec) -> Json:
 
 
 def _factors(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The factor of each layer, which stands in its last sublayer."""
+    """The maps of each layer's factor, which our last sublayer holds."""
     last = "feedforward" if embedding_of(spec.model).per_layer is None else "per_layer"
     for i in range(spec.model.n_layers):
         ours = f"stack.blocks.{i}.{last}_residual.layer_factor"

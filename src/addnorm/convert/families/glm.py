@@ -1,4 +1,4 @@
-"""GLM 4 (9B and later): half of each head rotated, neighbours as pairs; later with norms around."""
+"""GLM 4 (9B and later): half of each head rotated in interleaved pairs; later also output norms."""
 
 from dataclasses import replace
 

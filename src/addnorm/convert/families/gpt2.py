@@ -74,7 +74,7 @@ NAMES = {
 
 
 def _matrices(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The matrices of layers, which are stored as (in, out)."""
+    """The maps of the layers' matrices, which are stored as (in, out)."""
     for i in range(spec.model.n_layers):
         ours, theirs = f"stack.blocks.{i}", f"transformer.h.{i}"
         weight, bias = concatenated(

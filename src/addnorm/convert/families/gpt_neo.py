@@ -23,7 +23,7 @@ THEIRS = {ours: theirs for theirs, ours in TYPES.items()}
 
 
 def _read_layers(settings: Settings) -> keys.Fields:
-    """`attention_types` is a list of cycles, each with how often it comes."""
+    """The layer pattern from `attention_types`, a list of cycles and their repetitions."""
     n_layers = settings.required_int("num_layers", "num_hidden_layers")
     given: list[Any] = settings.tree.get("attention_types") or [[["global", "local"], 12]]
     settings.ignore("attention_types", "attention_layers")

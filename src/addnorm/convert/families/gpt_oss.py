@@ -47,7 +47,7 @@ MODEL = replace(
 
 @dataclass(frozen=True)
 class _RotaryKeys(RotaryKeys):
-    """Without any keys the positions are those of the published models, for 131,072 tokens."""
+    """Rotary keys; without any, those of the published models, for 131,072 tokens."""
 
     def read(self, settings: Settings) -> keys.Fields:
         if rope_table(settings).tree:
@@ -58,7 +58,7 @@ class _RotaryKeys(RotaryKeys):
 
 
 def _read_layers(settings: Settings) -> keys.Fields:
-    """Every other layer has a window, the first of them with one, unless types are given."""
+    """The layer pattern: by default every other layer, from the first, has a window."""
     n_layers = settings.required_int("num_hidden_layers")
     types = read_layer_types(settings, n_layers) or [
         FULL if i % 2 else SLIDING for i in range(n_layers)
@@ -72,7 +72,7 @@ def _write_layers(spec: ModelSpec) -> Json:
 
 
 def _experts(spec: ModelSpec) -> Iterator[TensorMap]:
-    """Gate and up of all experts in one tensor, whose columns alternate; down in another."""
+    """The maps of experts: gate and up in one tensor with alternating columns, down in another."""
     moe = spec.model.feedforward
     if not isinstance(moe, MixtureOfExpertsConfig):
         raise InputError(f"this family has no {kind_of(moe)} feed-forward")

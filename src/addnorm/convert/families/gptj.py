@@ -1,4 +1,4 @@
-"""GPT-J: parallel sublayers with one norm, the first features of each head rotated."""
+"""GPT-J: parallel sublayers with one norm; only the first features of each head are rotated."""
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.family import Family, ModelSpec, attention_of

@@ -20,7 +20,7 @@ from addnorm.nn.heads import TokenHeadConfig
 
 @dataclass(frozen=True)
 class Divisor(keys.Key):
-    """A number by which logits are divided; ours is the factor."""
+    """A number that divides logits; ours is a factor."""
 
     def decoded(self, settings: Settings) -> float:
         divisor = settings.get(self.names, 1.0)
@@ -29,7 +29,7 @@ class Divisor(keys.Key):
         return 1 / divisor
 
     def encoded(self, value: float | str) -> float:
-        """The number whose inverse, rounded, is ours: of two that are next to each other, one."""
+        """The number whose inverse rounds exactly to our factor, if there is one nearby."""
         if isinstance(value, str):
             return 1.0
         near = 1 / value

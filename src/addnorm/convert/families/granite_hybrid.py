@@ -45,7 +45,7 @@ KINDS = {FULL: False, "attention": False, LINEAR: True, "mamba": True}
 
 
 def _read_layers(settings: Settings) -> keys.Fields:
-    """The mixer of each layer; without types, all are recurrent."""
+    """The mixer of each layer; if no types are given, all are recurrent."""
     n = settings.required_int("num_hidden_layers")
     types = settings.string_list("layer_types") or settings.string_list("layers_block_type")
     types = [LINEAR] * n if types is None else types
@@ -104,7 +104,7 @@ def _write_layers(spec: ModelSpec) -> Json:
 
 
 def _read_position(settings: Settings) -> keys.Fields:
-    """No positions unless they are asked for."""
+    """The positions, which are none unless requested."""
     if settings.choose("position_embedding_type", {"rope": True, "nope": False}, "nope"):
         return ROTARY.read(settings)
     rope_table(settings)
@@ -119,7 +119,7 @@ def _write_position(spec: ModelSpec) -> Json:
 
 
 def _read_feedforward(settings: Settings) -> keys.Fields:
-    """A gated layer, shared by all tokens, next to experts if there are any."""
+    """A gated layer shared by all tokens, next to experts if there are any."""
     shared = settings.optional_int("shared_intermediate_size") or 1024
     gated = GatedFeedForwardConfig(d_ff=shared, bias=False)
     n, top_k = settings.get("num_local_experts", 8), settings.get("num_experts_per_tok", 2)
@@ -172,7 +172,7 @@ _EXPERTS = concatenated_experts(
 
 
 def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
-    """Mamba-2 with all its maps in one matrix, and gate and up of the shared layer in another."""
+    """The maps of Mamba-2, in one joint matrix, and of the shared layer, with gate and up joint."""
     yield from _EXPERTS(spec)
     for i, layer in enumerate(spec.model.layers(spec.model.n_layers)):
         ours, theirs = f"stack.blocks.{i}", f"model.layers.{i}"

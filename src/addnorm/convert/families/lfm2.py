@@ -70,7 +70,7 @@ class LayerKeys:
 
 
 def _read_width(settings: Settings) -> keys.Fields:
-    """Two thirds of the given width and a multiple of a number, unless it is not adjusted."""
+    """The inner width: as given, or two thirds of it, rounded up to a multiple."""
     width = settings.optional_int("block_ff_dim", "intermediate_size") or 12288
     of = settings.optional_int("block_multiple_of") or 256
     factor = settings.get("block_ffn_dim_multiplier", 1.0)
@@ -93,7 +93,7 @@ def _write_width(spec: ModelSpec) -> Json:
 
 
 def _convolutions(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The maps of gated convolutions, whose gates and inputs are projected by one matrix."""
+    """The maps of gated convolutions, whose gates and inputs share one projection."""
     d_model = spec.model.d_model
     for i, layer in enumerate(spec.model.layers(spec.model.n_layers)):
         if not isinstance(layer.attention, GatedConvolutionConfig):
@@ -108,7 +108,7 @@ def _convolutions(spec: ModelSpec) -> Iterator[TensorMap]:
 
 
 def _read_head(settings: Settings) -> keys.Fields:
-    """Tied by `tie_word_embeddings` or the older `tie_embedding`, which takes precedence."""
+    """The head; the older `tie_embedding` takes precedence over `tie_word_embeddings`."""
     tied = settings.get("tie_word_embeddings", True)
     return {"head": decoder_head(settings, tied=settings.get("tie_embedding", tied))}
 

@@ -52,18 +52,18 @@ def _n_heads(settings: Settings) -> int:
 
 
 def _share(settings: Settings) -> int | None:
-    """The width of a head, or None if the heads do not divide the width of the model."""
+    """The default width of a head; None if the heads do not divide the model's width."""
     d_model, n_heads = settings.required_int("hidden_size"), _n_heads(settings)
     return None if d_model % n_heads else d_model // n_heads
 
 
 def head_width(missing: int | None) -> keys.Size:
-    """The key of the width of a head; `missing` stands for an absent key."""
+    """The key for the width of a head; `missing` is its value if absent."""
     return keys.Size("attention.d_head", "head_dim", _share, missing)
 
 
 def heads_of_keys(missing: int | None = None) -> keys.Size:
-    """The key of the heads of keys and values; `missing` stands for an absent key."""
+    """The key for the number of key/value heads; `missing` is its value if absent."""
     return keys.Size("attention.n_kv_heads", "num_key_value_heads", _n_heads, missing)
 
 
@@ -77,7 +77,7 @@ BODY: tuple[keys.Entry, ...] = (
 
 
 def norm_eps(name: str, default: float) -> keys.Value:
-    """The key of ε of all norms."""
+    """The key for the ε of all norms."""
     return keys.Value("norm.eps attention.qk_norm.eps", name, default)
 
 
@@ -94,7 +94,7 @@ def llama_keys(
     position: keys.Entry = ROTARY,
     norm: keys.Entry = RMS_NORM,
 ) -> tuple[keys.Entry, ...]:
-    """The keys of all relatives; `kv_heads`, `d_head` and `tied` stand for absent keys."""
+    """The keys of all relatives; `kv_heads`, `d_head` and `tied` are values for absent keys."""
     return (
         *BODY,
         position,
@@ -107,7 +107,7 @@ def llama_keys(
 
 
 def divides(model_type: str) -> keys.Entry:
-    """The check that the heads divide the width of a written model, as transformers requires."""
+    """A check on writing that the heads divide the model's width, as transformers requires."""
 
     def check(spec: ModelSpec) -> Json:
         model = spec.model
@@ -155,7 +155,7 @@ def relative(
     classifies: tuple[Task, ...] = TASKS,
     **others: Any,
 ) -> Family:
-    """A family with the tensor names of LLaMA, or others below `model`.
+    """A family with LLaMA's tensor names, or others, below `model`.
 
     Its decoders may also classify, in these tasks.
     """
@@ -172,7 +172,7 @@ def relative(
 
 
 def decoder(base: DecoderConfig, *entries: keys.Entry) -> keys.ConfigTable:
-    """A table without the token ids that transformers would take for absent ones."""
+    """A config table that also writes null token ids, for which transformers has defaults."""
     return keys.ConfigTable(base, entries, keys.NO_TOKENS)
 
 
@@ -202,7 +202,7 @@ MISTRAL = relative(
 
 
 def _read_windows(settings: Settings) -> keys.Fields:
-    """Layers from `max_window_layers` onwards have a window, unless `layer_types` is given."""
+    """The windows, by default in layers from `max_window_layers` on, or by `layer_types`."""
     n_layers = settings.required_int("num_hidden_layers")
     first = settings.get("max_window_layers", 28)
     size = settings.optional_int("sliding_window", missing=4096)

@@ -104,7 +104,7 @@ HELIUM = relative(
 
 
 def _read_layers(settings: Settings) -> keys.Fields:
-    """Layers without positions, by default every fourth, and windows where they are asked for."""
+    """The layer pattern: by default every fourth layer has no positions; windows on request."""
     n_layers = settings.required_int("num_hidden_layers")
     every = settings.optional_int("no_rope_layer_interval") or 4
     rotated = settings.integers("no_rope_layers", n_layers) or [

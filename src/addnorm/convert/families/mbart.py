@@ -103,7 +103,7 @@ PEGASUS = Family(
 
 
 def _sinusoids(d_model: int, pad: int) -> SinusoidalConfig:
-    """Fairseq's: the slowest of h wavelengths is that of `10000^(h / (h - 1))`, after padding."""
+    """Fairseq's sinusoids, which start after padding and have another base than the original."""
     half = d_model // 2
     theta = 10000.0 ** (half / (half - 1)) if half > 1 else 1.0
     return SinusoidalConfig(theta=theta, layout="halves", first=pad + 1)

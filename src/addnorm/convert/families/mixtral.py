@@ -49,7 +49,7 @@ KEYS: tuple[keys.Entry, ...] = (
 
 
 def _experts(router: str, experts: str, parts: tuple[str, str, str]) -> dict[str, str]:
-    """Their names of the router and of the gate, up and down matrices of each expert."""
+    """Their names for the router and for each expert's gate, up and down matrices."""
     ours = ("gate_proj", "up_proj", "down_proj")
     return NAMES | within(
         "stack.blocks.*.feedforward",

@@ -68,7 +68,7 @@ def _write_layers(spec: ModelSpec) -> Json:
 
 
 def _layers_of(settings: Settings, n_layers: int) -> tuple[LayerConfig, tuple[LayerConfig, ...]]:
-    """The settings shared by all layers, and the repeating layer pattern."""
+    """The settings shared by all layers, and the repeating pattern of the others."""
     every = settings.optional_int("global_attn_every_n_layers", missing=3) or 3
     types = read_layer_types(settings, n_layers) or [
         SLIDING if i % every else FULL for i in range(n_layers)
@@ -108,7 +108,7 @@ def _local(model: EncoderConfig, types: Sequence[str]) -> PositionConfig:
 
 
 def _every(types: Sequence[str]) -> Json:
-    """The older key for global layers, if it can express the layer types."""
+    """The older key for global layers, if it can express these layer types."""
     n = types.index(FULL, 1) if FULL in types[1:] else len(types)
     regular = all((kind == FULL) == (i % n == 0) for i, kind in enumerate(types))
     return {"global_attn_every_n_layers": n} if regular else {}

@@ -1,4 +1,4 @@
-"""OLMo 1 to 3: norms without weights, then of outputs alone and over all heads, then windows."""
+"""OLMo 1 to 3: first norms without weights, then of outputs and over all heads, then windows."""
 
 from dataclasses import replace
 
@@ -64,7 +64,7 @@ OLMO2 = relative(
 
 
 def _read_layers(settings: Settings) -> keys.Fields:
-    """Every fourth layer has full attention, whose positions alone may be scaled."""
+    """The layer pattern: every fourth layer has full attention and may scale its positions."""
     n_layers = settings.required_int("num_hidden_layers")
     default_types = [SLIDING if (i + 1) % 4 else FULL for i in range(n_layers)]
     types = read_layer_types(settings, n_layers) or default_types

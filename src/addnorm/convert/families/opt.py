@@ -1,4 +1,4 @@
-"""OPT: a GPT decoder with ReLU, all or no projection biases, positions from row 2."""
+"""OPT: a GPT decoder with ReLU, biases in all projections or none, positions from row 2."""
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.family import Family, ModelSpec, embedding_of
@@ -17,7 +17,7 @@ PROJECTIONS = ("q", "k", "v", "out")
 
 
 def _read_width(settings: Settings) -> keys.Fields:
-    """The width of the table, and the map from hidden states to it if it is another."""
+    """The width of the embedding table, and a map from hidden states if it differs from theirs."""
     d_model = settings.required_int("hidden_size")
     width = settings.optional_int("word_embed_proj_dim") or d_model
     if width == d_model:

@@ -1,4 +1,4 @@
-"""Phi 1 to 4: parallel sublayers with biases; from 3 on those of LLaMA, with fused matrices."""
+"""Phi 1 to 4: parallel sublayers with biases; from Phi 3 on LLaMA's layers with fused matrices."""
 
 from dataclasses import dataclass
 
@@ -64,7 +64,7 @@ PHI = relative(
 
 @dataclass(frozen=True)
 class LongRotaryKeys(RotaryKeys):
-    """Rotary positions whose original length stands outside of their table.
+    """Rotary positions whose original length is outside of their table.
 
     Their scaling was called `su` and `yarn` before it was `longrope`.
     """

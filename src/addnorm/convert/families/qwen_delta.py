@@ -59,9 +59,7 @@ EXPERTS = replace(SPARSE, shared=GatedFeedForwardConfig(bias=False), shared_gate
 
 @dataclass(frozen=True)
 class HybridKeys:
-    """The mixer of each layer, by default attention in every fourth; `dense` lists the layers
-    without experts.
-    """
+    """The mixer of each layer, by default attention in every fourth."""
 
     dense: keys.Entry | None = None
 
@@ -122,7 +120,7 @@ Projections = Callable[[str, str, DeltaHeads], Iterator[TensorMap]]
 
 
 def by_key_head(ours: str, theirs: str, heads: DeltaHeads) -> Iterator[TensorMap]:
-    """Qwen3-Next: query, key, values and gates of each head of keys in turn, in one matrix."""
+    """Qwen3-Next's maps: query, key, value and gates in one matrix, grouped by key head."""
     n = heads.n_heads // heads.n_key_heads
     width = n * heads.d_value
     names = tuple(f"{ours}.{part}_proj.weight" for part in ("q", "k", "v", "gate"))
@@ -133,7 +131,7 @@ def by_key_head(ours: str, theirs: str, heads: DeltaHeads) -> Iterator[TensorMap
 
 
 def by_part(ours: str, theirs: str, heads: DeltaHeads) -> Iterator[TensorMap]:
-    """Qwen3.5: all queries, keys and values in one matrix, and a matrix for each other part."""
+    """Qwen3.5's maps: queries, keys and values in one matrix, every other part in its own."""
     n_keys, n_values = heads.n_key_heads * heads.d_key, heads.n_heads * heads.d_value
     names = tuple(f"{ours}.{part}_proj.weight" for part in "qkv")
     yield Concatenated(names, f"{theirs}.in_proj_qkv.weight", (n_keys, n_keys, n_values))
@@ -151,7 +149,7 @@ OF_DELTA = {
 
 
 def _maps(projections: Projections) -> Callable[[ModelSpec], Iterator[TensorMap]]:
-    """The maps of the delta rule, and of attention whose queries and gates alternate by head."""
+    """The maps of the delta rule, and of attention with queries and gates alternating by head."""
 
     def maps(spec: ModelSpec) -> Iterator[TensorMap]:
         for i, layer in enumerate(spec.model.layers(spec.model.n_layers)):

@@ -41,7 +41,7 @@ WITHOUT_POOLER: dict[Task, HeadConfig] = {
 
 
 def _rotary(theta: float, *names: str) -> keys.Entry:
-    """Rotary positions of the whole head; `theta` is their base if no key of `names` gives it."""
+    """The keys for rotary positions; `theta` is the base if no key in `names` gives it."""
 
     def read(settings: Settings) -> keys.Fields:
         base = next((settings.get(name, theta) for name in names if settings.has(name)), theta)
@@ -63,7 +63,7 @@ def _table(
     types: int = 1,
     dropout: float = 0.1,
 ) -> keys.ConfigTable:
-    """The keys of BERT; the other arguments are the parts and defaults of a family."""
+    """BERT's config table with the parts and defaults of a family."""
     return keys.ConfigTable(
         EncoderConfig(
             position=RotaryConfig(),
@@ -98,7 +98,7 @@ EPS = "norm.eps embedding.norm.eps head.transform.norm.eps"
 
 
 def _body(theirs: str, layers: str, norm: str, parts: Mapping[str, str]) -> dict[str, str]:
-    """The names of embeddings and layers."""
+    """The names of the embeddings and layers."""
     return {
         "embed.tokens": f"{theirs}.embeddings.word_embeddings",
         "embed.types": f"{theirs}.embeddings.token_type_embeddings",
@@ -121,7 +121,7 @@ def _heads(theirs: str, transform: str, norm: str) -> dict[type, dict[str, str]]
 
 
 def _up_gate(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The product without an activation, then the gate."""
+    """The maps of a matrix with the product without activation first, then the gate."""
     for i in range(spec.model.n_layers):
         feedforward = spec.model.layer(i).feedforward
         d_ff = getattr(feedforward, "d_ff", None) or 8 * spec.model.d_model // 3

@@ -1,4 +1,4 @@
-"""StableLM: partial rotary positions, a gated feed-forward, sublayers in a row or in parallel."""
+"""StableLM: partial rotary positions, gated feed-forward, sequential or parallel sublayers."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""StarCoder 2, with rotary positions; StarCoder, which is GPT-2 with one head of keys."""
+"""StarCoder 2, with rotary positions; StarCoder, which is GPT-2 with one key/value head."""
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.attention_keys import RotaryKeys, one_window

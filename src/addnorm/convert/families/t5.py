@@ -50,7 +50,7 @@ def _write_feedforward(spec: ModelSpec) -> Json:
 
 
 def _read_scale(settings: Settings) -> keys.Fields:
-    """Hidden states are scaled for the head only if it was tied in training."""
+    """The scale of hidden states before the head, used only if the head was tied in training."""
     tied = settings.get("tie_word_embeddings", True)
     return {"head.scale": "sqrt" if settings.get("scale_decoder_outputs", tied) else "one"}
 
@@ -113,7 +113,7 @@ def _table(
 
 
 def _tied(spec: ModelSpec, names: Collection[str]) -> ModelSpec:
-    """Mark the head as tied if its weights are not in the file, or if it is scaled."""
+    """Mark the head as tied if the file lacks its weights, or if its input is scaled."""
     model = encoder_decoder(spec)
     tied = "lm_head.weight" not in names or token_head_of(model).scale == "sqrt"
     return replace(spec, model=replace(model, head=replace(token_head_of(model), tied=tied)))
@@ -123,7 +123,7 @@ ATTENTION = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 
 
 def _stack_names(side: str, attentions: Mapping[str, str]) -> dict[str, str]:
-    """The names in a stack, whose sublayers are numbered: attentions, then the feed-forward."""
+    """The names in a stack, whose sublayers are numbered: attentions first, then feed-forward."""
     layer: dict[str, str] = {}
     for i, (ours, theirs) in enumerate(attentions.items()):
         layer |= within(ours, f"{i}.{theirs}", ATTENTION)
@@ -140,7 +140,7 @@ def _stack_names(side: str, attentions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _first_matrices(spec: ModelSpec) -> Iterator[TensorMap]:
-    """The matrices before the activation, whose names tell whether there is a gate."""
+    """The names of the matrices before the activation, by which a gate is recognised."""
     model = encoder_decoder(spec)
     plain = isinstance(model.feedforward, FeedForwardConfig)
     names = {"up_proj": "wi"} if plain else {"gate_proj": "wi_0", "up_proj": "wi_1"}

@@ -1,4 +1,4 @@
-"""The text half of folders that also read images: one warning names the rest.
+"""The text model in folders that also read images; one warning names the parts left out.
 
 Gemma 3 (4 B and larger), Mistral 3, LLaVA, SmolVLM, Qwen2.5-VL, Qwen3-VL and Qwen3.5. Their
 language model stands under `text_config`, and its tensors under a prefix. With text alone, the
@@ -31,7 +31,7 @@ TOP = ("text_config", "scale_factor", "_pad_token_id", "ignore_index", "vocab_si
 
 @dataclass(frozen=True)
 class TextConfig:
-    """The keys of the language model, under `text_config` or, in older files, next to the others.
+    """The language model's keys, under `text_config` or, in older files, next to the others.
 
     `defaults` are what transformers takes for absent keys; `text` is the family of the text alone.
     """
@@ -62,7 +62,7 @@ class TextConfig:
         return spec
 
     def _from_top(self, settings: Settings) -> Json:
-        """The class of the language model, and whether its scores are tied."""
+        """The class of the language model, and whether its head is tied."""
         names = settings.string_list("architectures") or [f"{self.stem}Model"]
         ending = "Model" if names[0].endswith("Model") else "ForCausalLM"
         return {
@@ -76,7 +76,7 @@ class TextConfig:
 
 
 def _without_images(tree: Json) -> Json:
-    """The keys of a language model, with the rotary positions of text alone."""
+    """The keys of a language model, with rotary positions for text only."""
     text = {key: value for key, value in tree.items() if not LEFT_ASIDE.fullmatch(key)}
     for name in ("rope_scaling", "rope_parameters"):
         table = text.get(name)
@@ -90,7 +90,7 @@ def _without_images(tree: Json) -> Json:
 
 
 def _half(model_type: str, config: TextConfig) -> Family:
-    """The family of a model of images, of which the tensors of `config.text` are read."""
+    """The family of a model of images, reading only the tensors of `config.text`."""
     read: ConfigMap = config
     return replace(
         config.text,

@@ -1,4 +1,4 @@
-"""Converting state dicts of `torch.nn.Transformer` and its two stacks to our stacks and back."""
+"""Converting state dicts of `torch.nn.Transformer` and its two stacks to ours and back."""
 
 from collections.abc import Mapping
 

@@ -37,7 +37,7 @@ def read_patches(settings: Settings, default: int = 16) -> keys.Fields:
 
 
 def write_patches(spec: ModelSpec) -> Json:
-    """The keys of these sizes."""
+    """The keys for these sizes."""
     patches = patches_of(encoder(spec))
     rows, columns = patches.size
     return {
@@ -47,7 +47,10 @@ def write_patches(spec: ModelSpec) -> Json:
 
 
 def patches_of(model: EncoderConfig) -> PatchEmbeddingConfig:
-    """The input of a model. Raises `InputError` for one that is not patches of images."""
+    """The input of a model, which must be patches of images.
+
+    Raises `InputError` for one that is not patches of images.
+    """
     if not isinstance(model.input, PatchEmbeddingConfig):
         raise InputError(f"this family reads images, not {model.input.kind}")
     return model.input
@@ -92,7 +95,7 @@ def _table(heads: keys.Entry, patches: PatchEmbeddingConfig) -> keys.ConfigTable
 
 
 def learned_tokens(prefix: str, spec: ModelSpec) -> Iterator[TensorMap]:
-    """The learned tokens and the table of positions, which have one row in a batch."""
+    """The maps of learned tokens and the position table, stored as a batch of one."""
     d_model, patches = spec.model.d_model, patches_of(encoder(spec))
     n, rows = patches.registers, patches.n_positions(patches.size) - patches.registers
     for ours, theirs, shape in (
@@ -179,7 +182,7 @@ def _write_deit_head(spec: ModelSpec) -> Json:
 
 
 def _deit_tensors(spec: ModelSpec) -> Iterator[TensorMap]:
-    """As those of ViT; the mean of two classifiers is one of both tokens."""
+    """ViT's maps; the mean of DeiT's two classifiers becomes one classifier of both tokens."""
     yield from learned_tokens("deit.", spec)
     if _reads_both(spec):
         for part in ("weight", "bias"):

@@ -126,13 +126,13 @@ MASKS = ("mask_time_prob", "mask_feature_prob")
 
 
 def _read_masks(settings: Settings) -> keys.Fields:
-    """The rates at which training hides frames, with a vector that is left out."""
+    """The keys by which training hides frames, which are ignored."""
     settings.ignore(*MASKS)
     return {}
 
 
 def _positions(prefix: str, spec: ModelSpec) -> Iterator[TensorMap]:
-    """The convolution of positions, whose weight has its length at each place apart."""
+    """The maps of the positional convolution, whose weight is stored as magnitude and direction."""
     kernel = _waveform(encoder(spec)).position_kernel
     ours, theirs = "embed.convolution", f"{prefix}encoder.pos_conv_embed.conv"
     parts = f"{theirs}.parametrizations.weight.original"

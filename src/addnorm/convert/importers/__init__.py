@@ -1,1 +1,1 @@
-"""Models of other formats as models of ours."""
+"""Importing models from other formats."""

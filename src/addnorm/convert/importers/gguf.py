@@ -1,4 +1,4 @@
-"""Opening the decoders of GGUF files: the architectures that `exporters.gguf` writes.
+"""Opening decoders in GGUF files, of the architectures that `exporters.gguf` writes.
 
 Keys become our configuration, and llama.cpp's names of tensors ours; whatever is in the file and
 is not read is refused.
@@ -76,7 +76,7 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Source:
-    """Where one of our tensors comes from: a tensor of the file, and how it is changed."""
+    """The source of one of our tensors: a tensor of the file, and the change to apply to it."""
 
     name: str
     change: Change = lambda tensor: tensor
@@ -101,7 +101,7 @@ def describe_gguf(file: Path) -> tuple[ModelSpec, Tokenizers]:
 def gguf_tensors(
     file: Path, dtype: torch.dtype | None = None, model: ModelConfig | None = None
 ) -> tuple[ModelSpec, dict[str, Tensor]]:
-    """Our tensors of a file by name, with the configuration that they fit.
+    """Our tensors in a file by name, with the configuration that they fit.
 
     They get the widest type of the file's matrices unless `dtype` is given; a warning names types
     of fewer bits. Raises `InputError` naming the key or tensor that is missing or not supported.
@@ -165,7 +165,7 @@ def _spec(gguf: GGUF) -> ModelSpec:
 
 
 def _check_whole_model(gguf: GGUF) -> None:
-    """Raise `InputError` for a part of a model, and for an adapter or a projector of images."""
+    """Raise `InputError` for a part of a model, an adapter, or an image projector."""
     if (kind := gguf.get("general.type", "model")) != "model":
         raise InputError(
             f"{gguf.path}: general.type = {kind!r} is not supported: only a whole model is read"
@@ -243,7 +243,7 @@ def _eps(gguf: GGUF) -> float:
 
 
 def _shortest(number: float) -> float:
-    """A number as it was before it became a float32."""
+    """The decimal number that a float32 was rounded from."""
     return float(f"{number:.7g}")
 
 
@@ -264,7 +264,7 @@ def _residual(gguf: GGUF, name: str) -> PreNormConfig | SandwichNormConfig | Par
 
 
 def _windows(gguf: GGUF, n_layers: int) -> dict[str, Any]:
-    """A window in every second layer, from the first on."""
+    """A pattern with a window in every second layer, from the first on."""
     size = gguf.get(f"{gguf.architecture}.attention.sliding_window", NO_WINDOW)
     if size >= NO_WINDOW or n_layers < 2:
         return {}
@@ -273,7 +273,7 @@ def _windows(gguf: GGUF, n_layers: int) -> dict[str, Any]:
 
 
 def _position(gguf: GGUF) -> Any:
-    """The positions: rotary where there is a base or a width, learnt or of ALiBi else."""
+    """The positions: rotary if a base or a width is given, else learned, ALiBi or none."""
     name = gguf.architecture
     if gguf.get(f"{name}.attention.max_alibi_bias", 0.0) > 0.0:
         return ALiBiConfig()
@@ -319,7 +319,7 @@ def _scaling(gguf: GGUF, width: int, theta: float) -> ScalingConfig | None:
 
 
 def _yarn(gguf: GGUF) -> YaRNScaling:
-    """YaRN's keys: the factor, the length of training, and β where they are given."""
+    """YaRN's settings: the factor, the training length, and β if given."""
     start = f"{gguf.architecture}.rope.scaling"
     if "rope_freqs.weight" in gguf.tensors or gguf.get(f"{start}.yarn_ext_factor", 1.0) != 1.0:
         raise InputError(f"{gguf.path}: {start}.type = 'yarn' is not supported with other divisors")
@@ -353,7 +353,7 @@ def _of(gguf: GGUF, name: str) -> StoredTensor:
 
 
 def _sources(gguf: GGUF, spec: ModelSpec) -> dict[str, Source]:
-    """The source of each of our tensors.
+    """The sources of all our tensors.
 
     Raises `InputError` for a tensor that is missing, left over or of another shape.
     """
@@ -431,13 +431,13 @@ def _same(tensor: Tensor) -> Tensor:
 
 
 def _norm_change(gguf: GGUF, end: str) -> Change:
-    """Gains of Gemma are stored with their offset of one."""
+    """The change to gains, which Gemma's files store with an offset of one."""
     offset = gguf.architecture in SCALING and end == "weight"
     return (lambda gain: gain - 1.0) if offset else _same
 
 
 def _projection(gguf: GGUF, block: str, part: str, end: str) -> Source:
-    """Queries, keys or values: alone, or in one matrix with the others."""
+    """The source of queries, keys or values: a tensor of their own, or a part of a joint one."""
     if gguf.architecture not in FUSED:
         return Source(f"{block}attn_{part}.{end}", _unturned(gguf, part))
     n_heads = _size(gguf, "attention.head_count")
@@ -450,7 +450,7 @@ def _projection(gguf: GGUF, block: str, part: str, end: str) -> Source:
 
 
 def _unturned(gguf: GGUF, part: str) -> Change:
-    """Rows of queries and keys with rotary pairs half a width apart, where they are neighbours."""
+    """The change to rows of queries and keys: from adjacent rotary pairs to halves."""
     if part == "v" or gguf.architecture not in IN_PAIRS:
         return _same
     d_head = _d_head(gguf)

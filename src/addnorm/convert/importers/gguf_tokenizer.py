@@ -35,7 +35,7 @@ PATTERNS = {name: pattern for pattern, name in SPLITS.items()}
 
 @dataclass(frozen=True)
 class Splitting:
-    """How texts become words, and words tokens: `pattern` is that of GPT-2 unless it is given."""
+    """How texts are split into words, and words into tokens; the default pattern is GPT-2's."""
 
     pattern: str | None = None
     digits: bool = False
@@ -48,7 +48,7 @@ class Splitting:
     """Whether texts are normalised to NFC."""
 
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer:
-        """Its words, in GPT-2's alphabet of bytes."""
+        """The splitter into words, in GPT-2's byte alphabet."""
         to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=self.pattern is None)
         if self.pattern is not None:
             split = pre_tokenizers.Split(Regex(self.pattern), "isolated")
@@ -129,7 +129,7 @@ def _add_tokens(inner: tokenizers.Tokenizer, tokens: list[str], types: list[int]
 
 
 def _merges(gguf: GGUF, vocab: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """Yield the merges; a file without any has a single one, of a token that it lacks."""
+    """Yield the merges; if there are none, yield one of a token outside the vocabulary."""
     merges = gguf.texts(f"{KEY}merges")
     for n, merge in enumerate(merges):
         left, _, right = merge.partition(" ")
@@ -145,7 +145,7 @@ BYTES = {sign: byte for byte, sign in ALPHABET.items()}
 
 
 def _characters(tokens: list[str], types: list[int]) -> list[str] | None:
-    """The tokens of a vocabulary of single characters, such as ours; None for any other."""
+    """The tokens of a single-character vocabulary, such as ours; None for any other."""
     characters: list[str] = []
     for token, kind in zip(tokens, types, strict=True):
         if kind == NORMAL:
@@ -162,7 +162,7 @@ def _characters(tokens: list[str], types: list[int]) -> list[str] | None:
 def _of_characters(
     characters: list[str], tokens: list[str], types: list[int]
 ) -> tokenizers.Tokenizer:
-    """A tokenizer of characters, in which others are unknown; llama.cpp leaves them out."""
+    """A character tokenizer with an unknown token for others, which llama.cpp omits."""
     unknown = next((t for t, kind in zip(tokens, types, strict=True) if kind == UNKNOWN), None)
     vocab = {token: i for i, token in enumerate(characters)}
     inner = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=unknown))
@@ -192,7 +192,7 @@ def _with_ids(
     types: list[int],
     usual: Mapping[str, int],
 ) -> Tokenizer:
-    """The tokenizer with its special tokens; `usual` are the ids of those without a key."""
+    """The tokenizer with its special tokens; `usual` gives the ids for absent keys."""
     ids_of = partial(_id, gguf, usual=usual, size=len(tokens))
     bos, pad, unk = map(ids_of, ("bos", "padding", "unknown"))
     named = [*map(ids_of, ("eos", "eot", "eom"))]
@@ -223,7 +223,10 @@ def _with_ids(
 
 
 def _id(gguf: GGUF, role: str, *, usual: Mapping[str, int], size: int) -> int | None:
-    """The id of a special token. Raises `InputError` for one beyond the vocabulary."""
+    """The id of a special token, if it has one.
+
+    Raises `InputError` for one beyond the vocabulary.
+    """
     key = f"{KEY}{role}_token_id"
     if key not in gguf.keys and usual.get(role, size) >= size:
         return None

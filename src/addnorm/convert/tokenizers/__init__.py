@@ -1,1 +1,1 @@
-"""Tokenizers of Hugging Face folders: loaded in every layout, saved as `tokenizer.json`."""
+"""Tokenizers of Hugging Face folders: loaded in every file layout, saved as `tokenizer.json`."""

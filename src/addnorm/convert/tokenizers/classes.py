@@ -1,4 +1,4 @@
-"""The tokenizer classes of transformers 5: the class that reads a folder, and what it changes.
+"""The tokenizer classes of transformers 5: which one reads a folder, and what it changes.
 
 A generic class uses `tokenizer.json` unchanged. Every other class uses its vocabulary alone, and
 builds the rest from `tokenizer_config.json`, so that `do_lower_case` there overrides the file.
@@ -120,7 +120,7 @@ Model = models.BPE | models.WordPiece | models.Unigram | models.WordLevel
 
 @dataclass(frozen=True)
 class TokenizerClass:
-    """What a class makes of a vocabulary.
+    """How a tokenizer class changes the tokenizer that its files describe.
 
     `names` are the default special tokens, and `rebuild` sets the steps around a model of the kind
     `model`. `around` are the special tokens before, between and after two texts if the class and
@@ -141,14 +141,14 @@ class TokenizerClass:
     """The side of a text on which it pads where the folder says nothing."""
 
     def can_read(self, inner: Inner, names: Mapping[str, str]) -> bool:
-        """Whether a tokenizer model has the kind and the unknown token that the class expects."""
+        """Whether a tokenizer model has the kind and the unknown token that the class needs."""
         unknown = names.get("unk_token")
         fits = self.unk_id is None or inner.id_to_token(self.unk_id) == unknown
         return self.model is None or (self.model is type(inner.model) and fits)
 
 
 def class_name(folder: Folder) -> str:
-    """The class by which transformers reads a folder."""
+    """The class with which transformers reads a folder."""
     given = folder.settings.get("tokenizer_class") or folder.config.get("tokenizer_class")
     bare = given.removesuffix("Fast") if isinstance(given, str) else None
     usual = OF_MODEL.get(folder.model_type, GENERIC if bare is None else None)
@@ -159,12 +159,12 @@ def class_name(folder: Folder) -> str:
 
 
 def _has_byte_level(folder: Folder) -> bool:
-    """Whether `tokenizer.json` splits bytes, which LLaMA's class cannot read."""
+    """Whether `tokenizer.json` splits into bytes, which LLaMA's class cannot read."""
     return folder.has(JSON) and b'"ByteLevel"' in read_file(folder.path / JSON)
 
 
 def special_names(folder: Folder, kind: TokenizerClass) -> dict[str, str]:
-    """The special tokens of a folder by their names in transformers, such as `eos_token`.
+    """The special tokens of a folder, by their names in transformers, such as `eos_token`.
 
     Those of the settings replace those of the class; a null removes one.
     """
@@ -192,7 +192,7 @@ def _byte_pairs(
 
 
 def _byte_level(inner: Inner, folder: Folder) -> None:
-    """GPT-2, RoBERTa and Whisper."""
+    """Rebuild the steps of GPT-2, RoBERTa and Whisper."""
     _byte_pairs(inner)
     space = folder.setting("add_prefix_space", bool, False)
     _set(inner, None, pre_tokenizers.ByteLevel(add_prefix_space=space), decoders.ByteLevel())
@@ -275,7 +275,7 @@ def _gemma(inner: Inner, folder: Folder) -> None:
 
 
 def _siglip2(inner: Inner, folder: Folder) -> None:
-    """Gemma's steps, with every text in lower case."""
+    """Rebuild Gemma's steps, with texts in lower case."""
     _gemma(inner, folder)
     inner.normalizer = normalizers.Sequence([normalizers.Lowercase(), inner.normalizer])
 
@@ -296,7 +296,7 @@ def _bert(inner: Inner, folder: Folder) -> None:
 
 
 def _fairseq(inner: Inner, folder: Folder) -> None:
-    """XLM-R and CamemBERT."""
+    """Rebuild the steps of XLM-R and CamemBERT."""
     space = folder.setting("add_prefix_space", bool, True)
     _sentence_pieces(inner, "always" if space else "never")
 
@@ -306,7 +306,7 @@ PUNCTUATION = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~]"
 
 
 def _canonical(inner: Inner, folder: Folder) -> None:
-    """SigLIP reads texts in lower case, without punctuation, with one space between words."""
+    """Rebuild SigLIP's steps: lower case, no punctuation, single spaces."""
     steps: list[Any] = []
     if folder.setting("do_lower_case", bool, True):
         steps.append(normalizers.Lowercase())
@@ -334,7 +334,7 @@ def _sentence_pieces(inner: Inner, scheme: Literal["always", "never"]) -> None:
 
 
 def _charsmap(normalizer: normalizers.Normalizer | None) -> normalizers.Normalizer | None:
-    """The character map of a SentencePiece model, alone."""
+    """The character map of a SentencePiece model."""
     state: Any = normalizer.__getstate__() if normalizer is not None else b"{}"
     step: dict[str, Any] = json.loads(state)
     for inner_step in step.get("normalizers", [step]):

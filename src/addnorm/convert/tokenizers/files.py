@@ -1,4 +1,4 @@
-"""Loading the tokenizers of a Hugging Face folder; saving them as `tokenizer.json`.
+"""Loading the tokenizers of a Hugging Face folder, and saving them as `tokenizer.json`.
 
 Which tokens begin and end what a model generates is decided by `generation_file` alone; the padding
 of the model by `config.json`; all other special tokens by `tokenizer_config.json` and
@@ -58,7 +58,7 @@ SEQ2SEQ = ("t5", "mt5", "umt5", "marian", "bart", "mbart", "m2m_100", "pegasus",
 
 @dataclass(frozen=True)
 class Role:
-    """How to find a special token: its keys in the settings, and its usual names."""
+    """How to find a special token: by keys in the settings, or by its usual names."""
 
     settings: tuple[str, ...]
     usual: tuple[str, ...]
@@ -119,12 +119,12 @@ def load_tokenizers(
 
 
 def has_tokenizer(folder: Path) -> bool:
-    """Whether a folder has any file of a tokenizer."""
+    """Whether a folder has any tokenizer file."""
     return any((folder / name).exists() for needs in LAYOUTS for name in needs)
 
 
 def _check_padding(folder: Folder) -> None:
-    """Raise `InputError` for padding before a text in a model that reads it."""
+    """Raise `InputError` for padding on the left in a model that reads padding."""
     if folder.model_type in READ_PADDING and folder.settings.get("padding_side") == "left":
         raise InputError(
             f"{folder.path / SETTINGS}: padding_side = left is not supported: this model reads "
@@ -133,7 +133,7 @@ def _check_padding(folder: Folder) -> None:
 
 
 def _warn_of_ignored(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
-    """Warn of tokenizer settings that transformers follows and this loader does not."""
+    """Warn of tokenizer settings that transformers applies and this loader does not."""
     left: list[str] = []
     settings, kind = folder.settings, CLASSES.get(name)
     model = type(tokenizer.inner.model)
@@ -164,7 +164,7 @@ def _warn_of_ignored(folder: Folder, name: str, tokenizer: Tokenizer) -> None:
 def _left_of_tokens(
     folder: Folder, kind: TokenizerClass | None, tokenizer: Tokenizer
 ) -> Iterator[str]:
-    """The differences between transformers' treatment of added tokens and ours."""
+    """Yield the differences between transformers' treatment of added tokens and ours."""
     settings = folder.settings
     if not folder.has(JSON):
         starts = {settings.get(f"add_{role}_token") for role in ("bos", "eos")}
@@ -221,7 +221,7 @@ def save_tokenizer(folder: Path, tokenizers: Tokenizers, *, model_type: str, max
 
 
 def _warn_of_class(folder: Path, model_type: str, inner: tokenizers.Tokenizer) -> None:
-    """Warn where transformers reads a model type by a class that changes this tokenizer."""
+    """Warn if transformers reads this model type with a class that changes the tokenizer."""
     if model_type not in OVERRULED:
         return
     name = OF_MODEL[model_type]
@@ -307,7 +307,7 @@ def _tokenizer(
 
 
 def _names_of_pieces(folder: Folder, inner: tokenizers.Tokenizer) -> dict[str, str]:
-    """The special tokens that a SentencePiece model names, used by a generic class."""
+    """The special tokens in a SentencePiece model's vocabulary, for a generic class."""
     usual = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     own = {key: name for key, name in usual.items() if key not in folder.settings}
     return {key: name for key, name in own.items() if inner.token_to_id(name) is not None}
@@ -321,7 +321,7 @@ def _own_unknown(inner: tokenizers.Tokenizer) -> list[int]:
 
 
 def _set_around(folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClass) -> None:
-    """Add the special tokens of a class around a text, or the file's if one is missing."""
+    """Add a class's special tokens around a text, or the file's if one is missing."""
     assert kind.around is not None
     ids = {role: inner.token_to_id(token) for role, token in folder.names.items()}
     present = {role: i for role, i in ids.items() if i is not None}
@@ -335,7 +335,7 @@ def _set_around(folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClas
 def _set_wraps(
     folder: Folder, inner: tokenizers.Tokenizer, kind: TokenizerClass, wraps: Wraps
 ) -> None:
-    """Add the start and end tokens around a text if no tokenizer file defines them."""
+    """Add the start and end tokens around a text, if no tokenizer file defines them."""
     starts, ends = (folder.setting(f"add_{role}_token", bool) for role in ("bos", "eos"))
     if (starts is not None or ends is not None) and not any(kind.around or ()):
         wraps = (starts is True, ends is True)
@@ -345,7 +345,7 @@ def _set_wraps(
 
 
 def _never(folder: Folder) -> tuple[int, ...]:
-    """Tokens that must never be generated (Marian's padding), as far as the model has them."""
+    """Tokens that must never be generated (Marian's padding), if the model has them."""
     match folder.generation.get("bad_words_ids"):
         case [*words] if all(isinstance(word, list) for word in words):
             token_ids = [word[0] for word in words if len(word) == 1 and type(word[0]) is int]
@@ -356,7 +356,7 @@ def _never(folder: Folder) -> tuple[int, ...]:
 
 
 def _add_tokens(folder: Folder, inner: tokenizers.Tokenizer) -> None:
-    """Add the tokens that are not in the base vocabulary, with their given ids and flags."""
+    """Add the tokens outside of the base vocabulary, with their ids and flags."""
     present = {token.content: token for token in inner.get_added_tokens_decoder().values()}
     for i, token in sorted(_added(folder), key=lambda added: added[0]):
         if token.content in present:
@@ -408,7 +408,7 @@ def _present(inner: tokenizers.Tokenizer, names: Sequence[str]) -> list[str]:
 
 
 def _mark(folder: Folder, inner: tokenizers.Tokenizer, values: Sequence[Any]) -> None:
-    """Mark tokens as special, with the flags that they have; add those that the model has room for.
+    """Mark tokens as special, keeping their flags; add missing ones if the model has room.
 
     A token that is neither in the vocabulary nor has a row in the model stays unknown.
     """
@@ -429,7 +429,7 @@ def _mark(folder: Folder, inner: tokenizers.Tokenizer, values: Sequence[Any]) ->
 
 
 def _flags(token: Any) -> dict[str, bool]:
-    """The flags of a token in the settings, where it may be an object; else the usual ones."""
+    """The flags of a token in the settings, if it is an object there; else the default ones."""
     usual = {"normalized": False}
     given = token if isinstance(token, dict) else {}
     return usual | {key: given[key] for key in ADDED_FLAGS if type(given.get(key)) is bool}
@@ -446,7 +446,7 @@ def _named(folder: Folder, inner: tokenizers.Tokenizer, role: str) -> list[int]:
 def _ids(
     folder: Folder, inner: tokenizers.Tokenizer, config: Mapping[str, Any], *keys: str
 ) -> list[int]:
-    """The ids under the first of some keys that has any in the vocabulary."""
+    """The ids under the first of these keys that has any in the vocabulary."""
     for key in keys:
         value = config.get(key)
         ids: list[Any] = value if isinstance(value, list) else [value]
@@ -489,7 +489,7 @@ def _typed(ids: Sequence[int], kind: int = 0) -> list[str]:
 
 
 def _drop_types(inner: tokenizers.Tokenizer) -> None:
-    """Give both texts of a pair the same type if the model has one type."""
+    """Give both texts of a pair the same type, for a model with a single type."""
     one_token = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")
     processed = inner.post_process(one_token, one_token)
     if any(processed.type_ids):
@@ -507,7 +507,7 @@ def _token(inner: tokenizers.Tokenizer, i: int) -> str:
 
 
 def _around(inner: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The ids that are added before and after each text."""
+    """The ids added before and after each text."""
     one_token = tokenizers.Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a")
     processed = inner.post_process(one_token)
     at = processed.special_tokens_mask.index(0)
@@ -527,7 +527,7 @@ def _with_template(tokenizer: Tokenizer, model_type: str) -> tokenizers.Tokenize
 
 
 def _names(inner: tokenizers.Tokenizer, tokenizer: Tokenizer) -> dict[str, str]:
-    """The special tokens by their names in transformers: its own, or those of its roles."""
+    """The special tokens by their names in transformers, from the tokenizer or from their roles."""
     if tokenizer.names is not None:
         return dict(tokenizer.names)
     before, after = _around(inner)

@@ -1,4 +1,4 @@
-"""Readers for the tokenizer file layouts of Hugging Face folders."""
+"""Readers for the tokenizer file layouts in Hugging Face folders."""
 
 import json
 from base64 import b64decode
@@ -50,7 +50,7 @@ class Folder:
         return (self.path / name).exists()
 
     def setting(self, key: str, kind: type[Any], default: Any = None) -> Any:
-        """A setting of the given type."""
+        """A setting, checked to have the given type."""
         value = self.settings.get(key)
         if value is not None and type(value) is not kind:
             raise InputError(f"{self.path / SETTINGS}: {key} is {value!r}, not a {kind.__name__}")
@@ -67,7 +67,7 @@ def _json(folder: Folder, name: str) -> Iterator[Read]:
 
 
 def _merges(folder: Folder, vocab: str, merges: str) -> Iterator[Read]:
-    """GPT-2 and RoBERTa: byte-level BPE."""
+    """Read GPT-2's and RoBERTa's files: byte-level BPE."""
     if folder.model_type.startswith("qwen"):
         raise InputError(f"{folder.path} has no {JSON}, which alone defines how Qwen splits a text")
     ids = {token: i for i, token in enumerate(_vocab(folder.path / vocab))}
@@ -92,7 +92,7 @@ def _merges(folder: Folder, vocab: str, merges: str) -> Iterator[Read]:
 
 
 def _word_pieces(folder: Folder, vocab: str) -> Iterator[Read]:
-    """BERT and DistilBERT: one token per line; for duplicates the last line counts."""
+    """Read BERT's and DistilBERT's file: one token per line; of duplicates the last counts."""
     ids = {token: i for i, token in enumerate(_lines(folder.path / vocab))}
     unknown = token_name(folder.settings.get("unk_token")) or "[UNK]"
     if unknown not in ids:
@@ -110,7 +110,7 @@ def _word_pieces(folder: Folder, vocab: str) -> Iterator[Read]:
 
 
 def _t5(folder: Folder, name: str) -> Iterator[Read]:
-    """T5, whose <extra_id_99> to <extra_id_0> are not in the file."""
+    """Read T5's file, which lacks the tokens <extra_id_99> to <extra_id_0>."""
     inner = SentencePiece.read(folder.path / name).build()
     n = folder.setting("extra_ids", int, 100 if folder.model_type == "t5" else 0)
     inner.add_special_tokens([f"<extra_id_{i}>" for i in reversed(range(n))])
@@ -122,7 +122,7 @@ def _llama(folder: Folder, name: str) -> Iterator[Read]:
 
 
 def _fairseq(folder: Folder, name: str) -> Iterator[Read]:
-    """XLM-R and CamemBERT, with their own first ids and a mask token at the end."""
+    """Read XLM-R's and CamemBERT's file; their first ids differ, and a mask token comes last."""
     model = SentencePiece.read(folder.path / name)
     pieces = [piece.text for piece in model.pieces]
     if folder.model_type == "camembert":
@@ -134,7 +134,7 @@ def _fairseq(folder: Folder, name: str) -> Iterator[Read]:
 
 
 def _marian(folder: Folder, source: str, target: str, vocab: str) -> Iterator[Read]:
-    """Marian: two SentencePiece models with a common vocabulary and language tokens (>>de<<)."""
+    """Read Marian's files: two SentencePiece models, one vocabulary, and language tokens."""
     target_vocab = "target_vocab.json" if folder.setting("separate_vocabs", bool) else vocab
     for model, names in ((source, vocab), (target, target_vocab)):
         tokens = _vocab(folder.path / names)
@@ -148,7 +148,7 @@ def _marian(folder: Folder, source: str, target: str, vocab: str) -> Iterator[Re
 
 
 def generation_file(folder: Path) -> str:
-    """The name of the file that decides how the model of a folder generates, as in transformers.
+    """The name of the file that decides how a folder's model generates, as in transformers.
 
     It is `generation_config.json`, and `config.json` where that is missing: one file decides alone,
     so that a key which `generation_config.json` lacks, or has as null, is not set.
@@ -220,7 +220,7 @@ CTC = ("wav2vec2", "hubert")
 
 
 def _symbols(folder: Folder, name: str) -> Iterator[Read]:
-    """wav2vec 2.0: a token for each character, and one between words."""
+    """Read wav2vec 2.0's file: a token for each character, and one between words."""
     path = folder.path / name
     ids = {token: i for i, token in enumerate(_vocab(path))}
     if folder.setting("do_lower_case", bool, False):
@@ -233,7 +233,7 @@ def _symbols(folder: Folder, name: str) -> Iterator[Read]:
 
 
 def _speller(ids: dict[str, int], space: str, unknown: str) -> tokenizers.Tokenizer:
-    """A tokenizer with a token for each character, and `space` between words."""
+    """A tokenizer with one token for each character, and `space` between words."""
     inner = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=unknown))
     inner.normalizer = normalizers.Replace(" ", space)
     inner.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex("."), "isolated")
@@ -245,7 +245,7 @@ def _speller(ids: dict[str, int], space: str, unknown: str) -> tokenizers.Tokeni
 
 
 def symbols_of(inner: tokenizers.Tokenizer) -> tuple[dict[str, int], str] | None:
-    """The symbols of a tokenizer like that of wav2vec 2.0, and the one between words; else None."""
+    """The symbols of a wav2vec 2.0-like tokenizer, and the one between words; None for others."""
     tree: dict[str, Any] = json.loads(inner.to_str())
     model, normalizer = tree["model"], tree["normalizer"] or {}
     space: str = normalizer.get("content", "")
@@ -274,5 +274,5 @@ LAYOUTS: dict[tuple[str, ...], Callable[..., Iterator[Read]]] = {
 
 
 def layouts_of(model_type: str) -> dict[tuple[str, ...], Callable[..., Iterator[Read]]]:
-    """The layouts of a model type: which files it needs, and how they are read."""
+    """The layouts for a model type: the files needed, and how to read them."""
     return LAYOUTS | ({("vocab.json",): _symbols} if model_type in CTC else {})

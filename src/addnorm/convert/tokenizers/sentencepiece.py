@@ -1,4 +1,4 @@
-"""Reading SentencePiece model files without the library, as equivalent tokenizers.
+"""Reading SentencePiece model files as equivalent tokenizers, without the library.
 
 The file is one protobuf message, defined in `sentencepiece_model.proto`:
 https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto
@@ -80,7 +80,7 @@ class SentencePiece:
             raise InputError(f"{path} is not a SentencePiece model: {error}") from error
 
     def build(self) -> tokenizers.Tokenizer:
-        """Build the tokenizer with the ids of the file."""
+        """Build the tokenizer with the file's own ids."""
         return self._build([(piece.text, piece.score) for piece in self.pieces])
 
     def build_for(self, vocab: Sequence[str], unsplit: Collection[str]) -> tokenizers.Tokenizer:
@@ -123,7 +123,7 @@ class SentencePiece:
         return [piece.text for piece in self.pieces if piece.kind is kind]
 
     def _merges(self, ids: Mapping[str, int]) -> list[tuple[str, str]]:
-        """All merges of two pieces into a piece, by its score, then by the length of the left."""
+        """All merges of two pieces into one, ordered by score, then by length of the left piece."""
         scores = {p.text: p.score for p in self.pieces if p.kind is Kind.NORMAL and p.text in ids}
         pairs = [
             (-score, cut, text[:cut], text[cut:])
@@ -277,7 +277,7 @@ def _single(data: bytes, at: int) -> tuple[float, int]:
 
 
 def _nothing(data: bytes, at: int) -> tuple[None, int]:
-    """Skip a 64-bit number; no relevant field has one."""
+    """Skip a 64-bit number; no field of interest has one."""
     _slice(data, at, 8)
     return None, at + 8
 

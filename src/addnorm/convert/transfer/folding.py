@@ -1,4 +1,4 @@
-"""Folding LayerNorm into RMSNorm: its mean and β are moved into adjacent weights.
+"""Folding LayerNorm into RMSNorm: moves its mean and β into adjacent weights.
 
 If everything added to the residual stream is centred over d_model, the mean of the stream is zero,
 its variance is its mean square, and the two norms agree except for β. Since `W (x + β) + b` is `W x
@@ -60,7 +60,7 @@ def folds_layernorm(old: ModelConfig, new: ModelConfig) -> bool:
 
 
 def folding_obstacle(old: ModelConfig, new: ModelConfig) -> str | None:
-    """The reason why LayerNorm cannot be folded exactly in this model; None if it can be."""
+    """The reason why LayerNorm cannot be folded exactly in this model; None if it can."""
     tied = isinstance(new.head, TokenHeadConfig) and new.head.tied
     positions = [position_of(new, name) for name in ("embed", "target_embed")]
     audio = isinstance(getattr(new, "input", None), LogMelEmbeddingConfig | WaveformEmbeddingConfig)
@@ -113,7 +113,7 @@ def position_of(model: ModelConfig, name: str) -> PositionConfig:
 
 
 def with_folding_targets(model: ModelConfig, *, biases: bool) -> ModelConfig:
-    """Untie the head and, if β is non-zero, add the biases that absorb it."""
+    """Untie the head and, if any β is non-zero, add the biases that absorb it."""
     head: Any = model.head
     if isinstance(head, TokenHeadConfig):
         head = replace(head, tied=False)
@@ -170,7 +170,7 @@ LINEAR = {F.linear, *(getattr(torch._VF, name) for name in RECURRENT)}  # pyrigh
 
 @dataclass(frozen=True)
 class Reader:
-    """A weight that reads a norm, the bias that is added to the product, and the input's factor.
+    """A weight that reads a norm's output, the bias added to the product, and the input's factor.
 
     `bias` is None if nothing is added, or if a constant input does not give a constant output, as
     in a convolution that pads with zeros.
@@ -183,7 +183,7 @@ class Reader:
 
 @torch.no_grad()
 def readers(model: Model, norms: Iterable[str], config: ModelConfig) -> dict[str, list[Reader]]:
-    """The readers of each norm, by its name; none if the model does not run."""
+    """The readers of each norm's output, by its name; empty if the model does not run."""
     marked = copy.deepcopy(model).cpu().double().eval()
     for module in marked.modules():
         if isinstance(module, MixtureOfExperts):
@@ -214,7 +214,7 @@ def _replace_output(norm: nn.Module, mark: Tensor) -> None:
 
 
 class _ReaderWatch(TorchFunctionMode):
-    """Records every function call with a mark and a weight."""
+    """Records every function call in which a norm's marked output meets a weight."""
 
     def __init__(self, marks: Mapping[str, Tensor], names: Mapping[int, str]) -> None:
         super().__init__()
@@ -253,7 +253,7 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
 
 
 def _factor(x: Tensor, mark: Tensor, *, any_row: bool = False) -> float | None:
-    """The factor of the mark in every row of `x`; None if they are not multiples of the mark.
+    """The factor by which all rows of `x` are multiples of the mark; None if they are not.
 
     A wider row has copies of the mark side by side. With `any_row`, one such row is enough.
     """
@@ -271,14 +271,14 @@ def _factor(x: Tensor, mark: Tensor, *, any_row: bool = False) -> float | None:
 
 @dataclass(frozen=True)
 class FoldingReport:
-    """The changed weights with the kind of change, and the readers that could not absorb β."""
+    """The weights changed, with the kind of change, and the readers that could not absorb β."""
 
     how: dict[str, str]
     dropped: tuple[str, ...]
 
 
 def nonzero_betas(weights: Mapping[str, Tensor]) -> Weights:
-    """The non-zero β of the norms in the model's stacks and exits, by norm name."""
+    """The non-zero β of norms in the model's stacks and exits, by norm name."""
     named = ((name.removesuffix(".bias"), weight) for name, weight in weights.items())
     return {
         norm: weight
@@ -293,7 +293,7 @@ def fold_layernorm(
     model: ModelConfig,
     read_by: Mapping[str, Sequence[Reader]],
 ) -> FoldingReport:
-    """Centre what writes to the residual stream, and move β into the readers' biases, in place.
+    """Centre the weights that write to the residual stream, and move β into biases, in place.
 
     `read_by` names the readers of each norm (see `readers`).
     """
@@ -318,7 +318,7 @@ def fold_layernorm(
 
 
 def _axis(name: str, model: ModelConfig) -> int | None:
-    """The axis of the hidden features, if the weight writes to the residual stream."""
+    """The axis of hidden features, if the weight writes to the residual stream; else None."""
     narrow = getattr(model.embedding, "d_embed", None) is not None
     if narrow and name.endswith("embed.tokens.weight"):
         return None  # it is projected before it writes to the residual stream

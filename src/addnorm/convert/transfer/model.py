@@ -1,4 +1,4 @@
-"""Transferring the weights of a trained model to one with different parts, exactly if possible.
+"""Transferring the weights of a trained model to another configuration, exactly if possible.
 
 The origin of every weight of the new model is recorded: exact (unchanged, or rearranged without
 changing the function), folded (changed so that the function stays the same), derived (computed from
@@ -59,7 +59,7 @@ class TransferReport:
 
 
 def evenly_spaced_layers(n_old: int, n_new: int) -> tuple[int, ...]:
-    """Choose `n_new` evenly spaced layers out of `n_old`: every other one, or each one twice.
+    """Choose `n_new` evenly spaced layers out of `n_old`: every other one, or each twice.
 
     Sanh et al. 2019, §3, and Fan et al. 2020, §3.2, keep every other layer.
     """
@@ -74,7 +74,7 @@ def layer_counts(model: ModelConfig) -> dict[str, int]:
 def config_with_folding(
     old: Model, old_config: ModelConfig, new_config: ModelConfig
 ) -> ModelConfig:
-    """Add what exact folding needs to `new_config`: an untied head, and biases if β is non-zero.
+    """Add what exact folding needs to `new_config`: an untied head, and biases for β.
 
     The configuration is unchanged if nothing is to be folded, or if it cannot be.
     """
@@ -164,14 +164,14 @@ def _state(old: Model, config: ModelConfig) -> Weights:
 
 
 def _named(model: nn.Module) -> Weights:
-    """Parameters and persistent buffers by name, tied ones once."""
+    """Parameters and persistent buffers by name; tied ones appear once."""
     saved = model.state_dict().keys()
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach() for name, tensor in tensors if name in saved}
 
 
 def _renamed(name: str, layers: Layers) -> Iterator[str]:
-    """Yield the names of an old weight in the new model: none, one or several."""
+    """Yield the names that an old weight has in the new model, if any."""
     if match := re.fullmatch(r"(stack|encoder|decoder)\.blocks\.(\d+)\.(.*)", name):
         places = layers[match[1]]
         yield from (
@@ -196,7 +196,7 @@ def _renamed(name: str, layers: Layers) -> Iterator[str]:
 def _fold(
     context: TransferContext, weights: Weights, origins: dict[str, Origin], new: Model
 ) -> list[str]:
-    """Fold LayerNorm into RMSNorm if required; return the reasons why it is not exact, if any."""
+    """Fold LayerNorm into RMSNorm if needed; return the reasons if this is not exact."""
     if not folds_layernorm(context.old, context.new):
         return []
     beta = nonzero_betas(context.source)
@@ -214,7 +214,7 @@ def _fold(
 
 
 def _folded(origin: Origin, how: str | None, *, gain: bool) -> Origin:
-    """The origin of a weight after folding; `gain` means that it may be the gain γ of a norm."""
+    """The origin of a weight after folding; `gain` marks a possible gain γ of a norm."""
     if how is not None:
         kinds: dict[Kind, Kind] = {"exact": "folded"}
         note = "; ".join(part for part in (origin.how, how) if part not in ("", "zero"))
@@ -235,7 +235,7 @@ def _moved(counts: Mapping[str, int], layers: Layers) -> list[str]:
 
 
 def _resized(context: TransferContext) -> list[str]:
-    """The vocabularies that changed in size."""
+    """The vocabularies whose size changed."""
     return [
         f"vocab_size: {len(x)} → {len(context.start[name])}"
         for name, x in context.source.items()
@@ -254,7 +254,7 @@ class _EquivalenceCheck:
     unused: Sequence[str]
 
     def same(self, path: str) -> bool:
-        """Whether the function is unchanged by this difference, given the weights."""
+        """Whether this difference leaves the function unchanged, given the weights."""
         rules: dict[str, Callable[[], bool]] = {
             "bias": self.unused_biases_are_zero,
             "out_bias": self.unused_biases_are_zero,
@@ -298,12 +298,12 @@ class _EquivalenceCheck:
         )
 
     def became_a_table(self) -> bool:
-        """Whether sinusoidal positions became a learned table with the same values."""
+        """Whether sinusoidal positions became a learned table of the same values."""
         pattern = r"embed\.position\."
         return any(re.search(pattern, name) for name in self.origins) and self.exact(pattern)
 
     def became_experts(self, path: str) -> bool:
-        """Whether every expert is a copy of the dense layer, with gates that sum to one."""
+        """Whether every expert copies the dense layer, and gates sum to one."""
         old, new = (
             _feedforward_at(explicit(config), path)
             for config in (self.context.old, self.context.new)
@@ -332,7 +332,7 @@ class _EquivalenceCheck:
 
 
 def _feedforward_at(model: ModelConfig, path: str) -> Any:
-    """The feed-forward at a path: of the model, of its decoder, or of one layer of either.
+    """The feed-forward at a path: of the model, its decoder, or one layer of either.
 
     None for a layer that the model does not have.
     """
@@ -345,7 +345,7 @@ def _feedforward_at(model: ModelConfig, path: str) -> Any:
 
 
 def _different(check: _EquivalenceCheck, reported: set[str]) -> list[str]:
-    """The configuration differences that change the function, except those already reported.
+    """The configuration differences that change the function, if not reported already.
 
     Consequences of other differences, such as the head width of the head count, are left out.
     """
@@ -369,7 +369,7 @@ def _last(path: str) -> str:
 
 
 def _shown(model: ModelConfig, path: str, value: object) -> str:
-    """A value in a message; a part that a layer does not have itself is the model's."""
+    """A value for a message; a part that a layer lacks is the model's."""
     match = re.fullmatch(r"(decoder_)?layer_pattern\.(\d+)\.(\w+)", path)
     if value is not None or match is None:
         return _short(value)

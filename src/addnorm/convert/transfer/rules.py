@@ -53,14 +53,14 @@ class TransferContext:
     used: set[str] = field(default_factory=set[str])
 
     def old_name(self, name: str) -> str:
-        """The name that a weight of the new model had in the old one."""
+        """The name in the old model of a weight of the new one."""
         match = re.match(r"(\w+)\.blocks\.(\d+)\.", name)
         if match is None or match[1] not in self.layers:
             return name
         return f"{match[1]}.blocks.{self.layers[match[1]][int(match[2])]}.{name[match.end() :]}"
 
     def source_weight(self, name: str) -> Tensor | None:
-        """The old weight of this name; for an expert, possibly that of the dense layer."""
+        """The old weight with this name; for an expert, perhaps the dense layer's."""
         for old in (name, re.sub(r"\.experts\.\d+\.", ".", name)):
             if old in self.source:
                 self.used.add(old)
@@ -73,7 +73,7 @@ RuleResult = tuple[Tensor, Origin] | None
 
 
 def transfer_weight(context: TransferContext, name: str) -> tuple[Tensor, Origin]:
-    """Compute the new model's weight of this name, by the first rule that applies."""
+    """Compute the new model's weight with this name, by the first rule that applies."""
     for rule in RULES:
         if (result := rule(context, name)) is not None:
             return result
@@ -81,7 +81,7 @@ def transfer_weight(context: TransferContext, name: str) -> tuple[Tensor, Origin
 
 
 def _gain(context: TransferContext, name: str) -> RuleResult:
-    """γ of a different kind of norm: kept, or converted to or from an offset from one."""
+    """The γ of a norm of another kind: kept, or converted to or from an offset from one."""
     match = re.fullmatch(rf"(?:.*\.)?({NORM_NAMES})\.weight", name)
     kinds = (None, None)
     if match:

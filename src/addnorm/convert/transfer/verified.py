@@ -1,4 +1,4 @@
-"""Verifying a transfer: run two models that should compute the same function on the same inputs."""
+"""Verifying a transfer: runs two models that should be equivalent on the same inputs."""
 
 import copy
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ class Inputs:
 
     @classmethod
     def of(cls, old: Model, new: Model, config: ModelConfig) -> "Inputs":
-        """Random inputs that both models can read, by their vocabularies and lengths."""
+        """Random inputs that both models can read, given their vocabularies and lengths."""
         generator = torch.Generator().manual_seed(0)
         embeds = [_source_embed(model) for model in (old, new)]
         target = None
@@ -102,12 +102,12 @@ def _n_types(embed: Any) -> int:
 
 @torch.no_grad()
 def _outputs(model: Model, inputs: Inputs) -> list[Tensor]:
-    """The outputs at real tokens, of a copy in float64."""
+    """The outputs at real tokens of a copy in float64."""
     return list(every_output(copy.deepcopy(model).cpu().double().eval(), inputs))
 
 
 def every_output(model: Model, inputs: Inputs) -> Iterator[Tensor]:
-    """Run a float64 model; yield its outputs at real tokens, of the last layer and of each exit."""
+    """Run a float64 model; yield its outputs at real tokens, of the last layer and each exit."""
     source = inputs.source
     match model:
         case EncoderDecoderModel():

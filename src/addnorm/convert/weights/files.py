@@ -80,7 +80,7 @@ class Weights(Mapping[str, Tensor]):
         return self._stored[name].shape
 
     def stored(self, name: str) -> StoredTensor:
-        """A tensor in its file, unread."""
+        """A tensor in its file, not yet read."""
         return self._stored[name]
 
     def dtype(self, name: str) -> torch.dtype:

@@ -1,4 +1,4 @@
-"""The block types of GGUF as numbers: 32 or 256 integers of few bits, with their scales.
+"""Decoding GGUF's block types: 32 or 256 integers of few bits, with their scales.
 
 Each function takes blocks of bytes and gives float32, by the arithmetic of ggml's
 `dequantize_row_*`; `d` and `m` are halves. A block of 256 has a scale for each 16 or 32 numbers,
@@ -107,12 +107,12 @@ def _half(d: UInt8[Tensor, "blocks 2"]) -> Float[Tensor, "blocks 1"]:
 
 
 def _each(scales: Float[Tensor, "blocks groups"], size: int) -> Numbers:
-    """The scale of each number, in groups of `size`."""
+    """The scale of each number; groups of `size` share one."""
     return scales.repeat_interleave(size, dim=-1)
 
 
 def _fields(data: Blocks, run: int, bits: int) -> Int32[Tensor, "blocks numbers"]:
-    """Integers of few bits: in each run of bytes first the lowest bits of all, then the next."""
+    """Unpack integers of few bits: the lowest bits of all bytes in a run first, then the next."""
     shifts = torch.arange(0, 8, bits)[:, None]
     runs = data.int().unflatten(-1, (-1, 1, run))
     return ((runs >> shifts) & (2**bits - 1)).flatten(1).int()
@@ -123,12 +123,12 @@ def _nibbles(data: Blocks, run: int) -> Int32[Tensor, "blocks numbers"]:
 
 
 def _bits(data: UInt8[Tensor, "blocks 4"]) -> Int32[Tensor, "blocks 32"]:
-    """The bits of four bytes, lowest first."""
+    """Unpack the bits of four bytes, lowest first."""
     return ((data.int()[..., None] >> torch.arange(8)) & 1).flatten(1).int()
 
 
 def _six_bits(scales: UInt8[Tensor, "blocks 12"]) -> tuple[Tensor, Tensor]:
-    """Eight `s` and eight `t`: the first four of each in 6 bits, the others' upper 2 above them."""
+    """Unpack eight `s` and eight `t` of 6 bits from 12 bytes."""
     low, middle, last = _split(scales, 4, 4, 4)
     s = torch.cat([low & 63, (last & 15) | (low >> 2 & 48)], -1)
     t = torch.cat([middle & 63, last >> 4 | (middle >> 2 & 48)], -1)

@@ -1,4 +1,4 @@
-"""GGUF files: their keys, and their tensors, memory-mapped and dequantised when they are read.
+"""GGUF files: their keys, and their tensors, memory-mapped and dequantised on reading.
 
 A file has the magic `GGUF`, a version, the numbers of tensors and keys, the keys, the table of
 tensors, and their data, aligned (ggml's `docs/gguf.md`). It is not trusted: every count, offset and
@@ -96,7 +96,7 @@ STRING, ARRAY = 8, 9
 
 
 def is_gguf(file: Path) -> bool:
-    """Whether this is a file, and its name is that of a GGUF file or its beginning is."""
+    """Whether this is a GGUF file, by its name or its first bytes."""
     if not file.is_file():
         return False
     if file.suffix == ".gguf":
@@ -107,7 +107,7 @@ def is_gguf(file: Path) -> bool:
 
 @dataclass(frozen=True)
 class GGUF:
-    """The keys and the tensors of a file, and the type of each tensor in it."""
+    """The keys and tensors of a file, and each tensor's storage type."""
 
     path: Path
     keys: Mapping[str, Any]
@@ -117,7 +117,10 @@ class GGUF:
 
     @classmethod
     def open(cls, path: Path) -> "GGUF":
-        """Map a file. Raises `InputError` where it is cut short or damaged, or has another type."""
+        """Memory-map a file.
+
+        Raises `InputError` where it is cut short or damaged, or has another type.
+        """
         try:
             check_regular(path)
             with path.open("rb") as stream:
@@ -148,7 +151,10 @@ class GGUF:
         return self.get(key, kind())
 
     def get(self, key: str, default: T) -> T:
-        """The value of a key, of the type of the default. Raises `InputError` for another type."""
+        """The value of a key, which must have the type of the default.
+
+        Raises `InputError` for another type.
+        """
         self._read.add(key)
         value = self.keys.get(key, default)
         if isinstance(default, float) and type(value) is int:
@@ -177,11 +183,11 @@ class GGUF:
         return value
 
     def ignore(self, *keys: str) -> None:
-        """Count keys as read, since nothing depends on their values."""
+        """Count keys as read, because their values have no effect here."""
         self._read.update(keys)
 
     def check_all_read(self, prefix: str = "") -> None:
-        """Raise `InputError` naming a key with this beginning that nothing has read."""
+        """Raise `InputError` naming a key with this prefix that was never read."""
         for key, value in self.keys.items():
             if key.startswith(prefix) and key not in self._read and value not in (0, False, "", []):
                 raise InputError(
@@ -190,13 +196,13 @@ class GGUF:
 
 
 class _Reader:
-    """Reads values one after the other; raises `InputError` at the end of the bytes."""
+    """Reads values one after another; raises `InputError` at the end of the file."""
 
     def __init__(self, path: Path, memory: mmap.mmap) -> None:
         self.path, self.memory, self.at = path, memory, 0
 
     def skip(self, n: int) -> int:
-        """Advance by `n` bytes; return where they begin."""
+        """Advance by `n` bytes; return the position before."""
         begin = self.at
         if n < 0 or begin + n > len(self.memory):
             raise InputError(
@@ -207,25 +213,25 @@ class _Reader:
         return begin
 
     def number(self, form: str) -> Any:
-        """A number in a form of `struct`."""
+        """Read a number in a `struct` format."""
         begin = self.skip(struct.calcsize(f"<{form}"))
         return struct.unpack_from(f"<{form}", self.memory, begin)[0]
 
     def count(self, most: int, what: str) -> int:
-        """A count. Raises `InputError` for more than `most`."""
+        """Read a count. Raises `InputError` for more than `most`."""
         n = self.number("Q")
         if n > most:
             raise InputError(f"{self.path}: damaged: {n:,} {what}, at most {most:,}")
         return n
 
     def text(self) -> str:
-        """A string."""
+        """Read a string."""
         n = self.number("Q")
         begin = self.skip(n)
         return self.memory[begin : begin + n].decode("utf-8", "replace")
 
     def value(self, kind: int, key: str) -> Any:
-        """A value of a type, by ggml's number of it."""
+        """Read a value of a type, given by ggml's number."""
         if kind in NUMBERS:
             return self.number(NUMBERS[kind])
         if kind == STRING:
@@ -270,7 +276,7 @@ def _parsed(path: Path, memory: mmap.mmap) -> GGUF:
 
 
 def _info(reader: _Reader) -> tuple[str, tuple[tuple[int, ...], str, int]]:
-    """A tensor's name, its shape in our order, its type and its place."""
+    """Read a tensor's name, its shape in our order, its type and its position."""
     name = reader.text()
     rank = reader.number("I")
     if rank > MAX_RANK:

@@ -65,7 +65,7 @@ class Entry:
 
 
 def read_header(stream: BinaryIO, file: Path) -> dict[str, Entry]:
-    """The tensor entries of the safetensors file `file`, open as `stream`, in header order.
+    """The tensor entries in a safetensors file's header, in their order.
 
     Raises `InputError` unless the tensors are contiguous, complete and fill the file.
     """
@@ -106,7 +106,7 @@ def parse_object(text: bytes, file: Path) -> dict[str, Any]:
 
 
 def read_object(file: Path, most: int = SETTINGS) -> dict[str, Any]:
-    """Read a file of a single JSON object of at most `most` bytes (see `parse_object`)."""
+    """Read a file with a single JSON object of at most `most` bytes (see `parse_object`)."""
     try:
         return parse_object(read_file(file, most), file)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -227,7 +227,7 @@ def _view(memory: mmap.mmap, entry: Entry) -> Tensor:
 
 
 def map_pickle(file: Path) -> dict[str, StoredTensor]:
-    """Load a file of `torch.save`, allowing only tensors and plain containers in its pickle.
+    """Load a file written by `torch.save`; its pickle may hold only tensors and plain containers.
 
     Raises `InputError` if it contains anything else, is compressed, or is damaged.
     """
@@ -263,7 +263,7 @@ SHOWN = 3
 
 
 def check_readable(where: object, name: str, dtype: torch.dtype) -> None:
-    """Raise `InputError` for a weight of an unsupported type."""
+    """Raise `InputError` for a weight with an unsupported dtype."""
     if dtype not in READABLE:
         valid = ", ".join(map(name_of, READABLE))
         raise InputError(
@@ -275,7 +275,7 @@ def check_readable(where: object, name: str, dtype: torch.dtype) -> None:
 def one_dtype(
     where: object, stored: Mapping[str, torch.dtype], named: object = None
 ) -> torch.dtype:
-    """The type that weights of these types are converted to.
+    """The dtype to which weights of these dtypes are converted.
 
     If they differ, it is the type that the configuration has `named`, as in transformers, or else
     the widest, which rounds nothing; a warning names it.
@@ -297,7 +297,7 @@ def one_dtype(
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """The name of a type, such as `bfloat16`."""
+    """The name of a dtype, such as `bfloat16`."""
     return str(dtype).removeprefix("torch.")
 
 

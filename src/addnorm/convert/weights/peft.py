@@ -43,7 +43,7 @@ OF_THE_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 
 @dataclass(frozen=True)
 class PeftAdapter:
-    """The low-rank changes of layers, and the tensors that replace the base's, by name."""
+    """The low-rank changes of layers, and the tensors that replace those of the base, by name."""
 
     base: str
     layers: Mapping[str, LowRank]
@@ -58,12 +58,12 @@ def is_peft_folder(folder: Path) -> bool:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter without its base model."""
+    """Whether a folder holds an adapter but not its base model."""
     return is_peft_folder(folder) and not any((folder / name).is_file() for name in WHOLE_MODEL)
 
 
 def name_of_base(folder: Path) -> str:
-    """The base of an adapter, by the name in its `adapter_config.json`."""
+    """The name of the base model in an adapter's `adapter_config.json`."""
     return str(_settings(folder).get("base_model_name_or_path") or "")
 
 
@@ -112,7 +112,7 @@ def read_peft(folder: Path) -> PeftAdapter:
 
 
 def write_peft(folder: Path, adapter: PeftAdapter, *, transposed: bool = False) -> None:
-    """Write an adapter; `transposed` if the base stores its matrices as (in, out), like GPT-2."""
+    """Write an adapter; `transposed` if the base stores matrices as (in, out), like GPT-2."""
     tensors: dict[str, Tensor] = {}
     for name, change in adapter.layers.items():
         tensors[f"{PREFIX}{name}.lora_A.weight"] = change.a
@@ -197,7 +197,7 @@ def _low_rank(
 
 
 def _of_pattern(pattern: Any, name: str, default: Any) -> Any:
-    """The value of the first key that a layer's name ends with, as in PEFT, or `default`."""
+    """The value for the first key with which a layer's name ends, as in PEFT, or `default`."""
     for key, value in (pattern or {}).items():
         if re.match(rf"(.*\.)?({key})$", name):
             return value
