@@ -1,15 +1,13 @@
 """`addnorm serve`: what is wrong is said before anything starts; a run behind an address."""
 
-import os
 import re
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
+from tests.serve.servers import command
 
 from addnorm.cli.serve import bytes_of
 from addnorm.errors import InputError
@@ -69,20 +67,11 @@ def test_without_the_extra_it_is_named(
 @pytest.mark.long
 def test_a_run_behind_an_address(run_of: RunOf) -> None:
     """From the command to an answer, and to the end by SIGTERM with status 0."""
-    run = run_of("language")
-    command = [sys.executable, "-m", "addnorm", "serve", run, "--port", "0", "--device", "cpu"]
-    environment = {**os.environ, "COLUMNS": "200"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        assert process.stderr is not None
-        assert "tokens in" in process.stderr.readline()
-        lines = iter(process.stderr.readline, "")  # of what is batched, and then of the address
-        address = next(match[0] for line in lines if (match := re.search(r"http://\S+", line)))
+    words = ("serve", run_of("language"), "--port", 0, "--device", "cpu")
+    with command(*words) as (address, _), httpx.Client(base_url=address) as client:
         body = {"prompt": "To be", "max_tokens": 9, "seed": 3}
-        with httpx.Client(base_url=address) as client:
-            whole = client.post("/v1/completions", json=body).json()
-            streamed = client.post("/v1/completions", json={**body, "stream": True})
-            pieces = re.findall(r'"text":"((?:[^"\\]|\\.)*)"', streamed.text)
-            joined = "".join(pieces).encode().decode("unicode_escape")
-            assert joined == whole["choices"][0]["text"]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=20) == 0
+        whole = client.post("/v1/completions", json=body).json()
+        streamed = client.post("/v1/completions", json={**body, "stream": True})
+        pieces = re.findall(r'"text":"((?:[^"\\]|\\.)*)"', streamed.text)
+        joined = "".join(pieces).encode().decode("unicode_escape")
+        assert joined == whole["choices"][0]["text"]
