@@ -25,7 +25,7 @@ def answer_batch(
     *,
     exact: bool,
 ) -> None:
-    """Answer a file of requests with a run; print how many were answered.
+    """Answer a file of requests with a run; print the number of answers.
 
     Answers go to the file `out`, whose first ones may be there already, or to standard output.
     """

@@ -25,7 +25,7 @@ PROMPT = "> "
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Beginning:
-    """How a conversation begins.
+    """The first messages of a conversation.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Beginning:
     messages: Annotated[Path | None, Parameter(show_default=False)] = None
 
     def read(self) -> tuple[list[Message], list[Any]]:
-        """The first messages, and the tools. Raises `InputError` for both options at once."""
+        """Read the first messages, and the tools. Raises `InputError` for both options at once."""
         if self.messages is None:
             return [] if self.system is None else [{"role": "system", "content": self.system}], []
         if self.system is not None:
@@ -120,14 +120,14 @@ def talk(answer: Answer, messages: list[Message]) -> None:
 
 
 def _open_calls(messages: Sequence[Message]) -> list[Mapping[str, Any]]:
-    """The calls of the last answer that have no result yet."""
+    """The tool calls in the last answer that still lack a result."""
     results = list(takewhile(lambda message: message["role"] == "tool", reversed(messages)))
     before = messages[: len(messages) - len(results)]
     return [*before[-1].get("tool_calls", ())][len(results) :] if before else []
 
 
 def _next_message(messages: Sequence[Message], text: str) -> Message:
-    """A line of the user: a message, or the result of the first call that has none."""
+    """Read a line from the user: a message, or the result of the first open call."""
     if not (calls := _open_calls(messages)):
         return {"role": "user", "content": text}
     name = calls[0]["function"]["name"]
@@ -135,7 +135,7 @@ def _next_message(messages: Sequence[Message], text: str) -> Message:
 
 
 def _next_line() -> str | None:
-    """The next message; None at the end. An interrupt begins a new line."""
+    """The next line; None at the end. An interrupt begins a new line."""
     while True:
         try:
             return input(PROMPT if sys.stdin.isatty() else "")
@@ -146,7 +146,7 @@ def _next_line() -> str | None:
 
 
 def _write(pieces: Iterator[str | Message]) -> Message:
-    """Write an answer as it comes; return the message until it ended or was interrupted."""
+    """Print an answer as it comes; return its message, also if it was interrupted."""
     written: list[str] = []
     try:
         for piece in pieces:

@@ -21,7 +21,7 @@ Count = Annotated[int, Parameter(validator=at_least(0))]
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class OwnPart:
-    """A part of your own, and how it is checked."""
+    """A custom part, and how it is checked."""
 
     part: str = ""
     """A part of your own, `module:Class`; `module.py` is looked for in this folder."""

@@ -111,7 +111,7 @@ def _check_files(run: Path, labels: LabelOptions, *, pairs: bool, entities: bool
 def _of_files(
     opened: "Run", files: tuple[Path, ...], labels: LabelOptions, reading: Reading
 ) -> Iterator[Answer]:
-    """The class of each file before its name, and as figures."""
+    """Yield the class of each file with the file's name, as text and as JSON fields."""
     paths, skipped = media_files(files, reading)
     with skipped:
         for file, result in opened.classify_files(paths, skipped=skipped, **labels):
@@ -119,7 +119,7 @@ def _of_files(
 
 
 def _of_tables(opened: "Run", files: tuple[Path, ...], reading: Reading) -> Iterator[Answer]:
-    """The class or the numbers of each series before its name, and as figures."""
+    """Yield the class or numbers of each series with its name, as text and as JSON fields."""
     paths, skipped = media_files(files, reading, "tables of series", "series or tables")
     with skipped:
         for answer in opened.predict_series(paths, skipped=skipped):

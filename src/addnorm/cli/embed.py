@@ -81,7 +81,7 @@ def embed(
 
 
 def _are_texts(files: Sequence[Path]) -> bool:
-    """Whether the files are lines of text. Raises `InputError` for pictures among them."""
+    """Whether the files hold lines of text. Raises `InputError` for pictures among them."""
     from addnorm.data import ImageFilesConfig
 
     pictures = [file for file in files if file.suffix.lower() in ImageFilesConfig.suffixes]
@@ -94,7 +94,7 @@ def _are_texts(files: Sequence[Path]) -> bool:
 def _of_files(
     opened: "Run", files: Sequence[Path], how: PoolingOptions, reading: Reading
 ) -> "Iterator[Tensor]":
-    """Yield the vector of each image or clip; unreadable files are named and counted."""
+    """Yield the vector of each image or clip; unreadable files are reported and counted."""
     paths, skipped = media_files(files, reading)
     with skipped:
         for _, vector in opened.embed_files(paths, skipped=skipped, **how):

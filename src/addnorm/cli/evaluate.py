@@ -85,7 +85,7 @@ def evaluate(
 
 
 def _write(answers: Mapping[int, str], early: "EarlyExit | None", file: Path) -> None:
-    """Write the prediction of each example, with its layers if they leave at early exits."""
+    """Write the prediction of each example, with the layers used if there are early exits."""
     depths = {} if early is None else early.depth_of
     ends = {i: f"\t{depth}" for i, depth in depths.items()}
     lines = (f"{one_line(y)}{ends.get(i, '')}\n" for i, y in answers.items())
@@ -98,7 +98,7 @@ def _check(
     confusion: Path | None,
     fields: Mapping[str, str],
 ) -> None:
-    """Raise `InputError`, before the work, for a file or a field that this task does not have."""
+    """Raise `InputError`, before the work, for a file or a field that this task does not use."""
     from addnorm.tasks.eval_config import WRITING
 
     for name in fields:

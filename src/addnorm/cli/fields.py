@@ -19,7 +19,7 @@ SETTINGS = {
 
 
 def fields_to_keep_model(words: Iterable[str], instead: str) -> dict[str, str]:
-    """As `fields_given`, without fields of the model, which `instead` changes.
+    """Like `fields_given`, but reject fields of the model, which `instead` changes.
 
     Raises `InputError` for one, with its name in place of `PATH`.
     """
@@ -33,7 +33,7 @@ def fields_to_keep_model(words: Iterable[str], instead: str) -> dict[str, str]:
 
 
 class UnknownWordError(InputError):
-    """A word that is not an option of its command; `message_of` adds the nearest one."""
+    """An argument that is no option of its command; `message_of` adds the nearest one."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -70,7 +70,7 @@ def fields_given(words: Iterable[str]) -> dict[str, str]:
 
 
 def _check_setting(table: str, field: str) -> None:
-    """Raise `InputError` for a field that `[train]`, `[eval]` or `[parallel]` does not have."""
+    """Raise `InputError` for an unknown field of `[train]`, `[eval]` or `[parallel]`."""
     name = field.partition(".")[0]
     if table in SETTINGS and name not in (valid := settings_of(table)):
         problem = f"{table}.{name} is not a field.{choices(name, valid)}"
@@ -78,7 +78,7 @@ def _check_setting(table: str, field: str) -> None:
 
 
 def settings_of(table: str) -> list[str]:
-    """The fields of one of these tables, read from the source: an import would take seconds."""
+    """The fields of one of these tables, parsed from source, since an import takes seconds."""
     module, name = SETTINGS[table]
     spec = find_spec(module)
     assert spec is not None
@@ -89,7 +89,7 @@ def settings_of(table: str) -> list[str]:
 
 
 def unknown_field(word: str, options: Iterable[str]) -> str:
-    """The message for a word that is neither an option nor a field, with the nearest of both."""
+    """The message for an argument that is no option or field, with the nearest of both."""
     name = word.removeprefix("--").partition("=")[0]
     settings = [f"{table}.{field}" for table in SETTINGS for field in settings_of(table)]
     sizes = ("d_model", "n_layers", "dropout", "max_len")

@@ -72,7 +72,7 @@ class Speed(InProcesses):
     def compiled(
         self, run: "Run", decoding: "DecodingConfig", *, several: bool
     ) -> "Compiled | None":
-        """Return the run's compiled graph, or its model with its own drafts, if one is chosen."""
+        """Return the compiled graph or the speculative decoder that the options choose, if any."""
         if self.speculate and (self.compile or self.exit is not None):
             raise InputError(
                 "--speculate runs every layer as it is: leave --exit and --compile out"
@@ -128,7 +128,10 @@ class PromptOptions:
 
     @property
     def requests(self) -> Path | None:
-        """The file of requests to answer. Raises `InputError` for an option that needs one."""
+        """The file of requests to answer; None without one.
+
+        Raises `InputError` for an option that needs one.
+        """
         if self.out is not None and self.batch is None:
             raise InputError("--out is the file for the answers to --batch: give both")
         if self.exact and self.batch is None:
@@ -142,7 +145,7 @@ class PromptOptions:
 
     @property
     def single(self) -> bool:
-        """Whether there is one input, and no files."""
+        """Whether there is a single input, and no files."""
         return self.prompt is not None or self.messages is not None
 
     def input(self) -> "str | Messages":
@@ -154,7 +157,7 @@ class PromptOptions:
         return ChatInput.of_file(self.messages)
 
     def of(self, text: "str | Messages") -> "str | Messages":
-        """A text or a conversation; of a model that is to chat, the one that begins with a text."""
+        """The text itself; for a chat model, a conversation that begins with it."""
         return [{"role": "user", "content": text}] if self.chat and isinstance(text, str) else text
 
 
@@ -186,14 +189,17 @@ class Output:
 
     @property
     def grammar(self) -> tuple[str, str] | None:
-        """The grammar of every text, and its option. Raises `InputError` for a wrong one."""
+        """The grammar for every text, and the option that gave it.
+
+        Raises `InputError` for a wrong one.
+        """
         if self.json_schema is None and self.regex is None:
             return None
         return grammar_asked(self.json_schema, self.regex)
 
     @property
     def given(self) -> dict[str, object]:
-        """The options that are given, by their names."""
+        """The options that were given, by name."""
         options = {
             "--json": self.json_lines,
             "--subtitles": self.subtitles,
@@ -203,7 +209,7 @@ class Output:
         return {name: value for name, value in options.items() if value not in (None, False)}
 
     def check(self, files: Sequence[Path], asked: PromptOptions) -> None:
-        """Raise `InputError` for subtitles of anything but one file."""
+        """Raise `InputError` for subtitles unless there is exactly one file."""
         if self.subtitles is None:
             return
         if self.json_lines:
@@ -314,7 +320,7 @@ def generate(
 
 
 def _check_inputs(files: Sequence[Path], asked: PromptOptions) -> None:
-    """Raise `InputError` for files that are not there, and for a prompt with them."""
+    """Raise `InputError` for missing files, and for files together with a prompt."""
     if files:
         check_files(files)
         if asked.single:
@@ -325,7 +331,7 @@ def _check_inputs(files: Sequence[Path], asked: PromptOptions) -> None:
 
 
 def _check_processes(files: Sequence[Path], asked: PromptOptions, speed: Speed) -> None:
-    """Raise `InputError` for what several processes cannot do."""
+    """Raise `InputError` for options that several processes do not support."""
     if speed.processes in (None, 1):
         return
     speed.check_exit(speed.exit)
@@ -341,7 +347,7 @@ def _check_processes(files: Sequence[Path], asked: PromptOptions, speed: Speed) 
 
 
 def _check_alone(asked: PromptOptions, speed: Speed, others: Sequence[str]) -> None:
-    """Raise `InputError` for options given with `--batch`, whose lines have their own."""
+    """Raise `InputError` for options that `--batch` replaces, since each line has its own."""
     given = {
         "--prompt": asked.prompt is not None,
         "--messages": asked.messages is not None,
@@ -363,7 +369,7 @@ def _check_plain(
     speed: Speed,
     grammar: tuple[str, str] | None,
 ) -> None:
-    """Raise `InputError` for options of text if the model reads files."""
+    """Raise `InputError` for text options if the model reads files."""
     given = {
         "--prompt": asked.prompt is not None,
         "--messages": asked.messages is not None,
@@ -379,7 +385,7 @@ def _check_plain(
 
 
 def _check_text(run: Path, asked: PromptOptions, output: Output) -> None:
-    """Raise `InputError` for options of sound if the model reads text."""
+    """Raise `InputError` for sound options if the model reads text."""
     given = [*asked.speech, *(() if output.subtitles is None else ("subtitles",))]
     if given:
         shown = ", ".join(f"--{name}" for name in given)
@@ -387,7 +393,7 @@ def _check_text(run: Path, asked: PromptOptions, output: Output) -> None:
 
 
 def _conversations(opened: "Run", asked: PromptOptions, reading: Reading) -> Rows | None:
-    """How files of conversations are read, by a model that is to chat."""
+    """How files of conversations are read, for a chat model."""
     from addnorm.data.readers.chat import holds_conversations
 
     if not (asked.chat or opened.chats):
@@ -406,7 +412,7 @@ def _of_files(
     reading: Reading,
     output: Output,
 ) -> Iterator[list[str]]:
-    """The lines for each file; none for a sound without words."""
+    """Yield the output lines for each file; none for a sound without words."""
     timed = bool(speech.get("timestamps")) or output.subtitles is not None
     speech = {**speech, "timestamps": True} if timed else speech
     paths, skipped = media_files(files, reading)
@@ -445,7 +451,7 @@ def _print(
     json_lines: bool,
     deep: bool,
 ) -> None:
-    """Print the texts for one input, a line each."""
+    """Print the texts for one input, one line each."""
     if json_lines:
         print("\n".join(as_json(best, number, deep=deep, whole=whole)), flush=True)
         return
@@ -457,7 +463,7 @@ def _print(
 
 
 def _report(early: "EarlyExit | None") -> None:
-    """Print at which layers tokens left, if any could."""
+    """Print the layers at which tokens left, if early exit is on."""
     if early is not None:
         from addnorm.cli.terminal import console
 
@@ -480,7 +486,7 @@ def as_json(
     deep: bool = False,
     whole: "Callable[[str], Sequence[Message]]" = lambda answer: (),
 ) -> list[str]:
-    """One line of JSON for each text, with the number of its input, or its file.
+    """One line of JSON for each text, with the number of its input or the name of its file.
 
     `deep` adds the depth, of models whose tokens leave early; `whole` gives the conversation with
     the answer at its end, if it answers one.
@@ -501,14 +507,14 @@ def as_json(
 
 
 def _heard(text: "Generated") -> dict[str, object]:
-    """The language of a sound, and the segments of its text with their times."""
+    """The language of a sound, and the segments of its text with times."""
     segments = None if text.segments is None else [asdict(part) for part in text.segments]
     heard = {"language": text.language, "segments": segments}
     return {key: value for key, value in heard.items() if value is not None}
 
 
 def depth_of(best: "Sequence[Generated]", number: int) -> str:
-    """Describe the mean number of layers that a token of a text took."""
+    """Describe the mean number of layers that a text's tokens used."""
     depth = best[0].depth
     mean = "its one token took every layer" if depth is None else f"mean depth {depth:.2f} layers"
     return f"text {number}: {mean}"

@@ -41,7 +41,7 @@ def list_claims(*, out: Path = FOLDER) -> None:
 
 
 def _verdicts(names: Sequence[str], out: Path) -> "Table":
-    """A table of claims, with the verdict on each kind of data that is measured in `out`."""
+    """A table of claims, with the verdict for each kind of data that was measured in `out`."""
     from rich.table import Table
 
     from addnorm.lab.claims import claim_called

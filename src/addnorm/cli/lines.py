@@ -118,7 +118,7 @@ class SkipCounter:
 def media_files(
     files: Sequence[Path], reading: Reading, what: str = "image or sound files", of: str = ""
 ) -> tuple[list[Path], SkipCounter]:
-    """Return the files to read, and a counter of skipped ones. Raises `InputError` without any."""
+    """Return the files to read, and a counter for skipped ones. Raises `InputError` without any."""
     if not files:
         raise InputError(f"name the {what} to read")
     if reading.errors == "replace":
@@ -134,7 +134,7 @@ In place of a damaged row is its `InputError`.
 
 
 class Lines:
-    r"""The lines of the files, or of standard input where there are none or one is `-`.
+    r"""The lines of the files; those of standard input if there are no files or one is `-`.
 
     Lines end at "\n" alone. They come in groups worth a batch, or fewer as soon as nothing more is
     there: a pause in a pipe does not delay them.
@@ -154,7 +154,7 @@ class Lines:
         """The number of lines before each file, and its name."""
 
     def answers(self, answer: Callable[[int, list[Any]], Sequence[T]]) -> Iterator[tuple[int, T]]:
-        """The answer to each line, with the number of the line.
+        """Yield the answer to each line with the line's number.
 
         It is called with the number of lines before a group and the group. Where it raises
         `TextError`, halves of the group are tried, to find the line that is meant. Any
@@ -181,7 +181,7 @@ class Lines:
             yield from enumerate(answers, start=first + 1)
 
     def groups(self, size: int = 256) -> Iterator[tuple[int, list[Any]]]:
-        """Groups of lines, each after the number of lines before it.
+        """Yield groups of lines, each with the number of lines before it.
 
         Raises `InputError`, with file and line, for a missing file and a line that cannot be
         decoded, after all lines before it have been given.
@@ -240,7 +240,7 @@ class Lines:
         return f"{name}:{before - first + 1}"
 
     def _decoded(self, name: str, number: int, line: bytes) -> str | TextError:
-        """Return the text of a line, or the error that it has."""
+        """Return the text of a line, or the error in it."""
         if len(line) > LONGEST:
             return TextError(
                 f"{name}:{number}: a line of more than {LONGEST:,} bytes: each line is one text, "
@@ -266,7 +266,7 @@ class Lines:
 
 
 def _medium(line: bytes) -> str:
-    """What a file is by its first bytes, `a picture` or `a sound`; empty for what may be text."""
+    """The medium of a file by its first bytes: `a picture`, `a sound`, or empty for a text."""
     if line.startswith((b"RIFF", b"FORM")):
         kinds = {b"WAVE": "a sound", b"AIFF": "a sound", b"AIFC": "a sound", b"WEBP": "a picture"}
         return kinds.get(line[8:12], "")
@@ -277,7 +277,7 @@ def _medium(line: bytes) -> str:
 
 
 def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
-    """Return the lines that have arrived, without their ends, as soon as there are any.
+    """Yield the complete lines that have arrived, without their line ends.
 
     Of one that is longer than `LONGEST` a beginning comes that is so too.
     """
@@ -297,7 +297,7 @@ def _whole_lines(stream: Any) -> Iterator[list[bytes]]:
 
 
 def pair_of(line: str, number: int) -> tuple[str, str]:
-    """Return the two texts of a line. Raises `TextError` unless exactly one tab separates them."""
+    """Split a line into its two texts. Raises `TextError` unless exactly one tab separates them."""
     first, *others = line.split("\t")
     if len(others) != 1:
         raise TextError(f"text {number}: {len(others)} tabs, and a pair is two texts with one tab")

@@ -16,7 +16,7 @@ from addnorm.errors import InputError
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """The parts of a model that are shown.
+    """The parts of a model to show.
 
     Parameters
     ----------
@@ -91,7 +91,7 @@ def look(
 
 
 def _numbers(option: str, given: str | None) -> tuple[int, ...]:
-    """Numbers with commas between, each once, in their order."""
+    """Parse comma-separated numbers; duplicates count once."""
     words = [] if given is None else given.split(",")
     if not all(word.strip().isdecimal() for word in words):
         raise InputError(f"--{option} {given}: numbers from 0 with commas between, such as 0,2")

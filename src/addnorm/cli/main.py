@@ -28,7 +28,7 @@ from addnorm.folding import folded
 
 
 def check_number(_: object, value: object) -> None:
-    """Raise `ValueError` for NaN, infinity, and integers beyond what a machine counts to.
+    """Raise `ValueError` for NaN, infinity, and integers that are too large.
 
     Of a group of options, each is checked, and the error is an `InputError` that names it.
     """
@@ -44,7 +44,7 @@ def check_number(_: object, value: object) -> None:
 
 
 def _each(value: object) -> tuple[object, ...]:
-    """The values of an option that may be given again; of any other, its one value."""
+    """The values of an option, as a tuple also for a single value."""
     return cast(tuple[object, ...], value) if isinstance(value, tuple) else (value,)
 
 
@@ -54,7 +54,7 @@ def _problem(value: object) -> str:
 
 
 def at_least(least: int) -> Callable[[object, object], None]:
-    """A check that a number is at least this."""
+    """A check that a number is at least `least`."""
 
     def check(kind: object, value: object) -> None:
         check_number(kind, value)
@@ -65,7 +65,7 @@ def at_least(least: int) -> Callable[[object, object], None]:
 
 
 def convert_words(hint: Any, words: Sequence[Token]) -> Any:
-    """Convert the words of an option.
+    """Convert the arguments of an option.
 
     Raises `CoercionError` for a fraction as an integer, and for `None` as a value.
     """
@@ -190,7 +190,7 @@ def status(words: Sequence[str]) -> int:
 
 
 def _lost(error: RankLostError) -> int:
-    """Say that another process has ended, unless the launcher does; return the exit status."""
+    """Report that another process has ended, unless the launcher does; return the exit status."""
     from addnorm.training.parallel.plan import EXPLAINED, launched
 
     here = launched()
@@ -201,12 +201,12 @@ def _lost(error: RankLostError) -> int:
 
 
 def with_options(message: str, command: str) -> str:
-    """A message of the library that a command prints, with its options in place of arguments."""
+    """A message of the library with the command's options in place of arguments."""
     return in_options(message, app, [command])
 
 
 def _place(error: OSError) -> str:
-    """Return the file that an error is about; without a name, standard output."""
+    """Return the file named in an error, or else standard output."""
     if error.filename:
         return f"{error.filename}: "
     return "standard output: " if error.errno == ENOSPC else ""

@@ -26,7 +26,7 @@ KINDS = {int: "an integer", float: "a number", bool: "true or false"}
 
 
 def message_of(error: Exception, app: App, words: Sequence[str]) -> str:
-    """The message for an error of a command: one line, that names options and their values."""
+    """The one-line message for an error of a command, which names options and values."""
     match error:
         case UnknownWordError():
             return _unknown_word(error.word, _command(app, words))
@@ -64,7 +64,7 @@ def in_options(message: str, app: App, words: Sequence[str]) -> str:
 
 
 def _as_given(option: str, value: str, words: Sequence[str]) -> str:
-    """A value as it was given: 0 for 0.0."""
+    """A value in the form that was typed: 0 for 0.0."""
     value = value.strip("'")
     for word, following in pairwise([*map(str, words), ""]):
         name, equals, text = word.partition("=")
@@ -82,7 +82,7 @@ def _number(word: str) -> float | None:
 
 
 def options_of(command: App) -> dict[str, str]:
-    """The options of a command by the names of its parameters, which the library uses as well."""
+    """The options of a command, by the names of parameters that the library uses too."""
     return {
         plain(name): option
         for argument in command.assemble_argument_collection()
@@ -92,12 +92,12 @@ def options_of(command: App) -> dict[str, str]:
 
 
 def plain(name: str) -> str:
-    """Return a name without the dashes and underscores that distinguish options and parameters."""
+    """Return a name without the dashes and underscores by which options and parameters differ."""
     return name.replace("_", "").replace("-", "")
 
 
 def takes_fields(command: App) -> bool:
-    """Whether a command takes fields of a recipe, as `--train.lr 3e-4`."""
+    """Whether a command accepts recipe fields, such as `--train.lr 3e-4`."""
     return any(
         argument.field_info.name == "overrides"
         for argument in command.assemble_argument_collection()
@@ -105,7 +105,7 @@ def takes_fields(command: App) -> bool:
 
 
 def _abbreviated(name: str, options: Mapping[str, str], words: Sequence[str]) -> str | None:
-    """The option that was given for a field of a recipe, such as `--temperature` of distilling."""
+    """The option that stands for a recipe field, such as distilling's `--temperature`."""
     option = options.get(plain(name.rpartition(".")[2]))
     given = {str(word).partition("=")[0] for word in words}
     return option if option in given and f"--{name}" not in given else None
@@ -124,7 +124,7 @@ def _unknown_word(word: str, command: App) -> str:
 
 
 def _of_arguments(error: CycloptsError, app: App) -> str:
-    """The message for arguments that cannot be read."""
+    """The message for arguments that cannot be parsed."""
     command = " ".join(error.command_chain or ())
     match error:
         case UnusedCliTokensError(unused_tokens=[*left]) if left:
@@ -149,7 +149,7 @@ def _of_arguments(error: CycloptsError, app: App) -> str:
 
 
 def _not_a_value(error: CoercionError, argument: Any, token: Any) -> str:
-    """The message for a word that is not a value of an option."""
+    """The message for a word that is not a valid value of an option."""
     given = f"{token.keyword or _shown(argument)} {token.value or repr('')}"
     if valid := [*literals(argument.hint)]:
         return f"{given}: no such choice.{choices(token.value, valid)}"
@@ -159,7 +159,7 @@ def _not_a_value(error: CoercionError, argument: Any, token: Any) -> str:
 
 
 def literals(hint: Any) -> Iterator[str]:
-    """The words that an annotation allows, if it allows only words."""
+    """The words that an annotation allows, if it allows nothing else."""
     if get_origin(hint) is Literal:
         for word in get_args(hint):
             yield str(word).lower() if isinstance(word, bool) else str(word)

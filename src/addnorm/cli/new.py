@@ -55,7 +55,7 @@ def starting_file(family: str, file: Path) -> str:
 
 
 def kind_in(text: str, module: str) -> str:
-    """The kind of the configuration that a template defines."""
+    """The `kind` of the configuration that a template defines."""
     [name] = [
         line.removeprefix("class ").rstrip(":")
         for line in text.splitlines()

@@ -78,7 +78,7 @@ def plan(
 
 
 def show(planned: "Planned", recipe: Path, top: int) -> None:
-    """Print the best plans, what the first needs and sends, and how many do not fit."""
+    """Print the best plans, the memory and exchanges of the first, and how many do not fit."""
     from addnorm.cli.terminal import output
 
     console = output()
@@ -106,7 +106,7 @@ def show(planned: "Planned", recipe: Path, top: int) -> None:
 
 
 def command_of(planned: "Planned", plan: "Plan", recipe: Path) -> str:
-    """The command that trains by a plan."""
+    """The command that trains with a plan."""
     words = " ".join(f"--{key} {value}" for key, value in planned.fields(plan).items())
     nodes, each = divmod(plan.cards, planned.cluster.per_node)
     if nodes > 1 and not each:
@@ -117,7 +117,7 @@ def command_of(planned: "Planned", plan: "Plan", recipe: Path) -> str:
 
 
 def splittable(planned: "Planned") -> "Plan | None":
-    """The best plan by which `train` splits the work, if it is not the first of all."""
+    """The best plan that `train` can run, if it is not the best of all."""
     plans = [each.plan for each in planned.plans.estimates if each.fits]
     first = next((plan for plan in plans if planned.refusal(plan) is None), None)
     return None if first is planned.best.plan else first
@@ -147,7 +147,7 @@ def _table(planned: "Planned", top: int) -> "Table":
 
 
 def _problems(planned: "Planned", top: int) -> list[str]:
-    """Why `train` cannot run plans that are shown, each reason once."""
+    """The reasons why `train` cannot run the plans shown, each once."""
     shown = [each.plan for each in planned.plans.estimates[:top]]
     reasons = dict.fromkeys(filter(None, map(planned.refusal, shown)))
     texts = [f"train: {reason}." for reason in reasons]
@@ -157,7 +157,7 @@ def _problems(planned: "Planned", top: int) -> list[str]:
 
 
 def _memory(planned: "Planned") -> "Table":
-    """The memory of the first plan by its use."""
+    """The memory of the first plan, split by use."""
     from addnorm.cli.terminal import figures_table
 
     table = figures_table(("a card",))
@@ -181,7 +181,7 @@ USES = {
 
 
 def _exchanges(planned: "Planned") -> "Table":
-    """What the first plan sends in a step."""
+    """The exchanges of the first plan in one step."""
     from addnorm.cli.terminal import figures_table
 
     table = figures_table(("by", "among", "over", "sent by a card"))

@@ -46,12 +46,12 @@ def plot(
 
 
 def check_picture(out: Path, option: str = "--out") -> None:
-    """Raise `InputError` for a name that no picture has."""
+    """Raise `InputError` for a file name that is not that of a picture format."""
     check_ending(out, option, SUFFIXES)
 
 
 def check_ending(out: Path, option: str, valid: Sequence[str]) -> None:
-    """Raise `InputError` for a file whose name does not end in one of the `valid` forms."""
+    """Raise `InputError` for a file whose name does not end in one of the `valid` suffixes."""
     if out.suffix not in valid:
         ending = out.suffix or "no ending"
         raise InputError(
@@ -60,6 +60,6 @@ def check_ending(out: Path, option: str, valid: Sequence[str]) -> None:
 
 
 def check_folder(out: Path, option: str) -> None:
-    """Raise `InputError`, before the work, if there is no folder for the file that it writes."""
+    """Raise `InputError`, before the work, if the output file's folder does not exist."""
     if not out.parent.is_dir():
         raise InputError(f"{option} {out}: there is no folder {out.parent}")

@@ -51,7 +51,7 @@ def prune(
 
 
 def _print(report: "PruneReport", split: str) -> None:
-    """Print parameters, operations, scores and time a token, before and after."""
+    """Print parameters, operations, scores and time per token, before and after."""
     from addnorm.cli.terminal import figures_table, output
     from addnorm.inspect.flops import forward_flops
     from addnorm.runs.train.train_run import count

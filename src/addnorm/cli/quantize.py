@@ -59,7 +59,10 @@ class Scheme:
     group_size: Literal[32, 64, 128, 256] | None = None
 
     def config(self) -> "QuantizationConfig":
-        """The scheme of these options. Raises `InputError` where they contradict."""
+        """The quantisation scheme that these options ask for.
+
+        Raises `InputError` where they contradict.
+        """
         from addnorm.quantize import (
             DynamicConfig,
             Int4Config,
@@ -170,7 +173,7 @@ def quantize(
 
 
 def _print(report: "QuantizationReport", split: str) -> None:
-    """Print a row for each model, and the layers that are not quantised."""
+    """Print a row for each model, and the unquantised layers."""
     from rich.measure import Measurement
     from rich.table import Table
 
@@ -211,7 +214,7 @@ def _print(report: "QuantizationReport", split: str) -> None:
 
 
 def _print_left(report: "QuantizationReport", console: "Console") -> None:
-    """Print the weights that are not quantised, their share, and the layers that could be named."""
+    """Print the unquantised weights, their share, and the layers that can be included."""
     if report.left:
         largest = [f"{n:,} of {name}" for name, n in list(report.left.items())[:4]]
         more = len(report.left) - len(largest)

@@ -153,7 +153,7 @@ def serve(
 
 
 def bytes_of(size: str) -> int:
-    """The bytes of a size such as `2GiB`. Raises `InputError` for another word."""
+    """The number of bytes in a size such as `2GiB`. Raises `InputError` for another word."""
     match = SIZE.fullmatch(size.strip())
     if match is None:
         raise InputError(

@@ -1,4 +1,4 @@
-"""`--json-schema` and `--regex`: texts that follow a grammar, as structured output of a server."""
+"""`--json-schema` and `--regex`: structured output, in which texts follow a grammar."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ MOST_BYTES = 2**22
 
 
 def grammar_asked(json_schema: Path | None, regex: str | None) -> tuple[str, str]:
-    """The grammar that one of the options asks for, and the option.
+    """The grammar that one of the options gives, and that option.
 
     Raises `InputError` for both options, for a wrong or too large schema or expression, and without
     the extra `structured`.
@@ -33,7 +33,7 @@ def grammar_asked(json_schema: Path | None, regex: str | None) -> tuple[str, str
 
 
 def _schema(file: Path, option: str) -> dict[str, object]:
-    """The schema in a file. Raises `InputError` unless it is a JSON object."""
+    """Read the schema in a file. Raises `InputError` unless it is a JSON object."""
     from pydantic_core import from_json
 
     from addnorm.files import read_file

@@ -1,4 +1,4 @@
-"""Segments of a text with their times: as lines, and as subtitles in SubRip and WebVTT."""
+"""Segments of a text with times, written as lines or as subtitles in SubRip or WebVTT."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -18,7 +18,7 @@ def timed_line(segment: "Segment") -> str:
 
 
 def subtitles(segments: "Sequence[Segment]", form: SubtitleForm) -> str:
-    """The segments as the content of a `.srt` or a `.vtt` file, without the last line break.
+    """The segments in the format of a `.srt` or `.vtt` file, without the last line break.
 
     A cue of SubRip has a number, its times with a comma, and its text; WebVTT begins with its name
     and has a point in the times. A text is one line, in which WebVTT escapes `&`, `<` and `>`.

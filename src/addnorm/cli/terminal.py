@@ -13,7 +13,7 @@ UNFOLDED = 10_000
 
 
 def figures_table(columns: Iterable[str]) -> Table:
-    """A table of figures: a column of names, and these after it."""
+    """A table of figures: a column for names, followed by these columns."""
     table = Table("", box=None, pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right")
@@ -21,7 +21,7 @@ def figures_table(columns: Iterable[str]) -> Table:
 
 
 def output(*, markup: bool = True) -> Console:
-    """The console for answers, whose tables are folded for a terminal alone, or to `COLUMNS`."""
+    """The console for answers; tables are folded only in a terminal, or to `COLUMNS`."""
     console = Console(highlight=False, markup=markup)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = UNFOLDED

@@ -82,7 +82,10 @@ def train(
 
 
 def recipe_named(recipe: Path | None, *, resume: bool) -> Path:
-    """The recipe, or the run to resume. Raises `InputError` without one, or for another file."""
+    """The recipe that is given by name, or that of the run to resume.
+
+    Raises `InputError` without one, or for another file.
+    """
     if recipe is None:
         raise InputError(
             "train needs a recipe, a TOML file that names data, tokenizer, model and training: "
@@ -99,7 +102,7 @@ def recipe_named(recipe: Path | None, *, resume: bool) -> Path:
 def recipe_and_folder(
     recipe: Path, fields: dict[str, str], out: Path | None, *, resume: bool
 ) -> "tuple[Recipe, Path]":
-    """The recipe of a file, or of the run to resume, and the run folder."""
+    """The recipe, from a file or from the run to resume, and the run folder."""
     from addnorm.runs.files.resuming import resumed_recipe
     from addnorm.runs.recipes.recipe import read_recipe
 
@@ -139,7 +142,7 @@ def trained(
 
 
 def in_processes(processes: int, words: list[str], folder: Path, recipe: "Recipe") -> int:
-    """Train in so many processes of this machine; return the exit status."""
+    """Train in several processes of this machine; return the exit status."""
     from addnorm.cli.main import failed
     from addnorm.training.parallel.launch import started
 
@@ -153,7 +156,7 @@ def in_processes(processes: int, words: list[str], folder: Path, recipe: "Recipe
 
 
 def progress(folder: Path, recipe: "Recipe") -> str:
-    """How far a training that has ended early came, and how it is resumed."""
+    """How far an interrupted training came, and the command that resumes it."""
     from addnorm.runs.files.resuming import resume_command
     from addnorm.training.checkpoint import latest_checkpoint
     from addnorm.training.loggers import read_journal
@@ -169,7 +172,7 @@ def progress(folder: Path, recipe: "Recipe") -> str:
 
 
 def show_expectations(recipe: "Recipe", console: "Console") -> None:
-    """Print what a recipe builds and needs; steps are timed if they fit into memory."""
+    """Print the parts and costs of a recipe; steps are timed if they fit into memory."""
     from addnorm.runs.description import (
         expectation,
         expected_memory,

@@ -46,7 +46,7 @@ def import_named(names: Sequence[str]) -> None:
 
 
 def working(what: str) -> AbstractContextManager[object]:
-    """Name the work of a command on its console, if it takes more than a second or two."""
+    """In this context, show what a command is doing if it takes more than a second or two."""
     from addnorm.cli.terminal import console
     from addnorm.long_work import long_work
 
@@ -109,7 +109,7 @@ class InProcesses(Where):
     parallel: Literal["tensor", "pipeline"] = "tensor"
 
     def check_exit(self, rule: str | None) -> None:
-        """Raise `InputError` for early exits from layers of other processes."""
+        """Raise `InputError` for early exit if processes share the layers."""
         if rule is not None and self.processes not in (None, 1) and self.parallel == "pipeline":
             raise InputError(
                 "early exits leave from layers that other processes have: leave --exit out, or "
@@ -117,7 +117,7 @@ class InProcesses(Where):
             )
 
     def started(self, folder: Path, weights: Weights | None = None) -> int | None:
-        """Start this command in its processes and return their exit status; None in each of them.
+        """Start this command in several processes, and return the exit status; None within them.
 
         Of these the first one speaks. Raises `InputError` if the heads of the model in `folder`, or
         its layers, cannot be divided among so many, or for weights and devices that are not split.
@@ -162,7 +162,7 @@ class InProcesses(Where):
         overrides: Mapping[str, str] | None = None,
         weights: Weights | None = None,
     ) -> "Generator[Run]":
-        """The run in a folder; of several processes, each has its part of the model.
+        """The run in a folder, of which each of several processes has a part.
 
         What is wrong with the input all find, and the first one says it, which ends all. Raises
         `RankLostError` if one of them ends.
@@ -200,7 +200,7 @@ class InProcesses(Where):
 
     @property
     def leads(self) -> bool:
-        """Whether this process writes the files of the command."""
+        """Whether this process is the one that writes the command's files."""
         from addnorm.training.parallel.plan import launched
 
         return self.processes in (None, 1) or launched().rank == 0
@@ -211,6 +211,6 @@ ALONE = InProcesses()
 
 
 def _only_faults_are_seen() -> None:
-    """Write nothing in this process, which does what another one tells of, but faults of ours."""
+    """Silence this process, since another one reports; only our own errors are printed."""
     sys.stdout = sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     sys.excepthook = lambda *error: traceback.print_exception(*error, file=sys.__stderr__)

@@ -74,7 +74,7 @@ Recipes for language models, classification and tagging are in the project's fol
 
 
 def pictures_or_reason() -> tuple[ModuleType | None, str]:
-    """The module that draws; or None, and how to install what it needs."""
+    """The module that draws, or None and how to install what it needs."""
     try:
         return import_module("addnorm.demo.drawing"), ""
     except InputError as error:
@@ -82,7 +82,7 @@ def pictures_or_reason() -> tuple[ModuleType | None, str]:
 
 
 def clear(out: Path) -> None:
-    """Remove an earlier demo. Raises `InputError` for a folder with other content."""
+    """Remove the files of an earlier demo. Raises `InputError` for a folder with other content."""
     files = [file for file in out.glob("*") if file.name != LOCK]
     if not files:
         return
@@ -95,7 +95,7 @@ def clear(out: Path) -> None:
 
 
 def varied(pairs: Sequence[Pair]) -> list[Pair]:
-    """A few different sentences: dates with a weekday, dates with a time, and numbers."""
+    """A few varied sentences: dates with a weekday, dates with a time, and numbers."""
     dates = [p for p in pairs if p.source.endswith("M") and "," in p.source]
     weekdays = [p for p in pairs if "day, " in p.source and not p.source.endswith("M")]
     numbers = [p for p in pairs if not any(c.isdigit() for c in p.source)]

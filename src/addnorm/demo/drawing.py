@@ -1,4 +1,4 @@
-"""The pictures of the demo: where each word looked, and the positions; needs the extra `plots`."""
+"""The pictures of the demo: attention between words, and positions; needs the extra `plots`."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ from addnorm.runs.run import Run
 
 
 def warn_of_fonts(texts: Sequence[str], console: Console) -> None:
-    """Warn before training if fonts are missing for the plots, and suggest what to install."""
+    """Warn before training if the plots need fonts that are missing, and suggest them."""
     if lacking := sorted(Lettering.of(texts).missing):
         console.print(
             f"No installed font draws {' '.join(lacking[:5])}: the pictures will show code points "
@@ -60,7 +60,7 @@ def word_attention(run: Run, source: str) -> Panel:
 
 
 def words_of(pieces: list[str]) -> list[tuple[str, list[int]]]:
-    """Group tokens into words with token indices: a token that begins with a space begins a word.
+    """Group tokens into words with token indices; a token with a leading space begins a word.
 
     In scripts without spaces, such as Chinese and Japanese, every token is a word.
     """
@@ -80,6 +80,6 @@ def words_of(pieces: list[str]) -> list[tuple[str, list[int]]]:
 def gathered(
     weights: Float[Tensor, "target source"], rows: list[list[int]], columns: list[list[int]]
 ) -> Float[Tensor, "target_words source_words"]:
-    """Word-level weights: the mean over target tokens of the sum over source tokens."""
+    """Word-level weights: the sum over a word's source tokens, averaged over target tokens."""
     by_row = torch.stack([weights[places].mean(0) for places in rows])
     return torch.stack([by_row[:, places].sum(1) for places in columns], dim=1)

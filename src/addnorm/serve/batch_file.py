@@ -43,7 +43,7 @@ RETRIES = 3
 
 
 class BatchRequest(BaseModel):
-    """A line of a file of requests."""
+    """One line in a file of requests."""
 
     custom_id: Annotated[str, Field(min_length=1, max_length=512)]
     method: Literal["POST"]
@@ -53,7 +53,7 @@ class BatchRequest(BaseModel):
 
 @dataclass
 class Counts:
-    """How many lines of a file were answered, failed, or had an answer before."""
+    """The number of requests in a file that were answered now, failed, or were answered before."""
 
     answered: int = 0
     failed: int = 0
@@ -78,7 +78,7 @@ async def answer_file(
     answered: int = 0,
     worker: Sequence[str] = WORKER,
 ) -> Counts:
-    """Write the answer to each request of a file, in their order, but the first `answered` ones.
+    """Write the answer to each request of a file, in order, skipping the first `answered`.
 
     Raises `InputError` for a run that cannot be served, and if its engine ends twice.
     """
@@ -100,7 +100,7 @@ async def answer_file(
 
 
 def n_answered(out: Path, file: Path) -> int:
-    """How many requests of a file have an answer; an answer that was cut off is removed.
+    """The number of requests in a file that have an answer; an incomplete answer is removed.
 
     Raises `InputError` if these are the answers to other requests.
     """
@@ -123,7 +123,7 @@ def n_answered(out: Path, file: Path) -> int:
 
 
 def lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file that are not empty, with their numbers; of long ones the beginning."""
+    """The non-empty lines of a file with their numbers; overlong lines are cut."""
     number = 0
     while line := file.readline(LONGEST + 1):
         number += 1
@@ -148,7 +148,7 @@ def _own_id(value: Any) -> str | None:
 
 
 async def _application(supervisor: Supervisor) -> "_Application":
-    """The application of one run, once its engine is ready."""
+    """The application of one run, yielded once its engine is ready."""
     ready, metrics = await supervisor.start(), Metrics()
     app = create_app(Models([Served(supervisor, ready, metrics)]), metrics)
     return _Application(app, supervisor)
@@ -157,7 +157,7 @@ async def _application(supervisor: Supervisor) -> "_Application":
 async def _answers(
     numbered: Iterator[tuple[int, bytes]], app: "_Application"
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """The answers to lines, in their order; at most `AHEAD` lines are open."""
+    """The answers to lines, in order; at most `AHEAD` lines are processed at once."""
     waiting: deque[asyncio.Task[dict[str, Any]]] = deque()
     try:
         for number, line in numbered:
@@ -176,13 +176,13 @@ async def _answers(
 
 @dataclass(frozen=True)
 class _Application:
-    """The application of the web server, which is asked without a network."""
+    """The web server's application, called directly without a network."""
 
     app: Any
     supervisor: Supervisor
 
     async def answer(self, number: int, line: bytes) -> dict[str, Any]:
-        """The answer to a line. Raises `InputError` if the engine ended twice."""
+        """The answer to one line. Raises `InputError` if the engine ended twice."""
         request_id = f"batch_req_{number}"
         try:
             request = request_of(number, line)
@@ -200,7 +200,7 @@ class _Application:
         return {"id": request_id, "custom_id": own, "response": response, "error": None}
 
     async def _restarted(self, number: int) -> None:
-        """Wait while the engine is restarted. Raises `InputError` if it is not."""
+        """Wait while the engine restarts. Raises `InputError` if it is not."""
         await asyncio.sleep(RESTART)
         while self.supervisor.state == "restarting":
             await asyncio.sleep(RESTART)
@@ -208,7 +208,7 @@ class _Application:
             raise InputError(f"line {number}: the engine ended twice: run this again to continue")
 
     async def _post(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
-        """The status and the body of the answer to a request."""
+        """The status and body of the response to a request."""
         content = json.dumps(body).encode()
         scope = {
             "type": "http",
@@ -237,7 +237,7 @@ class _Application:
 
 
 def request_of(number: int, line: bytes) -> BatchRequest:
-    """The request of a line. Raises `InputError` with its number for anything else."""
+    """Parse the request in a line. Raises `InputError` with its number for anything else."""
     if len(line) > LONGEST:
         raise InputError(f"line {number}: more than {LONGEST:,} bytes")
     try:

@@ -1,4 +1,4 @@
-"""A client of chat completions: the pieces of an answer as they come."""
+"""A client for chat completions, which yields the pieces of an answer as they come."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ SECONDS = 600.0
 
 
 class ChatClient:
-    """A server of chat completions, by the address that OpenAI's clients take or without `/v1`.
+    """A client of a server of chat completions, whose address may end in `/v1`.
 
     Raises `InputError` for an address that is none.
     """
@@ -32,13 +32,13 @@ class ChatClient:
             self._headers["authorization"] = f"Bearer {key}"
 
     def models(self) -> list[str]:
-        """The names of its models. Raises `InputError` if it does not answer."""
+        """The names of the server's models. Raises `InputError` if it does not answer."""
         with self._asked("GET", "/models") as response:
             listed = json.loads(response.read())
         return [str(model["id"]) for model in listed["data"]]
 
     def stream(self, messages: Sequence[Message], **options: Any) -> Iterator[str | Message]:
-        """Yield the pieces of the answer to messages, and last its message if it calls tools.
+        """Yield the pieces of the answer, and at the end its message if it calls tools.
 
         A generator that is closed closes the connection, which ends the answer. Raises `InputError`
         with the message of the server for an error.
@@ -83,7 +83,7 @@ class ChatClient:
 
 
 def _add(call: dict[str, Any], delta: Mapping[str, Any]) -> None:
-    """Add what a chunk has of a call: servers send arguments whole or in pieces."""
+    """Add a chunk's part of a call; servers send arguments whole or in pieces."""
     function = call.setdefault("function", {"name": "", "arguments": ""})
     new = delta.get("function") or {}
     for key in ("name", "arguments"):
@@ -92,7 +92,7 @@ def _add(call: dict[str, Any], delta: Mapping[str, Any]) -> None:
 
 
 def _as_sent(message: Message) -> Message:
-    """A message as the API has it: the arguments of calls are a text."""
+    """A message in the API's form, with the arguments of calls as a string."""
     if not message.get("tool_calls"):
         return message
     calls: list[Any] = [
@@ -111,7 +111,7 @@ def _as_sent(message: Message) -> Message:
 
 
 def _message(response: HTTPResponse) -> str:
-    """The message of an error, if it is one of OpenAI's."""
+    """The message of an error in OpenAI's form, or None."""
     content = response.read()
     try:
         return str(json.loads(content)["error"]["message"])

@@ -1,4 +1,4 @@
-"""Requests for the results of whole inputs, which are computed together, a few tokens a step."""
+"""The queue of requests for results of whole inputs, computed together, a few tokens a step."""
 
 import traceback
 from collections import deque
@@ -19,7 +19,7 @@ FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 @dataclass(eq=False)
 class _Job:
-    """A request, and the outputs for its first inputs."""
+    """A request, with the outputs for its first inputs."""
 
     request: Apply
     sizes: Sequence[int]
@@ -29,16 +29,16 @@ class _Job:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all inputs have outputs."""
+        """Whether all inputs have their outputs."""
         return len(self.outputs) == len(self.request.inputs)
 
     def like(self, other: "_Job") -> bool:
-        """Whether both ask for the same of their inputs."""
+        """Whether two requests ask for the same kind of output."""
         ours, theirs = self.request, other.request
         return (ours.endpoint, ours.options) == (theirs.endpoint, theirs.options)
 
     def next_inputs(self, budget: float) -> int:
-        """How many of the next inputs have at most so many tokens together."""
+        """The number of next inputs that fit into so many tokens."""
         n, first = 0, len(self.outputs)
         for size in self.sizes[first:]:
             budget -= size
@@ -49,7 +49,7 @@ class _Job:
 
 
 class InputQueue:
-    """The open requests for whole inputs to a run.
+    """The open requests to a run for results of whole inputs.
 
     A step takes the next inputs of the first request, and of those after it that ask for the same,
     up to a number of tokens. If one of them cannot be read, or the task fails at it, each request
@@ -68,7 +68,7 @@ class InputQueue:
 
     @property
     def n_running(self) -> int:
-        """How many open requests the present step computes."""
+        """The number of open requests in the present step."""
         return sum(job.wanted for job in self._running)
 
     def drop_running(self) -> list[str]:
@@ -90,14 +90,14 @@ class InputQueue:
         self._jobs.append(_Job(request, sizes))
 
     def cancel(self, name: str) -> None:
-        """End a request: nothing is reported of it any more."""
+        """End a request without further events."""
         for job in self._jobs:
             if job.request.name == name:
                 job.wanted = False
         self._jobs = deque(job for job in self._jobs if job.wanted)
 
     def step(self, budget: int, look_up: Callable[[], None]) -> list[Result | Error]:
-        """Compute the next inputs, of at most `budget` tokens but at least one.
+        """Compute the next inputs, of at most `budget` tokens but at least one input.
 
         Returns the requests that end. Meanwhile `look_up` is called between layers; it may add and
         cancel requests. Once nobody waits for the results, they are not computed to the end.
@@ -138,7 +138,7 @@ class InputQueue:
             return []
 
     def _next(self, budget: int) -> list[tuple[_Job, Sequence[Any]]]:
-        """The next inputs of requests that ask for the same, with at least one of the first."""
+        """The next inputs of requests for the same output, at least one of the first request."""
         first, left, parts = self._jobs[0], budget, list[tuple[_Job, Sequence[Any]]]()
         for job in self._jobs:
             if not job.like(first):
@@ -152,7 +152,7 @@ class InputQueue:
         return parts
 
     def _by_itself(self, job: _Job, look_up: Callable[[], None]) -> Iterator[Result | Error]:
-        """Compute all of a request at once; its outputs, or why there are none."""
+        """Compute one request alone; return its outputs, or the reason why there are none."""
         if not job.wanted:
             return
         try:
@@ -170,7 +170,7 @@ class InputQueue:
                 yield self._result(job)
 
     def _result(self, job: _Job) -> Result:
-        """All outputs of a request, which ends it."""
+        """The complete result of a request, which is then removed."""
         request = job.request
         self._jobs.remove(job)
         n = token_count(self._run, request.inputs)
@@ -178,7 +178,7 @@ class InputQueue:
 
 
 def _sizes(run: Run, inputs: Sequence[Any]) -> list[int]:
-    """About how many tokens each input has: those of all its texts, and its ids; at least one."""
+    """The approximate number of tokens in each input: of its texts and ids; at least one."""
     if run.text is None:
         return [1] * len(inputs)
     texts = [[*_texts(each)] for each in inputs]
@@ -193,7 +193,7 @@ def _sizes(run: Run, inputs: Sequence[Any]) -> list[int]:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in an input."""
+    """All texts inside an input."""
     match value:
         case str():
             yield value
@@ -206,5 +206,5 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _n_ids(value: Any) -> int:
-    """The number of ids in an input."""
+    """The number of ids inside an input."""
     return sum(isinstance(each, int) for each in value) if isinstance(value, list | tuple) else 0

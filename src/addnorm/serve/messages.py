@@ -34,7 +34,7 @@ a fault of the model or of ours.
 
 @dataclass(frozen=True, kw_only=True)
 class Open:
-    """The first message: which run to open, and how."""
+    """The first message: the run to open, and the settings."""
 
     type: Literal["open"] = "open"
     run: str
@@ -59,7 +59,7 @@ class Open:
 
 @dataclass(frozen=True, kw_only=True)
 class Generate:
-    """Tokens to continue, or a source to translate."""
+    """A request to continue tokens, or to translate a source."""
 
     type: Literal["generate"] = "generate"
     name: str
@@ -77,13 +77,13 @@ class Generate:
 
     @property
     def answers(self) -> int:
-        """How many answers it has: samples, or results of a beam search."""
+        """The number of answers: samples, or results of a beam search."""
         return self.options.n_best if self.options.decoding == "beam" else self.n
 
 
 @dataclass(frozen=True, kw_only=True)
 class Apply:
-    """Whole inputs for a model that answers all at once."""
+    """Whole inputs for a model that computes one result for each."""
 
     type: Literal["apply"] = "apply"
     name: str
@@ -96,7 +96,7 @@ class Apply:
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """The end of a request, or of one of its answers: nobody reads it."""
+    """The end of a request, or of one of its answers, since nobody reads it."""
 
     type: Literal["cancel"] = "cancel"
     name: str
@@ -115,7 +115,7 @@ class Stop:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """What an engine serves."""
+    """The description of what an engine serves."""
 
     type: Literal["ready"] = "ready"
     name: str
@@ -150,7 +150,7 @@ class Ready:
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """The news of a step."""
+    """The events of one step."""
 
     type: Literal["events"] = "events"
     events: tuple[Event, ...]
@@ -158,7 +158,7 @@ class Events:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The outputs for the inputs of an `Apply`, and how many tokens were read."""
+    """The outputs for the inputs of an `Apply`, and the number of tokens read."""
 
     type: Literal["result"] = "result"
     name: str
@@ -168,7 +168,7 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class Error:
-    """Why a request has no answer; without a name, why there is no engine."""
+    """The reason why a request has no answer; without a name, why there is no engine."""
 
     type: Literal["error"] = "error"
     name: str | None
@@ -180,7 +180,7 @@ class Error:
 
 @dataclass(frozen=True, kw_only=True)
 class Load:
-    """How busy the engine is: a few times a second while it is, and once when it is idle."""
+    """The engine's load, sent a few times a second while busy, and once when idle."""
 
     type: Literal["load"] = "load"
     stats: Stats
@@ -196,14 +196,14 @@ FROM_ENGINE: TypeAdapter[Ready | Events | Result | Error | Load] = TypeAdapter(
 
 
 def packed(adapter: Any, message: Any) -> bytes:
-    """The bytes of a message."""
+    """Encode a message to bytes."""
     content = adapter.dump_json(message)
     assert len(content) <= LARGEST
     return len(content).to_bytes(LENGTH, "big") + content
 
 
 async def next_message(reader: StreamReader) -> Any:
-    """Read a message of an engine; None at the end. Raises `ValueError` for anything else."""
+    """Read an engine's next message; None at the end. Raises `ValueError` for anything else."""
     try:
         length = int.from_bytes(await reader.readexactly(LENGTH), "big")
         _check(length)
@@ -213,13 +213,13 @@ async def next_message(reader: StreamReader) -> Any:
 
 
 class Inbox:
-    """Takes bytes as they arrive, and gives whole messages."""
+    """Collects bytes as they arrive, and yields whole messages."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
 
     def take(self, arrived: bytes) -> Iterator[Any]:
-        """Yield the messages to an engine that are complete with the bytes that arrived."""
+        """Yield the messages to an engine that the new bytes complete."""
         self._bytes += arrived
         while len(self._bytes) >= LENGTH:
             length = int.from_bytes(self._bytes[:LENGTH], "big")

@@ -1,4 +1,4 @@
-"""Ends an engine whose web server is gone, even while it computes."""
+"""Ends an engine process whose web server has died, even during a computation."""
 
 import os
 import select
@@ -11,7 +11,7 @@ GRACE = 1.0
 
 
 def end_with(connection: socket.socket) -> None:
-    """End this process soon after the other side of the socket has closed it."""
+    """End this process soon after the other side of the socket is closed."""
     Thread(target=_wait_and_end, args=(connection.fileno(),), daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""The sampling fields of OpenAI's requests, and the options of the engine that they mean."""
+"""The sampling fields of OpenAI's requests, and the engine options that they stand for."""
 
 import re
 from typing import Annotated, Any, ClassVar
@@ -37,7 +37,7 @@ Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
 
 
 def _few(value: Any) -> Any:
-    """The biases, unless they are too many: pydantic would check each of them first."""
+    """The biases, unless there are too many for pydantic to check one by one."""
     if isinstance(value, dict) and len(value) > MOST_BIASES:
         raise ValueError(f"must have at most {MOST_BIASES} items, not {len(value)}")
     return value
@@ -49,7 +49,7 @@ Biases = Annotated[BiasTable | None, BeforeValidator(_few)]
 
 
 class ApiRequest(BaseModel):
-    """A body of which unknown fields are ignored, and named in a header of the answer.
+    """A body whose unknown fields are ignored, and named in a header of the response.
 
     A field of OpenAI's that is not supported may have the value that changes nothing.
     """
@@ -80,7 +80,7 @@ class ApiRequest(BaseModel):
 
 
 class SamplingRequest(ApiRequest):
-    """How the tokens of an answer are chosen; None is as in the model's own decoding."""
+    """How an answer's tokens are chosen; None stands for the model's own decoding."""
 
     temperature: Annotated[float | None, Field(ge=0.0, le=100.0)] = None
     top_p: Annotated[float | None, Field(gt=0.0, le=1.0)] = None
@@ -104,17 +104,17 @@ class SamplingRequest(ApiRequest):
 
     @property
     def answers(self) -> int:
-        """How many answers are asked for."""
+        """The requested number of answers."""
         return self.n or 1
 
     @property
     def searches(self) -> bool:
-        """Whether beams are asked for."""
+        """Whether beam search is requested."""
         return self.num_beams is not None and self.num_beams > 1
 
     @property
     def is_structured(self) -> bool:
-        """Whether the answer follows a grammar."""
+        """Whether the answer must follow a grammar."""
         wanted = self.response_format
         return self.structured_outputs is not None or (wanted is not None and wanted.type != "text")
 
@@ -124,7 +124,7 @@ class SamplingRequest(ApiRequest):
         return "response_format" if self.structured_outputs is None else "structured_outputs"
 
     def grammar(self) -> str | None:
-        """The grammar of the answer; None is any text. Raises `InputError` for a wrong one."""
+        """The grammar of the answer; None allows any text. Raises `InputError` for a wrong one."""
         return grammar_of(self.response_format, self.structured_outputs)
 
     @model_validator(mode="after")
@@ -136,7 +136,7 @@ class SamplingRequest(ApiRequest):
         return self
 
     def options(self, vocab_size: int, **facts: Any) -> Options:
-        """The options of the engine; `facts` are those that are about the endpoint.
+        """The options for the engine; `facts` are the endpoint's own.
 
         Raises `InputError` for the bias of a token beyond the vocabulary.
         """
@@ -168,7 +168,7 @@ ID = re.compile(r"[0-9]{1,18}")
 
 
 def _biases(given: dict[str, float], vocab_size: int) -> dict[int, float]:
-    """The biases by the ids of the tokens."""
+    """The biases by token id."""
     biases: dict[int, float] = {}
     for name, bias in given.items():
         if ID.fullmatch(name) is None or int(name) >= vocab_size:

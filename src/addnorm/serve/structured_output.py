@@ -1,4 +1,4 @@
-"""Structured output in requests: a JSON schema, an expression or a grammar that an answer follows.
+"""Structured output: a JSON schema, regular expression or grammar that an answer must follow.
 
 `response_format` is OpenAI's, `structured_outputs` vLLM's. A wrong one is refused at once; the
 engine follows the others.
@@ -23,7 +23,7 @@ Schema = dict[str, Any]
 
 
 def _schema_of(value: Any) -> Any:
-    """A schema, or the text of one, as vLLM takes it too."""
+    """A schema given as an object or, as vLLM allows, as text."""
     if not isinstance(value, str):
         return value
     try:
@@ -39,7 +39,7 @@ JsonSchema = Annotated[Schema, BeforeValidator(_schema_of, json_schema_input_typ
 
 
 class NamedSchema(BaseModel):
-    """A JSON schema with its name, of which an answer shows nothing."""
+    """A JSON schema with a name, which does not appear in answers."""
 
     model_config = ConfigDict(extra="ignore", protected_namespaces=())
 
@@ -47,7 +47,7 @@ class NamedSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """Any text, any JSON object, or the JSON of a schema.
+    """The format of an answer: any text, any JSON object, or JSON of a schema.
 
     Chat completions have the schema in `json_schema`, the Responses API next to the type.
     """
@@ -67,7 +67,7 @@ class ResponseFormat(BaseModel):
 
     @property
     def wanted(self) -> Schema | None:
-        """The schema of the answer; None for any text."""
+        """The schema of the answer; None allows any text."""
         if self.type == "text":
             return None
         if self.type == "json_object":
@@ -76,7 +76,7 @@ class ResponseFormat(BaseModel):
 
 
 class TextOptions(BaseModel):
-    """What the Responses API says of the text of an answer."""
+    """The settings of the Responses API for the answer's text."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -84,7 +84,7 @@ class TextOptions(BaseModel):
 
 
 class StructuredOutputs(BaseModel):
-    """One of: a JSON schema, a regular expression, the texts to choose from, a Lark grammar."""
+    """One of: a JSON schema, a regular expression, a list of choices, a Lark grammar."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=())
 
@@ -100,7 +100,7 @@ class StructuredOutputs(BaseModel):
         return self
 
     def grammar(self, field: str) -> str:
-        """The grammar, in the form of llguidance."""
+        """The grammar in llguidance's form."""
         if self.json_ is not None:
             return grammar_of_schema(self.json_, field)
         if self.regex is not None:
@@ -116,7 +116,7 @@ def grammar_of(
     other: StructuredOutputs | None = None,
     field: str = "response_format",
 ) -> str | None:
-    """The grammar that a request asks for, in the form of llguidance; None is any text.
+    """The grammar that a request asks for, in llguidance's form; None allows any text.
 
     Raises `InputError` for a wrong one, and without the extra `structured`.
     """

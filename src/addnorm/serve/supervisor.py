@@ -1,4 +1,4 @@
-"""Starts the engine process of a model, restarts it once, and brings its news to their requests."""
+"""Starts a model's engine process, restarts it once, and delivers its events to requests."""
 
 import asyncio
 import signal
@@ -41,7 +41,7 @@ State = Literal["starting", "ready", "restarting", "dead", "stopped"]
 
 
 class EngineError(Exception):
-    """A request that the engine refuses, or could not answer."""
+    """The engine has refused a request, or failed to answer it."""
 
     def __init__(self, error: Error) -> None:
         super().__init__(error.message)
@@ -49,7 +49,7 @@ class EngineError(Exception):
 
 
 class EngineDown(Exception):
-    """The engine died, or is not there yet; if it is `final`, it is not started again."""
+    """The engine has died or is not ready; if `final`, it will not be restarted."""
 
     def __init__(self, message: str, *, final: bool = False) -> None:
         super().__init__(message)
@@ -73,7 +73,7 @@ class Supervisor:
         self._restarted = -TRUSTED_AFTER
 
     async def start(self) -> Ready:
-        """Start the engine; return what it serves once it is ready.
+        """Start the engine; return the description of what it serves once it is ready.
 
         Raises `InputError` with its reason where it cannot be: a wrong folder, too little memory.
         """
@@ -100,7 +100,7 @@ class Supervisor:
         return reader
 
     async def _watch(self, reader: asyncio.StreamReader) -> None:
-        """Deliver the engine's messages until it dies; restart it, if that has not just failed."""
+        """Deliver the engine's messages; restart it if it dies, but not twice in a row."""
         while True:
             while (message := await next_message(reader)) is not None:
                 self._deliver(message)
@@ -130,13 +130,13 @@ class Supervisor:
             self._log("its engine is ready again")
 
     def _dead(self, why: str) -> None:
-        """Give the engine up."""
+        """Give up on the engine."""
         self.state = "dead"
         self._log(f"{why}: it stays dead until the server is restarted")
 
     @property
     def _end(self) -> str:
-        """How the process ended: a signal or an exit status."""
+        """A description of how the process ended: by a signal or an exit status."""
         code = None if self._process is None else self._process.returncode
         if code is None or code >= 0:
             return f"exit status {code}"
@@ -151,7 +151,7 @@ class Supervisor:
         return self.state == "stopped"
 
     async def _down(self) -> None:
-        """End every open request: its engine is dead."""
+        """End every open request, since its engine has died."""
         self.state, self.stats = "restarting", None
         for queue in self._waiting.values():
             queue.put_nowait(None)
@@ -173,11 +173,11 @@ class Supervisor:
 
     @property
     def open_requests(self) -> int:
-        """How many requests wait for an answer."""
+        """The number of requests that wait for an answer."""
         return len(self._waiting)
 
     async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
-        """Yield the news of a request until all of its answers have ended.
+        """Yield the events of a request until all its answers have ended.
 
         A request that is no longer read is cancelled. Raises `EngineError` for one that the engine
         refuses or gives up, and `EngineDown` if it dies.
@@ -200,7 +200,7 @@ class Supervisor:
             self._close(request.name, cancel=bool(answers))
 
     def cancel(self, name: str, index: int) -> None:
-        """End one answer of a request: a stop string ended its text."""
+        """End one answer of a request, whose text a stop string has ended."""
         self._write(Cancel(name=name, index=index))
         if (queue := self._waiting.get(name)) is not None:
             queue.put_nowait(Event(name=name, index=index, finished="stop"))
@@ -243,12 +243,12 @@ class Supervisor:
             self._writer.write(packed(TO_ENGINE, message))
 
     def fail_open_requests(self) -> None:
-        """End all open requests with an error: the server ends before their answers do."""
+        """End all open requests with an error, since the server is stopping."""
         for name, queue in self._waiting.items():
             queue.put_nowait(Error(name=name, message="the server is ending", kind="ending"))
 
     async def stop(self) -> None:
-        """End the engine, by force if it does not leave."""
+        """End the engine, by force if necessary."""
         self.state = "stopped"
         self._write(Stop())
         await self._end_process()

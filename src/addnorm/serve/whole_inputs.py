@@ -1,4 +1,4 @@
-"""The endpoints that answer for whole inputs: vectors, classes, tags, rows, translations."""
+"""The computations for whole inputs: vectors, classes, tags, rows, translations."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -19,7 +19,7 @@ Options = Mapping[str, Any]
 
 
 def embeddings(run: Run, inputs: Sequence[Any], options: Options) -> list[list[float]]:
-    """A vector for each text, or for the ids of one.
+    """A vector for each input, given as text or as ids.
 
     Raises `TextError` for ids beyond the vocabulary.
     """
@@ -35,7 +35,7 @@ def embeddings(run: Run, inputs: Sequence[Any], options: Options) -> list[list[f
 
 
 def classify(run: Run, inputs: Sequence[Any], options: Options) -> list[dict[str, Any]]:
-    """The classes of each text, or pair of texts, with their probabilities; or its numbers."""
+    """The classes of each text or pair with their probabilities; or its numbers."""
     given: Any = [each if isinstance(each, str) else tuple(each) for each in inputs]
     if isinstance(run.task_value, Regression):
         rows = run.predict(given).tolist()
@@ -44,7 +44,7 @@ def classify(run: Run, inputs: Sequence[Any], options: Options) -> list[dict[str
 
 
 def tag(run: Run, inputs: Sequence[Any], options: Options) -> list[dict[str, Any]]:
-    """The words of each sentence, and the tag of each."""
+    """The words of each sentence with their tags."""
     sentences: list[Sentence] = [
         words_between_spaces(x) if isinstance(x, str) else [*x] for x in inputs
     ]
@@ -58,7 +58,7 @@ def predict(run: Run, inputs: Sequence[Any], options: Options) -> list[dict[str,
 
 
 def translate(run: Run, inputs: Sequence[Any], options: Options) -> list[list[dict[str, Any]]]:
-    """The best translations of each text, with their scores; that of nothing is nothing."""
+    """The best translations of each text with their scores; an empty text has an empty one."""
     texts = [text for text in inputs if text.strip()]
     written = iter(run.write(texts, **options) if texts else ())
     return [
@@ -82,7 +82,7 @@ ENDPOINTS: Mapping[str, Callable[[Run, Sequence[Any], Options], list[Any]]] = {
 def outputs_for(
     run: Run, endpoint: str, inputs: Sequence[Any], options: Options
 ) -> tuple[list[Any], int]:
-    """The outputs for inputs, and how many tokens were read.
+    """The outputs for inputs, and the number of tokens read.
 
     Raises `InputError` for an input that the model cannot read, or an endpoint that does not exist.
     """
@@ -92,7 +92,7 @@ def outputs_for(
 
 
 def token_count(run: Run, inputs: Sequence[Any]) -> int:
-    """The tokens of the texts among the inputs, special ones included; ids as they are."""
+    """The number of tokens in the inputs, including special ones; ids count as they are."""
     if run.text is None:
         return 0
     before, after = around(run.task, run.tokenizers.source)

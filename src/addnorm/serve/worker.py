@@ -1,4 +1,4 @@
-"""The engine process: it opens a run, says what it serves, and answers what the socket asks.
+"""The engine process: opens a run, describes it, and answers the messages on its socket.
 
 `python -m addnorm.serve.worker`, with a socket as standard input. It ends when the socket does.
 """
@@ -66,7 +66,7 @@ LOOK_UP = 0.05
 
 
 class Worker:
-    """One model and its socket."""
+    """One model, and the socket through which it is asked."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -79,7 +79,7 @@ class Worker:
         self._told = self._looked = 0.0
 
     def serve(self) -> None:
-        """Answer until the socket ends."""
+        """Answer messages until the socket is closed."""
         while self._running:
             if not self._busy:
                 self._tell_load()
@@ -92,7 +92,7 @@ class Worker:
         return bool(self._answers or self._inputs)
 
     def _look_up(self) -> None:
-        """Take messages in the midst of a computation; raise `Interrupted` at the engine's end."""
+        """Receive messages during a computation; raise `Interrupted` when the engine must end."""
         if monotonic() - self._looked < LOOK_UP:
             return
         self._looked = monotonic()
@@ -102,7 +102,7 @@ class Worker:
             raise Interrupted
 
     def _receive(self, *, wait: bool) -> None:
-        """Take the messages that have arrived; with `wait`, at least one."""
+        """Process the messages that have arrived; with `wait`, wait for at least one."""
         timeout = None if wait else 0
         while self._running and select.select([self._connection], [], [], timeout)[0]:
             try:
@@ -137,7 +137,7 @@ class Worker:
                 pass
 
     def _open(self, opened: Open) -> None:
-        """Open the run; say what it serves, or why it cannot be served."""
+        """Open the run; report what it serves, or why it cannot be served."""
         try:
             import_parts(opened.imports)
             run = Run.open(
@@ -223,7 +223,7 @@ class Worker:
             del self._answers[name]
 
     def _step(self) -> None:
-        """Compute a step of the engine, and one of the whole inputs."""
+        """Compute a step of the engine, and one of the queue of whole inputs."""
         try:
             budget = AT_ONCE
             if self._engine is not None and self._answers:
@@ -253,7 +253,7 @@ class Worker:
                 self._send(Error(name=name, message=why, kind="memory"))
 
     def _end_requests(self, why: str, kind: ErrorKind) -> None:
-        """End the open requests after a step that failed; later ones may be answered."""
+        """End the open requests after a failed step; later ones may succeed."""
         assert self._engine is not None
         for name in self._answers:
             self._engine.cancel(name)
@@ -261,12 +261,12 @@ class Worker:
         self._answers.clear()
 
     def _tell_load_at_times(self) -> None:
-        """Say how busy the engine is, unless a message has just gone out."""
+        """Report the engine's load, unless it was reported a moment ago."""
         if monotonic() - self._told >= EVERY:
             self._tell_load()
 
     def _tell_load(self) -> None:
-        """Say how busy the engine is, whole inputs included."""
+        """Report the engine's load, including whole inputs."""
         if self._run is None:
             return
         self._told = monotonic()
@@ -279,7 +279,7 @@ class Worker:
 
 
 def _drafter(opened: Open, run: Run) -> Drafter | None:
-    """What drafts the answers of a run, if anything does.
+    """The drafter for a run's answers; None if none is requested.
 
     Raises `InputError` with the reason why nothing can be drafted for it.
     """
@@ -299,7 +299,7 @@ def _drafter(opened: Open, run: Run) -> Drafter | None:
 
 
 def _too_little_memory(error: Exception) -> str:
-    """The message of an out-of-memory error, with what to change. Raises any other error."""
+    """A message for an out-of-memory error, with settings to change. Raises any other error."""
     message = out_of_memory(error)
     if message is None:
         raise error
@@ -308,7 +308,7 @@ def _too_little_memory(error: Exception) -> str:
 
 
 def described(run: Run, engine: Engine | None, texts: Path) -> Ready:
-    """What a run serves; its tokenizers are written into the folder `texts`.
+    """The description of a run; its tokenizers are written to the folder `texts`.
 
     Raises `InputError` for a model that reads no text.
     """
@@ -355,7 +355,7 @@ def _template(run: Run) -> str | None:
 
 
 def main() -> None:
-    """Serve the socket that is standard input.
+    """Serve on the socket that is standard input.
 
     Interrupts are for the web server, which ends the socket when it has ended its streams.
     """

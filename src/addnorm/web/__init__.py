@@ -1,1 +1,1 @@
-"""What every local web server here needs: access, limits, errors and event streams."""
+"""Parts shared by all local web servers here: access, limits, errors and event streams."""

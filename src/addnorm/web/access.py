@@ -1,4 +1,4 @@
-"""Who may ask: the `Host` and `Origin` of a request, and its key."""
+"""Access control: the `Host` and `Origin` of a request, and its key."""
 
 import hmac
 from ipaddress import ip_address
@@ -16,7 +16,7 @@ LONGEST_KEY = 4096
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is of this machine alone."""
+    """Whether a name or address can only be reached from this machine."""
     name = host.strip("[]").lower()
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -27,7 +27,10 @@ def is_loopback(host: str) -> bool:
 
 
 def read_key(file: Path) -> str:
-    """The key in a file, without white space around it. Raises `InputError` for an empty one."""
+    """Read the key in a file, without surrounding white space.
+
+    Raises `InputError` for an empty one.
+    """
     try:
         key = read_file(file, LONGEST_KEY).decode("ascii").strip()
     except FileNotFoundError as error:
@@ -40,7 +43,7 @@ def read_key(file: Path) -> str:
 
 
 def check_host(host: str, key: str | None) -> None:
-    """Raise `InputError` for an address that others reach while nobody needs a key."""
+    """Raise `InputError` for an address that others can reach, if no key is required."""
     if key is None and not is_loopback(host):
         raise InputError(
             f"`host = {host}`: others would reach it without a key: give `api_key_file`, or listen "
@@ -55,7 +58,7 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class Access:
-    """Middleware that refuses who may not ask, before anything of the body is read.
+    """Middleware that rejects unauthorised requests before reading their bodies.
 
     - Without a key, `Host` must name this machine: a page whose name was rebound to 127.0.0.1 sends
       its own name.
@@ -68,7 +71,7 @@ class Access:
         self._key = None if key is None else key.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a refusal, or pass the request on."""
+        """Reject the request, or pass it on."""
         if scope["type"] == "http" and (error := self._refusal(scope)) is not None:
             await error.response()(scope, receive, send)
         else:
@@ -102,14 +105,14 @@ class Access:
 
 
 def _same_server(origin: str, host: str) -> bool:
-    """Whether two names with ports are the same, or two names of this machine with one port."""
+    """Whether two names with ports are equal, or name this machine with equal ports."""
     names = _name_of(origin), _name_of(host)
     ports = [where.removeprefix(name) for where, name in zip((origin, host), names, strict=True)]
     return origin == host or (ports[0] == ports[1] and all(map(is_loopback, names)))
 
 
 def _name_of(host: str) -> str:
-    """The name in a `Host` header, without the port."""
+    """The host name in a `Host` header, without the port."""
     if host.startswith("["):
         return host.partition("]")[0] + "]"
     return host.rpartition(":")[0] if ":" in host else host

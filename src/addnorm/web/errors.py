@@ -29,7 +29,7 @@ WORTH_A_RETRY = frozenset({429, 503})
 
 
 class WebError(Exception):
-    """An answer with an error: its status, its message, and the field that it is about."""
+    """An error response: its status, its message, and the field at fault."""
 
     def __init__(
         self,
@@ -46,20 +46,20 @@ class WebError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON of the answer, or of an event in a stream."""
+        """The JSON of the response, or of an event in a stream."""
         kind = TYPES.get(self.status, "invalid_request_error")
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         return {"error": error}
 
     def response(self) -> JSONResponse:
-        """The answer; the SDK of OpenAI obeys `x-should-retry`."""
+        """The response; OpenAI's SDK obeys its `x-should-retry`."""
         retry = "true" if self.status in WORTH_A_RETRY else "false"
         headers = {"x-should-retry": retry, **self.headers}
         return JSONResponse(self.body, self.status, headers)
 
 
 def of_validation(error: RequestValidationError) -> WebError:
-    """The error of a body that does not have the declared form: the first thing that is wrong.
+    """The error for an invalid body, about its first problem.
 
     A field of two forms has an error for each: the deepest is the likeliest to be meant. Where none
     is deeper, the message names all forms.
@@ -99,7 +99,7 @@ FORMS: Mapping[Any, str] = {
 
 
 def _problem(error: Mapping[str, Any]) -> str:
-    """What is wrong with a value; a list is counted no further than its limit."""
+    """Describe the problem with a value; a list is counted no further than its limit."""
     limits = error.get("ctx", {})
     match error["type"]:
         case "too_long":
@@ -127,7 +127,7 @@ FIELD = re.compile(r"`?([a-z_.]+)`?(?: =|:| is not| needs)")
 
 
 def about(message: str) -> WebError:
-    """The error of a request, about the field that its message begins with."""
+    """The error for a request, about the field with which its message begins."""
     field = FIELD.match(message)
     return WebError(400, message, param=field[1] if field else None)
 
@@ -146,5 +146,5 @@ def _is_field(part: str) -> bool:
 
 
 def of_http(error: HTTPException) -> WebError:
-    """The error of a path or a method that does not exist, or of a body that cannot be read."""
+    """The error for an unknown path or method, or an unreadable body."""
     return WebError(error.status_code, str(error.detail), headers=error.headers)

@@ -1,4 +1,4 @@
-"""A stream of server-sent events that ends when its reader is gone, or does not read."""
+"""A stream of server-sent events that ends once its reader is gone or stalls."""
 
 import asyncio
 import json
@@ -20,11 +20,11 @@ STALLED_SECONDS = 30.0
 
 
 class ReaderStalled(Exception):
-    """The reader of a stream does not read."""
+    """The reader of a stream has stopped reading."""
 
 
 def data(value: Any, event: str | None = None) -> bytes:
-    """An event with JSON, and with a name where it has one."""
+    """An event with JSON data and an optional name."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return b"".join(
         [b"" if event is None else f"event: {event}\n".encode(), b"data: ", text.encode(), b"\n\n"]
@@ -54,12 +54,12 @@ class EventStream(Response):
         self.init_headers({**plain, **(headers or {})})
 
     def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
-        """Set the headers; the length is not known."""
+        """Set the headers, without a length."""
         pairs = {"content-type": "text/event-stream; charset=utf-8", **(headers or {})}
         self.raw_headers = [(k.lower().encode(), v.encode()) for k, v in pairs.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events until they end, the reader is gone, or it does not read."""
+        """Send the events until they end, or the reader is gone or stalls."""
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
         sending = asyncio.create_task(self._send_all(send))
@@ -90,7 +90,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _parts(self) -> AsyncGenerator[bytes, None]:
-        """The events, with pings while there are none, and the last one."""
+        """Yield the events, pings while there are none, and the last event."""
         coming = asyncio.ensure_future(anext(self.events))
         try:
             while True:

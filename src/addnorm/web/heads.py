@@ -1,10 +1,10 @@
-"""`HEAD`: what `GET` would answer, without the body."""
+"""`HEAD` requests: answered as `GET`, without the body."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 
 class HeadAsGet:
-    """Middleware that answers `HEAD` as `GET`; the server sends no body to the one who asked so."""
+    """Middleware that handles `HEAD` as `GET`; the server then sends no body."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

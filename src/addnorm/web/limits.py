@@ -1,4 +1,4 @@
-"""Limits of a request: the size and the time of its body, and the depth of its JSON."""
+"""Limits on a request: the size of its body, the time to send it, and the depth of its JSON."""
 
 import asyncio
 import re
@@ -24,11 +24,11 @@ DISCARDED = 16 * BODY
 
 
 class ClientGone(Exception):
-    """The client closed the connection: nobody reads an answer."""
+    """The client has closed the connection, so that nobody reads an answer."""
 
 
 class Limits:
-    """Middleware that reads the whole body of a request, and checks it before anything else does.
+    """Middleware that reads and checks the whole body of a request first.
 
     Answers 413 for a body that is too large, 408 for one that does not arrive in time, and 400 for
     JSON that is damaged, too deep, or has NaN or an infinite number.
@@ -39,7 +39,7 @@ class Limits:
         self._seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with its body read, or answer what is wrong with it."""
+        """Pass the request on with its body read, or answer with the error."""
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD", "OPTIONS"):
             await self._app(scope, receive, send)
             return
@@ -82,12 +82,12 @@ STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*+"?', re.DOTALL)
 
 
 def _beginnings(text: bytes) -> int:
-    """How many lists, objects and fields begin in a JSON text, those in strings included."""
+    """The number of lists, objects and fields in a JSON text, counting inside strings too."""
     return sum(map(text.count, (b"[", b"{", b":")))
 
 
 def check_json(text: bytes, what: str = "the body") -> Any:
-    """The value of a JSON text.
+    """Parse a JSON text within limits.
 
     Raises `WebError` for anything else, infinite numbers, more than `DEPTH` levels and more than
     `MOST` lists, objects and fields.
@@ -112,7 +112,7 @@ def check_json(text: bytes, what: str = "the body") -> Any:
 
 
 def _checked_inside(value: dict[str, Any] | list[Any]) -> list[Any]:
-    """The lists, objects and floats of a value; a long list of texts or ids is passed quickly."""
+    """The nested lists, objects and floats of a value, which need checks of their own."""
     inner = value.values() if isinstance(value, dict) else value
     checked = {dict, list, float}
     if checked.isdisjoint(map(type, inner)):
@@ -129,7 +129,7 @@ def _damaged(error: ValueError, what: str) -> WebError:
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that gives the body first, and then what the connection has: its end."""
+    """A `receive` that returns the body first, and then the connection's end."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:
@@ -139,6 +139,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 
 async def until_gone(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
+    """Return once the client has closed the connection."""
     while (await receive())["type"] != "http.disconnect":
         pass

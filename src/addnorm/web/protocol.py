@@ -1,4 +1,4 @@
-"""The HTTP protocol of a connection with limits of its headers: their size, and their time."""
+"""The HTTP protocol of a connection, with limits on the size and time of its headers."""
 
 from asyncio import TimerHandle, Transport
 from typing import Any
@@ -17,19 +17,19 @@ TOO_LARGE = (
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """A connection that is closed if its headers are too large, or take too long to arrive."""
+    """A connection that is closed if its headers are too large or too slow."""
 
     seconds = SECONDS
     _unread = 0
     _timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:
-        """Expect headers from now on."""
+        """Start the clock for the headers."""
         super().connection_made(transport)
         self._expect()
 
     def data_received(self, data: bytes) -> None:
-        """Count what arrives before the headers are complete."""
+        """Count the bytes until the headers are complete."""
         cycle: Any = self.cycle
         if self._timer is None and (cycle is None or not cycle.more_body):
             self._expect()
@@ -40,7 +40,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def on_headers_complete(self) -> None:
-        """Stop the clock: the body has limits of its own."""
+        """Stop the clock; the body has its own limits."""
         size = sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
         self._cancel()
         if size > HEADERS:

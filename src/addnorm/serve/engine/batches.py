@@ -1,4 +1,4 @@
-"""The lane of batches: rows of every kind of model that writes text join and leave at each step.
+"""The batch lane: for any model that writes text, rows join and leave at each step.
 
 It answers for encoder–decoders, recurrent mixers and custom caches, and for beam search.
 The prompts of new requests are read as a batch of their own, which then joins the running one.
@@ -38,7 +38,7 @@ LONGEST_WAIT = 4
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """How the answers of one request are found: by beam search."""
+    """The beam search that finds the answers of one request."""
 
     decoding: BeamConfig
     ends: tuple[int, ...]
@@ -49,7 +49,7 @@ class Search:
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """An answer that is written, or all results of a beam search, with the tokens so far."""
+    """An answer with its tokens so far, or all results of a beam search."""
 
     request: Request
     plan: Chooser | Search
@@ -58,27 +58,27 @@ class Row:
 
     @property
     def beams(self) -> int:
-        """How many rows it has in a batch."""
+        """The number of rows that it takes in a batch."""
         return self.plan.decoding.beams if isinstance(self.plan, Search) else 1
 
     @property
     def n_tokens(self) -> int:
-        """How many tokens it keeps in memory at most; beams share those of the prompt."""
+        """The largest number of tokens it may keep in memory; beams share those of the prompt."""
         return len(self.request.prompt) + self.beams * self.plan.limit
 
     def event(self, finished: Ended | None, **facts: Any) -> Event:
-        """News of the answer."""
+        """An event with news of the answer."""
         return Event(name=self.request.name, index=self.index, finished=finished, **facts)
 
     def ended(self, finished: Ended, **facts: Any) -> Iterator[Event]:
-        """The end of the answer, or of each result of a beam search."""
+        """The events that end the answer, or each result of a beam search."""
         n = self.plan.decoding.n_best if isinstance(self.plan, Search) else 1
         for i in range(n):
             yield replace(self.event(finished, **facts), index=self.index + i)
 
 
 class SampledBatch:
-    """Answers whose tokens are chosen one after another; `near_ties` are those of the last step."""
+    """Answers whose tokens are chosen one at a time; `near_ties` are those of the last step."""
 
     kind = None
 
@@ -90,7 +90,7 @@ class SampledBatch:
 
     @property
     def begun(self) -> bool:
-        """Whether its prompts have been read."""
+        """Whether the batch's prompts have been read."""
         return bool(self._tokens)
 
     def advance(self) -> list[Event]:
@@ -147,7 +147,7 @@ class SampledBatch:
         self._keep([i for i, row in enumerate(self.rows) if not chosen(row)])
 
     def join(self, other: "SampledBatch") -> None:
-        """Advance the answers of another batch too."""
+        """Add the answers of another batch."""
         self.next_token.join(other.next_token)
         self.rows += other.rows
         self._tokens += other._tokens
@@ -165,23 +165,23 @@ class SearchedBatch:
 
     @property
     def kind(self) -> tuple[BeamConfig, tuple[int, ...], int]:
-        """What searches that are advanced together have in common."""
+        """The settings that searches must share to advance together."""
         plan = self.rows[0].plan
         assert isinstance(plan, Search)
         return plan.decoding, plan.ends, 0 if self._search is None else self._search.width
 
     @property
     def rows(self) -> Sequence[Row]:
-        """The requests that are open."""
+        """The open requests."""
         return [*self._rows.values()]
 
     @property
     def begun(self) -> bool:
-        """Whether its prompts have been read."""
+        """Whether the batch's prompts have been read."""
         return self._search is not None
 
     def advance(self) -> list[Event]:
-        """Extend all hypotheses by a token."""
+        """Extend all hypotheses by one token."""
         self._search = self._search or self._started()
         return [
             event
@@ -211,7 +211,7 @@ class SearchedBatch:
             self._search.drop(numbers)
 
     def join(self, other: "SearchedBatch") -> None:
-        """Advance the searches of another batch too."""
+        """Add the searches of another batch."""
         assert self._search is not None
         assert other._search is not None
         self.next_token.join(other.next_token)
@@ -224,7 +224,7 @@ Batch = SampledBatch | SearchedBatch
 
 
 def _joined(batches: Sequence[Batch]) -> list[Batch]:
-    """The batches, with those in one that can be advanced together."""
+    """The batches, merged where they can advance together."""
     fewer = list[Batch]()
     for batch in batches:
         if not any(_joins(batch, earlier) for earlier in fewer):
@@ -233,7 +233,7 @@ def _joined(batches: Sequence[Batch]) -> list[Batch]:
 
 
 def _joins(batch: Batch, earlier: Batch) -> bool:
-    """Join a batch to an earlier one if they are of one kind and their lengths fit."""
+    """Merge a batch into an earlier one, if their kinds agree and their lengths fit."""
     if batch.kind != earlier.kind or not (batch.begun and earlier.begun):
         return False
     if not earlier.next_token.fits(batch.next_token):
@@ -249,7 +249,7 @@ def _joins(batch: Batch, earlier: Batch) -> bool:
 
 
 def _results(row: Row, best: Sequence[Generated] | InputError) -> Iterator[Event]:
-    """The results of a beam search, best first, and an empty one for each that was not found."""
+    """The results of a beam search, best first; empty ones stand for missing results."""
     if isinstance(best, InputError):
         yield from row.ended("failed", error=str(best))
         return
@@ -260,7 +260,7 @@ def _results(row: Row, best: Sequence[Generated] | InputError) -> Iterator[Event
 
 @dataclass(order=True, slots=True)
 class _Place:
-    """The place of a request in the queue: by priority and arrival, then by number."""
+    """The rank of a request in the queue: by priority, arrival, then number."""
 
     rank: float
     number: int
@@ -268,7 +268,7 @@ class _Place:
 
 
 class BatchLane:
-    """Requests to a model, which join and leave its batches at any step.
+    """Requests to a model that join and leave its batches at any step.
 
     `most_tokens` is how many tokens the buffers of the rows hold, and `most_scores` how many scores
     of a query against a key memory holds while prompts are read. Unless the model `joins`, each
@@ -308,17 +308,17 @@ class BatchLane:
 
     @property
     def n_waiting(self) -> int:
-        """How many requests wait."""
+        """The number of waiting requests."""
         return len(self._queue)
 
     @property
     def n_running(self) -> int:
-        """How many answers are advanced."""
+        """The number of answers in progress."""
         return sum(len(batch.rows) for batch in self._batches)
 
     @property
     def n_slots_used(self) -> int:
-        """How many tokens of texts and sources have keys and values in memory."""
+        """The number of tokens, of texts and sources, whose keys and values are stored."""
         return self._buffers.n_used
 
     @property
@@ -352,7 +352,7 @@ class BatchLane:
             insort(self._queue, _Place(rank, next(self._numbers), together))
 
     def cancel(self, name: str, index: int | None = None) -> None:
-        """End the answers of a request, or one of them; a beam search ends as a whole."""
+        """End a request's answers, or one of them; a beam search ends as a whole."""
         self._drop(lambda row: row.request.name == name and (index is None or index == row.index))
 
     def _drop(self, chosen: Callable[[Row], bool]) -> list[Row]:
@@ -372,7 +372,7 @@ class BatchLane:
         self._batches = [batch for batch in self._batches if batch.rows]
 
     def step(self, look_up: Callable[[], None] = lambda: None) -> list[Event]:
-        """Start the requests that fit, and advance all by a token; return the news.
+        """Start the requests that fit, and advance all by one token; return the news.
 
         While prompts are read, `look_up` is called between layers; it may add and cancel requests.
         """
@@ -386,12 +386,12 @@ class BatchLane:
         return [self._with_scores(event) for event in events]
 
     def _late(self) -> Callable[[Row], bool]:
-        """Whether the deadline of a row has passed by now."""
+        """Whether the deadline of a row has passed."""
         now = self._clock()
         return lambda row: row.request.deadline is not None and row.request.deadline <= now
 
     def _joining(self) -> list[Row]:
-        """Take the first requests of the queue, as far as the rows and the memory have room.
+        """Take requests from the front of the queue, as far as rows and memory allow.
 
         To read prompts costs about as much as a step, so a few rows wait some steps for others.
         """
@@ -406,7 +406,7 @@ class BatchLane:
         return rows
 
     def _n_fitting(self, running: Sequence[Row]) -> int:
-        """How many of the first requests in the queue fit with the running rows."""
+        """The number of requests at the front of the queue that fit with the running rows."""
         rows = [*running]
         for n, place in enumerate(self._queue):
             rows += place.rows
@@ -420,14 +420,14 @@ class BatchLane:
         return len(self._queue)
 
     def _reads_at_once(self, rows: Sequence[Row]) -> bool:
-        """Whether the prompts of all rows, padded, are few enough to be read in one step."""
+        """Whether the rows' prompts, with padding, are short enough for one step."""
         prompts = {row.request.prompt for row in rows}
         longest = max((len(prompt) for prompt in prompts), default=0)
         n_tokens = len(prompts) * longest
         return n_tokens <= self._limits.chunk and n_tokens * longest <= self._most_scores
 
     def _start(self, rows: Sequence[Row]) -> list[Event]:
-        """Start a batch of all rows whose tokens are chosen, and one of each kind of search."""
+        """Start one batch of all sampled rows, and one for each kind of beam search."""
         firsts = [row for row in rows if row.index == 0 or not self._limits.alone]
         for row in firsts:
             if isinstance(row.plan, Chooser) and row.plan.options.prompt_log_probs:
@@ -465,7 +465,7 @@ class BatchLane:
     def _while_wanted(
         self, batch: Batch, look_up: Callable[[], None]
     ) -> AbstractContextManager[None]:
-        """Interrupt what the model computes as soon as a request of the batch ends."""
+        """In this context, interrupt the computation once a request of the batch ends."""
         rows = [*batch.rows]
 
         def check() -> None:
@@ -476,6 +476,6 @@ class BatchLane:
         return interruptible(self._buffers.next_token.model, check)
 
     def _with_scores(self, event: Event) -> Event:
-        """An event; the first of its request has the scores of the prompt."""
+        """An event; a request's first one also has the scores of the prompt."""
         scores = self._scores.pop(event.name, None)
         return event if scores is None else replace(event, prompt=scores)

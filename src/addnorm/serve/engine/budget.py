@@ -1,4 +1,4 @@
-"""What a memory holds of a model: pages of keys and values, the attention of a text."""
+"""What fits into memory: pages of keys and values, and the attention scores of a text."""
 
 from math import inf, isqrt
 from sys import maxsize
@@ -13,7 +13,7 @@ from addnorm.serve.engine.pages import PagePool
 
 
 def page_pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
-    """The pages that a memory holds. Raises `InputError` if there are none."""
+    """The pages that fit into memory. Raises `InputError` if there are none."""
     per_page = bytes_per_token * page_size
     n_pages = memory // per_page - 1  # the buffers have a slot for padding
     if n_pages < 1:
@@ -25,7 +25,7 @@ def page_pool(memory: int, page_size: int, bytes_per_token: int) -> PagePool:
 
 
 def slots_in(memory: int, bytes_of_slot: int) -> int:
-    """The tokens of rows that a memory holds. Raises `InputError` for less than two."""
+    """The number of tokens that fit into memory. Raises `InputError` for less than two."""
     if (n := memory // bytes_of_slot) < 2:
         raise InputError(
             f"memory = {memory:,} bytes: a token takes {bytes_of_slot:,} bytes of keys and values, "
@@ -35,7 +35,7 @@ def slots_in(memory: int, bytes_of_slot: int) -> int:
 
 
 def scores_at_once(model: Model, memory: int) -> float:
-    """How many scores of a query against a key, in all heads of a layer, a memory holds.
+    """The number of attention scores, over all heads of a layer, that fit into memory.
 
     The layer is one that reads prompts and sources. Infinite if none attends.
     """
@@ -49,7 +49,7 @@ def scores_at_once(model: Model, memory: int) -> float:
 
 
 def longest_at_once(model: Model, memory: int) -> int:
-    """The most tokens of a text that is read at once; `sys.maxsize` if only time bounds it."""
+    """The longest text that is read at once; `sys.maxsize` if only time limits it."""
     scores = scores_at_once(model, memory)
     return maxsize if scores == inf else isqrt(int(scores))
 

@@ -1,4 +1,4 @@
-"""Choosing the next tokens of many answers from their logits, each by its request's options."""
+"""Choosing the next tokens of many answers from their logits, by each request's options."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ NEAR = 1e-4
 
 
 def decoding_of(run: TrainedModel, options: Options) -> DecodingConfig:
-    """The decoding that the options of a request ask for, on top of the run's own.
+    """The decoding that a request's options ask for, on top of the run's own.
 
     Raises `InputError` for options that are out of range or contradict.
     """
@@ -70,7 +70,7 @@ def decoding_of(run: TrainedModel, options: Options) -> DecodingConfig:
 
 @dataclass(frozen=True)
 class Choice:
-    """How a token is chosen: what requests whose tokens are chosen together have in common."""
+    """The settings by which tokens are chosen; requests with equal ones are processed together."""
 
     decoding: GreedyConfig | SampleConfig
     presence_penalty: float = 0.0
@@ -79,14 +79,14 @@ class Choice:
     ends: tuple[int, ...] = ()
 
     def tokens(self, scores: Logits, answers: Sequence["Answer"]) -> Int[Tensor, " rows"]:
-        """A token of each row that has an allowed one."""
+        """A token for each row that has an allowed one."""
         if isinstance(self.decoding, GreedyConfig):
             return scores.argmax(-1)
         numbers = uniforms([answer.generator for answer in answers])
         return draw(self.decoding.filtered(scores), numbers.to(scores.device))
 
     def scores(self, logits: Logits, answers: Sequence["Answer"]) -> Logits:
-        """The logits after penalties, biases and rules, as vLLM and `generate` apply them."""
+        """The logits after penalties, biases and rules, as in vLLM and `generate`."""
         logits = self._penalised(logits, answers)
         if self.logit_bias:
             ids, biases = zip(*self.logit_bias, strict=True)
@@ -104,7 +104,7 @@ class Choice:
         return constrained(logits, rules, self.ends, _padded(history, logits), progress)
 
     def _penalised(self, logits: Logits, answers: Sequence["Answer"]) -> Logits:
-        """`logits - frequency · count - presence · (count > 0)`, of the tokens generated so far."""
+        """`logits - frequency · count - presence · (count > 0)`, counting generated tokens."""
         if not (self.presence_penalty or self.frequency_penalty):
             return logits
         written = _padded([answer.written for answer in answers], logits)
@@ -120,7 +120,7 @@ class Choice:
 
 @dataclass(frozen=True, eq=False)
 class Chooser:
-    """How the tokens of one request are chosen: by which choice and random numbers."""
+    """How the tokens of one request are chosen: its `Choice` and its random numbers."""
 
     choice: Choice
     options: Options
@@ -144,7 +144,7 @@ class Chooser:
         ends: tuple[int, ...],
         grammar: Grammar | None = None,
     ) -> "Chooser":
-        """The chooser of a request with `n` answers of at most `limit` tokens.
+        """The chooser for a request with `n` answers of at most `limit` tokens.
 
         Answer `i` draws the numbers of `generate` for prompt `i` with the same seed.
         """
@@ -165,7 +165,7 @@ class Chooser:
         return cls(choice, options, tuple(before), limit, tuple(generators), grammars)
 
     def answer(self, index: int, written: Sequence[int]) -> "Answer":
-        """Answer number `index`, of which some tokens are written."""
+        """The state of answer number `index`, of which some tokens are written already."""
         return Answer(self, index, written)
 
     def check(self, vocab: int) -> None:
@@ -184,7 +184,7 @@ class Chooser:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Answer:
-    """An answer whose next token is chosen: its request, its number and its tokens so far."""
+    """An answer in progress: its request, its number and its tokens so far."""
 
     chooser: Chooser
     index: int
@@ -192,38 +192,38 @@ class Answer:
 
     @property
     def before(self) -> Sequence[int]:
-        """The tokens that come before it."""
+        """The tokens before the answer."""
         return self.chooser.before
 
     @property
     def limit(self) -> int:
-        """The most tokens that it may have."""
+        """The largest number of tokens that the answer may have."""
         return self.chooser.limit
 
     @property
     def generator(self) -> torch.Generator:
-        """Its random numbers."""
+        """The random generator of the answer."""
         return self.chooser.generators[self.index]
 
     @property
     def grammar(self) -> Grammar | None:
-        """How far it has come in its grammar."""
+        """The state of the answer's grammar; None without one."""
         return self.chooser.grammars[self.index] if self.chooser.grammars else None
 
     @property
     def why_none(self) -> str:
-        """Why no token is allowed next."""
+        """The reason why no token is allowed next."""
         return NO_TOKEN_ALLOWED if self.grammar is None else self.grammar.why_none
 
     def accept(self, token: int) -> str | None:
-        """Advance its grammar by a token that was chosen; return why it cannot be followed."""
+        """Advance the grammar by a chosen token; return the reason if that is impossible."""
         if self.grammar is None or token in self.chooser.choice.ends:
             return None
         self.grammar.accept(token)
         return self.grammar.why_none if self.grammar.is_broken else None
 
     def end_by(self, token: int, *, is_full: bool) -> Ended | None:
-        """Why it ends with this token, which was chosen; None if it does not."""
+        """The reason why the answer ends with this token; None if it does not end."""
         if token in self.chooser.choice.ends:
             return "eos"
         if self.grammar is not None and self.grammar.is_complete:
@@ -233,7 +233,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The next token of each answer, or why there is none; what was reported of them."""
+    """The next token of each answer, or why it has none, with the requested log-probabilities."""
 
     tokens: list[int]
     failed: dict[int, str]
@@ -243,7 +243,7 @@ class Chosen:
 
 
 def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
-    """Choose the next token of each answer from its row of logits.
+    """Choose the next token of each answer from the answer's row of logits.
 
     Answers whose tokens are chosen in the same way are computed together; none depends on another.
     """
@@ -273,12 +273,12 @@ def choose(logits: Logits, answers: Sequence[Answer]) -> Chosen:
 
 
 def _broken(logits: Logits) -> list[int]:
-    """The rows that hold NaN or plus infinity, from which no token can be drawn."""
+    """The rows with NaN or plus infinity, from which no token can be drawn."""
     return ints((~(logits < inf)).any(-1).nonzero()[:, 0])
 
 
 def _is_near(scores: Logits, chosen: Int[Tensor, " rows"]) -> Bool[Tensor, " rows"]:
-    """Whether another token has almost the score of the chosen one."""
+    """Whether another token scores almost as high as the chosen one."""
     best = scores.gather(1, chosen[:, None])
     return (scores > best - NEAR).sum(-1) > 1
 
@@ -286,7 +286,7 @@ def _is_near(scores: Logits, chosen: Int[Tensor, " rows"]) -> Bool[Tensor, " row
 def token_scores(
     logits: Logits, tokens: Sequence[int], options: Sequence[Options]
 ) -> dict[int, dict[str, Any]]:
-    """The log-probabilities of the tokens of a step, by row, of the requests that ask for them."""
+    """The log-probabilities of a step's tokens, by row, for the requests that want them."""
     rows = [i for i, each in enumerate(options) if each.log_probs is not None]
     if not rows:
         return {}
@@ -301,7 +301,7 @@ def token_scores(
 def reported(
     logits: Logits, tokens: Sequence[int], n_best: int
 ) -> tuple[tuple[float, ...], tuple[Best, ...]]:
-    """The log-probability of the token of each row, and the `n_best` most probable ones."""
+    """The log-probability of each row's token, and of the `n_best` most probable tokens."""
     log_p = logits.log_softmax(-1)
     of_tokens = floats(log_p.gather(1, _ids(tokens, logits)[:, None])[:, 0])
     if not n_best:

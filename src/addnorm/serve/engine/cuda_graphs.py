@@ -1,4 +1,4 @@
-"""The step of a decoder on a GPU as CUDA graphs, one for each number of rows and of slots.
+"""A decoder's step as CUDA graphs on a GPU, one for each number of rows and of slots.
 
 A step for one token of each text is a thousand small kernels, and launching them one by one takes
 longer than they do. A graph launches all of them at once. Its shapes and addresses are fixed, so
@@ -46,7 +46,7 @@ class StepGraph:
 
 
 class GraphedStep:
-    """A `PagedStep` for the newest token of each text, by graphs that are recorded when needed.
+    """A `PagedStep` for the newest token of each text, by graphs recorded on demand.
 
     The first logits of a graph are compared with those of the step. Sizes of which no graph can be
     recorded, or whose logits differ, are computed by the step, with a warning. Raises `InputError`
@@ -94,7 +94,7 @@ class GraphedStep:
         return graph.logits[:n].clone()
 
     def _graph(self, tokens: Tensor, slots: Tensor, valid: Tensor) -> StepGraph | None:
-        """The graph for inputs of these sizes; None if there can be none."""
+        """The graph for inputs of these sizes; None if it cannot be recorded."""
         sizes = len(slots), slots.shape[1]
         if sizes not in self.graphs:
             while len(self.graphs) >= MOST_GRAPHS:
@@ -108,7 +108,7 @@ class GraphedStep:
     def _recorded(
         self, tokens: Tensor, slots: Tensor, valid: Tensor
     ) -> tuple[StepGraph | None, str | None]:
-        """A new graph for inputs of these sizes, or why there is none."""
+        """A new graph for inputs of these sizes, or the reason why there is none."""
         tokens, slots, valid = tokens.clone(), slots.clone(), valid.clone()
 
         def step() -> Tensor:
@@ -127,7 +127,7 @@ class GraphedStep:
 
 
 def on_stream() -> Record:
-    """Recording on a stream of the GPU, in memory that all graphs share: they never run at once."""
+    """A function that records graphs on a stream, in memory shared by all graphs."""
     pool = torch.cuda.graph_pool_handle()
 
     def record(step: Callable[[], Tensor]) -> tuple[Replay, Tensor]:
@@ -145,11 +145,11 @@ def on_stream() -> Record:
 
 
 def padded_rows(n: int) -> int:
-    """The next power of two."""
+    """Round up to the next power of two."""
     return 1 << (n - 1).bit_length()
 
 
 def padded_slots(n: int) -> int:
-    """The next multiple of 256, and from 2,048 on of a quarter of the power of two below."""
+    """Round up to a multiple of 256; from 2,048 on, of a quarter of the power of two below."""
     size = max(LEAST_SLOTS, 1 << max((n - 1).bit_length() - 3, 0))
     return -(-n // size) * size

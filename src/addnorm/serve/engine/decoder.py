@@ -1,4 +1,4 @@
-"""A decoder that computes the steps of a schedule, with keys and values in pages."""
+"""Computes the steps of a schedule with a decoder whose keys and values are in pages."""
 
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ NONE = slice(0, 0)
 
 @dataclass(frozen=True)
 class Part:
-    """Tokens of a sequence that are read together: those after the `first` ones."""
+    """Tokens of a sequence that are read together, following its `first` tokens."""
 
     sequence: Sequence
     first: int
@@ -34,7 +34,7 @@ class Part:
 
 
 def rows_of(sequence: Sequence, tokens: Items[int]) -> list[Part]:
-    """The next tokens of a sequence, each by itself."""
+    """The next tokens of a sequence, each as a part of its own."""
     return [Part(sequence, sequence.computed + i, [token]) for i, token in enumerate(tokens)]
 
 
@@ -43,7 +43,7 @@ Kernels = Literal["gathered", "in_place", "compiled"]
 
 
 class PagedDecoder:
-    """Next-token logits of the sequences of a step, with their keys and values in pages.
+    """Computes the next-token logits of a step's sequences, with keys and values in pages.
 
     The texts of a step are padded on the left, as batches of prompts are. `kernels` says how one
     new token of each text attends: to keys gathered from their slots, to those in place where the
@@ -75,7 +75,7 @@ class PagedDecoder:
 
     @torch.inference_mode()
     def compute(self, step: Step, *, every: bool = False) -> Float[Tensor, "rows vocab"]:
-        """The logits after each token that `decode` reads, then after the last one of `chunk`.
+        """The logits after each token in `decode`, then after the last token of `chunk`.
 
         With `every`, those after every token of the chunk, in their order. A row may hold NaN.
 
@@ -103,7 +103,7 @@ class PagedDecoder:
     def _in_tiles(
         self, tiles: Tiles, unasked: Items[Part], asked: Items[Part]
     ) -> Float[Tensor, "asked vocab"]:
-        """The logits after the rows asked for; the others, which come first, are read too."""
+        """The logits after the `asked` rows; the `unasked` rows before them are read too."""
         rows, logits, first = [*unasked, *asked], list[Tensor](), 0
         for n, size in tiles.split(len(rows)):
             positions = NONE if first + n <= len(unasked) else LAST
@@ -115,7 +115,7 @@ class PagedDecoder:
     def _of_rows(
         self, rows: Items[Part], size: int, positions: slice = LAST
     ) -> Float[Tensor, "rows vocab"]:
-        """The logits after the token of each row, in a tile of `size` rows."""
+        """The logits after each row's token, computed in a tile of `size` rows."""
         tokens, slots, valid = self._inputs(rows)
         if more := size - len(rows):
             tokens, valid = F.pad(tokens, (0, 0, 0, more)), F.pad(valid, (0, 0, 0, more))
@@ -123,7 +123,7 @@ class PagedDecoder:
         return self._decode(tokens, slots, valid, self._buffers, positions)[: len(rows)].float()
 
     def _of_chunk(self, chunk: Part, positions: slice) -> Float[Tensor, "chosen vocab"]:
-        """The logits at some of the tokens of a chunk."""
+        """The logits at some tokens of a chunk."""
         return self._step(*self._inputs([chunk]), self._buffers, positions).float()
 
     def _copy(self, copies: Items[Copy]) -> None:
@@ -142,7 +142,7 @@ class PagedDecoder:
     def _inputs(
         self, parts: Items[Part]
     ) -> tuple[Int[Tensor, "rows new"], TextSlots, Bool[Tensor, "rows so_far"]]:
-        """The tokens, the slots of the texts up to them, and which of the slots are real."""
+        """The tokens, the slots of their texts so far, and which slots are real."""
         tokens = torch.tensor([part.tokens for part in parts], device=self._device)
         return tokens, *self._slots(parts)
 
@@ -173,7 +173,7 @@ class PagedDecoder:
 
     @torch.inference_mode()
     def _exact_tiles(self, *, in_graph: bool) -> Tiles:
-        """The tiles that agree on a text of random tokens."""
+        """The tile sizes that give equal results on a text of random tokens."""
         if why := why_one_by_one(self._step, in_graph=in_graph):
             return one_by_one(why)
         n = min(COMPARED, self._padding, maximum_length(self.model.embed))

@@ -1,4 +1,4 @@
-"""A smaller model that drafts what a larger one is likely to write."""
+"""Drafting by a smaller model that guesses what a larger one will write."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ CHUNK = 256
 
 
 def check_drafts_for(draft: TrainedModel, run: TrainedModel) -> None:
-    """Raise `InputError` for a model that cannot draft what another writes."""
+    """Raise `InputError` for a model that cannot draft for another model."""
     name, model, target = f"draft {draft.name}", draft.model, run.model
     if not isinstance(model, DecoderModel) or not isinstance(target, DecoderModel):
         raise InputError(f"{name}: a decoder can draft for a decoder alone")
@@ -45,7 +45,7 @@ def check_drafts_for(draft: TrainedModel, run: TrainedModel) -> None:
 
 
 def memory_of_draft(memory: int, draft: TrainedModel, run: TrainedModel) -> int:
-    """The share of a memory in which both models keep as many tokens, for the one that drafts."""
+    """The draft model's share of a memory in which both models store equally many tokens."""
     assert isinstance(draft.model, DecoderModel)
     assert isinstance(run.model, DecoderModel)
     theirs, ours = bytes_per_token(draft.model), bytes_per_token(run.model)
@@ -54,7 +54,7 @@ def memory_of_draft(memory: int, draft: TrainedModel, run: TrainedModel) -> int:
 
 @dataclass
 class _Draft:
-    """A text as the model that drafts has it, and the answer that it stands for."""
+    """A text in the draft model's cache, with the answer that it predicts."""
 
     text: Sequence
     answer: Answer
@@ -63,7 +63,7 @@ class _Draft:
 
 
 class DraftModel:
-    """Drafts by a model with the same tokenizer (Leviathan et al. 2023, §2.1).
+    """Drafts tokens by a model with the same tokenizer (Leviathan et al. 2023, §2.1).
 
     Its tokens are chosen by the options of the request and copies of its random numbers, so that a
     token is right as often as the two models would choose the same. Its keys and values are in
@@ -85,13 +85,13 @@ class DraftModel:
 
     @property
     def n_pages_held(self) -> int:
-        """How many pages hold texts."""
+        """The number of pages that hold texts."""
         return self._decoder.pool.held
 
     def propose(
         self, lengths: Mapping[Sequence, int], answers: Mapping[Sequence, Answer]
     ) -> dict[Sequence, tuple[int, ...]]:
-        """The drafts of sequences, each of at most this length."""
+        """The drafts for sequences, each at most of the given length."""
         drafts: dict[Sequence, _Draft] = {}
         for sequence, length in lengths.items():
             length = min(length, self._max_len - len(sequence.tokens))
@@ -106,7 +106,7 @@ class DraftModel:
         }
 
     def _text(self, sequence: Sequence) -> Sequence:
-        """The text of a sequence here; tokens that were drafted wrongly are dropped."""
+        """A sequence's text in the draft model, without wrongly drafted tokens."""
         text = self._texts.get(sequence)
         if text is None:
             table = PageTable(self._decoder.pool)
@@ -121,7 +121,7 @@ class DraftModel:
         return text
 
     def _caught_up(self, text: Sequence, length: int) -> bool:
-        """Read all but the last few tokens of a text, at most a chunk; whether that is all."""
+        """Read the missing tokens of a text, at most a chunk; return whether few are left."""
         try:
             if text.missing > AHEAD:
                 n = min(text.missing - 1, CHUNK)
@@ -139,7 +139,7 @@ class DraftModel:
         return True
 
     def _extend(self, drafts: list[_Draft]) -> None:
-        """Draft another token of each text."""
+        """Draft one more token of each text."""
         step = Step(decode=tuple(each.text for each in drafts))
         ends = torch.tensor([1 + len(each.text.draft) for each in drafts]).cumsum(0)
         logits = self._decoder.compute(step)[ends - 1]
@@ -152,13 +152,13 @@ class DraftModel:
                 each.answer = replace(each.answer, written=[*each.answer.written, token])
 
     def forget(self, sequence: Sequence) -> None:
-        """Give back the pages of a sequence that has ended."""
+        """Release the pages of a sequence that has ended."""
         if (text := self._texts.pop(sequence, None)) is not None:
             text.table.clear()
 
 
 def _copied(answer: Answer) -> Answer:
-    """An answer with copies of its random numbers, and without a grammar."""
+    """A copy of an answer with its own random numbers, without a grammar."""
     chooser = answer.chooser
     copies = list[torch.Generator]()
     if chooser.generators:

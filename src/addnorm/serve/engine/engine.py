@@ -1,4 +1,4 @@
-"""The engine: it takes requests to one model, and computes all of them together, step by step."""
+"""The engine: takes requests to one model, and computes all of them together, step by step."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -98,13 +98,13 @@ class Engine:
 
     @property
     def _vocab(self) -> int:
-        """How many tokens the model writes."""
+        """The number of tokens in the model's output."""
         model = self._model
         embed = model.embed if isinstance(model, DecoderModel) else model.target_embed
         return embed.tokens.num_embeddings
 
     def speculate(self, drafter: Drafter) -> None:
-        """Let a drafter guess the next tokens of answers in pages, several of a step.
+        """Let a drafter guess the next tokens of answers in pages, several per step.
 
         The answers stay the same (see `speculation`). Raises `InputError` for a model
         without pages.
@@ -119,7 +119,7 @@ class Engine:
     # Requests.
 
     def add(self, request: Request) -> None:
-        """Queue a request, with `Options`; it never gets more tokens than there are positions.
+        """Queue a request; its answers never exceed the model's positions.
 
         Raises `InputError` for a prompt or an option that the model does not have, `TooLarge` for a
         request that the memory never holds, and `QueueFull` if too many wait.
@@ -177,14 +177,14 @@ class Engine:
         return self._compiler.start(options.grammar, options.grammar_field)
 
     def default_limit(self, n_prompt: int, options: Options) -> int:
-        """The most new tokens after `n_prompt` where a request names no limit, as in `generate`."""
+        """The most new tokens after a prompt if a request sets no limit, as in `generate`."""
         rules = decoding_of(self.run, options).rules
         if isinstance(self._model, DecoderModel):
             return rules.limit(None, n_prompt, NEW_TOKENS)
         return rules.limit(None, 1, n_prompt + 50)
 
     def cancel(self, name: str, index: int | None = None) -> None:
-        """End all answers of a request, or one of them; no event tells of it."""
+        """End all answers of a request, or one of them, without events."""
         for lane in self._lanes:
             lane.cancel(name, index)
 
@@ -219,7 +219,7 @@ class Engine:
     # Facts for clients.
 
     def stats(self) -> Stats:
-        """How busy the engine is."""
+        """The load of the engine."""
         running, waiting = self._batches.n_running, self._batches.n_waiting
         if self._paged is None:
             return Stats(
@@ -243,7 +243,7 @@ class Engine:
 
     @property
     def description(self) -> Description:
-        """The model as its clients see it, and how many requests fit into the memory."""
+        """The model as clients see it, and the number of requests that fit into memory."""
         model = self._model
         embed = model.embed if isinstance(model, DecoderModel) else model.target_embed
         longest = maximum_length(embed)
@@ -290,7 +290,10 @@ def _next_token(run: TrainedModel, model: Writer) -> Continuation | Translation:
 
 
 def _writer(run: TrainedModel) -> Writer:
-    """The model of a run. Raises `InputError` unless it writes text, and reads it."""
+    """The model of a run, which must write text.
+
+    Raises `InputError` unless it writes text, and reads it.
+    """
     model = run.model
     if not isinstance(model, DecoderModel | EncoderDecoderModel):
         raise wrong_task(run, "writes no text")

@@ -1,4 +1,4 @@
-"""What an engine reports: new tokens, ends, and how busy it is."""
+"""The events that an engine reports: new tokens, ends, and its load."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ Best = tuple[tuple[int, float], ...]
 
 @dataclass(frozen=True)
 class PromptScores:
-    """The log-probability of each token of a prompt after the first, given those before it."""
+    """The log-probability of each prompt token after the first, given those before it."""
 
     log_probs: tuple[float, ...]
     best: tuple[Best, ...] = ()
@@ -18,7 +18,7 @@ class PromptScores:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """News of one answer of a request: the tokens of a step, and its end.
+    """News about one answer of a request: a step's tokens, and perhaps its end.
 
     Log-probabilities are those of the model's own distribution, before temperature, filters,
     penalties and biases. They are reported where the request asks for them.
@@ -50,7 +50,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Stats:
-    """How busy an engine is."""
+    """The load of an engine."""
 
     running: int
     """Sequences in the present step."""
@@ -71,7 +71,7 @@ class Stats:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What an engine serves, as far as a client of it needs to know."""
+    """What an engine serves, as far as its clients need to know."""
 
     name: str
     """The run."""

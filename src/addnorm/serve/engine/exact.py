@@ -1,4 +1,4 @@
-"""Exact steps: a token has the same bits whatever is computed together with it.
+"""Exact steps: a token gets the same bits whatever is computed together with it.
 
 A product may add in another order where it has another number of rows. So an exact step computes
 its tokens in tiles of a few numbers of rows, which were seen to agree, to the last bit, on this
@@ -32,14 +32,14 @@ Read = Callable[[list[int], int], Float[Tensor, "tokens vocab"]]
 
 @dataclass(frozen=True)
 class Tiles:
-    """The sizes of tiles that give a token the same bits, ascending."""
+    """The tile sizes that give a token the same bits, in ascending order."""
 
     sizes: tuple[int, ...]
     why_one: str | None = None
     """Why each token is computed by itself, if it is."""
 
     def split(self, n_tokens: int) -> Iterator[tuple[int, int]]:
-        """The number of tokens in each tile, and its size: the largest that is not half empty."""
+        """Yield tiles for `n_tokens`: the number of tokens, and the size, at least half full."""
         while n_tokens > 0:
             least = -(-n_tokens // self.sizes[0]) * self.sizes[0]
             size = max(size for size in self.sizes if size <= least)
@@ -55,12 +55,12 @@ class Tiles:
 
 
 def one_by_one(why: str) -> Tiles:
-    """Tiles of a single token, which are exact by themselves."""
+    """Tiles of a single token, which are always exact."""
     return Tiles((1,), why)
 
 
 def why_one_by_one(step: PagedStep, *, in_graph: bool) -> str | None:
-    """Why a token would depend on others in its tile, whatever its size; None if it does not.
+    """Why a token depends on others in its tile, whatever the size; None if it does not.
 
     No rounding may depend on the longest text of the tile, as in attention to keys that are
     gathered, or in biases of all keys.
@@ -79,7 +79,7 @@ def why_one_by_one(step: PagedStep, *, in_graph: bool) -> str | None:
 
 
 def agreeing(read: Read, n_tokens: int) -> Tiles:
-    """The tiles that give each token of a text the same bits, at any place of theirs."""
+    """The tile sizes that give each token of a text the same bits, at every place in a tile."""
 
     def logits(size: int, *, backwards: bool = False) -> Tensor:
         tiles = torch.arange(n_tokens).split(size)

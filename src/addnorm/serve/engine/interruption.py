@@ -1,4 +1,4 @@
-"""Ends a long computation between two layers once nobody waits for its result."""
+"""Interrupts a long computation between two layers once its result is no longer wanted."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ class Interrupted(Exception):
 
 @contextmanager
 def interruptible(model: nn.Module, check: Callable[[], None]) -> Generator[None]:
-    """Call `check` before each module of the model computes; it raises `Interrupted` to end it."""
+    """Call `check` before each module of the model, which may raise `Interrupted`."""
 
     def before(*_: Any) -> None:
         check()

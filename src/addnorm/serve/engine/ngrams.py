@@ -1,4 +1,4 @@
-"""Prompt lookup: a draft of what comes next, copied from where the last tokens stood before."""
+"""Prompt lookup: drafts copy the text that followed the last tokens at an earlier place."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
@@ -11,7 +11,7 @@ SIZES = (4, 2)
 
 
 class NGrams:
-    """The n-grams of a text, each with the place after its latest occurrence but the last.
+    """The n-grams of a text, each with the place after its previous occurrence.
 
     Saxena 2023, "Prompt Lookup Decoding"; `prompt_lookup_num_tokens` in transformers.
     """
@@ -22,7 +22,7 @@ class NGrams:
         self._place: int | None = None
 
     def read(self, tokens: Items[int]) -> None:
-        """Take in the tokens of the text that are new."""
+        """Index the new tokens of the text."""
         for end in range(self._n_read + 1, len(tokens) + 1):
             self._place = None
             for size, places in zip(SIZES, self._places, strict=True):
@@ -34,7 +34,7 @@ class NGrams:
         self._n_read = len(tokens)
 
     def draft(self, tokens: Items[int], n: int) -> tuple[int, ...]:
-        """What stood after the last n-gram before, `n` tokens; none if it is new.
+        """The `n` tokens that followed the last n-gram earlier; empty if it is new.
 
         Where these tokens reach the end of the text, they start again: a text that repeats itself
         is expected to do so.
@@ -56,7 +56,7 @@ class PromptLookup:
     def propose(
         self, lengths: Mapping[Sequence, int], answers: Mapping[Sequence, Answer]
     ) -> dict[Sequence, tuple[int, ...]]:
-        """A draft of this length for each sequence whose last tokens stood together before."""
+        """A draft for each sequence whose last tokens have occurred together before."""
         drafts: dict[Sequence, tuple[int, ...]] = {}
         for sequence, length in lengths.items():
             ngrams = self._texts.setdefault(sequence, NGrams())

@@ -1,4 +1,4 @@
-"""The options of one request: how its tokens are chosen, when it ends, and which scores it gets."""
+"""The options of one request: how tokens are chosen, when it ends, which scores it gets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ DECODINGS = ("greedy", "sample", "beam")
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How the tokens of a request are chosen; None is as in the model's own decoding.
+    """How a request's tokens are chosen; None stands for the model's own decoding.
 
     Raises `InputError` for a number out of range; those of `SampleConfig` and `BeamConfig` are
     checked there.
@@ -81,7 +81,7 @@ class Options:
 
     @property
     def unknown_to_search(self) -> list[str]:
-        """The options given that beam search does not have."""
+        """The given options that beam search does not support."""
         return [name for name in _NOT_OF_SEARCH if getattr(self, name)]
 
 

@@ -1,4 +1,4 @@
-"""The lane of attention over pages: sequences that join and leave a batch at every step."""
+"""The paged lane: sequences with attention over pages join and leave a batch at every step."""
 
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Items
@@ -22,7 +22,7 @@ from addnorm.serve.engine.speculation import Speculation
 
 
 def why_not_paged(model: DecoderModel | EncoderDecoderModel) -> str | None:
-    """Why the keys and values of a model cannot be kept in pages; None if they can.
+    """Why a model's keys and values cannot be stored in pages; None if they can.
 
     Pages hold what depends on earlier tokens alone, so that a prompt may be read in chunks, shared
     and computed again.
@@ -40,12 +40,12 @@ def why_not_paged(model: DecoderModel | EncoderDecoderModel) -> str | None:
 
 
 def reach_of(model: DecoderModel) -> float:
-    """How many tokens back any layer attends; the pages of earlier ones are not needed."""
+    """The largest number of tokens back that any layer attends; earlier pages can be released."""
     return max((mask.reach[0] for mask in model.stack.patterns), default=0)
 
 
 def bytes_per_token(model: DecoderModel) -> int:
-    """The bytes of the keys and values of a token, in all layers."""
+    """The bytes of a token's keys and values in all layers."""
     cache: KVCache = model.new_cache()
     with torch.inference_mode(), evaluating(model):
         model(torch.zeros(1, 1, dtype=torch.long, device=device_of(model)), cache=cache)
@@ -55,7 +55,7 @@ def bytes_per_token(model: DecoderModel) -> int:
 
 @dataclass
 class _News:
-    """What a step adds to an answer."""
+    """The additions of one step to an answer."""
 
     tokens: list[int] = field(default_factory=list[int])
     log_probs: list[float] = field(default_factory=list[float])
@@ -72,7 +72,7 @@ class _News:
 
 @dataclass
 class _Open:
-    """A request of which answers are open, and the facts reported once for all of them."""
+    """A request with open answers, and the facts that are reported once for all of them."""
 
     chooser: Chooser
     answers: int
@@ -84,11 +84,11 @@ class _Open:
 
     @property
     def scores_prompt(self) -> bool:
-        """Whether the scores of its prompt are still to be reported."""
+        """Whether the prompt's scores are still to be reported."""
         return self.chooser.options.prompt_log_probs and not self.begun
 
     def prompt_scores(self) -> PromptScores | None:
-        """The scores of the prompt for its first event; None for later ones."""
+        """The prompt's scores for the request's first event; None for later ones."""
         if not self.scores_prompt:
             return None
         log_probs, best = zip(*self.prompt, strict=True) if self.prompt else ((), ())
@@ -118,7 +118,7 @@ class PagedLane:
         self._open[request.name] = _Open(chooser, request.n)
 
     def cancel(self, name: str, index: int | None = None) -> None:
-        """End the answers of a request, or one of them; nothing is reported of them any more."""
+        """End a request's answers, or one of them; they cause no more events."""
         for sequence in self.schedule.cancel(name, index):
             self._closed(sequence)
 
@@ -148,7 +148,7 @@ class PagedLane:
             del self._open[sequence.request.name]
 
     def _computed(self, step: Step) -> list[Event]:
-        """Compute a step, and extend each sequence of which all tokens are in the cache."""
+        """Compute a step, and extend the sequences whose tokens are all in the cache."""
         chunk = step.chunk
         scored = chunk is not None and self._open[chunk[0].request.name].scores_prompt
         logits = self._decoder.compute(step, every=scored)
@@ -167,7 +167,7 @@ class PagedLane:
         return events + (self._extended(logits, ready) if ready else [])
 
     def _score_prompt(self, sequence: Sequence, logits: Logits) -> None:
-        """Record the scores of the tokens of a prompt that follow those of the chunk."""
+        """Record the scores of the prompt tokens that follow those of the chunk."""
         request = self._open[sequence.request.name]
         first = sequence.computed
         targets = sequence.request.prompt[first + 1 : first + 1 + len(logits)]
@@ -177,7 +177,7 @@ class PagedLane:
             request.prompt += zip(*reported(logits[: len(targets)], targets, n_best), strict=True)
 
     def _extended(self, logits: Logits, ready: Items[tuple[int, Sequence]]) -> list[Event]:
-        """Choose the next tokens of each sequence, beginning with its row of the logits.
+        """Choose the next tokens of each sequence, from its row of the logits on.
 
         After a token that was drafted, the next row has the logits of the token after that.
         """
@@ -193,7 +193,7 @@ class PagedLane:
         ready: Items[tuple[int, Sequence]],
         news: Mapping[Sequence, _News],
     ) -> None:
-        """Choose the next token of each sequence from its row of the logits."""
+        """Choose the next token of each sequence from the sequence's row of the logits."""
         logits = logits[[row for row, _ in ready]]
         answers = [self._answer(sequence) for _, sequence in ready]
         chosen = choose(logits, answers)
@@ -218,7 +218,7 @@ class PagedLane:
         return chooser.answer(sequence.index, sequence.written)
 
     def _was_drafted(self, sequence: Sequence, added: _News) -> bool:
-        """Whether the newest token was drafted, so that the logits after it are there."""
+        """Whether the newest token equals the drafted one, whose next logits are known."""
         place = len(added.tokens) - 1
         drafted = sequence.draft[place : place + 1]
         if added.finished is not None or drafted != (sequence.tokens[-1],):
@@ -228,7 +228,7 @@ class PagedLane:
         return True
 
     def _reported(self, sequence: Sequence, added: _News) -> Event:
-        """The news of a sequence."""
+        """An event with the news of a sequence."""
         if added.finished is not None:
             return self._ended(sequence, added.finished, **added.facts)
         if sequence.draft:
@@ -236,7 +236,7 @@ class PagedLane:
         return self._event(sequence, None, **added.facts)
 
     def _event(self, sequence: Sequence, finished: Ended | None, **facts: Any) -> Event:
-        """News of a sequence; the first of its request has the scores of the prompt."""
+        """An event for a sequence; a request's first one also has the prompt's scores."""
         request = self._open[sequence.request.name]
         scores, request.begun = request.prompt_scores(), True
         return Event(
@@ -249,7 +249,7 @@ class PagedLane:
         )
 
     def _ended(self, sequence: Sequence, finished: Ended, **facts: Any) -> Event:
-        """The last news of a sequence, whose pages are released."""
+        """The last event of a sequence, whose pages are released."""
         event = self._event(sequence, finished, **facts)
         self.schedule.end(sequence, finished)
         self._closed(sequence)
@@ -257,7 +257,7 @@ class PagedLane:
 
 
 def _last_rows(step: Step) -> Iterator[tuple[int, Sequence]]:
-    """The row of the logits after the last real token that each sequence of a step reads."""
+    """For each sequence of a step, the row of the logits after its last real token."""
     row = 0
     for sequence in step.decode:
         yield row, sequence

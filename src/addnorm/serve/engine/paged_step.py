@@ -1,4 +1,4 @@
-"""One step of a decoder over keys and values in slots, eager or in a compiled graph."""
+"""One step of a decoder with keys and values in slots, eager or as a compiled graph."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -25,7 +25,7 @@ Buffers = Sequence[Float[Tensor, "slots kv_heads d_head"]]
 
 
 class PagedStep(nn.Module):
-    """`decoder_step` with the keys and values of all texts in slots of the buffers.
+    """`decoder_step` with the keys and values of all texts in buffer slots.
 
     With `in_place`, layers whose attention the kernel can compute read one new token's keys where
     they are; without a C++ compiler that works, or not on a CPU, they are gathered all the same:
@@ -62,7 +62,7 @@ class PagedStep(nn.Module):
 def kernel_scores(
     attentions: Iterable[object], keys: Iterable[Tensor | None], *, in_place: bool
 ) -> tuple[list[DotProduct | None], str | None]:
-    """The score of each attention that the kernel computes, and why there is no kernel for them.
+    """The score of each attention that our kernel can compute, or the reason why it cannot.
 
     None is the score where keys are gathered. `keys` are the buffers of each, None of those that
     keep no keys.
@@ -81,7 +81,7 @@ def kernel_scores(
 
 
 def _kernel_score(attention: object, keys: Tensor) -> DotProduct | None:
-    """The score that the kernel computes, if it reads these keys."""
+    """The score of an attention, if the kernel can compute it with these keys."""
     if keys.device.type != "cpu" or keys.dtype not in DTYPES:
         return None
     match attention:
@@ -112,7 +112,7 @@ def new_buffers(model: DecoderModel, n_slots: int) -> list[Tensor]:
 
 
 def compiled_step(step: PagedStep, buffers: Buffers) -> Callable[..., Tensor]:
-    """Compile the step for one new token of each text, or load its graphs.
+    """Compile the step for one new token per text, or load its graphs.
 
     There is a graph for one text, where products are loops over the weights, and one for any number
     of texts. Raises `InputError` as `CompiledContinuation` does.
@@ -135,7 +135,7 @@ def compiled_step(step: PagedStep, buffers: Buffers) -> Callable[..., Tensor]:
 
 
 def _graph(step: PagedStep, buffers: Buffers, rows: int) -> Graph:
-    """A graph for one text, or for any number of texts if `rows` is more than one."""
+    """A graph for one text; for any number of texts if `rows` is more than one."""
     example = (
         torch.zeros(rows, 1, dtype=torch.long),
         torch.zeros(rows, 3, dtype=torch.long),

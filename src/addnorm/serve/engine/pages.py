@@ -1,4 +1,4 @@
-"""Pages of the key/value cache: tables, reference counts, shared beginnings and reuse.
+"""Pages of the key/value cache: tables, reference counts, shared prefixes and reuse.
 
 A page holds the keys and values of `page_size` consecutive tokens in every layer. Each text has a
 table of its pages; texts with a common beginning share pages, and a shared page is copied before it
@@ -16,11 +16,11 @@ Digest = bytes
 
 
 class OutOfPages(Exception):
-    """No page is free or reusable."""
+    """No page is free, and none can be reused."""
 
 
 class PagePool:
-    """The pages of a fixed amount of memory, each with the number of tables that hold it.
+    """The pages in a fixed amount of memory, each with its number of holders.
 
     A page that no table holds is free. If its digest was published, its content stays valid until
     the page is taken again, least recently used first, so that a later text with the same
@@ -38,20 +38,20 @@ class PagePool:
 
     @property
     def available(self) -> int:
-        """How many pages can be taken."""
+        """The number of pages that can be taken."""
         return len(self._empty) + len(self._reusable)
 
     @property
     def held(self) -> int:
-        """How many pages are held by tables."""
+        """The number of pages that tables hold."""
         return self.n_pages - self.available
 
     def holders(self, page: int) -> int:
-        """How many tables hold a page."""
+        """The number of tables that hold a page."""
         return self._holders[page]
 
     def take(self) -> int:
-        """Take a page whose content is not needed. Raises `OutOfPages` if there is none."""
+        """Take a page to overwrite. Raises `OutOfPages` if there is none."""
         if self._empty:
             page = self._empty.pop()
         elif self._reusable:
@@ -79,18 +79,18 @@ class PagePool:
             self._empty.append(page)
 
     def publish(self, page: int, digest: Digest) -> None:
-        """Let later texts find a full page by its digest, unless another page has the same."""
+        """Let later texts find a full page by its digest, unless one with the same exists."""
         if digest not in self._page_of and page not in self._digest_of:
             self._page_of[digest], self._digest_of[page] = page, digest
 
     def find(self, digest: Digest) -> int | None:
-        """The page with this digest, if it is still there."""
+        """The page with this digest, if it still exists."""
         return self._page_of.get(digest)
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """The first `n_tokens` of page `source` are copied to page `target` before a step."""
+    """A copy of the first `n_tokens` from page `source` to `target`, made before a step."""
 
     source: int
     target: int
@@ -98,7 +98,7 @@ class Copy:
 
 
 class PageTable:
-    """The pages of one text, in order, and how many of its tokens they hold.
+    """The pages of one text, in order, and the number of tokens in them.
 
     Pages before the reach of a window are given back: their places in the table hold None.
     """
@@ -112,12 +112,12 @@ class PageTable:
             pool.hold(page)
 
     def needed(self, n_tokens: int) -> int:
-        """How many pages must be taken to append `n_tokens`, a copy of a shared one included."""
+        """The number of pages to take for `n_tokens` more, including a copy of a shared one."""
         added = -(-(self.length + n_tokens) // self.pool.page_size) - len(self.pages)
         return added + (n_tokens > 0 and self._last_is_shared)
 
     def append(self, n_tokens: int) -> list[Copy]:
-        """Make room for `n_tokens` more; return the copies to be made before they are written.
+        """Make room for `n_tokens` more; return the copies to make before they are written.
 
         Raises `OutOfPages`, and then changes nothing, if too few pages are available.
         """
@@ -141,14 +141,14 @@ class PageTable:
 
     @property
     def _last_is_shared(self) -> bool:
-        """Whether the next token goes into a page that another table holds too."""
+        """Whether the page of the next token is also held by another table."""
         if self.length % self.pool.page_size == 0:
             return False
         page = self.pages[-1]
         return page is not None and self.pool.holders(page) > 1
 
     def fork(self) -> "PageTable":
-        """A table of the same text, which holds the same pages."""
+        """A table for the same text that holds the same pages."""
         twin = PageTable(self.pool)
         twin.pages, twin.length = list(self.pages), self.length
         for page in self._held():
@@ -156,27 +156,27 @@ class PageTable:
         return twin
 
     def give_back(self, first: int) -> None:
-        """Release the pages whose tokens all come before token number `first`."""
+        """Release the pages that hold only tokens before number `first`."""
         for i in range(min(first // self.pool.page_size, len(self.pages))):
             if (page := self.pages[i]) is not None:
                 self.pool.release(page)
                 self.pages[i] = None
 
     def truncate(self, length: int) -> None:
-        """Release the pages that hold none of the first `length` tokens."""
+        """Release the pages that hold no token before number `length`."""
         while len(self.pages) * self.pool.page_size >= length + self.pool.page_size:
             if (page := self.pages.pop()) is not None:
                 self.pool.release(page)
         self.length = length
 
     def clear(self) -> None:
-        """Release all pages; the last ones first, so that a beginning stays reusable longest."""
+        """Release all pages, last ones first, so that prefixes stay reusable longest."""
         for page in reversed(list(self._held())):
             self.pool.release(page)
         self.pages, self.length = [], 0
 
     def slot(self, token: int) -> int:
-        """The place of a token among the slots of all pages: `page · page_size + offset`."""
+        """The index of a token's slot among those of all pages: `page · page_size + offset`."""
         page = self.pages[token // self.pool.page_size]
         assert page is not None, "given back"
         return page * self.pool.page_size + token % self.pool.page_size

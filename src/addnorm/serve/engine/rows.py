@@ -1,4 +1,4 @@
-"""Next-token logits of rows that join and leave at any step, for every kind of model of text."""
+"""Next-token logits for rows that join and leave at any step, for every model that writes text."""
 
 from collections.abc import Sequence
 
@@ -26,7 +26,7 @@ FEW = 2**14
 
 
 def why_alone(model: DecoderModel | EncoderDecoderModel) -> str | None:
-    """Why the rows of a request cannot be computed together with others; None if they can."""
+    """Why a request's rows cannot be computed together with others; None if they can."""
     caches = [layer.self_cache for layer in model.new_cache()]
     for i, (in_slots, cache) in enumerate(zip(layers_in_slots(model), caches, strict=True)):
         if not in_slots and not isinstance(cache, JoinableCache):
@@ -35,7 +35,7 @@ def why_alone(model: DecoderModel | EncoderDecoderModel) -> str | None:
 
 
 class Rows:
-    """Rows of one batch, as a `NextToken` that can be joined to another one.
+    """The rows of one batch, a `NextToken` that can be joined with another.
 
     Keys and values are in the slots of the buffers, those of encoded sources too: they are written
     once, and `sources` has the slots of each source, which consecutive rows share. The states of
@@ -55,7 +55,7 @@ class Rows:
         return [self.slots] if self.sources is None else [self.slots, self.sources]
 
     def remaining_length(self, i: int, prompt: Ids) -> int:
-        """The maximum number of tokens that may follow a prompt; raises `InputError` for others."""
+        """The most tokens that may follow a prompt; raises `InputError` if there is no room."""
         return self.buffers.next_token.remaining_length(i, prompt)
 
     @torch.inference_mode()
@@ -79,7 +79,7 @@ class Rows:
         return logits
 
     def _remember(self, model: EncoderDecoderModel, sources: Sequence[Ids]) -> None:
-        """Encode the sources, and store the keys and values of their tokens in slots."""
+        """Encode the sources, and store their keys and values in slots."""
         tokens, valid = padded(sources, self.buffers.device, left=False)
         with evaluating(model):
             layers = model.cross_keys_values(model.encode(tokens, valid))
@@ -93,7 +93,7 @@ class Rows:
     def _taken(
         self, tokens: Int[Tensor, "texts seq"], valid: Bool[Tensor, "texts seq"] | None
     ) -> Int[Tensor, "texts seq"]:
-        """Slots for these tokens, those of padding included."""
+        """Take slots for these tokens, including padding."""
         n = tokens.numel() if valid is None else int(valid.sum())
         taken = self.buffers.take(n)
         if valid is None:
@@ -103,7 +103,7 @@ class Rows:
         return slots
 
     def _real(self, slots: Int[Tensor, "texts seq"]) -> Bool[Tensor, "texts seq"]:
-        """Which slots are not padding."""
+        """The mask of the slots that are not padding."""
         return slots != self.buffers.padding
 
     @torch.inference_mode()
@@ -130,7 +130,7 @@ class Rows:
             return translation_step(model, tokens, state)[0][:, -1].float()
 
     def _cache(self, n_new: int) -> KVCache:
-        """The cache of a step that reads `n_new` tokens of each row."""
+        """The cache for a step that reads `n_new` tokens of each row."""
         buffers, layers = self.buffers, list[Cache]()
         for buffer, score, state in zip(buffers.layers, buffers.scores, self._states, strict=True):
             if buffer is not None:
@@ -158,11 +158,11 @@ class Rows:
 
     @property
     def _sharing(self) -> int:
-        """How many rows share a source."""
+        """The number of rows that share each source."""
         return 1 if self.sources is None else len(self.slots) // len(self.sources)
 
     def fits(self, other: "Rows") -> bool:
-        """Whether a common step pays: where keys are copied, padding is not more than tokens."""
+        """Whether a joint step pays off, since padding at most doubles the keys to copy."""
         if self.buffers.all_in_place:
             return True
         n = [len(rows.slots) * rows._width for rows in (self, other)]
@@ -174,7 +174,7 @@ class Rows:
         return sum(table.shape[1] for table in self.tables)
 
     def join(self, other: "Rows") -> None:
-        """Add the rows of another batch after these; both have processed prompts."""
+        """Append the rows of another batch; both must have processed their prompts."""
         if self.sources is not None and other.sources is not None:
             if self._sharing != other._sharing:
                 for rows in (self, other):
@@ -194,7 +194,7 @@ class Rows:
         *,
         left: bool,
     ) -> Int[Tensor, "all longest"]:
-        """Two tables in one, padded on one side."""
+        """Concatenate two tables, padding the narrower one on one side."""
         width = max(first.shape[1], second.shape[1])
         missing = [width - table.shape[1] for table in (first, second)]
         sides = [(n, 0) if left else (0, n) for n in missing]
@@ -203,6 +203,6 @@ class Rows:
         return torch.cat([F.pad(table, side, value=padding) for table, side in tables])
 
     def _share_nothing(self) -> None:
-        """Give each row a table of its own of its source."""
+        """Give each row its own table of its source."""
         if self.sources is not None:
             self.sources = self.sources.repeat_interleave(self._sharing, dim=0)

@@ -1,4 +1,4 @@
-"""The schedule: which sequences take part in the next step of the model.
+"""The schedule: decides which sequences take part in the model's next step.
 
 Sequences join and leave at every step (Yu et al. 2022, OSDI, section 4.1). A step reads the newest
 token of each sequence that is being written, and a chunk of one prompt. When no page is left, the
@@ -18,7 +18,7 @@ from addnorm.serve.engine.sequence import Ended, Request, Sequence
 
 
 class QueueFull(Exception):
-    """As many requests wait as may; one of them is expected to start in `retry_after` seconds."""
+    """The queue is full; the next request is expected to start in `retry_after` seconds."""
 
     def __init__(self, retry_after: float) -> None:
         super().__init__(f"too many requests wait: try again in {ceil(retry_after)} s")
@@ -26,12 +26,12 @@ class QueueFull(Exception):
 
 
 class TooLarge(Exception):
-    """A request that could not be answered even if it were the only one."""
+    """A request that would not fit even if it were the only one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """How much is done at once."""
+    """The limits on what is processed at once."""
 
     rows: int = 256
     """The most sequences in a step."""
@@ -51,7 +51,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Step:
-    """What the model computes next, after the `copies` between pages.
+    """The work of the model's next step, preceded by `copies` between pages.
 
     Every sequence of `decode` reads its newest token and those of its draft; the sequence of
     `chunk` reads its next `n_tokens`.
@@ -66,13 +66,13 @@ class Step:
 
     @property
     def n_decoded(self) -> int:
-        """How many tokens the sequences of `decode` read."""
+        """The number of tokens that the sequences in `decode` read."""
         return sum(1 + len(sequence.draft) for sequence in self.decode)
 
 
 @dataclass(order=True, slots=True)
 class _Place:
-    """The place of a sequence in the queue: by priority and arrival, then by number."""
+    """The rank of a sequence in the queue: by priority, arrival, then number."""
 
     rank: float
     number: int
@@ -80,7 +80,7 @@ class _Place:
 
 
 class Schedule:
-    """The queue of requests and the running sequences, over a pool of pages."""
+    """The queue of requests and the running sequences, which share a pool of pages."""
 
     def __init__(
         self, pool: PagePool, limits: Limits | None = None, clock: Callable[[], float] = monotonic
@@ -98,23 +98,23 @@ class Schedule:
 
     @property
     def n_waiting(self) -> int:
-        """How many sequences wait to start or to be computed again."""
+        """The number of sequences that wait to start or to be recomputed."""
         return len(self._queue)
 
     @property
     def capacity(self) -> int:
-        """How many tokens the pages hold."""
+        """The number of tokens that the pages hold."""
         return self.pool.n_pages * self.pool.page_size
 
     @property
     def running(self) -> list[Sequence]:
-        """The running sequences, in the order in which they joined."""
+        """The running sequences, in order of joining."""
         return [place.sequence for place in self._running]
 
     # Requests come and go.
 
     def add(self, request: Request) -> Sequence:
-        """Queue a request; return its first sequence, which has the others in `forks`.
+        """Queue a request; return its first sequence, whose `forks` are the others.
 
         Raises `TooLarge` for one that the pages or rows never hold, `QueueFull` if too many wait.
         """
@@ -141,7 +141,7 @@ class Schedule:
         return sequences[0]
 
     def end(self, sequence: Sequence, reason: Ended) -> None:
-        """End a sequence, and its forks that have not begun; release its pages."""
+        """End a sequence and its unstarted forks, and release its pages."""
         for each in (sequence, *sequence.forks):
             each.ended = reason
         sequence.forks = []
@@ -151,7 +151,7 @@ class Schedule:
         self._ends.append(self._clock())
 
     def cancel(self, name: str, index: int | None = None) -> list[Sequence]:
-        """End all sequences of a request, or the one of this index; return them."""
+        """End all sequences of a request, or the one with this index; return them."""
         if index is None:
             return self._end_all(lambda request: request.name == name, "cancelled")
         for place in (*self._running, *self._queue):
@@ -163,7 +163,7 @@ class Schedule:
         return []
 
     def _withdraw(self, place: _Place, sequence: Sequence) -> None:
-        """End one sequence of a place; the prompt of its forks is computed all the same."""
+        """End one sequence of a place; its prompt is still computed for its forks."""
         first = place.sequence
         if not first.forks:
             self.end(first, "cancelled")
@@ -203,7 +203,7 @@ class Schedule:
         return every
 
     def _retry_after(self) -> float:
-        """The mean time between the last ends, at least a second."""
+        """The mean time between recent ends, but at least one second."""
         if len(self._ends) < 2:
             return 1.0
         return max(1.0, (self._clock() - self._ends[0]) / len(self._ends))
@@ -234,7 +234,7 @@ class Schedule:
         return Step(tuple(decode), chunk, tuple(copies))
 
     def _with_room(self, place: _Place) -> list[Copy] | None:
-        """Take the pages for the newest token; None if the sequence itself was set aside.
+        """Take the pages for a sequence's next tokens; None if it was preempted for them.
 
         While too few pages are available, the sequence that joined last is set aside. A draft gets
         pages only while one for each running sequence stays available.
@@ -262,14 +262,14 @@ class Schedule:
         self.n_set_aside += 1
 
     def _chunk(self) -> tuple[Sequence, int] | None:
-        """The next tokens of the prompt that is being read, if there is one."""
+        """The next tokens of the prompt being read, if any."""
         for place in reversed(self._running):
             if (missing := place.sequence.missing) > 1:
                 return place.sequence, min(missing, self.limits.chunk)
         return None
 
     def _join(self) -> Sequence | None:
-        """Start the first sequence of the queue if there are rows and pages for it.
+        """Start the first sequence in the queue, if rows and pages allow it.
 
         A page for each running sequence stays available, so that it is not set aside at once.
         Others do not overtake the first, however small they are: it would wait for ever.
@@ -295,7 +295,7 @@ class Schedule:
         return sequence
 
     def _shared(self, sequence: Sequence) -> list[int]:
-        """The pages of a beginning that is in the cache, at most all tokens but the last."""
+        """The cached pages of a prefix of the prompt, which leave at least its last token."""
         pages: list[int] = []
         if not (self.limits.shares and sequence.request.shares):
             return pages
@@ -310,7 +310,7 @@ class Schedule:
         return pages
 
     def fork(self, sequence: Sequence) -> list[Sequence]:
-        """Start the other answers of a request whose prompt is in the cache; return all of them."""
+        """Start a request's other answers, once its prompt is cached; return all answers."""
         place = next(place for place in self._running if place.sequence is sequence)
         forks, sequence.forks = sequence.forks, []
         for fork in forks:
@@ -320,18 +320,18 @@ class Schedule:
         return [sequence, *forks]
 
     def finish(self, step: Step) -> None:
-        """Account for a computed step: publish full pages, give back those out of reach."""
+        """Update the schedule after a step: publish full pages, release those out of reach."""
         for sequence in step.decode:
             self._computed(sequence, 1)
         if step.chunk is not None:
             self._computed(*step.chunk)
 
     def accept(self, sequence: Sequence) -> None:
-        """Account for a token of a draft that was the next one: it is in the cache already."""
+        """Count a drafted token that proved right, and is in the cache already."""
         self._computed(sequence, 1)
 
     def reject(self, sequence: Sequence) -> None:
-        """Give back the pages of the tokens of a draft that were not the next ones."""
+        """Release the pages of drafted tokens that proved wrong."""
         sequence.draft = ()
         sequence.table.truncate(sequence.computed)
 
@@ -344,7 +344,7 @@ class Schedule:
             sequence.table.give_back(sequence.computed - int(self.limits.reach))
 
     def _publish(self, sequence: Sequence) -> None:
-        """Let later requests find the full pages of a sequence."""
+        """Make a sequence's full pages available to later requests."""
         size, salt = self.pool.page_size, sequence.request.salt
         for i in range(len(sequence.digests), sequence.computed // size):
             before = sequence.digests[-1] if sequence.digests else salt.encode()

@@ -1,4 +1,4 @@
-"""A request, and the sequences that answer it: their tokens, their pages and why they ended."""
+"""A request, and the sequences that answer it: their tokens, their pages, why they ended."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +11,7 @@ Ended = Literal["eos", "stop", "length", "cancelled", "timeout", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A prompt, how many answers it gets, and how long they and the wait for them may be."""
+    """A prompt, the number of its answers, and limits on their length and waiting time."""
 
     name: str
     """Its identifier in results and messages."""
@@ -35,7 +35,7 @@ class Request:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """One answer: the tokens of the prompt and those written, and the pages with their keys.
+    """One answer: the tokens of the prompt and of the answer, and the pages of their keys.
 
     The newest token is not in the cache: it is the input of the next step.
     """
@@ -59,25 +59,25 @@ class Sequence:
 
     @property
     def missing(self) -> int:
-        """How many tokens are not in the cache; one while an answer is written."""
+        """The number of tokens not yet in the cache; one while an answer is written."""
         return len(self.tokens) - self.computed
 
     @property
     def written(self) -> list[int]:
-        """The tokens after the prompt."""
+        """The tokens of the answer so far."""
         return self.tokens[len(self.request.prompt) :]
 
     @property
     def has_begun(self) -> bool:
-        """Whether a token of the answer is written."""
+        """Whether the answer has a token."""
         return len(self.tokens) > len(self.request.prompt)
 
     @property
     def room(self) -> int:
-        """How many more tokens the answer may have."""
+        """The number of tokens that the answer may still get."""
         return self.request.limit - (len(self.tokens) - len(self.request.prompt))
 
     @property
     def is_full(self) -> bool:
-        """Whether the answer has as many tokens as it may."""
+        """Whether the answer has reached its length limit."""
         return self.room <= 0

@@ -1,4 +1,4 @@
-"""Keys and values of rows that share tokens: a buffer for each layer, and which slots are free."""
+"""Keys and values for rows that share tokens: a buffer for each layer, with free slots."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,16 +28,16 @@ Buffers = tuple[SlotKeys, SlotValues]
 
 
 class HasSlots(Protocol):
-    """Rows of tokens that are found through slots."""
+    """Rows whose tokens are found through slots."""
 
     @property
     def tables(self) -> Sequence[Int[Tensor, "texts tokens"]]:
-        """The slots of all tokens that the rows refer to."""
+        """The slots of all tokens to which the rows refer."""
         ...
 
 
 class RowBuffers:
-    """The keys and values of the tokens of all rows, in buffers for each layer.
+    """The keys and values of all rows' tokens, in a buffer for each layer.
 
     A row refers to its tokens by their slots. Rows that continue the same text, such as the beams
     of a sentence, refer to the same slots; so rows are repeated, moved and dropped without a copy
@@ -85,7 +85,7 @@ class RowBuffers:
         return taken.to(self.device)
 
     def _used(self) -> Bool[Tensor, " slots"]:
-        """Which slots a row refers to."""
+        """Whether any row refers to each slot."""
         used = torch.zeros(self.padding + 1, dtype=torch.bool)
         for rows in self.rows:
             for table in rows.tables:
@@ -94,11 +94,11 @@ class RowBuffers:
 
     @property
     def n_used(self) -> int:
-        """How many slots the rows refer to."""
+        """The number of slots to which rows refer."""
         return int(self._used().sum())
 
     def clear_padding(self) -> None:
-        """Set the slot of padding to zero."""
+        """Zero the slot that padding uses."""
         for keys, values in filter(None, (*self.layers, *self.memories)):
             keys[self.padding] = 0.0
             values[self.padding] = 0.0
@@ -106,33 +106,33 @@ class RowBuffers:
 
 @dataclass(frozen=True)
 class LayerToken:
-    """What a layer stores of one token of the text, and of one of a source; None for neither."""
+    """What a layer stores for a token of the text and for one of the source; None for nothing."""
 
     text: KeysValues | None
     memory: KeysValues | None = None
 
     @property
     def in_one(self) -> bool:
-        """Whether one buffer has room for either."""
+        """Whether one buffer can store either."""
         if self.text is None or self.memory is None:
             return False
         return all(a.shape == b.shape for a, b in zip(self.text, self.memory, strict=True))
 
     @property
     def nbytes(self) -> int:
-        """The bytes of a slot."""
+        """The bytes of one slot."""
         pairs = (self.text, None if self.in_one else self.memory)
         return sum(part.nbytes for pair in pairs if pair is not None for part in pair)
 
 
 def bytes_of_slot(model: DecoderModel | EncoderDecoderModel, d_model: int) -> int:
-    """The bytes of a token: its keys and values, or its hidden state if that is more."""
+    """The bytes of one token: its keys and values, or its hidden state if larger."""
     number = torch.finfo(next(model.parameters()).dtype).bits // 8
     return max(sum(layer.nbytes for layer in _tokens_of_layers(model)), d_model * number)
 
 
 def _tokens_of_layers(model: DecoderModel | EncoderDecoderModel) -> Iterator[LayerToken]:
-    """What each layer stores of a token, if those are keys and values."""
+    """What each layer stores for a token, if all store keys and values."""
     token = torch.zeros(1, 1, dtype=torch.long, device=device_of(model))
     with torch.inference_mode(), evaluating(model):
         if isinstance(model, DecoderModel):
@@ -150,7 +150,7 @@ def _tokens_of_layers(model: DecoderModel | EncoderDecoderModel) -> Iterator[Lay
 
 
 def layers_in_slots(model: DecoderModel | EncoderDecoderModel) -> list[bool]:
-    """Which layers are attention whose cache holds the keys and values of each token."""
+    """The layers whose cache holds only the keys and values of each token."""
     return [
         isinstance(mixer, SelfAttention | LatentAttention) and type(layer.self_cache) is SelfCache
         for mixer, layer in zip(_mixers(model), model.new_cache(), strict=True)
@@ -158,12 +158,12 @@ def layers_in_slots(model: DecoderModel | EncoderDecoderModel) -> list[bool]:
 
 
 def _mixers(model: DecoderModel | EncoderDecoderModel) -> list[Mixer]:
-    """The mixers of the layers that write text."""
+    """The mixers of the layers that write the text."""
     return (model.stack if isinstance(model, DecoderModel) else model.decoder).mixers
 
 
 def _buffers(token: KeysValues | None, n_slots: int) -> Buffers | None:
-    """Buffers for the keys and values of so many tokens, and of padding.
+    """Buffers for the keys and values of this many tokens, and for padding.
 
     Memory that is never written is never touched.
     """

@@ -1,4 +1,4 @@
-"""Speculative decoding: tokens that are drafted cheaply, and verified by the model in one step.
+"""Speculative decoding: tokens are drafted cheaply, then verified by the model in one step.
 
 Leviathan et al. 2023 (arXiv 2211.17192). A step reads the newest token of a sequence and those of
 its draft, so that the model's logits after each are there. The next tokens are chosen from them in
@@ -40,7 +40,7 @@ class Drafter(Protocol):
     def propose(
         self, lengths: Mapping[Sequence, int], answers: Mapping[Sequence, Answer]
     ) -> Mapping[Sequence, tuple[int, ...]]:
-        """The drafts of sequences, each of at most this length.
+        """The drafts for sequences, each at most of the given length.
 
         `answers` tell how their tokens are chosen, unless the drafter is free.
         """
@@ -52,7 +52,7 @@ class Drafter(Protocol):
 
 
 class StepTime:
-    """The seconds of a step, `a + b · rows`, by least squares; later steps weigh more.
+    """The seconds of a step, fitted as `a + b · rows` by least squares; later steps weigh more.
 
     Until the steps differ in their rows, a row is expected to take a tenth of its share.
     """
@@ -61,14 +61,14 @@ class StepTime:
         self._weight = self._rows = self._seconds = self._rows2 = self._product = 0.0
 
     def learn(self, rows: int, seconds: float) -> None:
-        """Take in the time of a step."""
+        """Update the estimate with the time of a step."""
         self._weight, self._rows = 0.95 * self._weight + 1.0, 0.95 * self._rows + rows
         self._seconds = 0.95 * self._seconds + seconds
         self._rows2 = 0.95 * self._rows2 + rows**2
         self._product = 0.95 * self._product + rows * seconds
 
     def cost_of_row(self, rows: int, more: float = 0.0) -> float:
-        """The time of a further row, as a share of the time that each of these `rows` takes.
+        """The time of one more row, relative to the mean time of each of `rows` rows.
 
         It takes `more` seconds in addition.
         """
@@ -85,13 +85,13 @@ class StepTime:
 
 @dataclass
 class Acceptance:
-    """The share of a sequence's drafted tokens that were right; later ones weigh more."""
+    """The share of a sequence's drafted tokens that proved right; later ones weigh more."""
 
     share: float = 0.5
     n_verified: int = 1
 
     def learn(self, draft: Items[int], tokens: Items[int]) -> None:
-        """Compare a draft with the tokens that came; after a wrong one, the others say nothing."""
+        """Compare a draft with the real tokens, up to the first wrong one."""
         for drafted, token in zip(draft, tokens, strict=False):
             self.n_verified += 1
             self.share += ((drafted == token) - self.share) * max(0.1, 1 / self.n_verified)
@@ -99,7 +99,7 @@ class Acceptance:
                 return
 
     def length(self, cost: float) -> float:
-        """The longest draft whose last token is right with a probability of at least `cost`."""
+        """The longest draft whose last token is right with probability `cost` or more."""
         if self.share >= 1.0:
             return inf
         return log(min(cost, 1.0)) / log(self.share) if self.share > 0.0 else 0.0
@@ -107,7 +107,7 @@ class Acceptance:
 
 @dataclass
 class _Drafted:
-    """The drafts of a sequence so far."""
+    """The record of a sequence's drafts so far."""
 
     acceptance: Acceptance
     draft: tuple[int, ...] = ()
@@ -119,7 +119,7 @@ class _Drafted:
     """After so many of them a draft is tried all the same."""
 
     def trial(self) -> int:
-        """The length of a draft that is not expected to pay; trials become rare."""
+        """The length of a trial draft that probably does not pay; trials become ever rarer."""
         self.skipped += 1
         if self.skipped < self.wait:
             return 0
@@ -128,7 +128,7 @@ class _Drafted:
 
 
 class Speculation:
-    """Decides how many tokens of each sequence are drafted, and learns what drafts are worth."""
+    """Decides how many tokens to draft for each sequence, and learns what drafts are worth."""
 
     def __init__(self, drafter: Drafter) -> None:
         self.time = StepTime()
@@ -141,7 +141,7 @@ class Speculation:
         return f"the next tokens are drafted by {self._drafter.name}, at most {LONGEST} at once"
 
     def draft(self, running: Items[Sequence], answer: Callable[[Sequence], Answer]) -> None:
-        """Give drafts to the sequences that write an answer.
+        """Give drafts to the sequences that are writing an answer.
 
         `answer` tells how the tokens of a sequence are chosen.
         """
@@ -168,13 +168,13 @@ class Speculation:
             sequence.draft = draft[: lengths[sequence]]
 
     def _new(self) -> _Drafted:
-        """The drafts of a sequence that begins, which are expected to be right as usual."""
+        """The record for a new sequence, which assumes the usual share of right drafts."""
         return _Drafted(Acceptance(self._usual), wait=round(8 / max(self._usual, 0.05)))
 
     def _proposed(
         self, lengths: Mapping[Sequence, int], answer: Callable[[Sequence], Answer]
     ) -> Mapping[Sequence, tuple[int, ...]]:
-        """The drafts of sequences; the time that they take is learnt."""
+        """The drafts for sequences; the time they take is recorded."""
         if self._drafter.is_free:
             return self._drafter.propose(lengths, {})
         start = perf_counter()

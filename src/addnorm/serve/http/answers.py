@@ -1,4 +1,4 @@
-"""The text of an answer as its tokens come, up to a stop string, with its log-probabilities."""
+"""The text of an answer from its tokens as they come, with stop strings and log-probabilities."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ LEAST = -9999.0
 
 @dataclass(frozen=True)
 class Score:
-    """A token of an answer or a prompt, and how probable it was."""
+    """A token of an answer or a prompt, with its log-probability."""
 
     token: int
     log_prob: float | None
@@ -27,7 +27,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Piece:
-    """What an event adds to an answer: text, tokens, and the reason if it ends."""
+    """The addition of one event to an answer: text, tokens, and perhaps the reason for its end."""
 
     text: str
     scores: tuple[Score, ...] = ()
@@ -40,7 +40,7 @@ class Piece:
 
 
 class AnswerText:
-    """Turns the events of one answer into pieces of text.
+    """Converts the events of one answer to pieces of text.
 
     `drop_space` is for a prompt whose white space at the end its ids lack (see `loses_space`).
     """
@@ -55,7 +55,7 @@ class AnswerText:
         self._waiting: list[Score] = []  # the tokens whose text is held back
 
     def push(self, event: Event) -> Piece:
-        """The piece of an event, up to a stop string. After that nothing more must be pushed."""
+        """The piece for an event, cut at a stop string. After that nothing more must be pushed."""
         texts: list[str] = []
         scored = bool(event.log_probs)
         log_probs = event.log_probs or (None,) * len(event.tokens)
@@ -85,7 +85,7 @@ class AnswerText:
         )
 
     def _settled(self, ended: bool) -> tuple[Score, ...]:
-        """The waiting tokens whose text is out; all of them at the end, but after a stop string."""
+        """The waiting tokens whose text is final; at the end all but those after a stop string."""
         n = len(self._waiting)
         while not ended and n and self._waiting[n - 1].offset >= self._length:
             n -= 1
@@ -100,7 +100,7 @@ class AnswerText:
 
 
 class Offsets:
-    """Where each token of a text begins in it, in characters."""
+    """The character offset of each token in a text."""
 
     def __init__(
         self, tokenizer: Tokenizer, after: Sequence[int] = (), drop_space: bool = False
@@ -111,7 +111,7 @@ class Offsets:
         self._drop_space = drop_space
 
     def push(self, token: int) -> int:
-        """The number of characters before a token.
+        """Add a token; return the number of characters before it.
 
         U+FFFD of earlier bytes is before it, unless it completes their character.
         """
@@ -134,7 +134,7 @@ class Offsets:
 def scores_of_prompt(
     tokenizer: Tokenizer, prompt: Sequence[int], scores: PromptScores | None, text: str = ""
 ) -> list[Score]:
-    """The tokens of a prompt; the first follows nothing, so it has no log-probability.
+    """The scores of a prompt's tokens; the first one has no log-probability.
 
     The `text` of the prompt may spell special tokens, which `Offsets` gives no characters.
     """
@@ -154,14 +154,14 @@ def scores_of_prompt(
 
 
 def finite(log_prob: float) -> float:
-    """A log-probability that JSON has."""
+    """A log-probability that JSON can represent."""
     return max(log_prob, LEAST)
 
 
 def completion_logprobs(
     tokenizer: Tokenizer, scores: Sequence[Score], shift: int = 0
 ) -> dict[str, Any]:
-    """The `logprobs` of a completion; `shift` is the number of characters before its text."""
+    """The `logprobs` of a completion; `shift` is the number of characters before it."""
     return {
         "tokens": [text_of(tokenizer, score.token)[0] for score in scores],
         "token_logprobs": [None if s.log_prob is None else finite(s.log_prob) for s in scores],
@@ -171,7 +171,7 @@ def completion_logprobs(
 
 
 def _by_text(tokenizer: Tokenizer, score: Score) -> dict[str, float] | None:
-    """The log-probabilities of the best tokens, and of the one that came, by their texts."""
+    """The log-probabilities of the best tokens and of the chosen one, by text."""
     if score.log_prob is None:
         return None
     pairs = [*score.best, (score.token, score.log_prob)]
@@ -183,7 +183,7 @@ def _by_text(tokenizer: Tokenizer, score: Score) -> dict[str, float] | None:
 
 
 def text_of(tokenizer: Tokenizer, token: int) -> tuple[str, bytes | None]:
-    """The text of a token and its bytes; a part of a character is shown as `bytes:\\xe4\\xbd`.
+    """The text of a token and its bytes; incomplete characters appear as `bytes:\xe4\xbd`.
 
     The bytes of a part of a character are None where the tokenizer does not tell them.
     """

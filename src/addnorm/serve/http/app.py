@@ -1,4 +1,4 @@
-"""The application of the web server: its routes, its middleware and its errors."""
+"""The web server's application: its routes, middleware and errors."""
 
 from time import time
 from typing import Any
@@ -45,7 +45,7 @@ GONE = 499
 def create_app(
     models: Models, metrics: Metrics, *, key: str | None = None, timeout: float | None = None
 ) -> FastAPI:
-    """The application over models whose engines are ready."""
+    """The application for models whose engines are ready."""
     content = {"application/json": {"schema": ERROR}}
     errors: dict[int | str, dict[str, Any]] = {
         status: {"description": "An error", "content": content} for status in STATUSES
@@ -70,7 +70,7 @@ def create_app(
 
 
 def _taking_requests(request: HttpRequest) -> None:
-    """Raise `WebError` when the server is ending."""
+    """Raise `WebError` if the server is shutting down."""
     if request.app.state.draining:
         raise WebError(503, "the server is ending", headers={"connection": "close"})
 

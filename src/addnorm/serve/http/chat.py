@@ -80,7 +80,7 @@ def _choice(body: ChatRequest, job: Job, index: int, answer: Answer) -> dict[str
 
 
 def _calls(body: ChatRequest, reply: Reply) -> list[dict[str, Any]]:
-    """The calls of an answer, with their arguments as JSON; the first alone where asked for."""
+    """The tool calls of an answer, with arguments as JSON; only the first one if so requested."""
     return [
         {
             "id": call.id,
@@ -102,14 +102,14 @@ def _logprobs(body: ChatRequest, served: Served, part: Answer | Piece) -> dict[s
 
 
 def _delta(body: ChatRequest, added: Reply) -> dict[str, Any]:
-    """What a piece of an answer adds to its message."""
+    """The addition of a piece to the answer's message."""
     calls = [{"index": i, **call} for i, call in enumerate(_calls(body, added))]
     content = {"content": added.content} if added.content else {}
     return content | ({"tool_calls": calls} if calls else {})
 
 
 async def _chunks(body: ChatRequest, head: Head, job: Job) -> AsyncGenerator[bytes, None]:
-    """First the role of each answer, then its pieces, then why it ended, then the usage."""
+    """Yield each answer's role, then its pieces, then why it ended; and at last the usage."""
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     facts = {"usage": None} if with_usage else {}
 

@@ -35,7 +35,7 @@ MAX_TOKENS = 16
 
 @router.post("/v1/completions", summary="Continue prompts", responses=STREAMED)
 async def completions(body: CompletionRequest, request: HttpRequest) -> Response:
-    """Continue one or several prompts, each a text or its ids."""
+    """Continue one or several prompts, given as texts or as ids."""
     served = writer(request, body)
     served.check_places(len(body.prompt), "prompt")
     grammar = await asyncio.to_thread(body.grammar) if body.is_structured else None
@@ -87,7 +87,7 @@ async def _job(
 
 
 def _echo(job: Job, prompt: str | Sequence[int]) -> str:
-    """The prompt as a text before its answer."""
+    """The prompt as text before its answer."""
     if isinstance(prompt, str):
         return job.served.tokenizer.prepared(prompt)
     return job.served.tokenizer.decode(job.request.prompt)
@@ -103,7 +103,7 @@ def _choice(
     finished: str | None,
     first: bool = True,
 ) -> dict[str, Any]:
-    """An answer, or a chunk of one; the `first` has the prompt before it where it is echoed."""
+    """An answer or a chunk of one; the `first` includes the prompt if it is echoed."""
     logprobs = None
     if body.logprobs is not None:
         before: Sequence[Score] = ()
@@ -151,7 +151,7 @@ async def _chunks(
 
 
 def _shows(body: CompletionRequest, piece: Piece, begun: bool) -> bool:
-    """Whether a piece is worth a chunk: some tokens complete no character."""
+    """Whether a piece is worth a chunk; some tokens do not complete a character."""
     echoes = bool(body.echo) and not begun
     scored = body.logprobs is not None and piece.scores
     return bool(piece.text or piece.finished or scored or echoes)

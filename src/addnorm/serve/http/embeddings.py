@@ -19,7 +19,7 @@ router = APIRouter()
 
 @router.post("/v1/embeddings", summary="Embed texts")
 async def embeddings(body: EmbeddingsRequest, request: HttpRequest) -> Response:
-    """Embed texts, or the ids of texts."""
+    """Embed texts, given as strings or as ids."""
     served = models_of(request)[body.model]
     if not served.ready.embeds:
         raise WebError(400, f"{served.name} has no vectors of texts", param="model")
@@ -34,7 +34,7 @@ async def embeddings(body: EmbeddingsRequest, request: HttpRequest) -> Response:
 
 
 def base64_of(vector: Sequence[float]) -> str:
-    """The numbers in float32, lowest byte first, in base64."""
+    """The numbers as little-endian float32 in base64."""
     numbers = array("f", vector)
     if byteorder == "big":
         numbers.byteswap()

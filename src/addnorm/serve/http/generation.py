@@ -1,4 +1,4 @@
-"""A request to a language model: the pieces of its answers as they come, and its usage."""
+"""A request to a language model: the pieces of its answers as they come, and the usage."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -50,7 +50,7 @@ class Job:
     n_written: int = 0
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
-        """The pieces of all answers, each with the number of its answer."""
+        """Yield the pieces of all answers, each with its answer's number."""
         target = self.served.target
         writer = target if self.calls is None else target.spelling(self.calls.marks)
         decoder = TextDecoder(writer, self.stop, continues=self.continues)
@@ -73,11 +73,11 @@ class Job:
                 yield event.index, piece
 
     def reply(self, answer: "Answer") -> Reply:
-        """A whole answer as its content and its calls."""
+        """A complete answer, split into content and tool calls."""
         return Reply(answer.text) if self.calls is None else self.calls.reply(answer.text)
 
     async def answers(self) -> list["Answer"]:
-        """All answers, when they are whole."""
+        """All answers, once they are complete."""
         answers = [Answer() for _ in range(self.request.answers)]
         async with aclosing(self.pieces()) as pieces:
             async for index, piece in pieces:
@@ -87,7 +87,7 @@ class Job:
 
 @dataclass
 class Answer:
-    """A whole answer."""
+    """A complete answer."""
 
     text: str = ""
     scores: list[Score] = field(default_factory=list[Score])
@@ -103,13 +103,13 @@ class Answer:
 
 
 class ReplyReader:
-    """Gives the content of an answer as its pieces come, and its calls of tools at the end."""
+    """Yields an answer's content as its pieces come, and its tool calls at the end."""
 
     def __init__(self, form: CallForm | None) -> None:
         self._reader = None if form is None else CallReader(form)
 
     def push(self, piece: Piece) -> Reply:
-        """What a piece adds to the answer."""
+        """The addition of a piece to the answer."""
         if self._reader is None:
             return Reply(piece.text)
         content = self._reader.push(piece.text)
@@ -120,7 +120,7 @@ class ReplyReader:
 
 
 def usage(jobs: Sequence[Job]) -> dict[str, Any]:
-    """The tokens of prompts and answers, as far as they have come."""
+    """The numbers of tokens in prompts and answers so far."""
     n_prompt = sum(len(job.request.prompt) for job in jobs)
     n_written = sum(job.n_written for job in jobs)
     return {
@@ -133,7 +133,7 @@ def usage(jobs: Sequence[Job]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Head:
-    """What all chunks of an answer share."""
+    """The fields that all chunks of an answer share."""
 
     id: str
     object: str
@@ -142,37 +142,40 @@ class Head:
 
     @classmethod
     def new(cls, prefix: str, kind: str, served: Served) -> "Head":
-        """The head of a new answer."""
+        """The head for a new answer."""
         return cls(f"{prefix}-{uuid4().hex}", kind, served.name, int(time()))
 
     def chunk(self, **facts: Any) -> dict[str, Any]:
-        """A chunk, or the whole answer, with these facts."""
+        """A chunk, or the whole answer, with these fields."""
         head = {"id": self.id, "object": self.object, "created": self.created}
         return {**head, "model": self.model, **facts}
 
 
 def writer(request: HttpRequest, body: ApiRequest) -> Served:
-    """The model that is asked. Raises `WebError` for one that does not continue texts."""
+    """The model named in a request, which must continue texts.
+
+    Raises `WebError` for one that does not continue texts.
+    """
     served = models_of(request)[body.model]
     served.check_endpoint("/v1/completions")
     return served
 
 
 def headers_of(body: ApiRequest) -> dict[str, str]:
-    """The header with the unknown fields of a body, if there are any."""
+    """The header that names the unknown fields of a body, if there are any."""
     names = [name for name in body.ignored if name.isascii() and name.isprintable()]
     return {"x-addnorm-ignored": ", ".join(names)[:1024]} if names else {}
 
 
 def whole(body: ApiRequest, content: dict[str, Any]) -> Response:
-    """The answer as a whole."""
+    """The complete answer as one response."""
     return JSONResponse(content, headers=headers_of(body))
 
 
 async def streamed(
     request: HttpRequest, body: ApiRequest, events: AsyncGenerator[bytes, None], last: bytes
 ) -> Response:
-    """The answer as a stream, once its first event or a second has come.
+    """The answer as a stream, begun after its first event or after a second.
 
     An error before that is the answer, with its own status.
     """
@@ -193,7 +196,7 @@ async def streamed(
 async def _continued(
     first: "asyncio.Future[bytes]", events: AsyncGenerator[bytes, None]
 ) -> AsyncGenerator[bytes, None]:
-    """The first event, and those after it."""
+    """Yield the first event and those after it."""
     try:
         try:
             yield await first
@@ -208,7 +211,7 @@ async def _continued(
 
 
 async def merged(streams: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[int, T], None]:
-    """The items of several streams as they come, each with the number of its stream."""
+    """Yield the items of several streams as they come, each with its stream's number."""
     queue: asyncio.Queue[tuple[int, T] | BaseException | None] = asyncio.Queue()
 
     async def forward(number: int, stream: AsyncIterator[T]) -> None:
@@ -237,7 +240,7 @@ async def merged(streams: Sequence[AsyncIterator[T]]) -> AsyncGenerator[tuple[in
 
 
 async def all_answers(jobs: Sequence[Job]) -> list[list[Answer]]:
-    """The answers of several prompts; the first error ends all of them."""
+    """The answers to several prompts; the first error ends all of them."""
     tasks = [asyncio.create_task(job.answers()) for job in jobs]
     try:
         return await asyncio.gather(*tasks)

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, with vLLM's names behind the prefix `addnorm_`."""
+"""Metrics for Prometheus, with vLLM's names after the prefix `addnorm_`."""
 
 from collections.abc import Callable
 from time import monotonic
@@ -40,7 +40,7 @@ MODEL = ("model_name",)
 
 
 class Metrics:
-    """The figures of a server; labels have values of fixed sets alone."""
+    """The metrics of a server; all labels have fixed sets of values."""
 
     def __init__(self) -> None:
         disable_created_metrics()
@@ -72,7 +72,7 @@ class Metrics:
         self.whole = histogram("e2e_request_latency_seconds", "Whole requests.", WHOLE)
 
     def watch(self, model: str, supervisor: Supervisor) -> None:
-        """Show how busy an engine is."""
+        """Export the load of an engine."""
 
         def read(figure: str) -> Callable[[], float]:
             return lambda: 0.0 if supervisor.stats is None else getattr(supervisor.stats, figure)
@@ -90,12 +90,12 @@ class Metrics:
         self._accepted.labels(model).set_function(read("accepted"))
 
     def text(self) -> bytes:
-        """All figures, as Prometheus reads them."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class Clock:
-    """The times of one request."""
+    """Measures the times of one request."""
 
     def __init__(self, metrics: Metrics, model: str) -> None:
         self._metrics, self._model = metrics, model
@@ -113,5 +113,5 @@ class Clock:
         self._metrics.generation_tokens.labels(self._model).inc(n)
 
     def end(self) -> None:
-        """Count the whole request."""
+        """Record the end of the request."""
         self._metrics.whole.labels(self._model).observe(monotonic() - self._start)

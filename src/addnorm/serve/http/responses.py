@@ -1,4 +1,4 @@
-"""`POST /v1/responses`: text in, text or calls of functions out, without state."""
+"""`POST /v1/responses`: text in, text or function calls out, without stored state."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -33,7 +33,7 @@ router = APIRouter()
 
 @router.post("/v1/responses", summary="Answer an input", responses=STREAMED)
 async def responses(body: ResponsesRequest, request: HttpRequest) -> Response:
-    """Answer a text or a conversation; nothing is stored."""
+    """Answer a text or a conversation, without storing anything."""
     served = writer(request, body)
     job = await _job(served, body, request.app.state.timeout)
     facts = _Facts(body, served)
@@ -66,7 +66,7 @@ async def _job(served: Served, body: ResponsesRequest, timeout: float | None) ->
 
 
 class _Facts:
-    """What all events of a response share."""
+    """The facts that all events of a response share."""
 
     def __init__(self, body: ResponsesRequest, served: Served) -> None:
         self.body, self.served = body, served
@@ -80,18 +80,18 @@ class _Facts:
         )
 
     def messages(self, text: str, finished: str | None, *, has_calls: bool) -> list[dict[str, Any]]:
-        """The message of the output; there is none without a text next to calls."""
+        """The message in the output; empty if there are only calls."""
         if has_calls and not text:
             return []
         return [self.message([part(text)], STATUS[finished])]
 
     def message(self, content: Sequence[dict[str, Any]], status: str) -> dict[str, Any]:
-        """The item of the output with the text."""
+        """The output item for the text."""
         facts = {"id": self.item, "type": "message", "role": "assistant"}
         return {**facts, "status": status, "content": [*content]}
 
     def call(self, call: ToolCall, arguments: str | None = None) -> dict[str, Any]:
-        """The item of the output with a call; with other `arguments` it is in progress."""
+        """The output item for a call, which is in progress if `arguments` are given."""
         return {
             "id": f"fc_{call.id}",
             "type": "function_call",
@@ -104,7 +104,7 @@ class _Facts:
     def response(
         self, output: Sequence[dict[str, Any]], finished: str | None, job: Job | None = None
     ) -> dict[str, Any]:
-        """The response; until it is `finished` it is in progress."""
+        """The response object, in progress until it is `finished`."""
         body, status = self.body, STATUS[finished]
         return {
             "id": self.id,
@@ -149,7 +149,7 @@ def _usage(job: Job) -> dict[str, Any]:
 
 
 def part(text: str) -> dict[str, Any]:
-    """A text as a part of a message."""
+    """A text as one part of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
@@ -168,12 +168,12 @@ class _Events:
         return {"item_id": self._facts.item, "output_index": 0, "content_index": 0}
 
     def begin(self) -> Iterator[bytes]:
-        """The beginning."""
+        """The events that begin a response."""
         for kind in ("created", "in_progress"):
             yield self._event(f"response.{kind}", response=self._facts.response((), None))
 
     def text(self, text: str) -> Iterator[bytes]:
-        """A piece of the message, which the first one opens."""
+        """The events for a piece of the message; the first one opens the message."""
         if self._text is None:
             self._text = ""
             item = self._facts.message((), "in_progress")
@@ -185,7 +185,7 @@ class _Events:
             yield self._event("response.output_text.delta", **self._place, **delta)
 
     def end(self, calls: Sequence[ToolCall], finished: str | None, job: Job) -> Iterator[bytes]:
-        """The end of the message, the calls, and the whole response."""
+        """The events that end the message, write the calls and complete the response."""
         if not calls:
             yield from self.text("")
         output = list[dict[str, Any]]()
@@ -211,7 +211,7 @@ class _Events:
         yield self._event("response.output_item.done", output_index=index, item=item)
 
     def failed(self, error: WebError) -> bytes:
-        """The end of a response that failed."""
+        """The event that ends a failed response."""
         code = "invalid_prompt" if error.status == 400 else "server_error"
         failure = {"code": error.code or code, "message": error.message}
         response = {**self._facts.response((), None), "status": "failed", "error": failure}

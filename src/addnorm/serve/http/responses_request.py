@@ -1,4 +1,4 @@
-"""The body of `POST /v1/responses`: items of a conversation, and functions that may be called."""
+"""The body of `POST /v1/responses`: the items of a conversation, and callable functions."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
@@ -34,7 +34,7 @@ NEEDED: dict[ItemType, tuple[str, ...]] = {
 
 
 class InputItem(BaseModel):
-    """A message, a call of a function by the assistant, or the result of one."""
+    """A message, the assistant's call of a function, or the result of a call."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -54,12 +54,12 @@ class InputItem(BaseModel):
         return self
 
     def as_call(self) -> dict[str, Any]:
-        """The call as templates read it."""
+        """The call in the form that templates read."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.call_id, "type": "function", "function": function}
 
     def as_message(self) -> dict[str, Any]:
-        """The message or the result as templates read it; a developer is the system to them."""
+        """The message or result in the form that templates read, developers as system."""
         if self.type == "function_call_output":
             result = text_of(self.output)
             return {"role": "tool", "tool_call_id": self.call_id, "content": result}
@@ -68,7 +68,7 @@ class InputItem(BaseModel):
 
 
 def _messages(items: Iterable[InputItem]) -> list[dict[str, Any]]:
-    """The messages of a conversation; calls belong to the message of the assistant before them."""
+    """The messages of a conversation, with calls added to the assistant's message before them."""
     messages = list[dict[str, Any]]()
     for item in items:
         if item.type != "function_call":
@@ -81,7 +81,7 @@ def _messages(items: Iterable[InputItem]) -> list[dict[str, Any]]:
 
 
 def _as_chat_has_them(value: Any) -> Any:
-    """The tools as chat completions have them: the function in a field of its own."""
+    """The tools in the form of chat completions: each function in its own field."""
     if not isinstance(value, list):
         return value
     if len(value) > MOST_TOOLS:
@@ -103,7 +103,7 @@ def _function(tool: Any, n: int) -> dict[str, Any]:
 
 
 class ResponsesRequest(ToolsRequest):
-    """`POST /v1/responses`: text in, text or calls out, nothing kept."""
+    """`POST /v1/responses`: text in, text or calls out, nothing stored."""
 
     unsupported = {  # noqa: RUF012
         "previous_response_id": (),
@@ -132,7 +132,10 @@ class ResponsesRequest(ToolsRequest):
 
     @property
     def conversation(self) -> ChatInput:
-        """The conversation as a template reads it. Raises `InputError` for a wrong item."""
+        """The conversation in the form that a template reads.
+
+        Raises `InputError` for a wrong item.
+        """
         messages: list[dict[str, Any]] = []
         if self.instructions is not None:
             messages.append({"role": "system", "content": self.instructions})
@@ -142,20 +145,20 @@ class ResponsesRequest(ToolsRequest):
 
     @property
     def given_tools(self) -> list[dict[str, Any]]:
-        """The tools as the Responses API has them."""
+        """The tools in the form of the Responses API."""
         return [{"type": "function", **tool["function"]} for tool in self.tools or ()]
 
     @property
     def format(self) -> ResponseFormat | None:
-        """The form of the answer."""
+        """The required format of the answer."""
         return None if self.text is None else self.text.format
 
     def grammar(self) -> str | None:
-        """The grammar of the answer; None is any text. Raises `InputError` for a wrong one."""
+        """The grammar of the answer; None allows any text. Raises `InputError` for a wrong one."""
         return grammar_of(self.format, field=FORMAT)
 
     def options(self, grammar: str | None) -> Options:
-        """The options of the engine."""
+        """The options for the engine."""
         greedy = self.temperature == 0
         return Options(
             decoding="greedy" if greedy else None,

@@ -1,4 +1,4 @@
-"""The bodies of requests, with the limits of every field."""
+"""The request bodies, with limits for every field."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -33,7 +33,7 @@ MOST_TOOLS = 128
 
 
 def _tools(value: Any) -> Any:
-    """The tools as they are, since a template writes their keys in the order given."""
+    """The tools, checked but unchanged, since templates keep the order of their keys."""
     try:
         return tools_of(value)
     except InputError as error:
@@ -50,7 +50,7 @@ Prompt = str | list[int]
 
 
 def _prompts(value: Any) -> list[Prompt]:
-    """A prompt or several as a list; true and false are not ids."""
+    """One or several prompts as a list; booleans are rejected as ids."""
     if value == []:
         raise ValueError("the list is empty: there is nothing to answer")
     several = [value] if isinstance(value, str) or _are_ids(value) else value
@@ -93,7 +93,7 @@ Prompts = Annotated[
 
 
 class StreamOptions(BaseModel):
-    """What a stream has besides the answer."""
+    """The optional additions to a stream."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -151,7 +151,7 @@ class ContentPart(BaseModel):
 
     @property
     def content(self) -> str:
-        """Its text."""
+        """The text of the part."""
         return self.refusal if self.type == "refusal" else self.text
 
 
@@ -160,7 +160,7 @@ Parts = Annotated[list[ContentPart], Field(fail_fast=True)]
 
 
 class CalledFunction(BaseModel):
-    """The name of a function, and the JSON of its arguments."""
+    """The name of a function, and its arguments as JSON."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -179,7 +179,7 @@ class MessageToolCall(BaseModel):
 
 
 class ChatMessage(BaseModel):
-    """A message: its author's role, its text whole or in parts, and its calls of tools."""
+    """A message: its author's role, its text whole or in parts, and its tool calls."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -191,7 +191,7 @@ class ChatMessage(BaseModel):
     tool_call_id: str | None = None
 
     def as_template_reads(self) -> dict[str, Any]:
-        """The message; a developer is the system to a template."""
+        """The message in the form that a template reads, developers as system."""
         message = self.model_dump(exclude_none=True)
         parts = self.content if isinstance(self.content, list) else ()
         pieces = [{"type": "text", "text": part.content} for part in parts]
@@ -220,15 +220,15 @@ class ToolsRequest(ApiRequest):
 
     @property
     def shown_tools(self) -> list[dict[str, Any]]:
-        """The tools that the model is told of."""
+        """The tools that are shown to the model."""
         return [] if self.tool_choice == "none" else self.tools or []
 
     def returned(self, reply: Reply) -> Sequence[ToolCall]:
-        """The calls of an answer that are returned."""
+        """The tool calls to return for an answer."""
         return reply.calls[:1] if self.parallel_tool_calls is False else reply.calls
 
     def check_calls(self, grammar_field: str | None) -> None:
-        """Raise `ValueError` for tools next to the field of a grammar, if there is one."""
+        """Raise `ValueError` for tools together with the field of a grammar."""
         if self.shown_tools and grammar_field is not None:
             raise ValueError(
                 f"{grammar_field}: an answer that follows a grammar calls no tool: leave it "
@@ -273,7 +273,10 @@ class ChatRequest(SamplingRequest, ToolsRequest):
 
     @property
     def conversation(self) -> ChatInput:
-        """The conversation as a template reads it. Raises `InputError` for a wrong message."""
+        """The conversation in the form that a template reads.
+
+        Raises `InputError` for a wrong message.
+        """
         return ChatInput.of([m.as_template_reads() for m in self.messages], self.shown_tools)
 
 
@@ -304,7 +307,7 @@ class TokenizeRequest(ApiRequest):
 
 
 class TranslateRequest(ApiRequest):
-    """`POST /translate`: a text, or several, and how they are translated."""
+    """`POST /translate`: one or several texts, and the options of translation."""
 
     text: str | Annotated[list[str], Field(min_length=1, max_length=MOST_TEXTS)]
     num_beams: Annotated[int | None, Field(ge=1, le=MOST_ANSWERS)] = None
@@ -322,7 +325,7 @@ class TranslateRequest(ApiRequest):
         return [self.text] if isinstance(self.text, str) else self.text
 
     def options(self, usual: str) -> Options:
-        """The options of the engine, for a model whose own decoding is of the kind `usual`."""
+        """The options for the engine, given that the model's decoding is `usual`."""
         n_best = self.n_best or 1
         kind: Literal["greedy", "beam"] | None = None
         if self.num_beams is not None or n_best > 1:
@@ -346,7 +349,7 @@ Pair = Annotated[list[str], Field(min_length=2, max_length=2)]
 
 
 class ClassifyRequest(ApiRequest):
-    """`POST /classify`: texts, or pairs of them, in a list."""
+    """`POST /classify`: a list of texts or of pairs."""
 
     text: str | Annotated[list[str | Pair], Field(min_length=1, max_length=MOST_TEXTS)]
     threshold: Annotated[float | None, Field(ge=0.0, le=1.0)] = None
@@ -362,6 +365,6 @@ class TagRequest(ApiRequest):
 
 
 class PredictRequest(ApiRequest):
-    """`POST /predict`: rows, each the fields of an example without those to predict."""
+    """`POST /predict`: rows with an example's fields, except those to predict."""
 
     rows: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_TEXTS)]

@@ -1,4 +1,4 @@
-"""The models of a server: their texts in and out, and the errors of their engines."""
+"""The models of a server: conversion of their texts, and errors of their engines."""
 
 import asyncio
 import re
@@ -57,7 +57,7 @@ class Served:
         metrics.watch(self.name, supervisor)
 
     def check_endpoint(self, endpoint: str) -> None:
-        """Raise `WebError` for an endpoint that answers for other tasks."""
+        """Raise `WebError` for an endpoint that is for other tasks."""
         if endpoint != self.ready.endpoint:
             raise WebError(
                 400,
@@ -66,7 +66,7 @@ class Served:
             )
 
     async def prompt(self, text: str | Sequence[int], add_special_tokens: bool = True) -> list[int]:
-        """The ids of a text to continue; given ids are checked.
+        """The ids of a text to continue, or the given ids, checked.
 
         Without `add_special_tokens`, a text begins with those alone that it spells itself.
 
@@ -88,12 +88,15 @@ class Served:
         return [*text] or [self.tokenizer.bos_id]
 
     async def plain(self, text: str) -> list[int]:
-        """The ids of a text by itself. Raises `WebError` for more than the model reads."""
+        """The ids of a text without special tokens.
+
+        Raises `WebError` for more than the model reads.
+        """
         self.check_size(len(text), "prompt")
         return self._checked(await self._in_thread(len(text), self._marked, text), "prompt")
 
     def check_size(self, n_characters: int, field: str) -> None:
-        """Raise `WebError` for a text of which the tokens are certainly too many."""
+        """Raise `WebError` for a text that certainly has too many tokens."""
         most = self._bound * self.tokenizer.codec.longest
         if n_characters > most:
             raise WebError(
@@ -116,13 +119,13 @@ class Served:
 
     @property
     def _bound(self) -> int:
-        """The most tokens of a prompt or a source."""
+        """The largest number of tokens in a prompt or source."""
         return self.max_len if self._decodes and self.max_len else MOST_READ
 
     def new_tokens(
         self, n_prompt: int, asked: int | None, field: str, usual: int | None = None
     ) -> int | None:
-        """The new tokens that a request asks for; else as many of the `usual` as have room.
+        """The requested number of new tokens, by default `usual` as far as there is room.
 
         Raises `WebError` where there is no room for those asked for after the prompt.
         """
@@ -140,7 +143,7 @@ class Served:
         return asked
 
     def check_places(self, n_requests: int, field: str) -> None:
-        """Raise `WebError` for more prompts than may ever wait."""
+        """Raise `WebError` for more prompts than the queue can hold."""
         most = self.supervisor.opened.max_queue
         if n_requests > most:
             raise WebError(
@@ -157,7 +160,7 @@ class Served:
         return encode_prompts(self.tokenizer, [text])[0]
 
     async def source(self, text: str, field: str = "text") -> list[int]:
-        """The ids of a text that is read as a whole, such as a text to translate.
+        """The ids of a text that is read as a whole, such as one to translate.
 
         Raises `WebError` for more than the model reads; `field` has the text.
         """
@@ -167,11 +170,14 @@ class Served:
         return self._checked([*before, *ids, *after], field)
 
     async def ids_with_special_tokens(self, text: str) -> list[int]:
-        """The ids of a `prompt` as the model reads it. Raises `WebError` as `prompt` does."""
+        """The ids of a text as the model reads it as a prompt.
+
+        Raises `WebError` as `prompt` does.
+        """
         return await (self.prompt(text) if self._continues else self.source(text, "prompt"))
 
     async def conversation(self, chat: ChatInput, field: str = "messages") -> list[int]:
-        """The ids after which the assistant answers.
+        """The ids of a conversation, up to where the assistant answers.
 
         Raises `WebError` without a chat template, for messages and tools that it does not take, and
         for more than the model reads. `field` has the messages.
@@ -199,7 +205,10 @@ class Served:
         return await asyncio.to_thread(function, *args) if size > LONG else function(*args)
 
     async def generate(self, request: Generate) -> AsyncGenerator[Event, None]:
-        """The news of a request, counted. Raises `WebError` where there is no answer."""
+        """Yield the events of a request, recorded in the metrics.
+
+        Raises `WebError` where there is no answer.
+        """
         metrics, clock = self._metrics, Clock(self._metrics, self.name)
         try:
             events = self.supervisor.generate(request)
@@ -266,12 +275,12 @@ FIELDS = {"beams": "num_beams", "max_new_tokens": "max_tokens"}
 
 
 def in_fields(message: str) -> str:
-    """A message with the names of fields in place of those of options."""
+    """A message with the names of the body's fields in place of option names."""
     return re.sub(r"`(\w+)", lambda name: f"`{FIELDS.get(name[1], name[1])}", message)
 
 
 def of_engine(error: Error, field: str) -> WebError:
-    """An error of the engine as the answer to a request, whose texts are in a field."""
+    """The response for an error of the engine; `field` names the texts."""
     match error.kind:
         case "input":
             return about(in_fields(error.message))
@@ -290,18 +299,21 @@ _names = iter(range(2**62))
 
 
 def new_name(kind: str) -> str:
-    """A name for a request of the engine that no other has."""
+    """A unique name for a request to the engine."""
     return f"{kind}-{next(_names)}"
 
 
 class Models:
-    """The models of a server by name."""
+    """The models of a server, by name."""
 
     def __init__(self, models: Sequence[Served]) -> None:
         self.by_name = {model.name: model for model in models}
 
     def __getitem__(self, name: str | None) -> Served:
-        """The model of this name; the first one without a name. Raises `WebError` for no such."""
+        """The model with this name; without a name, the first one.
+
+        Raises `WebError` for no such.
+        """
         if name is None:
             return next(iter(self.by_name.values()))
         if name not in self.by_name:
@@ -315,12 +327,12 @@ class Models:
 
 
 def models_of(request: HttpRequest) -> Models:
-    """The models of the server that a request is to."""
+    """The models of the server that received a request."""
     return request.app.state.models
 
 
 async def unless_gone(request: HttpRequest, answer: Awaitable[T]) -> T:
-    """The answer, given up as soon as the client is gone. Raises `ClientGone` then."""
+    """The answer, abandoned as soon as the client disconnects. Raises `ClientGone` then."""
     answering = asyncio.ensure_future(answer)
     gone = asyncio.create_task(until_gone(request.receive))
     try:

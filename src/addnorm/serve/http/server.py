@@ -1,4 +1,4 @@
-"""Starts the engines, serves until it is told to end, and ends what streams properly."""
+"""Starts the engines, serves until told to stop, and closes open streams properly."""
 
 import asyncio
 import socket
@@ -39,7 +39,7 @@ GRACE = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class ServerOptions:
-    """Where a server listens, and who may ask."""
+    """Where a server listens, and who may send requests."""
 
     host: str = "127.0.0.1"
     port: int = 8000
@@ -50,7 +50,7 @@ class ServerOptions:
 
 
 class DrainingServer(Server):
-    """A server that takes no new work after SIGTERM, and ends when its answers have.
+    """A server that accepts no new work after SIGTERM, and stops once all answers end.
 
     The sockets stay open meanwhile, so that a probe is told. A second signal ends at once.
     """
@@ -62,11 +62,11 @@ class DrainingServer(Server):
         self._loop = asyncio.get_running_loop()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin to end; called in a signal handler."""
+        """Begin to shut down; called in a signal handler."""
         self._loop.call_soon_threadsafe(self.drain)
 
     def drain(self) -> None:
-        """Take no new requests; end when those that are open have ended, or at the second call."""
+        """Accept no new requests; stop once open ones have ended, or at the second call."""
         if self._draining is not None:
             self.should_exit = self.force_exit = True
             return
@@ -169,7 +169,7 @@ def _shown(host: str) -> str:
 
 
 def _check_names(served: Sequence[Served]) -> None:
-    """Raise `InputError` for two models of one name."""
+    """Raise `InputError` if two models have the same name."""
     names = [model.name for model in served]
     for name in names:
         if names.count(name) > 1:
@@ -177,7 +177,7 @@ def _check_names(served: Sequence[Served]) -> None:
 
 
 def _check_drafts(served: Sequence[Served]) -> None:
-    """Raise `InputError` where drafts were asked for, and no model can have them."""
+    """Raise `InputError` if drafts were requested but no model supports them."""
     reasons = [model.ready.undrafted for model in served]
     if all(reasons):
         raise InputError(f"{served[0].name}: nothing can be drafted: {reasons[0]}")

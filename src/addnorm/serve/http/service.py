@@ -1,4 +1,4 @@
-"""What a server says of itself: its models, its health, its version, its figures, its tokens."""
+"""Information about a server: its models, health, version, metrics and tokens."""
 
 import asyncio
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ router = APIRouter()
 
 @router.get("/", summary="What this server is")
 async def root(request: HttpRequest) -> dict[str, Any]:
-    """The models of this server, each with the endpoint that answers for it."""
+    """The models of this server, each with its endpoint."""
     served = models_of(request).by_name.values()
     return {
         "server": f"AddNorm {__version__}",
@@ -59,7 +59,7 @@ def _model(request: HttpRequest, served: Served) -> dict[str, Any]:
 
 @router.post("/tokenize", summary="Tokenise a text")
 async def tokenize(body: TokenizeRequest, request: HttpRequest) -> Response:
-    """The ids of a text, or of a conversation after which the assistant answers."""
+    """The ids of a text, or of a conversation up to the assistant's answer."""
     served = models_of(request)[body.model]
     if body.messages is not None:
         messages = [message.as_template_reads() for message in body.messages]
@@ -76,7 +76,7 @@ MOST_SHOWN = 2**17
 
 
 def _tokens(body: TokenizeRequest, served: Served, ids: Sequence[int]) -> Response:
-    """The ids of a text and their tokens. Raises `WebError` for too many to show."""
+    """The ids of a text, and their tokens. Raises `WebError` for too many to show."""
     if len(ids) > MOST_SHOWN:
         raise WebError(400, f"prompt: {len(ids):,} tokens: at most {MOST_SHOWN:,} are shown")
     return whole(
@@ -92,13 +92,13 @@ def _tokens(body: TokenizeRequest, served: Served, ids: Sequence[int]) -> Respon
 
 @router.get("/livez", summary="Is the web server alive?")
 async def livez() -> Response:
-    """Alive, if it answers at all."""
+    """200 whenever the server responds."""
     return JSONResponse({"status": "alive"})
 
 
 @router.get("/health", summary="Are all engines alive?")
 async def health(request: HttpRequest) -> Response:
-    """200 while every engine is alive; 503 when one is not."""
+    """200 while every engine is alive, 503 otherwise."""
     states = {name: each.supervisor.state for name, each in models_of(request).by_name.items()}
     healthy = all(state == "ready" for state in states.values())
     return JSONResponse(
@@ -109,7 +109,7 @@ async def health(request: HttpRequest) -> Response:
 
 @router.get("/readyz", summary="May requests be sent?")
 async def readyz(request: HttpRequest) -> Response:
-    """200 while requests are taken; 503 without an engine, and when the server is ending."""
+    """200 while requests are accepted; 503 without an engine, or during shutdown."""
     if request.app.state.draining:
         raise WebError(503, "the server is ending")
     return await health(request)
@@ -127,5 +127,5 @@ async def version() -> dict[str, str]:
     response_class=PlainTextResponse,
 )
 async def metrics(request: HttpRequest) -> Response:
-    """Figures for Prometheus."""
+    """Metrics for Prometheus."""
     return Response(request.app.state.metrics.text(), media_type=CONTENT_TYPE_LATEST)

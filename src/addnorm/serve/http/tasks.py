@@ -23,7 +23,7 @@ router = APIRouter()
 
 @router.post("/translate", summary="Translate texts")
 async def translate(body: TranslateRequest, request: HttpRequest) -> Response:
-    """Translate texts: for each the best translations, with their scores."""
+    """Translate texts: the best translations of each, with scores."""
     served = models_of(request)[body.model]
     if not served.ready.writes:
         options = {
@@ -90,7 +90,7 @@ async def tag(body: TagRequest, request: HttpRequest) -> Response:
 
 @router.post("/predict", summary="Predict for rows")
 async def predict(body: PredictRequest, request: HttpRequest) -> Response:
-    """The predictions of a task without an endpoint of its own, for rows of its fields."""
+    """Predict for rows of fields, for a task that has no endpoint of its own."""
     return await _applied(request, body, "/predict", body.rows, {}, field="rows")
 
 
@@ -103,7 +103,7 @@ async def _applied(
     name: str = "data",
     field: str = "text",
 ) -> Response:
-    """The outputs of the task for the inputs in a field, under a name."""
+    """The task's outputs for the inputs in a field, under a name."""
     served = models_of(request)[body.model]
     served.check_endpoint(endpoint)
     result = await unless_gone(request, served.apply(endpoint, inputs, field=field, **options))

@@ -65,7 +65,7 @@ def product_seconds(m: float, k: float, n: float, card: Card, precision: str, wi
 
 @lru_cache(CACHED)
 def of_products(part: Part, tokens: float, training: Training, card: Card, forward: float) -> float:
-    """The time of a part's products: `forward` times forward, and two more backward."""
+    """The time of a part's products: `forward` times each forward, and two each backward."""
     precision, width = training.precision, training.products
 
     def seconds(product: Product) -> float:
