@@ -26,7 +26,7 @@ __getattr__, __dir__ = lazy_names(__name__)
 
 
 class _FormerPaths:
-    """Finds modules at their former paths. Python asks it last, so they are read only then."""
+    """Finds modules under their former paths. Python asks it last, so they are read only then."""
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> "ModuleSpec | None":

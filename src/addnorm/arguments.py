@@ -1,4 +1,4 @@
-"""Checks of arguments against the types that functions and options declare for them."""
+"""Checks of arguments against the types that functions and options declare."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cache, wraps
@@ -45,7 +45,7 @@ LEAST = {"batch_size": 1, "first": 0}
 
 
 def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """Wrap `function` to raise `InputError` for unknown keywords, and values of another type.
+    """Wrap `function` to raise `InputError` for unknown keywords and values of wrong types.
 
     Also of the options that are declared by `**options: Unpack[...]`.
     """
@@ -66,14 +66,14 @@ def known_keywords(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class AsWritten(str):
-    """A piece of source, which signatures show without quotes."""
+    """A piece of source that signatures show without quotes."""
 
     __slots__ = ()
     __repr__ = str.__str__
 
 
 def _with_options(function: Callable[..., Any]) -> "Signature":
-    """The signature of a function with the names of its options in place of `**options`.
+    """The signature of a function with its options' names in place of `**options`.
 
     An option that is left out is that of the run, which is written as `...`.
     """
@@ -97,7 +97,7 @@ def _with_options(function: Callable[..., Any]) -> "Signature":
 
 @cache
 def _keywords(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
-    """The names and the types of the arguments of a function, and of its options.
+    """The names and types of a function's arguments and options.
 
     An annotation that is a string names a union as readers of the signature know it.
     """
@@ -121,13 +121,13 @@ def _keywords(function: Callable[..., Any]) -> tuple[list[str], dict[str, Any]]:
 
 @cache
 def _positional(function: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of the arguments of a function that have a position, with self."""
+    """The names of a function's positional arguments, including self."""
     code = function.__code__
     return code.co_varnames[: code.co_argcount]
 
 
 def check_types(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Raise `InputError` for a value of another type than its own, or less than it may be."""
+    """Raise `InputError` for a value of a wrong type, or below its minimum."""
     for name, value in values.items():
         if name in OR_STRING and isinstance(value, str):
             continue
@@ -161,7 +161,7 @@ def problem_of_type(hint: Any, value: object) -> str:
 
 
 def _is_class(hint: Any) -> bool:
-    """Whether values can be compared with a type: it is a class, and no protocol."""
+    """Whether values can be checked against a type, since it is a class and not a protocol."""
     is_open = hint in (Any, list) or is_typeddict(hint) or getattr(hint, "_is_protocol", False)
     return isinstance(hint, type) and not is_open
 
@@ -177,14 +177,14 @@ def _problem_of_union(kinds: tuple[Any, ...], value: object) -> str:
 
 
 def _problem_of_word(valid: tuple[Any, ...], value: object) -> str:
-    """A word is one of the valid ones; true and false are not 1 and 0."""
+    """The problem with a value that must be one of some words; true is not 1."""
     if any(type(value) is type(word) and value == word for word in valid):
         return ""
     return f"does not exist.{choices(str(value), map(str, valid))}"
 
 
 def _problem_of_several(hint: Any, value: object, *, is_ordered: bool) -> str:
-    """Several values are a sequence, and no string, whose letters would be taken for them."""
+    """The problem with a value that must be a sequence, but not a string."""
     without_order = isinstance(value, Mapping | Set) and is_ordered
     if without_order or isinstance(value, str | bytes) or not isinstance(value, Iterable):
         return "must be a list or a tuple"
@@ -193,7 +193,7 @@ def _problem_of_several(hint: Any, value: object, *, is_ordered: bool) -> str:
 
 
 def problem_of_integer(value: object) -> str:
-    """What is wrong with a value as an integer."""
+    """The problem with a value that must be an integer; empty if there is none."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         return "must be an integer"
     if abs(index(value)) >= LARGEST:
@@ -202,7 +202,7 @@ def problem_of_integer(value: object) -> str:
 
 
 def problem_of_number(value: object) -> str:
-    """What is wrong with a value as a number."""
+    """The problem with a value that must be a number; empty if there is none."""
     if isinstance(value, bool | str) or not isinstance(value, SupportsFloat):
         return "must be a number"
     if isinstance(value, int):

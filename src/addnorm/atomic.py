@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def atomic_write(file: Path, data: str | bytes) -> None:
-    """Write a file atomically, replacing an older one. Text is encoded as UTF-8."""
+    """Write a file atomically, replacing any older one. Text is encoded as UTF-8."""
     with atomic_file(file) as partial:
         if isinstance(data, str):
             partial.write_text(data, encoding="utf-8")
@@ -57,7 +57,7 @@ def write_tensors(
     *,
     outline: "Mapping[str, Tensor] | None" = None,
 ) -> None:
-    """Write a safetensors file with the usual permissions of a new file.
+    """Write a safetensors file with the usual permissions of new files.
 
     Its bytes are those of safetensors itself, which needs all tensors at once, makes the file
     readable for its owner alone, and reports an error of the disk as text. With `outline`, which
@@ -89,7 +89,7 @@ def write_tensors(
 
 @contextmanager
 def atomic_file(file: Path, *, concurrent: bool = False) -> Generator[Path]:
-    """Yield a temporary path to write to, which is finally moved to `file`.
+    """Yield a temporary path to write to, which is finally renamed to `file`.
 
     If the body raises, `file` is unchanged. Processes that may write the same file at the same time
     set `concurrent`: each then has its own temporary path, with the suffix of `file`.
@@ -120,7 +120,7 @@ def atomic_directory(
     index: str | None = None,
     whole: bool = False,
 ) -> Generator[Path]:
-    """Yield a temporary folder to write to, whose files are finally moved to `folder`.
+    """Yield a temporary folder to write to, whose files finally move to `folder`.
 
     A new folder appears in one step. In an existing one the new files replace those of the same
     name, in alphabetical order; then the files that match the patterns `replaces` and were not
@@ -153,7 +153,7 @@ def begin_folder(partial: Path) -> None:
 
 
 def publish_folder(partial: Path, folder: Path) -> None:
-    """Move a complete folder to its place, on the disk as well; nothing is done if it is there.
+    """Move a complete folder to its place and sync it; do nothing if it is there already.
 
     An existing one is kept as `folder.old` until the new one has its name.
     """
@@ -167,7 +167,7 @@ def publish_folder(partial: Path, folder: Path) -> None:
 
 @contextmanager
 def named_as(folder: Path, partial: Path) -> Generator[None]:
-    """Name the requested folder in error messages, instead of the temporary one."""
+    """In this context, error messages name the requested folder, not the temporary one."""
     try:
         yield
     except InputError as error:
@@ -180,7 +180,7 @@ def named_as(folder: Path, partial: Path) -> Generator[None]:
 
 
 def _name(error: OSError, partial: Path, path: Path) -> None:
-    """Put the requested path into a disk error that names a temporary path, or none."""
+    """Put the requested path into a disk error that names a temporary path or none."""
     if error.errno is None:
         if not re.fullmatch(r"\d+ requested and \d+ written", str(error)):  # NumPy's words
             return
@@ -190,13 +190,13 @@ def _name(error: OSError, partial: Path, path: Path) -> None:
 
 
 def remove_partial(folder: Path, pattern: str) -> None:
-    """Remove temporary folders that a crash left in `folder`, for names matching `pattern`."""
+    """Remove the temporary folders left by a crash in `folder` for names matching `pattern`."""
     for leftover in folder.glob(f".{pattern}.partial"):
         shutil.rmtree(leftover)
 
 
 def partial_of(path: Path) -> Path:
-    """The temporary path of a file or folder that is being written."""
+    """The temporary path for a file or folder being written."""
     return path.with_name(f".{path.name}.partial")
 
 
@@ -205,7 +205,7 @@ def _old(folder: Path) -> Path:
 
 
 def _rename_folder(partial: Path, folder: Path) -> None:
-    """Rename `partial` to `folder`; an existing folder is first renamed, and stays readable."""
+    """Rename `partial` to `folder`; an existing folder is moved away first, still readable."""
     if not folder.exists():
         partial.rename(folder)
         return
@@ -220,7 +220,7 @@ def _rename_folder(partial: Path, folder: Path) -> None:
 
 
 def publish(partial: Path, file: Path) -> None:
-    """Move a complete file to its place, on the disk as well."""
+    """Move a complete file to its place, and sync it."""
     _sync(partial)
     partial.replace(file)
     _sync(file.parent)

@@ -51,7 +51,7 @@ CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 class CompilerError(InputError):
-    """There is no compiler, it fails, or compiled code cannot be stored."""
+    """There is no compiler, it failed, or compiled code cannot be stored."""
 
 
 def compile(function: Callable[P, R], **settings: Any) -> Callable[P, R]:
@@ -90,7 +90,7 @@ def compile_ahead(program: "torch.export.ExportedProgram", settings: dict[str, A
 
 @contextmanager
 def compiler_errors(advice: str = "") -> Generator[None]:
-    """Raise `CompilerError` for errors of a compiler, and of the files that it writes."""
+    """In this context, raise `CompilerError` for errors of a compiler and of its files."""
     try:
         yield
     except Exception as error:
@@ -100,7 +100,7 @@ def compiler_errors(advice: str = "") -> Generator[None]:
 
 
 def failure(error: Exception) -> str | None:
-    """What failed, if a compiler did, or could not write its files; None for other errors."""
+    """The cause, if a compiler failed or could not write its files; None for other errors."""
     cause = vars(error).get("inner_exception", error)  # torch wraps the errors of its backend
     if isinstance(cause, OSError):
         place = f"{cause.filename}: " if cause.filename else ""
@@ -115,7 +115,7 @@ def failure(error: Exception) -> str | None:
 
 
 def keep_compiled(file: Path, compiled: Callable[[], bytes]) -> None:
-    """Store what `compiled` returns, which is called once the folder of the file exists.
+    """Write the result of `compiled` to a file, after creating the file's folder.
 
     Raises `CompilerError` if the folder or the file cannot be written.
     """
@@ -128,7 +128,7 @@ def keep_compiled(file: Path, compiled: Callable[[], bytes]) -> None:
 
 @contextmanager
 def _writing_to(folder: Path) -> Generator[None]:
-    """Raise `CompilerError` if compiled code cannot be written to the folder."""
+    """In this context, raise `CompilerError` if compiled code cannot be written to the folder."""
     try:
         yield
     except OSError as error:
@@ -139,7 +139,7 @@ def _writing_to(folder: Path) -> Generator[None]:
 
 
 def _first_error(error: Exception) -> str:
-    """The compiler's name, and the first line of its output that names an error, or the last."""
+    """The compiler's name, with the first line of its output that names an error, or the last."""
     facts = vars(error)
     command = facts.get("cmd") or ()
     output = facts.get("output") or ("no output" if command else str(error))
@@ -150,7 +150,7 @@ def _first_error(error: Exception) -> str:
 
 
 def check_compiler() -> str:
-    """The C++ compiler. Raises `CompilerError` if there is none."""
+    """Return the C++ compiler. Raises `CompilerError` if there is none."""
     if (name := cxx()) is None:
         raise CompilerError(NO_COMPILER)
     return name
@@ -162,14 +162,14 @@ def has_compiler() -> bool:
 
 
 def cxx() -> str | None:
-    """The C++ compiler: the one that `CXX` names, or else a usual one; None without any."""
+    """The C++ compiler named by `CXX`, or else a usual one; None if there is none."""
     chosen = os.environ.get("CXX")
     names = [chosen] if chosen else ["g++", "clang++", "c++"]
     return next((name for name in names if shutil.which(name)), None)
 
 
 def separate_caches() -> None:
-    """Set the caches of this process, and of those that it starts, to this processor's folder.
+    """Give this process, and those that it starts, this processor's cache folders.
 
     That is a folder inside the one that `TORCHINDUCTOR_CACHE_DIR` or `TRITON_CACHE_DIR` chooses, or
     inside torch's own. To be called before any library that compiles by itself. Imports no torch.
@@ -181,7 +181,7 @@ def separate_caches() -> None:
 
 
 def target() -> str:
-    """A text of what compiled code depends on: processor, instructions, limits, torch's version."""
+    """A text with all that compiled code depends on: processor, instructions, limits, torch."""
     return "\n".join((processor(), instructions(), version("torch")))
 
 
@@ -192,6 +192,6 @@ def _user() -> str:
 
 
 def _inside(folder: Path) -> Path:
-    """This processor's folder inside `folder`, or in place of another processor's folder."""
+    """This processor's folder within `folder`, which may be another processor's."""
     outer = folder.parent if FOLDER.fullmatch(folder.name) else folder
     return outer / f"processor-{hashlib.sha256(target().encode()).hexdigest()[:16]}"

@@ -54,7 +54,7 @@ class ConfigError(InputError, ValidationError):  # pyright: ignore[reportGeneral
 
     @classmethod
     def about(cls, config: type, error: ValidationError) -> "ConfigError":
-        """Convert a `ValidationError`, with its first error as the sentence."""
+        """Convert a `ValidationError`; its first error becomes the sentence."""
         details = error.errors(include_url=False)
         made = cls.from_exception_data(config.__name__, [*map(_raised_again, details)])
         # Report wrong fields before missing ones, which may only be misspelt.
@@ -84,7 +84,7 @@ SETTINGS = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
-    """Make `cls` a frozen, keyword-only pydantic dataclass that refuses unknown fields.
+    """Make `cls` a frozen, keyword-only pydantic dataclass that rejects unknown fields.
 
     For an invalid value or an unknown field, its constructor raises `ConfigError`, which is both an
     `InputError` and a `ValidationError`.
@@ -123,7 +123,7 @@ def _source_signature(cls: type) -> inspect.Signature:
 
 
 def _default_of(field: "dataclasses.Field[Any]") -> Any:
-    """The default of a field, of a part as it is written; pydantic may keep it in its own field."""
+    """The default of a field as written in source; pydantic may keep it in its own field."""
     default = field.default
     if isinstance(default, FieldInfo):
         default = default.get_default(call_default_factory=True)
@@ -136,7 +136,7 @@ def _default_of(field: "dataclasses.Field[Any]") -> Any:
 
 
 def _as_html(self: Any) -> str:
-    """The fields of a configuration, and of each part within it those that differ from default."""
+    """The fields of a configuration; of nested parts only those that differ from defaults."""
     rows = {field.name: _brief(getattr(self, field.name)) for field in fields(self)}
     return html_table(type(self).__name__, rows)
 
@@ -170,7 +170,7 @@ def _in_one_sentence(init: Callable[..., None]) -> Callable[..., None]:
 
 @dataclasses.dataclass(frozen=True)
 class SourceField:
-    """A field in source form: its type, its default, and the string below it."""
+    """A field as written in source: its type, its default, and the string below it."""
 
     annotation: str
     default: str | None
@@ -178,7 +178,7 @@ class SourceField:
 
 
 def source_fields(config: type) -> dict[str, SourceField]:
-    """The fields of a configuration in source form, those of its base classes first."""
+    """The fields of a configuration as written in source, those of base classes first."""
     result: dict[str, SourceField] = {}
     for cls in [cls for cls in reversed(config.__mro__) if is_dataclass(cls)]:
         [body] = ast.parse(dedent(inspect.getsource(cls))).body
@@ -273,7 +273,7 @@ def _plain(value: float) -> str:
 
 
 def _limits(annotation: Any) -> Iterator[tuple[str, float]]:
-    """The bounds that an annotation gives a number, such as `("gt", 0)`."""
+    """The bounds that an annotation sets for a number, such as `("gt", 0)`."""
     for constraint in getattr(annotation, "__metadata__", ()):
         for limit in getattr(constraint, "metadata", [constraint]):
             yield from ((name, getattr(limit, name)) for name in _LIMITS if hasattr(limit, name))
@@ -306,7 +306,7 @@ def hints_of(config: Any) -> dict[str, Any]:
 
 
 def classes_in(annotation: Any) -> tuple[Any, ...]:
-    """The built-in configuration classes that an annotation allows, in their order."""
+    """The built-in configuration classes that an annotation allows, in order."""
     if isinstance(annotation, type) and is_dataclass(annotation):
         return (annotation,)
     return tuple(cls for inner in get_args(annotation) for cls in classes_in(inner))
@@ -338,7 +338,7 @@ def _short(value: object) -> str:
 
 
 def first_problem(error: ValidationError, whole: str = "the file") -> str:
-    """The first problem of a file, after the name of its field, or after `whole` if it has none."""
+    """The first problem in a file, after the name of its field, or after `whole` without one."""
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"])) or whole
     return f"{where}: {problem_of(first)}"
@@ -346,11 +346,12 @@ def first_problem(error: ValidationError, whole: str = "the file") -> str:
 
 @dataclasses.dataclass(frozen=True)
 class WordOrTable:
-    """The annotation of `Annotated[Literal["a", "b"] | SettingsConfig, WordOrTable()]`.
+    """The annotation of a field that takes a word or a table of settings.
 
-    A string is checked against the words and anything else against the configuration, so that an
-    error is about the one that was meant. Of several configurations the kind alone is a word too;
-    `default` is that of a table that names none.
+    It stands in `Annotated[Literal["a", "b"] | SettingsConfig, WordOrTable()]`. A string is checked
+    against the words and anything else against the configuration, so that an error is about the one
+    that was meant. Of several configurations the kind alone is a word too; `default` is that of a
+    table that names none.
     """
 
     default: str | None = None
@@ -358,7 +359,7 @@ class WordOrTable:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Choose by the form of the value."""
+        """Choose between word and table by the type of the value."""
         literal, configuration = get_args(source)
         words = get_args(literal)
         kinds = [f.default for f in _kinds(configuration)]
@@ -387,13 +388,13 @@ class WordOrTable:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The words, or the table."""
+        """The schema of the words, or of the table."""
         words = schema.get("metadata", {})["words"]
         return {"anyOf": [{"enum": words, "type": "string"}, handler(schema)]}
 
 
 class OneOrMany:
-    """The annotation of `Annotated[tuple[Part, ...], OneOrMany()]`, for which one part is enough.
+    """An annotation for one part or several: `Annotated[tuple[Part, ...], OneOrMany()]`.
 
     A part that is not in a list counts as a list of one, and nothing as an empty one.
     """
@@ -401,7 +402,7 @@ class OneOrMany:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Make a list of one part."""
+        """Convert a single part to a list."""
 
         def listed(value: Any) -> Any:
             if value is None:
@@ -413,13 +414,13 @@ class OneOrMany:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The part, or a list of parts."""
+        """The schema of a part, or of a list of parts."""
         many = handler(schema)
         return {"anyOf": [many["items"], many]}
 
 
 def _kinds(union: Any) -> Iterator[Any]:
-    """The fields `kind` of the configurations of an annotated union; none of one alone."""
+    """The field `kind` of each configuration in an annotated union; empty for a single one."""
     for annotated in get_args(union)[:1]:
         for part in get_args(annotated):
             yield from (field for field in fields(part) if field.name == "kind")

@@ -22,11 +22,11 @@ class InputError(ValueError):
 
 
 class TextError(InputError):
-    """A text that a model cannot read; the other texts of a call may be valid."""
+    """A text that a model cannot read; other texts of the same call may be valid."""
 
 
 def refuse(error: InputError) -> None:
-    """Raise the error; this handles a bad file or line unless the caller chooses to skip it."""
+    """Raise the error: the default way to handle a bad file or line, unless it is skipped."""
     raise error
 
 
@@ -35,23 +35,23 @@ class IgnoredSettings(UserWarning):
 
 
 class Shortened(UserWarning):
-    """A text is longer than training let texts be; the message names the model and the length."""
+    """A text is longer than training allowed; the message names the model and the length."""
 
 
 class MissingOperator(UserWarning):
-    """An operator of ours cannot be built; the message says why, and that another way is taken."""
+    """One of our operators cannot be built; the message has the reason and the fallback."""
 
 
 class Unfinished(UserWarning):
-    """A text that follows a grammar ended at its last allowed token, before it was complete."""
+    """A text that follows a grammar reached its length limit before it was complete."""
 
 
 class Stopped(UserWarning):
-    """A run is used before its end; the message names the step and how to resume it."""
+    """A run is used although unfinished; the message names the step and how to resume."""
 
 
 def print_warnings() -> None:
-    """Print our warnings on standard error as lines for users, without a place in the code."""
+    """Print our warnings on standard error as plain lines, without code locations."""
     show = warnings.showwarning
     warnings.showwarning = lambda message, category, *place: (
         print(f"addnorm: {message}", file=sys.stderr)
@@ -92,7 +92,7 @@ class Interrupted(Exception):
         )
 
     def __reduce__(self) -> tuple[type["Interrupted"], tuple[int, int]]:
-        """Return the constructor's arguments, so that another process gets the same exception."""
+        """Return the constructor's arguments, so that other processes can unpickle it."""
         return Interrupted, (self.step, self.saved)
 
 
@@ -236,13 +236,13 @@ def nearest(name: str, valid: Iterable[str], spell: Callable[[str], str] = repr)
 
 
 def choices(name: str, valid: Iterable[str], spell: Callable[[str], str] = repr) -> str:
-    """The hint of `nearest`, and after it the valid names: the first ones, if there are many."""
+    """The hint of `nearest`, followed by the valid names; only the first ones if there are many."""
     valid = list(valid)
     return f"{nearest(name, valid, spell)} Valid: {some_of(valid)}."
 
 
 def some_of(names: Iterable[str], most: int = 24) -> str:
-    """Names with commas between; of more than `most`, the first ones and the number of others."""
+    """Comma-separated names; of more than `most`, the first ones and the number of others."""
     names = list(names)
     few = names if len(names) <= most else names[: most - 4]
     more = len(names) - len(few)
@@ -250,7 +250,7 @@ def some_of(names: Iterable[str], most: int = 24) -> str:
 
 
 def closest(name: str, valid: Iterable[str]) -> str | None:
-    """The valid name closest to `name`; None where none is close (see `nearest`)."""
+    """The valid name closest to `name`; None if none is close (see `nearest`)."""
     from difflib import get_close_matches
 
     valid = list(valid)
@@ -268,7 +268,7 @@ def closest(name: str, valid: Iterable[str]) -> str | None:
 
 
 def _key(name: str) -> str:
-    """A name in lower case, with underscores for hyphens and without the dashes of an option."""
+    """A name in lower case, with hyphens as underscores and without an option's dashes."""
     return name.lower().lstrip("-").replace("-", "_")
 
 
@@ -291,7 +291,7 @@ def _is_close(name: str, other: str) -> bool:
 
 
 def _edits(name: str, other: str) -> int:
-    """The number of letters inserted, deleted, replaced, or exchanged with the next one."""
+    """The number of letters inserted, deleted, replaced, or swapped with the next one."""
     before, row = [], [*range(len(other) + 1)]
     for i, a in enumerate(name, 1):
         before, last, row = row, before, [i]
@@ -312,7 +312,7 @@ def listed(
 def listed(
     texts: object, name: str = "texts", *, pairs: bool = False
 ) -> list[str] | list[tuple[str, str]]:
-    """A text as a list of one, several as a list; or a list of `pairs`, tuples of two strings.
+    """Return a list: of one text, of several texts, or of `pairs`, tuples of two strings.
 
     Raises `InputError` for anything but texts, and for a pair among single texts.
     """
@@ -327,7 +327,10 @@ def listed(
 
 
 def one_text(text: object) -> str:
-    """Return the text. Raises `InputError` for anything but a string."""
+    """Return the argument, which must be one text.
+
+    Raises `InputError` for anything but a string.
+    """
     if not isinstance(text, str):
         raise InputError(f"text = {short(text)}: give one text, a string")
     return text
@@ -355,13 +358,13 @@ def in_json(value: object, most: int = 100) -> str:
 
 
 def check_choice(name: str, given: object, valid: Sequence[str]) -> None:
-    """Raise `InputError`, suggesting the nearest `valid` word, unless one of them was given."""
+    """Raise `InputError`, suggesting the nearest, unless the word is among the `valid` ones."""
     if given not in valid:
         raise InputError(f"{name} = {short(given)} does not exist.{choices(str(given), valid)}")
 
 
 def items_of(given: Any, name: str) -> list[Any]:
-    """A string as a list of one, several values as a list. Raises `InputError` otherwise."""
+    """Return a list: a string becomes a list of one. Raises `InputError` otherwise."""
     if isinstance(given, str):
         return [given]
     if isinstance(given, bytes | Mapping | Set) or not isinstance(given, Iterable):

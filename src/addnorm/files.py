@@ -48,7 +48,7 @@ def read_json(file: Path, adapter: "TypeAdapter[T]", *, most: int = SETTINGS) ->
 def read_json(
     file: Path, adapter: "TypeAdapter[Any] | None" = None, *, most: int = SETTINGS
 ) -> Any:
-    """Read a JSON file, with an `adapter` as a value of its type.
+    """Read a JSON file; with an `adapter`, as a value of its type.
 
     Raises `InputError` if it is missing, too large, not JSON, or JSON of another type.
     """
@@ -71,7 +71,7 @@ def _problem(error: Exception) -> str:
 
 
 def read_names(file: Path) -> tuple[str, ...]:
-    """Read a JSON list of one or more names. Raises `InputError` for anything else."""
+    """Read a JSON list of at least one name. Raises `InputError` for anything else."""
     names = read_json(file)
     if not (isinstance(names, list) and names and all(isinstance(name, str) for name in names)):
         raise InputError(f"{file}: damaged: not a list of names")
@@ -84,7 +84,7 @@ ON_THE_HUB = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise `InputError` if no model can be in a folder, without opening anything.
+    """Raise `InputError` if a path cannot hold a model, without opening files.
 
     The message has the nearest folder of a model; for a name of the Hugging Face Hub, how its model
     is downloaded, since nothing here does so.
@@ -105,7 +105,7 @@ def check_model_folder(folder: Path) -> None:
 
 
 def download_hint(name: str) -> str:
-    """How to download a model of this name from the Hugging Face Hub; empty for other names."""
+    """How to download a model with this name from the Hugging Face Hub; empty for other names."""
     folder = Path(name)
     here = folder.parent != Path() and folder.parent.is_dir()
     if here or not ON_THE_HUB.fullmatch(name):
@@ -117,20 +117,20 @@ def download_hint(name: str) -> str:
 
 
 def check_recipe_file(file: Path) -> None:
-    """Raise `InputError`, with the nearest name, if there is no file."""
+    """Raise `InputError`, naming the nearest file, if a recipe does not exist."""
     if not (file.exists() or file.is_symlink()):
         names = [path.name for path in file.parent.glob("*.toml")]
         raise InputError(f"{file}: no such recipe.{nearest(file.name, names)}")
 
 
 def nearest_encoding(name: str) -> str:
-    """The hint `Did you mean ...?` with the nearest name of an encoding, or an empty string."""
+    """The hint `Did you mean ...?` with the nearest encoding name, or an empty string."""
     encodings = {*aliases.values(), *aliases, "utf-8", "latin-1"}
     return nearest(name.lower(), sorted(encodings))
 
 
 def cache_folder() -> Path:
-    """The folder of files that can be computed again: compiled graphs, token arrays, tokenizers.
+    """The folder for recomputable files: compiled graphs, token arrays, tokenizers.
 
     `$ADDNORM_CACHE`, or `addnorm` in the user's folder of caches.
     """

@@ -1,4 +1,4 @@
-"""Languages by their codes, and those with numbers in words."""
+"""Languages by code, and those whose numbers can be written in words."""
 
 from babel import Locale, UnknownLocaleError
 from num2words import CONVERTER_CLASSES
@@ -13,7 +13,7 @@ LANGUAGES = tuple(sorted({name.split("_")[0] for name in SPOKEN} | {"zh"}))
 
 
 def locale_called(name: str) -> Locale:
-    """The language of a code. Raises `InputError` for a code that CLDR does not have."""
+    """The language with this code. Raises `InputError` for a code that CLDR does not have."""
     try:
         return Locale.parse(name.replace("-", "_"))
     except (UnknownLocaleError, ValueError) as error:

@@ -20,7 +20,7 @@ def modules_of(package: str) -> dict[str, str]:
 
 
 def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The functions `__getattr__` and `__dir__` of a package."""
+    """Return the functions `__getattr__` and `__dir__` for a package."""
 
     def get(name: str) -> Any:
         """Import names lazily, on first use. Raises `AttributeError` with the nearest name."""

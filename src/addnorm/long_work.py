@@ -1,4 +1,4 @@
-"""Signs of life while something takes long: a line or a bar in a terminal, lines in a log."""
+"""Signs of life during long work: a line or a bar in a terminal, lines in a log."""
 
 import threading
 import time
@@ -22,19 +22,19 @@ LONGEST_SILENCE = 60.0
 
 
 def shown_after() -> Iterator[float]:
-    """Yield the seconds after which a log gets a line: 2, 4, 8, 16 and 32, then every minute."""
+    """Yield the seconds after which a log gets a line: 2, 4, 8, 16, 32, then every minute."""
     doubled = (PATIENCE * 2**n for n in range(5))
     return chain(doubled, count(LONGEST_SILENCE, LONGEST_SILENCE))
 
 
 def shown_each_second() -> Iterator[float]:
-    """Yield the seconds after which a terminal is brought up to date."""
+    """Yield the seconds after which a terminal is updated."""
     return count(1.0, 1.0)
 
 
 @contextmanager
 def ticking(show: Callable[[int], None], at: Iterator[float]) -> Generator[None]:
-    """Call `show` with the seconds that have passed, at these seconds, in a thread."""
+    """In this context, a thread calls `show` with the elapsed seconds at these times."""
     begun, done = time.monotonic(), threading.Event()
 
     def tick() -> None:
@@ -54,7 +54,7 @@ def ticking(show: Callable[[int], None], at: Iterator[float]) -> Generator[None]
 
 @contextmanager
 def long_work(console: Console, what: str) -> Generator[Callable[[str], None]]:
-    """Name the work, and its seconds so far, if it takes more than a second or two.
+    """In this context, show the work and its seconds so far, if it takes more than a second or two.
 
     A terminal has one line, which goes when the work is done; a log gets lines at growing
     intervals. Yields a function that gives the work another name.
@@ -86,7 +86,7 @@ def long_work(console: Console, what: str) -> Generator[Callable[[str], None]]:
 
 @dataclass(frozen=True)
 class Narrow:
-    """A bar that ends before the last columns: a terminal writes `^C` there."""
+    """A bar that leaves the last columns free, since a terminal writes `^C` there."""
 
     bar: RenderableType
 
@@ -95,22 +95,22 @@ class Narrow:
 
 
 class NarrowProgress(Progress):
-    """Progress whose bars leave columns free."""
+    """A progress display whose bars leave the last columns free."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Return the bars, each narrow."""
+        """Return the bars, each narrowed."""
         return map(Narrow, super().get_renderables())
 
 
 class Advance(Protocol):
-    """Is called with how many are done, and the name of the last one; by default the work's."""
+    """A function called with the number of items done, and the name of the last one."""
 
     def __call__(self, done: int, name: str | None = None, /) -> None: ...
 
 
 @contextmanager
 def counted_work(console: Console, what: str, total: int) -> Generator[Advance]:
-    """Show how many of `total` are done, and the time that is left.
+    """In this context, show how many of `total` items are done, and the remaining time.
 
     A terminal has a bar, which goes when the work is done; a log gets lines at growing intervals.
     """
@@ -138,5 +138,5 @@ def counted_work(console: Console, what: str, total: int) -> Generator[Advance]:
 
 
 def say(console: Console, what: str, seconds: int) -> None:
-    """Print the name of the work, and for how many seconds it lasts, as a line."""
+    """Print a line with the name of the work and its duration in seconds."""
     console.out(f"{what}: {seconds} s so far", highlight=False)

@@ -1,4 +1,4 @@
-"""This machine: its memory and the C library's allocator, the processor's name and its cores.
+"""This machine: its memory, the C library's allocator, the processor's name and its cores.
 
 `addnorm.tuning.pages` also runs this file as a script, to measure both settings, so it imports
 nothing else of AddNorm.
@@ -21,7 +21,7 @@ M_MMAP_THRESHOLD = -3
 
 
 def keep_freed_pages() -> None:
-    """Let glibc keep freed memory for reuse, until the process ends.
+    """Let glibc keep freed memory for reuse until the process ends.
 
     Otherwise the memory of large tensors is returned to the system, and each page of the next ones
     is mapped and zeroed again: tens of thousands of page faults per training step, an eighth of its
@@ -35,7 +35,7 @@ def keep_freed_pages() -> None:
 
 
 def give_tensors_pages_of_their_own() -> None:
-    """Let glibc return the memory of each large tensor as soon as it is freed.
+    """Let glibc return each large tensor's memory as soon as it is freed.
 
     Where weights are gathered for a moment, between others that stay, freed memory has gaps that
     nothing fits into: a process that holds half of a model took as much as one that holds all.
@@ -46,7 +46,7 @@ def give_tensors_pages_of_their_own() -> None:
 
 
 def return_freed_pages() -> None:
-    """Return the memory that is free to the system, as after work that took much of it for a while.
+    """Return free memory to the system, such as after work that needed much of it.
 
     Does nothing with other C libraries than glibc.
     """
@@ -56,7 +56,7 @@ def return_freed_pages() -> None:
 
 @contextmanager
 def rare_collections() -> Generator[None]:
-    """Look for unreachable cycles rarely while millions of objects are made that all stay.
+    """In this context, collect garbage rarely, while millions of lasting objects are made.
 
     Python would go through all objects so far again and again, for up to half of the time.
     """
@@ -69,7 +69,7 @@ def rare_collections() -> Generator[None]:
 
 
 def pages_can_be_kept() -> bool:
-    """Whether this is glibc, or another C library with its setting."""
+    """Whether the C library is glibc, or has its setting for freed memory."""
     return _mallopt() is not None
 
 
@@ -109,7 +109,7 @@ def peak_resident_memory() -> int | None:
 
 
 def allocate(keep: bool) -> None:
-    """For each line of standard input, allocate, fill and free 16 MiB, and answer with a line."""
+    """For each line of standard input, allocate, fill and free 16 MiB, then print a line."""
     if keep:
         keep_freed_pages()
     c = ctypes.CDLL(None)
@@ -166,7 +166,7 @@ def _cpuinfo() -> str | None:
 
 
 def _name_in(cpuinfo: str) -> str:
-    """The processor's name, or the numbers of each kind of its cores; empty without either."""
+    """The processor's name, or the ids of its kinds of cores; empty if neither is known."""
     if name := re.search(r"^model name\s*: (.*)$", cpuinfo, re.MULTILINE):
         return name[1]
     kinds = [
@@ -179,7 +179,7 @@ def _name_in(cpuinfo: str) -> str:
 
 @cache
 def _brand() -> str:
-    """The processor's name on macOS; empty elsewhere."""
+    """The processor's name on macOS; empty on other systems."""
     if sys.platform != "darwin":
         return ""
     words = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]

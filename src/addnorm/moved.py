@@ -1,4 +1,4 @@
-"""Modules that have moved: their former import paths work for one release, with a warning."""
+"""Modules that have moved: former import paths work for one release, with a warning."""
 
 import sys
 import warnings
@@ -237,7 +237,7 @@ MOVED: Mapping[str, str] = {
 
 
 def new_paths(name: str) -> list[str]:
-    """Return the new paths of a module, by itself or by its package; empty if it has not moved."""
+    """Return a module's new paths, also if its package has moved; empty if neither has."""
     parent = name
     while parent.count("."):
         if parent in MOVED:
@@ -247,14 +247,14 @@ def new_paths(name: str) -> list[str]:
 
 
 def spec_of(name: str) -> ModuleSpec | None:
-    """Return the import spec of a module's former path; None if it has not moved."""
+    """Return the import spec for a module's former path; None if it has not moved."""
     paths = new_paths(name)
     loader: Any = _Alias(paths)  # `importlib.abc` takes too long to import for its base classes
     return ModuleSpec(name, loader, is_package=True) if paths else None
 
 
 class _Alias:
-    """Fills the module at a former path from the modules at the new ones."""
+    """Fills the module at a former path from the modules at the new paths."""
 
     def __init__(self, paths: Sequence[str]) -> None:
         self._paths = paths

@@ -1,11 +1,11 @@
-"""Values as HTML tables, by which notebooks show them."""
+"""HTML tables in which notebooks show values."""
 
 from collections.abc import Mapping
 from html import escape
 
 
 def html_table(title: str, rows: Mapping[str, object]) -> str:
-    """A table of names and values below a title; all text is escaped."""
+    """A table of names and values below a title, with all text escaped."""
     cells = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th>"
         f"<td style='text-align:left'>{escape(_shown(value))}</td></tr>"

@@ -1,4 +1,4 @@
-"""Parts: the built-in and custom configurations that models and recipes consist of.
+"""Parts: the built-in and custom configurations of which models and recipes consist.
 
 A family of parts is a union of built-in configurations and a protocol that custom configurations
 can implement. A value of a family can be written in four ways:
@@ -43,10 +43,10 @@ FROM_FILE = {"from_file": True}
 
 @runtime_checkable
 class HasConflicts(Protocol):
-    """A configuration that can reject combinations which its part does not support."""
+    """A configuration that can reject surroundings which its part does not support."""
 
     def conflict(self, around: Any) -> str | None:
-        """The reason why the part is incompatible with its surroundings; None if it is compatible.
+        """The reason why the part conflicts with its surroundings; None if it does not.
 
         `around` is a `BuildContext` for positions, a `HeadShape` for attention cores, and the
         configuration that holds the part for all others.
@@ -156,7 +156,7 @@ class Family:
             raise ValueError(f"{name} does not fit as {self.name}: {problem}{would}")
 
     def likeness(self, part: Any) -> tuple[int, str]:
-        """How many arguments a part has in common with the protocol; -1 and why if it differs."""
+        """The number of arguments shared with the protocol; or -1, and the reason for it."""
         n_same = 0
         for method in (name for name in vars(self.protocol) if not name.startswith("_")):
             if not callable(getattr(part, method, None)):
@@ -211,7 +211,7 @@ def family_of(annotation: Any) -> Family | None:
 
 
 def chooses(annotation: Any) -> bool:
-    """Whether a field has a `kind` that selects among several classes or custom parts."""
+    """Whether a field's `kind` selects among several classes or custom parts."""
     return len(classes_in(annotation)) > 1 or family_of(annotation) is not None
 
 
@@ -255,7 +255,7 @@ def construct(part: type, table: Mapping[str, Any], context: Any = None) -> Any:
 
 
 def dump(part: Any, taken: Collection[str] = ()) -> dict[str, Any]:
-    """A custom configuration as a recipe table; `taken` are kinds that other parts use.
+    """A custom configuration as a recipe table; `taken` are the kinds that other parts use.
 
     Raises `ValueError` if no recipe could name the part, or if it would be read with other values.
     """
@@ -300,7 +300,7 @@ def _is_frozen(part: type) -> bool:
 
 
 def _field_names(part: type) -> list[str]:
-    """The fields of a dataclass, or of a pydantic model."""
+    """The field names of a dataclass or pydantic model."""
     return (
         [field.name for field in fields(part)]
         if is_dataclass(part)
@@ -358,12 +358,12 @@ def _imported(kind: str) -> Any:
 
 @cache
 def installed_parts() -> Mapping[str, EntryPoint]:
-    """The parts that installed packages register, without importing them."""
+    """The parts registered by installed packages, without importing them."""
     return {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
 
 
 def _loaded_entry_points() -> Iterator[tuple[str, Any]]:
-    """Yield the parts of installed packages whose modules are imported."""
+    """Yield the parts of installed packages whose modules are imported already."""
     for name, entry in installed_parts().items():
         module, _, path = entry.value.partition(":")
         value: Any = sys.modules.get(module)

@@ -39,7 +39,7 @@ def selected(names: Sequence[str]) -> list[str]:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise `InputError` for the first name that no benchmark has, with the nearest."""
+    """Raise `InputError`, naming the nearest, for the first name of no benchmark."""
     for name in names:
         if not selected([name]):
             raise InputError(f"no benchmark is called {name!r}.{choices(name, NAMES)}")

@@ -61,7 +61,7 @@ class Goal:
     at_most: bool = False
 
     def met(self, value: float) -> Met:
-        """Return which of the two targets a value meets."""
+        """Return which of the two targets a value meets, if any."""
         if self.aim is not None and self._reaches(value, self.aim):
             return "aim"
         if self.must is not None and self._reaches(value, self.must):
@@ -74,7 +74,7 @@ class Goal:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetResult:
-    """The measured value of a target; `comparison` names the implementations (or missing ones)."""
+    """A target's measured value; `comparison` names the implementations, or missing ones."""
 
     comparison: str
     value: Spread | None
@@ -125,7 +125,7 @@ Target = Ratio | Limit
 def best_of(
     outcomes: Outcomes, names: tuple[str, ...], figure: str, *, least: bool
 ) -> Outcome | None:
-    """The outcome among `names` with the best median; None if none was measured."""
+    """The outcome with the best median among `names`; None if none was measured."""
     measured = [outcomes[name] for name in names if name in outcomes]
     measured = [outcome for outcome in measured if outcome.figures(figure)]
     if not measured:
@@ -141,7 +141,7 @@ def _unmeasured(names: tuple[str, ...]) -> TargetResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Benchmark:
-    """One benchmark; `figure` is the metric in its table (see `Outcome.figures`), in `unit`.
+    """One benchmark; `figure` is its table's metric (see `Outcome.figures`), in `unit`.
 
     `prepare` writes data that the implementations share, such as weights, to a common folder.
     """

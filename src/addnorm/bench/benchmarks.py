@@ -1,4 +1,4 @@
-"""All benchmarks but the one of long contexts: training, generation and start-up."""
+"""All benchmarks except that of long contexts: training, generation and start-up."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -130,7 +130,7 @@ OURS = ("ours", "ours, compiled")
 
 
 def against_the_best(implementations: tuple[Implementation, ...], goal: Goal) -> Target:
-    """Return a target for the ratio of the faster of ours to the fastest of all others."""
+    """Return a target for the ratio of our faster implementation to the fastest other one."""
     peers = tuple(peer.name for peer in implementations if peer.name not in OURS)
     return Ratio(ours=OURS, peers=peers, goal=goal)
 
@@ -145,7 +145,7 @@ DECODERS: tuple[tuple[str, Callable[..., Run], tuple[str, ...], tuple[Precision,
 
 
 def decode(name: str, batch: int, aims: Callable[[Precision], tuple[Target, ...]]) -> Benchmark:
-    """Return a benchmark of decoding by GPT-2 small with random weights, in each precision."""
+    """Return a benchmark of decoding with GPT-2 small (random weights), in each precision."""
     sizes = DecodingSizes(batch=batch)
     implementations = list[Implementation]()
     for precision in BYTES:
@@ -171,7 +171,7 @@ def decode(name: str, batch: int, aims: Callable[[Precision], tuple[Target, ...]
 
 
 def alone(precision: Precision) -> tuple[Target, ...]:
-    """Return targets for one text: against llama.cpp, and the fraction of memory bandwidth."""
+    """Return the targets for one text: against llama.cpp, and as a share of memory bandwidth."""
     mine = (f"ours {SHORT[precision]}",)
     must = {"float32": 1.0, "bfloat16": 1.05, "int8": 1.15}[precision]
     return (
@@ -181,7 +181,7 @@ def alone(precision: Precision) -> tuple[Target, ...]:
 
 
 def together(precision: Precision) -> tuple[Target, ...]:
-    """Return targets for several texts: against the best peer in the same precision."""
+    """Return the targets for several texts: against the best peer in the same precision."""
     peers = tuple(
         f"{name} {SHORT[precision]}"
         for name, _, needs, precisions in DECODERS
@@ -191,7 +191,7 @@ def together(precision: Precision) -> tuple[Target, ...]:
 
 
 def translations() -> Benchmark:
-    """Return the benchmark of translating by the base model of Vaswani et al. 2017."""
+    """Return the benchmark of translating with the base model of Vaswani et al. 2017."""
     sizes = DecodingSizes(batch=64, prompt=20, new=32, vocab_size=BASE.vocab_size)
     implementations, targets = list[Implementation](), list[Target]()
     precisions: tuple[Precision, ...] = ("float32", "int8")
@@ -234,7 +234,7 @@ FIRST = "first token, compiled before"
 
 
 def start_up() -> Benchmark:
-    """Return the benchmark of new processes, one after the other."""
+    """Return the benchmark of starting new processes, one after another."""
     statements = {
         IMPORT_TORCH: "import torch",
         IMPORT_OURS: "import addnorm",
@@ -288,7 +288,7 @@ BENCHMARKS = (
 
 
 def named(names: Sequence[str]) -> list[Benchmark]:
-    """Return the benchmarks of these names, or all. Raises `InputError` for a wrong name."""
+    """Return the benchmarks with these names, or all. Raises `InputError` for a wrong name."""
     benchmarks = {benchmark.name: benchmark for benchmark in BENCHMARKS}
     check_names(names)
     return [benchmarks[name] for name in selected(names)] or list(BENCHMARKS)

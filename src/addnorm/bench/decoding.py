@@ -1,4 +1,4 @@
-"""Shared by decoding benchmarks, without torch: prompts, and timing of the new tokens.
+"""Shared by decoding benchmarks, without torch: prompts, and timing of new tokens.
 
 Every implementation generates a fixed number of tokens, with the end token disabled, so that
 lengths do not depend on the random weights or on rounding.
@@ -32,7 +32,7 @@ class DecodingSizes:
     vocab_size: int = GPT2_VOCABULARY
 
     def prompts(self) -> list[list[int]]:
-        """Return random tokens, the same for every implementation, without the four special ids."""
+        """Return random prompts, the same for all implementations, without special ids."""
         draw = random.Random(1)
         return [
             [draw.randrange(4, self.vocab_size) for _ in range(self.prompt)]
@@ -40,7 +40,7 @@ class DecodingSizes:
         ]
 
     def cost(self, precision: Precision) -> Cost:
-        """Return the bytes of memory read per new token: each weight once per batch.
+        """Return the bytes of memory read per new token; a batch reads each weight once.
 
         Cached keys and values are not counted.
         """
@@ -48,7 +48,7 @@ class DecodingSizes:
 
 
 def decoding(generate: Callable[[int], object], sizes: DecodingSizes) -> Run:
-    """Return rounds that measure the new tokens after the first, without the prompt's time.
+    """Return rounds that time the new tokens after the first, without the prompt.
 
     `generate(n)` processes the prompts and generates `n` tokens for each; the time for one token,
     including the prompt, is subtracted. `with prompt` is the speed without the subtraction, `prompt

@@ -40,7 +40,7 @@ def decode_ctranslate2(folder: Path, *, sizes: DecodingSizes, precision: Precisi
 def translate_ctranslate2(
     folder: Path, *, sizes: DecodingSizes, beams: int, precision: Precision, workers: bool = False
 ) -> Run:
-    """Return rounds of beam search, with all threads on one batch or one each for `workers`."""
+    """Return rounds of beam search, with all threads on one batch or divided among `workers`."""
     library: Any = import_module("ctranslate2")
     translator = library.Translator(
         str(folder / FOLDER),
@@ -65,7 +65,7 @@ def translate_ctranslate2(
 
 
 def named_tokens(vocabulary: Path, rows: list[list[int]]) -> list[list[str]]:
-    """Return rows of tokens by their names in a vocabulary of CTranslate2."""
+    """Convert rows of tokens to their names in a CTranslate2 vocabulary."""
     names: list[str] = json.loads(vocabulary.read_text("utf-8"))
     return [[names[i] for i in row] for row in rows]
 
@@ -91,7 +91,7 @@ def _quantize(library: Any, source: Path, target: Path) -> None:
 
 
 class LlamaCppContext:
-    """A llama.cpp context with a sequence for each prompt, which may get `most_new` tokens."""
+    """A llama.cpp context with a sequence per prompt, for up to `most_new` tokens each."""
 
     def __init__(
         self, folder: Path, precision: Precision, prompts: list[list[int]], most_new: int
@@ -120,7 +120,7 @@ class LlamaCppContext:
         return model
 
     def generate(self, prompts: list[list[int]], limits: list[int]) -> list[list[int]]:
-        """Generate so many tokens for each prompt; a sequence leaves the batch when it has them."""
+        """Generate this many tokens for each prompt; complete sequences leave the batch."""
         self.library.llama_memory_clear(self.library.llama_get_memory(self.context), True)
         firsts = self.read([(i, prompt, 0) for i, prompt in enumerate(prompts)])
         rows = [[token] for token in firsts]
@@ -131,7 +131,7 @@ class LlamaCppContext:
         return rows
 
     def read(self, parts: list[tuple[int, list[int], int]]) -> list[int]:
-        """Process the next tokens of sequences; return the most probable next token of each.
+        """Process the sequences' next tokens; return the most probable token of each.
 
         Each part is the number of its sequence, the tokens, and the position of the first one.
         """

@@ -1,4 +1,4 @@
-"""The time to first tokens: of requests that arrive at random, and of prompts that begin alike."""
+"""The time to the first token: of requests at random times, and of prompts with a shared prefix."""
 
 import json
 import random
@@ -36,7 +36,7 @@ GAP = "gap.json"
 
 
 def arrivals(n: int, gap: float) -> list[float]:
-    """Return the second in which each request arrives: gaps are exponentially distributed."""
+    """Return the second at which each request arrives, with exponentially distributed gaps."""
     draw, now, seconds = random.Random(2), 0.0, list[float]()
     for _ in range(n):
         now += draw.expovariate(1 / gap)
@@ -45,7 +45,7 @@ def arrivals(n: int, gap: float) -> list[float]:
 
 
 def at_half_load(folder: Path, *, sizes: ServingSizes, **options: Any) -> Run:
-    """Prepare the model, and the gap at which requests come half as fast as they are answered.
+    """Prepare the model, and the gap between requests at which it is half busy.
 
     They are answered by transformers, or by us where it is not installed.
     """
@@ -109,7 +109,7 @@ def answered_by_transformers(folder: Path, *, sizes: ServingSizes) -> Run:
 
 
 def beginning_alike(folder: Path, *, sizes: ServingSizes, shared: bool) -> Run:
-    """Return rounds of the mean time to the first token of prompts that begin alike.
+    """Return rounds of the mean time to the first token for prompts with a shared prefix.
 
     They arrive at once. Unless their beginning is `shared`, they have different salts.
     """
@@ -140,7 +140,7 @@ def beginning_alike(folder: Path, *, sizes: ServingSizes, shared: bool) -> Run:
 def _rounds(
     folder: Path, sizes: ServingSizes, answer: Callable[[Sequence[float]], list[float]]
 ) -> Run:
-    """Return rounds of the time to the first token, which one request of twenty exceeds."""
+    """Return rounds of the 95th percentile of the time to the first token."""
     seconds = arrivals(sizes.requests, json.loads((folder / GAP).read_text()))
     answer([0.0] * 3)  # the first ones are slower
 
@@ -160,7 +160,7 @@ SIZES = ServingSizes(requests=32, answer=(8, 32))
 
 
 def arrivals_benchmark() -> Benchmark:
-    """Return the benchmark of requests to GPT-2 small that arrive at random."""
+    """Return the benchmark of requests to GPT-2 small at random times."""
     peer = "transformers, continuous batching"
     return Benchmark(
         name="serve-arrivals",
@@ -188,12 +188,12 @@ def arrivals_benchmark() -> Benchmark:
 
 
 def prepared_arrivals(folder: Path) -> Run:
-    """Prepare the model and the arrivals of this benchmark."""
+    """Prepare the model and the arrival times for this benchmark."""
     return at_half_load(folder, sizes=SIZES)
 
 
 def prefix_benchmark() -> Benchmark:
-    """Return the benchmark of prompts to GPT-2 small that begin alike."""
+    """Return the benchmark of prompts to GPT-2 small with a shared prefix."""
     sizes = ServingSizes(prompt=(16, 16), answer=(1, 2))
     return Benchmark(
         name="serve-prefix",

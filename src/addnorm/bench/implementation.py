@@ -72,13 +72,13 @@ def implementation(
     warm_up: bool = True,
     **options: Any,
 ) -> Implementation:
-    """Return an implementation that is built by `build` with these options."""
+    """Return an implementation that `build` builds with these options."""
     built = partial(build, **options)
     return Implementation(name=name, build=built, needs=needs, cost=cost, warm_up=warm_up)
 
 
 class Failed(Exception):
-    """The error of an implementation that failed, died or timed out; its message is one line."""
+    """An implementation failed, died or timed out; the message is one line."""
 
 
 class Worker:
@@ -117,7 +117,7 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End the process; it ends by itself when the pipe is closed, unless it is busy."""
+        """End the process, which ends by itself once the pipe is closed and it is idle."""
         self._pipe.close()
         if self._process.pid is not None:
             self._process.join(1)
@@ -133,7 +133,7 @@ class Worker:
 def _serve(
     build: Callable[[Path], Run], warm_up: bool, folder: Path, pipe: Connection, log_file: Path
 ) -> None:
-    """The main loop of the process: optionally a warm-up round, then one round per message."""
+    """The main loop of the process: an optional warm-up round, then one round per message."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this
     with log_file.open("w", encoding="utf-8") as log:
         os.dup2(log.fileno(), sys.stdout.fileno())
@@ -168,7 +168,7 @@ def peak_mib() -> float:
 
 
 def held_mib() -> float:
-    """Return the current memory of this process, in MiB; its peak if unknown.
+    """Return the current memory of this process in MiB; its peak if unknown.
 
     Freed memory that glibc keeps is released first, since its amount is random.
     """

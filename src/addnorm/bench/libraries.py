@@ -1,4 +1,4 @@
-"""Peers that are libraries of torch: transformers, JoeyNMT, LitGPT and x-transformers."""
+"""Peers based on torch: transformers, JoeyNMT, LitGPT and x-transformers."""
 
 from importlib import import_module
 from pathlib import Path
@@ -138,7 +138,7 @@ def _vocabulary(size: int) -> Any:
 
 
 def train_litgpt(_: Path, *, sizes: DecoderSizes, **options: Unpack[TrainingOptions]) -> Run:
-    """Return rounds of training the closest GPT of LitGPT: rotary positions, an untied head."""
+    """Return rounds of training LitGPT's closest model: rotary positions, an untied head."""
     library: Any = import_module("litgpt.model")
     config = import_module("litgpt.config").Config(
         block_size=sizes.length,
@@ -159,7 +159,7 @@ def train_litgpt(_: Path, *, sizes: DecoderSizes, **options: Unpack[TrainingOpti
 def train_x_transformers(
     _: Path, *, sizes: DecoderSizes, **options: Unpack[TrainingOptions]
 ) -> Run:
-    """Return rounds of training a GPT, with attention by torch's fused kernel (`attn_flash`)."""
+    """Return rounds of training a GPT with torch's fused attention (`attn_flash`)."""
     library: Any = import_module("x_transformers")
     layers = library.Decoder(
         dim=sizes.d_model,

@@ -1,4 +1,4 @@
-"""The long-context benchmark: processing a long prompt, and windowed generation after it."""
+"""The long-context benchmark: reads a long prompt, then generates with windowed attention."""
 
 import time
 from dataclasses import replace
@@ -35,7 +35,7 @@ def config_of(window: int | None, small: DecoderConfig | None = None) -> Decoder
 def read(
     _: Path, *, length: int, window: int | None = None, small: DecoderConfig | None = None
 ) -> Run:
-    """Return rounds that each process one prompt up to the next-token logits."""
+    """Return rounds that each process a prompt up to the next-token logits."""
     next_token, prompt = _begun(config_of(window, small), length)
 
     def run() -> Round:
@@ -47,7 +47,7 @@ def read(
 
 
 def write(_: Path, *, length: int, window: int, small: DecoderConfig | None = None) -> Run:
-    """Return rounds that each generate some tokens, starting after a prompt of this length."""
+    """Return rounds that each generate some tokens after a prompt of this length."""
     next_token, prompt = _begun(config_of(window, small), length)
     next_token.start([prompt])
     tokens = torch.tensor(prompt[:1])

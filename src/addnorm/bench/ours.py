@@ -1,4 +1,4 @@
-"""AddNorm's implementations, by its public API."""
+"""AddNorm's implementations, which use its public API."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -132,13 +132,13 @@ class Repeated:
         return len(self.repeated)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The batches from number `start` onwards."""
+        """Yield the batches from number `start` on."""
         del epoch
         return iter(self.repeated[start:])
 
 
 def decoder_config(sizes: DecoderSizes) -> DecoderConfig:
-    """Return a GPT-2 configuration of these sizes."""
+    """Return a GPT-2 configuration with these sizes."""
     return DecoderConfig(
         d_model=sizes.d_model,
         n_layers=sizes.n_layers,
@@ -154,7 +154,7 @@ def decoder_config(sizes: DecoderSizes) -> DecoderConfig:
 
 
 def translator_config(sizes: TranslatorSizes) -> EncoderDecoderConfig:
-    """Return a configuration of the original Transformer of these sizes."""
+    """Return a configuration of the original Transformer with these sizes."""
     return EncoderDecoderConfig(
         d_model=sizes.d_model,
         n_layers=sizes.n_layers,

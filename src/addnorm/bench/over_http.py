@@ -1,4 +1,4 @@
-"""Serving over HTTP: streams of many clients against the engine alone, and the time of a start."""
+"""Serving over HTTP: many clients' streams compared with the engine alone, and start-up time."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ LISTENING = "listening on http://127.0.0.1:"
 
 @contextmanager
 def server(folder: Path, *options: str, cache: str | None = None) -> Generator[int]:
-    """Serve the model in a process of its own, with a folder of caches; yield the port."""
+    """Serve the model in a separate process, with a cache folder; yield the port."""
     command = [sys.executable, "-m", "addnorm", "serve", str(folder / prepared.HF), "--port", "0"]
     environment = os.environ | ({} if cache is None else {"ADDNORM_CACHE": cache})
     with subprocess.Popen(
@@ -38,7 +38,7 @@ def server(folder: Path, *options: str, cache: str | None = None) -> Generator[i
 
 
 async def stream(port: int, prompt: Sequence[int], n: int, salt: str) -> float:
-    """Read an answer as it is written; return the second of its first token."""
+    """Read an answer as it is written; return the second at which its first token came."""
     body = {"prompt": [*prompt], "max_tokens": n, "temperature": 0, "ignore_eos": True}
     content = json.dumps({**body, "stream": True, "cache_salt": salt}).encode()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -57,7 +57,7 @@ async def stream(port: int, prompt: Sequence[int], n: int, salt: str) -> float:
 
 
 def streamed(folder: Path, *, sizes: ServingSizes) -> Run:
-    """Return rounds in which a server streams all answers, each to a client of its own."""
+    """Return rounds in which a server streams all answers, each to its own client."""
     workload = sizes.workload()
 
     async def read_all(port: int, salt: str) -> None:
@@ -95,7 +95,7 @@ def start(folder: Path, *, compiled: bool) -> Run:
 
 
 def http_benchmark() -> Benchmark:
-    """Return the benchmark of 32 streams over HTTP, against the engine alone."""
+    """Return the benchmark of 32 streams over HTTP, compared with the engine alone."""
     sizes = ServingSizes(answer=(64, 128))
     return Benchmark(
         name="serve-http",
@@ -112,7 +112,7 @@ def http_benchmark() -> Benchmark:
 
 
 def start_benchmark() -> Benchmark:
-    """Return the benchmark of a start, from the command to the first token."""
+    """Return the benchmark of start-up, from the command to the first token."""
     return Benchmark(
         name="serve-start",
         description="GPT-2 small: from the command to the first token, without compiled code on "

@@ -1,4 +1,4 @@
-"""Training over two processes of a thread each: ours, and torch's own ways by hand."""
+"""Training over two single-threaded processes: ours, and torch's own methods by hand."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ After = Callable[[], float | None]
 
 
 class SplitAttention(nn.Module):
-    """Causal self-attention with layers of their own for queries, keys and values."""
+    """Causal self-attention with separate layers for queries, keys and values."""
 
     def __init__(self, sizes: DecoderSizes) -> None:
         super().__init__()
@@ -68,14 +68,14 @@ class SplitAttention(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output, by the heads of this process."""
+        """The output, computed with this process's heads."""
         q, k, v = (heads(layer(x), self.n_heads) for layer in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(2))
 
 
 def step_of(way: Way, sizes: DecoderSizes, folder: Path) -> tuple[Step, After]:
-    """A step of training by a way, and the end of a round of steps."""
+    """A training step by one method, and the function that ends a round of steps."""
     torch.manual_seed(0)
     batches = sizes.batches()
     if way in PLANS:
@@ -113,7 +113,7 @@ def _ours(
 
 
 def _by_torch(way: Way, model: Decoder, sizes: DecoderSizes) -> tuple[nn.Module, bool]:
-    """The model as it is trained by torch alone, and whether processes have other rows."""
+    """The model as torch alone trains it, and whether processes have different rows."""
     mesh = init_device_mesh("cpu", (PROCESSES,))
     match way:
         case "DDP":
@@ -161,7 +161,7 @@ def _torch_step(model: nn.Module, stream: Iterator[tuple[Tensor, Tensor]]) -> St
 
 
 def trained(folder: Path, *, way: Way, sizes: DecoderSizes) -> Run:
-    """Return rounds of training in this process and another one, which it starts."""
+    """Return rounds of training in this process and another one that it starts."""
     store = Path(tempfile.mkdtemp(dir=folder)) / "store"
     statement = FOLLOWER.format(way=way, sizes=vars(sizes), store=str(store))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -184,7 +184,7 @@ def trained(folder: Path, *, way: Way, sizes: DecoderSizes) -> Run:
 
 
 def follow(way: str, sizes: dict[str, Any], store: str) -> None:
-    """Train as the second process, until the first ends."""
+    """Train as the second process, until the first one ends."""
     ways: dict[str, Way] = {name: name for name in get_args(Way)}
     step, after = _joined(ways[way], DecoderSizes(**sizes), Path(store), rank=1)
     try:
@@ -208,7 +208,7 @@ def _joined(
 
 
 def _tell(n_steps: int) -> int:
-    """The number of steps that the first process gives."""
+    """Broadcast the number of steps from the first process."""
     number = torch.tensor(n_steps)
     distributed.broadcast(number, 0)
     return int(number)
@@ -240,7 +240,7 @@ def _beside(
 
 
 def benchmarks() -> tuple[Benchmark, ...]:
-    """Return the benchmarks of training over processes."""
+    """Return the benchmarks of training over several processes."""
     alone = implementation(ALONE, ours.train_decoder, sizes=DECODER, cost=COST)
     same = (Goal(must=0.95, aim=1.0), None)
     saving = "ours, saving every other step"

@@ -13,7 +13,7 @@ from addnorm.bench.training import DecoderSizes, TrainingOptions, TranslatorSize
 
 
 class SelfAttention(nn.Module):
-    """Multi-head self-attention, with queries, keys and values from one product."""
+    """Multi-head self-attention with queries, keys and values from one product."""
 
     def __init__(self, d_model: int, n_heads: int, *, causal: bool) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class PreNormBlock(nn.Module):
         self.down = nn.Linear(sizes.d_ff, sizes.d_model)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block."""
+        """Apply the block."""
         x = x + self.attention(self.norm1(x))
         return x + self.down(F.gelu(self.up(self.norm2(x)), approximate="tanh"))
 
@@ -102,7 +102,7 @@ class PostNormBlock(nn.Module):
         self.norm3 = nn.LayerNorm(d_model)
 
     def forward(self, x: Tensor, memory: Tensor | None = None) -> Tensor:
-        """The block; a decoder's reads the encoder's output."""
+        """Apply the block; a decoder's block also reads the encoder's output."""
         x = self.norm1(x + self.dropout(self.attention(x)))
         if self.cross is not None and self.norm2 is not None:
             x = self.norm2(x + self.dropout(self.cross(x, memory)))
@@ -122,12 +122,12 @@ class Embedding(nn.Module):
         self.register_buffer("positions", torch.stack([angles.sin(), angles.cos()], -1).flatten(1))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """The vectors of tokens."""
+        """The vectors of the tokens."""
         scale = math.sqrt(self.table.embedding_dim)
         return self.dropout(self.table(tokens) * scale + self.positions)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The tied head."""
+        """The logits by the tied head."""
         return F.linear(hidden, self.table.weight)
 
 

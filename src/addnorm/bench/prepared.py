@@ -1,4 +1,4 @@
-"""Preparing benchmarks: one model with random weights, in the formats of all implementations."""
+"""Prepared models for benchmarks: random weights in the formats of all implementations."""
 
 import importlib.util
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def translator(folder: Path, *, sizes: TranslatorSizes) -> Run:
 
 
 def _tokenizers() -> Tokenizers:
-    """Return arbitrary tokenizers, as the benchmarks use no text."""
+    """Return arbitrary tokenizers, since the benchmarks use no text."""
     tokenizer = BPEConfig(vocab_size=300).train(["To be, or not to be, that is the question."])
     return Tokenizers(tokenizer, tokenizer)
 

@@ -16,7 +16,7 @@ CEILINGS = {"f32": "f32 product", "bf16": "bf16 product", "int8": "int8 product"
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the implementations, the ceilings and the targets."""
+    """Print tables of the implementations, the ceilings and the targets."""
     benchmark = result.benchmark
     heading = f"[bold]{benchmark.name}[/bold]: {benchmark.description}; in {benchmark.unit}"
     console.print(heading, soft_wrap=True)
@@ -48,7 +48,7 @@ def implementations(result: Result) -> Table:
 
 
 def cells(outcome: Outcome, figure: str, details: tuple[str, ...]) -> list[str]:
-    """Return the table cells of an implementation."""
+    """Return an implementation's table cells."""
     value = Spread.of(outcome.figures(figure))
     fraction, peak = outcome.figures("fraction"), outcome.figures("peak_mib")
     more = [outcome.figures(name) for name in details]
@@ -80,7 +80,7 @@ def mark(value: float | None, *, at_most: bool) -> str:
 
 
 def met(target_result: TargetResult) -> str:
-    """Return whether a target is met, in words."""
+    """Describe whether a target is met."""
     return {"aim": "met, aim too", "must": "met"}.get(target_result.met, target_result.met)
 
 
@@ -94,7 +94,7 @@ def number(value: float) -> str:
 
 
 def as_json(result: Result) -> dict[str, Any]:
-    """Return the complete result as JSON, including all rounds."""
+    """Return the complete result, including all rounds, for JSON."""
     benchmark = result.benchmark
     return {
         "work": benchmark.name,
@@ -135,7 +135,7 @@ def _implementation(outcome: Outcome, figure: str) -> dict[str, Any]:
 
 
 def spread_of(values: list[float]) -> dict[str, Any]:
-    """Return the median, minimum and maximum, and the individual rounds."""
+    """Return the median, minimum, maximum and all rounds."""
     return rounded({**asdict(Spread.of(values)), "rounds": values})
 
 
@@ -150,7 +150,7 @@ def rounded(figures: dict[str, Any]) -> dict[str, Any]:
 
 
 def write(result: Result, folder: Path) -> Path:
-    """Write the result to `bench-NAME-PROCESSOR.json`, with a file for each processor."""
+    """Write the result to `bench-NAME-PROCESSOR.json`, one file per processor."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"bench-{result.benchmark.name}-{file_name(processor())}.json"
     file.write_text(json.dumps(as_json(result), indent=1, ensure_ascii=False) + "\n", "utf-8")

@@ -1,4 +1,4 @@
-"""Running a benchmark: preparation, alternating rounds, comparison with the targets."""
+"""Running a benchmark: preparation, alternating rounds, comparison with targets."""
 
 import platform
 import sys
@@ -83,7 +83,7 @@ def bench(benchmark: Benchmark, rounds: int, *, watch: Watch = lambda _: None) -
 
 @runtime_checkable
 class Runner(Protocol):
-    """An object that runs rounds; raises `Failed`."""
+    """An object that runs rounds; it may raise `Failed`."""
 
     def round(self) -> Round: ...
 
@@ -95,7 +95,7 @@ def alternate(
     pause: float = 0.0,
     watch: Callable[[int, str], object] = lambda _, __: None,
 ) -> dict[str, Outcome]:
-    """Run `rounds` rounds of each runner in alternation, starting with a different one each time.
+    """Run `rounds` alternating rounds of each runner, each time starting with another one.
 
     A runner that fails is dropped, with its earlier rounds. The pause of `pause` seconds before
     each turn lets the threads of the previous runner go to sleep.
@@ -120,7 +120,7 @@ def alternate(
 def measured(
     implementation: Implementation, outcomes: Mapping[str, Outcome], machine: Outcome
 ) -> Outcome:
-    """The outcome of an implementation, with the fraction of the ceiling in each round."""
+    """The outcome of an implementation, with its fraction of the ceiling in each round."""
     if implementation.name not in outcomes:
         return Outcome(name=implementation.name, problem=f"not installed: {implementation.missing}")
     outcome, cost = outcomes[implementation.name], implementation.cost
@@ -151,7 +151,7 @@ def facts() -> dict[str, object]:
 
 
 def installed(package: str) -> str | None:
-    """The version of a package, if it is installed."""
+    """The version of a package; None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The serving benchmark: requests of many lengths, answered together by one model."""
+"""The serving benchmark: one model answers many requests of unequal length together."""
 
 import random
 import time
@@ -42,7 +42,7 @@ GPT2_BYTES = 12 * 2 * 768 * 4
 
 @dataclass(frozen=True, kw_only=True)
 class ServingSizes:
-    """The number of requests, and the shortest and longest prompts and answers."""
+    """The number of requests, and the range of prompt and answer lengths."""
 
     requests: int = 32
     prompt: tuple[int, int] = (16, 256)
@@ -50,7 +50,7 @@ class ServingSizes:
     vocab_size: int = GPT2_VOCABULARY
 
     def workload(self) -> list[tuple[list[int], int]]:
-        """Return random prompts with the lengths of their answers, the same for everyone."""
+        """Return random prompts with their answer lengths, the same for all implementations."""
         draw = random.Random(1)
         return [
             (
@@ -62,7 +62,7 @@ class ServingSizes:
 
     @property
     def tokens(self) -> int:
-        """The number of new tokens of all answers."""
+        """The number of new tokens in all answers."""
         return sum(n for _, n in self.workload())
 
 
@@ -105,7 +105,7 @@ def served(
 def in_batches(
     folder: Path, *, sizes: ServingSizes, precision: ServingPrecision, compile: bool = False
 ) -> Run:
-    """Return rounds in which all requests are one batch, which finished answers leave."""
+    """Return rounds in which all requests form one batch, from which finished ones drop out."""
     model, workload = opened(folder, precision).model, sizes.workload()
     assert isinstance(model, DecoderModel)
     continuation = CompiledContinuation(model, several=True) if compile else Continuation(model)
@@ -119,7 +119,7 @@ def in_batches(
 
 
 def continuous_batching(folder: Path, sizes: ServingSizes) -> Callable[[], Any]:
-    """Return a function that starts transformers' continuous batching, as a context manager."""
+    """Return a context manager that starts transformers' continuous batching."""
     transformers: Any = import_module("transformers")
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder / prepared.HF, attn_implementation="sdpa"
@@ -157,7 +157,7 @@ def served_by_transformers(folder: Path, *, sizes: ServingSizes) -> Run:
 
 
 def served_by_llama_cpp(folder: Path, *, sizes: ServingSizes, precision: ServingPrecision) -> Run:
-    """Return rounds in which llama.cpp answers all requests, a sequence each in one batch."""
+    """Return rounds in which llama.cpp answers all requests as sequences of one batch."""
     prompts, limits = map(list, zip(*sizes.workload(), strict=True))
     context = LlamaCppContext(folder, precision, prompts, sizes.answer[1])
 
@@ -169,7 +169,7 @@ def served_by_llama_cpp(folder: Path, *, sizes: ServingSizes, precision: Serving
 
 
 def _rounds(answer_all: Callable[[], list[float]], sizes: ServingSizes) -> Run:
-    """Return rounds of the new tokens of all answers, with the times to the first tokens."""
+    """Return rounds of the new tokens in all answers, with the times to the first tokens."""
 
     def run() -> Round:
         start = time.perf_counter()
@@ -182,7 +182,7 @@ def _rounds(answer_all: Callable[[], list[float]], sizes: ServingSizes) -> Run:
 
 
 def opened(folder: Path, precision: ServingPrecision) -> TrainedModel:
-    """Return the model, with weights in a precision, and use all cores."""
+    """Return the model in a precision, and use all cores."""
     torch.set_num_threads(cores())
     run = open_model(folder / prepared.HF)
     return run.to(weights="int8") if precision == "int8" else run
@@ -237,7 +237,7 @@ def benchmark() -> Benchmark:
 
 
 def drafts_benchmark() -> Benchmark:
-    """Return the benchmark of prompt lookup, for texts that repeat themselves and for others."""
+    """Return the benchmark of prompt lookup, for repetitive and other texts."""
     sizes = ServingSizes(requests=4, prompt=(16, 64), answer=(96, 128))
     texts: dict[str, Literal["greedy", "sample"]] = {"repetitive": "greedy", "other": "sample"}
     names = {text: (f"drafts, {text} text", f"none, {text} text") for text in texts}

@@ -1,4 +1,4 @@
-"""The benchmark of tokenizing texts to shards, and of the first batch far into an epoch."""
+"""The benchmarks of tokenizing texts to shards, and of the first batch far into an epoch."""
 
 import json
 import os
@@ -101,7 +101,7 @@ if __name__ == "__main__":
 
 
 def prepare(folder: Path, *, characters: int = CHARACTERS, vocab_size: int = VOCABULARY) -> Run:
-    """Write texts of words as frequent as Zipf's law says, and learn their tokenizer."""
+    """Write texts of words with Zipf-distributed frequencies, and learn their tokenizer."""
     from addnorm.data.tokenizing.tokenizers import BPEConfig
 
     texts = [*zipf_texts(characters)]
@@ -120,7 +120,7 @@ def _write_jsonl(file: Path, texts: Sequence[str]) -> None:
 
 
 def zipf_texts(characters: int) -> Iterator[str]:
-    """Yield texts of some 2,000 characters, of so many in all."""
+    """Yield texts of about 2,000 characters each, up to a total length."""
     rng = random.Random(0)
     letters, frequencies = "etaoinshrdlucmfwypvbgkjqxz", range(26, 0, -1)
     lengths = rng.choices(range(1, 13), range(12, 0, -1), k=60_000)
@@ -141,7 +141,7 @@ def tokenized(folder: Path, *, workers: int) -> Run:
 
 
 def encoded(folder: Path, *, threads: int) -> Run:
-    """Return rounds that each encode the texts by the library's `encode_batch`."""
+    """Return rounds that each encode the texts with the library's `encode_batch`."""
     script = folder / "library.py"
     script.write_text(LIBRARY, encoding="utf-8")
     settings = {"RAYON_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "true"}
@@ -149,7 +149,7 @@ def encoded(folder: Path, *, threads: int) -> Run:
 
 
 def tokenized_by_datatrove(folder: Path, *, workers: int) -> Run:
-    """Return rounds that each write the texts by datatrove."""
+    """Return rounds in which datatrove writes the texts as shards."""
     script = folder / "by_datatrove.py"
     script.write_text(DATATROVE, encoding="utf-8")
     lines = (folder / TEXTS).read_text("utf-8").splitlines()
@@ -170,7 +170,7 @@ def _timed(words: list[str], settings: dict[str, str]) -> Round:
 
 
 def many_shards(folder: Path, n: int = N_SHARDS, tokens: int = SHARD_TOKENS) -> Path:
-    """Write a folder of so many shards of the same tokens, of which the disk holds a few alone."""
+    """Write a folder of many equal shards, which share a few files on disk."""
     from addnorm.data.shards.index import (
         BLOCK,
         INDEX,
@@ -212,7 +212,7 @@ def prepare_many(folder: Path) -> Run:
 
 
 def first_batch(folder: Path, *, place: int) -> Run:
-    """Return rounds that each open many shards and build the batch at a place of an epoch."""
+    """Return rounds that each open many shards and build one batch far into an epoch."""
     from addnorm.data.batches.sharded import ShardRows
     from addnorm.data.shards.index import ShardFolder
     from addnorm.data.shards.source import ShardedTexts

@@ -1,4 +1,4 @@
-"""Shared by the training benchmarks: sizes with their FLOP, batches, and the step of all peers."""
+"""Shared by the training benchmarks: sizes with FLOP counts, batches, and the peers' step."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -22,7 +22,7 @@ N_BATCHES = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """Sizes of a model, and of its batches."""
+    """The sizes of a model and of its batches."""
 
     n_layers: int
     d_model: int
@@ -40,7 +40,7 @@ class Sizes:
 
 
 class DecoderSizes(Sizes):
-    """Sizes of a decoder with learned positions and a tied head."""
+    """The sizes of a decoder with learned positions and a tied head."""
 
     @property
     def matrices(self) -> int:
@@ -65,7 +65,7 @@ class DecoderSizes(Sizes):
 
 
 class TranslatorSizes(Sizes):
-    """Sizes of an encoder–decoder with one shared embedding table; both sides are as long."""
+    """The sizes of an encoder–decoder with one embedding table; both sides are equally long."""
 
     @property
     def training_flop(self) -> float:
@@ -89,7 +89,7 @@ class TranslatorSizes(Sizes):
 
 
 def random_tokens(vocab_size: int, rows: int, length: int) -> Tensor:
-    """Return random tokens, the same for all implementations, without the four special ids."""
+    """Return random tokens, the same for all implementations, without special ids."""
     generator = torch.Generator().manual_seed(1)
     return torch.randint(4, vocab_size, (rows, length), generator=generator)
 
@@ -106,7 +106,7 @@ BASE = TranslatorSizes(n_layers=6, d_model=512, n_heads=8, d_ff=2048, batch=64, 
 
 
 class TrainingOptions(TypedDict, total=False):
-    """Options of a training: by default float32 (bfloat16 means autocast), not compiled."""
+    """Options of training; by default in float32 (bfloat16 means autocast), not compiled."""
 
     precision: TrainingPrecision
     compile: bool

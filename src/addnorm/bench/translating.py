@@ -1,4 +1,4 @@
-"""The benchmark of translating sentences that arrive at random, by beam search."""
+"""The benchmark of translating sentences that arrive at random times, with beam search."""
 
 import random
 import time
@@ -29,7 +29,7 @@ from addnorm.serve.engine.sequence import Request
 
 @dataclass(frozen=True, kw_only=True)
 class Sentences:
-    """The number of sentences, their shortest and longest lengths, and the time between two."""
+    """The number of sentences, the range of their lengths, and the mean time between two."""
 
     n: int = 1000
     length: tuple[int, int] = (8, 24)
@@ -38,7 +38,7 @@ class Sentences:
     """The mean seconds between two sentences, which come faster than anyone translates them."""
 
     def sources(self, vocab_size: int) -> list[list[int]]:
-        """Return random sentences with an end token; their translations are as long."""
+        """Return random sentences with an end token; translations have the same length."""
         draw = random.Random(1)
         return [
             [*(draw.randrange(4, vocab_size) for _ in range(draw.randint(*self.length))), 3]
@@ -46,7 +46,7 @@ class Sentences:
         ]
 
     def arrivals(self) -> list[float]:
-        """Return the second in which each sentence arrives."""
+        """Return the second at which each sentence arrives."""
         return arrivals(self.n, self.gap)
 
     def rounds(self, vocab_size: int, translate: Callable[[], list[float]]) -> Run:
@@ -92,7 +92,7 @@ def served(folder: Path, *, sizes: TranslatorSizes, sentences: Sentences) -> Run
 
 
 def offline(folder: Path, *, sizes: TranslatorSizes, sentences: Sentences) -> Run:
-    """Return rounds that translate all sentences as `translate` does, in batches of 64."""
+    """Return rounds that translate all sentences with `translate`, in batches of 64."""
     torch.set_num_threads(cores())
     model = open_model(folder / prepared.HF).model
     assert isinstance(model, EncoderDecoderModel)
@@ -107,7 +107,7 @@ def offline(folder: Path, *, sizes: TranslatorSizes, sentences: Sentences) -> Ru
 
 
 def ctranslate2(folder: Path, *, sizes: TranslatorSizes, sentences: Sentences) -> Run:
-    """Return rounds in which CTranslate2 is given each sentence as it arrives."""
+    """Return rounds in which CTranslate2 receives each sentence as it arrives."""
     library: Any = import_module("ctranslate2")
     translator = library.Translator(
         str(folder / FOLDER), compute_type="float32", intra_threads=1, inter_threads=cores()
@@ -164,5 +164,5 @@ def benchmark() -> Benchmark:
 
 
 def prepared_translator(folder: Path) -> Run:
-    """Prepare the translator for all."""
+    """Prepare the translator for all implementations."""
     return prepared.translator(folder, sizes=TINY)

@@ -24,7 +24,7 @@ FAMILY_NAMES = (
 
 
 def check_family_name(family: str, names: Iterable[str] = FAMILY_NAMES) -> None:
-    """Raise `InputError` for a name that no family of parts has, with the nearest."""
+    """Raise `InputError`, naming the nearest, for a name of no family of parts."""
     names = [*names]
     if family not in names:
         raise InputError(f"no family of parts is called {family!r}.{choices(family, names)}")

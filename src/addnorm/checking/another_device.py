@@ -47,12 +47,12 @@ NEEDS_VALUES: Mapping[type, str] = {
 
 
 def runs_on_another_device(cell: Cell) -> bool:
-    """Return whether a cell runs there: every sixteenth one, since meta kernels are slow."""
+    """Return whether a cell is tested there: every sixteenth, since meta kernels are slow."""
     return zlib.crc32(cell.id.encode()) % 16 == 0
 
 
 def another_device(case: Case) -> Iterator[Comparison]:
-    """Forward and backward, and reading with a cache, with rows selected on the way.
+    """Compare forward and backward passes, and reading with a cache while rows are selected.
 
     A model that needs values runs on the stand-in with numbers, where reading them is allowed.
     """
@@ -99,7 +99,7 @@ def _reading(
 
 
 def _in_order(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the source and its mask, if there is one, then the tokens and their mask."""
+    """Return the source and its mask, if any, then the tokens and their mask."""
     if len(inputs) == 2:
         return inputs
     source, tokens, source_valid, valid = inputs
@@ -165,7 +165,7 @@ def device_comparisons(name: str) -> Iterator[Comparison]:
 def _on_either_device(
     way: str, model: Writer, run: Callable[[Writer], Mapping[str, Tensor]]
 ) -> Iterator[Comparison]:
-    """Yield the results of a run on both devices; nothing else runs on the stand-in meanwhile."""
+    """Yield the results of a run on both devices; during the second, nothing else runs there."""
     expected = run(deepcopy(model))
     with stand_in_device():
         ours = run(moved(deepcopy(model)))
@@ -200,14 +200,14 @@ class _Batches:
         return len(self.held)
 
     def batches(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Return the batches from number `start` onwards."""
+        """Yield the batches from number `start` on."""
         return iter(self.held[start:])
 
 
 def _trained(
     model: Writer, batches: list[Batch], optimizer: OptimizerConfig
 ) -> Mapping[str, Tensor]:
-    """Return the weights and their average after two steps of two accumulated batches, clipped."""
+    """Return the weights and their average after two clipped steps of two accumulated batches."""
     config = TrainConfig(
         epochs=2, accumulate=2, clip=0.5, optimizer=optimizer, ema=0.9, device="cpu"
     )
@@ -236,7 +236,7 @@ def _written(
 
 
 def _flat(tensors: Iterable[Tensor]) -> Tensor:
-    """Return all numbers, on the CPU."""
+    """Return all numbers in one vector, on the CPU."""
     return torch.cat([_numbers(x).flatten() for x in tensors])
 
 

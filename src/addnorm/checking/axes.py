@@ -62,7 +62,7 @@ Changes = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Axis:
-    """A configuration field and the union of its parts; `unset` names the value None.
+    """A configuration field and the union of its parts; `unset` is a name for the value None.
 
     An axis that is not `crossed` only contributes variants.
     """
@@ -129,14 +129,14 @@ WITH_KEYS = AttentionConfig(n_heads=4, n_kv_heads=2, d_head=4)
 
 
 def _every_second(attention: AttentionConfig) -> Changes:
-    """Of two layers, the first has this attention, and the second reads its keys and values."""
+    """A pattern of two layers: the second reads the keys and values of the first."""
     pattern = (LayerConfig(attention=attention), LayerConfig())
     return {"attention.kv_layers_back": 1, "layer_pattern": pattern}
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A single change that is not on an axis, for the architectures that have the field."""
+    """A single change outside of the axes, for the architectures that have the field."""
 
     changes: Changes
     architectures: tuple[Architecture, ...] = ARCHITECTURES
@@ -147,7 +147,7 @@ _BOTH: tuple[Architecture, ...] = ("encoder_decoder",)
 
 
 def _examples() -> Iterator[tuple[str, Variant]]:
-    """Yield every example that is not on an axis; for embeddings and heads, all but the default."""
+    """Yield every example outside of the axes; for embeddings and heads, all but the default."""
     for axis in PARTS.values():
         if axis.field == "attention":
             continue

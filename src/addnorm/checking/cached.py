@@ -1,4 +1,4 @@
-"""Comparisons with a cache: texts in chunks, with rows dropped, repeated and reordered."""
+"""Comparisons with a cache: texts in chunks, while rows are dropped, repeated and reordered."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ class Reader:
         self._keep(rows, rows)
 
     def select_beams(self, rows: Tensor, memories: Tensor) -> None:
-        """Keep these rows and memories; each memory serves the same number of consecutive rows."""
+        """Keep these rows and memories; each memory serves equally many consecutive rows."""
         self.cache.select(rows, memories)
         self._keep(rows, memories)
 
@@ -66,7 +66,7 @@ class Reader:
 
 
 def cached(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Process the batch in random chunks, and with row selection between chunks."""
+    """Process the batch in random chunks, also with row selection between chunks."""
     reader = Reader.of(case)
     assert reader.valid is not None
     chunks = [reader.read(part) for part in pieces(reader.tokens.shape[1], case.draw)]
@@ -120,7 +120,7 @@ def selected_memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
 
 
 def causality(case: Case, run: Callable[[Tensor, Tensor], Tensor]) -> Comparison:
-    """Compare the outputs before position `t` of texts that differ at `t`: they must be equal.
+    """Compare outputs before position `t` for texts that differ from `t` on: they must be equal.
 
     `run` takes tokens and their padding mask, and returns logits.
     """

@@ -1,4 +1,4 @@
-"""A test case: a cell's model with random weights, its inputs and the expected outputs.
+"""A test case: a cell's model with random weights, its inputs, and the expected outputs.
 
 Choices such as the padding side are drawn at random for each cell, seeded by its name.
 """
@@ -107,7 +107,7 @@ class Case:
         *,
         defined: bool = True,
     ) -> "Case":
-        """The case of a cell. Raises `ValueError` for an invalid cell."""
+        """Build the case of a cell. Raises `ValueError` for an invalid cell."""
         config = cell.config(more=max(*lengths, *source_lengths, SHORT) - SHORT)
         draw = random.Random(zlib.crc32(cell.id.encode()))
         with torch.random.fork_rng(devices=[]):
@@ -156,7 +156,7 @@ class Case:
         return outputs[0] if outputs.ndim == 3 else outputs
 
     def expected(self) -> Tensor:
-        """The expected logits of all texts: by the definition, or of each text alone."""
+        """The expected logits of all texts, by the definition or from each text alone."""
         if self.defined:
             return self.definition(weights_of(self.model))
         return torch.cat([self.alone(i) for i in range(len(self.texts))])
@@ -177,7 +177,7 @@ class Case:
         return list(outputs.split(self.lengths))
 
     def reading(self, texts: Sequence[Text]) -> "Case":
-        """The same decoder model with other texts."""
+        """The same decoder model as a case with other texts."""
         return replace(self, texts=texts)
 
     def may_cache(self) -> bool:
@@ -191,7 +191,7 @@ class Case:
 
 
 def build(config: Any) -> Model:
-    """Build the model with the vocabulary of this check."""
+    """Build the model with this check's vocabulary."""
     if isinstance(config, EncoderConfig):
         return config.build(VOCABULARY, N_LABELS)
     return config.build(VOCABULARY)

@@ -1,4 +1,4 @@
-"""The proof of a family of checkpoints: a random model of a folder, compared with transformers.
+"""The proof of a checkpoint family: a random model in a folder, compared with transformers.
 
 Weights are random, so that only `config.json` is read from the folder; of a large model, sizes are
 reduced first.
@@ -66,7 +66,7 @@ In float64 too, transformers has numbers of eight digits: sinusoids in Pegasus, 
 
 @dataclass(frozen=True)
 class Proof:
-    """A random model of a folder: theirs in float64, ours and its configuration."""
+    """A random model in a folder: theirs in float64, and ours with its configuration."""
 
     family: Family
     spec: ModelSpec
@@ -75,7 +75,7 @@ class Proof:
 
     @cached_property
     def loaded(self) -> LoadedModel:
-        """Our model of the folder in float64."""
+        """Load our model of the folder in float64."""
         return load(self.folder, dtype=torch.float64)
 
     def ours(self, dtype: torch.dtype) -> Any:
@@ -85,7 +85,7 @@ class Proof:
 
     @property
     def pad(self) -> int:
-        """The token of padding."""
+        """The id of the padding token."""
         return self.theirs.config.to_dict().get("pad_token_id") or 0
 
 
@@ -127,7 +127,7 @@ def check_settings(settings: Settings) -> CellResult:
 
 @contextmanager
 def _without_bars() -> Generator[None]:
-    """Without the progress bars of transformers."""
+    """In this context, transformers shows no progress bars."""
     logging: Any = _transformers().utils.logging
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
@@ -149,7 +149,7 @@ def n_parameters(spec: ModelSpec) -> int:
 
 
 def reference(tree: Json, spec: ModelSpec, where: str) -> tuple[Any, Any]:
-    """The class of transformers for a configuration, and that configuration.
+    """The transformers class for a configuration, and that configuration.
 
     Raises `InputError` if transformers has no such class.
     """
@@ -170,7 +170,7 @@ def reference(tree: Json, spec: ModelSpec, where: str) -> tuple[Any, Any]:
 
 
 def random_model(kind: Any, config: Any) -> Any:
-    """A model of transformers whose parameters are all random, also gains and biases."""
+    """A transformers model with all parameters random, including gains and biases."""
     torch.manual_seed(0)
     with Wide():
         model = kind(config)
@@ -186,7 +186,7 @@ def random_model(kind: Any, config: Any) -> Any:
 
 
 def _write_given(folder: Path, tree: Json) -> None:
-    """Replace the `config.json` by the given one: transformers renames keys and adds others."""
+    """Write the given `config.json` back, since transformers renames and adds keys."""
     (folder / "config.json").write_text(json.dumps(tree), encoding="utf-8")
 
 
@@ -230,7 +230,7 @@ def _logits(proof: Proof, dtype: torch.dtype, *, left: bool) -> Iterator[Compari
 
 
 def _padded_on_the_left(proof: Proof) -> Comparison:
-    """Our outputs, which are those of the same texts padded on the right."""
+    """Our outputs for texts padded on the left, which must equal those on the right."""
     outputs: list[Tensor] = []
     for left in (False, True):
         batch = _batch(proof, left=left)
@@ -242,7 +242,7 @@ def _padded_on_the_left(proof: Proof) -> Comparison:
 
 @dataclass(frozen=True)
 class _Batch:
-    """A padded batch, as inputs of their model and of ours; `real` are the tokens compared."""
+    """A padded batch, as inputs of both models; `real` marks the tokens to compare."""
 
     theirs: Mapping[str, Any]
     ours: Mapping[str, Any]
@@ -250,7 +250,7 @@ class _Batch:
 
 
 def texts(proof: Proof) -> list[list[int]]:
-    """Random texts without the tokens of padding, start and end."""
+    """Random texts without padding, start and end tokens."""
     draw = torch.Generator().manual_seed(1)
     tree = proof.theirs.config.to_dict()
     ends = tree.get("eos_token_id")
@@ -291,7 +291,7 @@ def _theirs(model: Any, batch: _Batch, dtype: torch.dtype) -> Tensor:
 
 
 def _first_difference(proof: Proof, batch: _Batch) -> str:
-    """The first of embeddings and layers whose output differs, for a message."""
+    """Name the first embedding or layer whose output differs, for a message."""
     with torch.no_grad(), Wide():
         outputs = proof.theirs(**batch.theirs, output_hidden_states=True)
     for name, key, states in _hidden_states(proof.loaded.model, batch):
@@ -307,7 +307,7 @@ def _first_difference(proof: Proof, batch: _Batch) -> str:
 
 
 def _hidden_states(model: Model, batch: _Batch) -> Iterator[tuple[str, str, list[Tensor]]]:
-    """The embeddings and the output of each layer, the last after the final norm, by stack."""
+    """The embeddings and each layer's output (the last one normed), for each stack."""
     with torch.no_grad():
         match model:
             case DecoderModel():
@@ -341,7 +341,7 @@ def _states(stack: Any, x: Tensor, ctx: Context) -> list[Tensor]:
 
 
 def _greedy(proof: Proof) -> Iterator[Comparison]:
-    """The same tokens for texts of unequal length, greedily, with a cache."""
+    """Compare greedy decoding with a cache, for texts of unequal length."""
     transformers = _transformers()
     model, rows = proof.loaded.model, texts(proof)
     if not isinstance(model, DecoderModel | EncoderDecoderModel):
@@ -375,7 +375,7 @@ def _greedy(proof: Proof) -> Iterator[Comparison]:
 
 
 def _round_trip(proof: Proof) -> Iterator[Comparison]:
-    """A saved folder is equal bit for bit, and transformers opens it with every weight in place."""
+    """Check that a saved folder is equal to the bit, and that transformers loads every weight."""
     loaded = load(proof.folder, dtype=torch.float32)
     out = proof.folder / "saved"
     save(out, loaded.spec, loaded.model, loaded.text, model_type=proof.family.model_type)

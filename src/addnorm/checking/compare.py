@@ -61,7 +61,7 @@ def compare_cell(cell: Cell) -> CellResult:
 
 
 def every_comparison(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
-    """Yield all comparisons: in float64, in lower precision, and for some cells on long texts."""
+    """Yield all comparisons: in float64, in lower precision, and for some cells with long texts."""
     case = Case.of(cell, defined=defined)
     expected = case.expected()
     yield from comparisons(case, expected)
@@ -119,7 +119,7 @@ def _memories(case: Case, model: DecoderModel, *, defined: bool) -> Iterator[Com
 
 
 def _training(case: Case) -> Iterator[Comparison]:
-    """Compare batch norm in training: logits, gradients and updates of the running statistics."""
+    """Compare batch norm in training: logits, gradients and updated running statistics."""
     model = case.model
     before = {name: buffer.clone() for name, buffer in model.named_buffers()}
     if not any(name.endswith("running_mean") for name in before):
@@ -150,14 +150,14 @@ def _moved(
 
 
 def _rows(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Padding on the other side, and a text without batch-mates or padding."""
+    """Compare with padding on the other side, and with a single text without padding."""
     yield Comparison("left padding", case.run("left"), expected)
     i = case.draw.randrange(len(case.texts))
     yield Comparison("alone", case.alone(i), case.split(expected)[i])
 
 
 def _documents(case: Case, model: DecoderModel) -> Iterator[Comparison]:
-    """Packing: documents in one row are independent."""
+    """Compare packed documents: those in one row must be independent."""
     first, second, third = case.texts
     tokens, valid = padded([[*second, *third], first], case.side(), case.draw)
     segments = torch.full_like(tokens, -1)
@@ -167,7 +167,7 @@ def _documents(case: Case, model: DecoderModel) -> Iterator[Comparison]:
 
 
 def _prefixes(case: Case, model: DecoderModel) -> Iterator[Comparison]:
-    """Prefix-LM: every token may attend to the first tokens of its row."""
+    """Compare Prefix-LM masks: every token may attend to the first tokens of its row."""
     texts = Texts.of(case.lengths, PREFIX)
     expected = decoder_logits(case.config, weights_of(model), flat(case.texts), texts)
     tokens, valid = padded(case.texts, case.side(), case.draw)
@@ -176,7 +176,7 @@ def _prefixes(case: Case, model: DecoderModel) -> Iterator[Comparison]:
 
 
 def _memory(case: Case, model: DecoderModel) -> Iterator[Comparison]:
-    """Segment memory: a text processed in segments gives the same result as at once.
+    """Compare segment memory: a text in segments gives the same result as at once.
 
     No gradient flows into the memory. A memory shorter than the past is tested only with relative
     positions.
@@ -210,15 +210,15 @@ Call = tuple[nn.Module, tuple[Any, ...], Tensor]
 
 @runtime_checkable
 class Combines(Protocol):
-    """A core that does more with its weights than sum the values by them."""
+    """A core that does more than sum the values by its weights."""
 
     def combine(self, weights: Tensor, v: Tensor) -> Tensor:
-        """The output of the core, from its weights and the values."""
+        """The output of the core, given its weights and the values."""
         ...
 
 
 def shown_weights(case: Case) -> Iterator[Comparison]:
-    """Compare `core.weights(q, k, …) v` with the output of each core, in a batch and with a cache.
+    """Compare each core's output with `core.weights(q, k, …) v`, in a batch and with a cache.
 
     The weights that a core shows must be those by which it mixes the values.
     """
@@ -241,7 +241,7 @@ def shown_weights(case: Case) -> Iterator[Comparison]:
 
 
 def _cores(model: nn.Module) -> list[nn.Module]:
-    """Return the cores of a model that show their weights."""
+    """Return the cores of a model that can return their weights."""
     cores = [module.core for module in model.modules() if isinstance(module, Attending)]
     return [core for core in cores if isinstance(core, HasWeights)]
 

@@ -1,4 +1,4 @@
-"""Comparisons of actual with expected tensors, with a tolerance for each dtype."""
+"""Comparisons of actual and expected tensors, with a tolerance for each dtype."""
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ The lower-precision types round in every layer, so their tolerances only detect 
 
 
 class Comparison(NamedTuple):
-    """The actual and the expected value of something, with a name."""
+    """A named pair of an actual and an expected value."""
 
     name: str
     ours: Tensor
@@ -30,7 +30,7 @@ class Comparison(NamedTuple):
 
     @classmethod
     def that(cls, name: str, holds: bool) -> "Comparison":
-        """Return a comparison that fails unless something holds."""
+        """Return a comparison that fails unless a condition holds."""
         return cls(name, torch.tensor(holds), torch.tensor(True))
 
     @property
@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class CellResult:
-    """The result of one cell: the first failed comparison, if any, and its error."""
+    """The result of a cell: its first failed comparison, if any, and the error."""
 
     cell: str
     compared: int
@@ -58,7 +58,7 @@ class CellResult:
 
 
 def run_comparisons(cell: str, compared: Iterable[Comparison]) -> CellResult:
-    """Run the comparisons of a cell until one fails or raises an exception.
+    """Run a cell's comparisons until one fails or raises an exception.
 
     Generators are closed, which leaves their contexts, such as `no_grad`. Raises `CompilerError`
     if a compiler fails, which says nothing of the cell.

@@ -50,7 +50,7 @@ def decoding_cells() -> list[str]:
 
 
 def ways() -> dict[str, DecodingConfig]:
-    """Return greedy search, beam search of each width and penalty, and that of other libraries."""
+    """Return the decoding methods: greedy, our kinds of beam search, and other libraries'."""
     beams: dict[str, DecodingConfig] = {
         f"beams_{width}_{penalty}": BeamConfig(
             beams=beams, length_penalty=penalty, n_best=n_best, width=width
@@ -98,7 +98,7 @@ def decoding_comparisons(name: str) -> Iterator[Comparison]:
 
 @cache
 def small_model(name: str) -> DecoderModel | EncoderDecoderModel:
-    """Return the model of this name, with random weights; all checks share it."""
+    """Return the model with this name and random weights, shared by all checks."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         model = build(Cell.of(MODELS[name]).config()).eval()
@@ -149,7 +149,7 @@ def _wide(name: str) -> DecoderModel | EncoderDecoderModel:
 
 
 def token_table(texts: Sequence[Generated]) -> Tensor:
-    """Return a row for each text: its tokens, padded, and whether it ended."""
+    """Return a row for each text: its padded tokens, and whether it ended."""
     return _table([(g.ids, g.finished == "eos") for g in texts])
 
 
@@ -158,7 +158,7 @@ def _defined_ids(texts: Sequence[Hypothesis]) -> Tensor:
 
 
 def _table(rows: Sequence[tuple[Sequence[int], bool]]) -> Tensor:
-    """Return a table of the tokens of each row, padded, and whether it ended."""
+    """Return a table with each row's padded tokens, and whether it ended."""
     size = max(LIMITS)
     filled = [[*ids, *[VOCABULARY] * (size - len(ids)), int(ended)] for ids, ended in rows]
     return torch.tensor(filled)

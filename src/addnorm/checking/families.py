@@ -1,4 +1,4 @@
-"""Finding a custom part by its name, and the family of parts that it belongs to."""
+"""Finding a custom part by name, and the family of parts to which it belongs."""
 
 import inspect
 from collections.abc import Mapping
@@ -55,7 +55,7 @@ def family_name(part: Any, wanted: str | None = None) -> str:
 
 
 def fitting_families(part: Any) -> list[str]:
-    """Return the families that a part may belong to: usually one; none for other objects."""
+    """Return the families to which a part may belong, usually one; none for other objects."""
     by_name = families()
     fitting = [name for name, family in by_name.items() if _fits(family, part)]
     most = max((_alike(by_name[name], part) for name in fitting), default=0)
@@ -84,7 +84,7 @@ def _fits(family: Family, part: Any) -> bool:
 
 
 def _alike(family: Family, part: Any) -> int:
-    """Return the number of arguments named as in the protocol, plus one if the count matches."""
+    """Return the number of arguments named as in the protocol, plus one if the count agrees."""
     wanted, given = (
         [*inspect.signature(getattr(owner, family.method)).parameters]
         for owner in (family.protocol, part)
@@ -93,7 +93,7 @@ def _alike(family: Family, part: Any) -> int:
 
 
 def _by_built_module(names: list[str], part: Any) -> list[str]:
-    """Decide by the built module: norms take `(x, valid)`, feed-forward layers `x`."""
+    """Decide by the module that it builds: norms take `(x, valid)`, feed-forwards `x`."""
     config = next(iter(part_examples(part).values()))
     if {"norm", "feedforward"} <= {*names}:
         module = _built_from_width(config)
@@ -107,7 +107,7 @@ def _by_built_module(names: list[str], part: Any) -> list[str]:
 
 
 def _built_from_width(config: Any) -> nn.Module | None:
-    """Return the module built from `d_model` alone; None if `build` takes other arguments."""
+    """Return the module built from `d_model`; None if `build` needs other arguments."""
     try:
         module = config.build(D_MODEL)
     except (AttributeError, TypeError):

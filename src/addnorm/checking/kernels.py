@@ -1,4 +1,4 @@
-"""Comparisons of each attention kernel by itself.
+"""Comparisons of each attention kernel alone.
 
 A model always gives its core a score function. Here cores without one, and the kernels for each
 dtype and size, are compared with the definition in float64.
@@ -59,7 +59,7 @@ def compare_kernel(name: str) -> CellResult:
 
 
 def kernel_comparisons(name: str) -> Iterator[Comparison]:
-    """Yield a comparison for every mask, with default and custom scale, with and without bias."""
+    """Yield a comparison for every mask, with each scale, with and without bias."""
     _, core, size = name.split("/")
     sizes = SIZES[size]
     draw = torch.Generator().manual_seed(len(name))

@@ -1,4 +1,4 @@
-"""Long texts: comparisons in tiles and blocks of attention, with lowered size limits.
+"""Long texts: comparisons of attention in tiles and blocks, with lowered size limits.
 
 Tiles are used where a mask or bias would be too large, blocks where scores exceed the CPU cache.
 With temporarily lowered limits, texts of some hundred tokens use all of these code paths.
@@ -35,7 +35,7 @@ STEPS = 3
 
 
 def reads_long_texts(cell: Cell) -> bool:
-    """Return whether a cell is tested on long texts: every sixth one, since they take long."""
+    """Return whether a cell is tested on long texts: every sixth, since they take long."""
     return zlib.crc32(cell.id.encode()) % 6 == 0
 
 
@@ -58,7 +58,7 @@ def long_texts(cell: Cell, *, defined: bool = True) -> Iterator[Comparison]:
 
 
 def _in_order(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Yield causality at each doubling of the length, and reading with a cache."""
+    """Compare causality at each doubling of the length, and reading with a cache."""
     text, ours = case.texts[0], case.split(expected)[0]
     for t in (2**n for n in range(5, len(text).bit_length() - 1)):
         other = case.reading([[*text[:t], *((token + 1) % VOCABULARY for token in text[t:])]])
@@ -74,7 +74,7 @@ def _in_order(case: Case, expected: Tensor) -> Iterator[Comparison]:
 
 @contextmanager
 def small_limits() -> Generator[None]:
-    """Temporarily lower the limits so that texts of some hundred tokens exceed them."""
+    """Temporarily lower the limits, so that texts of a few hundred tokens exceed them."""
     limits = masks.DENSE_LIMIT, masks.TILE, kernels.AT_ONCE
     _set(PAIRS, QUERIES, SCORES)
     try:

@@ -1,4 +1,4 @@
-"""The test matrix: combinations of parts in the smallest sizes that distinguish them."""
+"""The test matrix: combinations of parts, in the smallest sizes that distinguish them."""
 
 import random
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,7 @@ _FOURTH = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """One tiny model: an architecture, and the name of a part for every axis.
+    """A tiny model: its architecture, and the name of a part on every axis.
 
     `mixer` replaces score, heads, pattern, core and output; `variant` makes one more change, and
     `own` is a custom part: its field, its configuration and its name.
@@ -78,7 +78,7 @@ class Cell:
 
     @classmethod
     def of(cls, name: str) -> "Cell":
-        """Return the cell of this name."""
+        """Return the cell with this name."""
         family, *names = name.split("/")
         variant = names.pop() if names[-1] in VARIANTS else None
         mixer = names.pop(_FOURTH) if names[_FOURTH] in MIXERS else None
@@ -142,7 +142,7 @@ def _dealt(
     dealt: tuple[str, ...] | list[str],
     times: int,
 ) -> Iterator[Cell]:
-    """Yield every combination of the crossed axes `times` times, cycling through the other axes."""
+    """Yield every combination of crossed axes `times` times, cycling through the other axes."""
     hands = list(product(*(axes[name] for name in dealt)))
     random.Random(f"{family} {dealt}").shuffle(hands)
     every = list(product(*(axes[name] for name in crossed)))
@@ -154,7 +154,7 @@ def _dealt(
 
 
 def _varied(family: Architecture, variant: str) -> Iterator[Cell]:
-    """Yield a variant with several placements and patterns, and defaults otherwise."""
+    """Yield a variant with several placements and patterns, and defaults elsewhere."""
     patterns = cycle(AXES["pattern"])
     for placement in ("post", "pre", "parallel"):
         parts = {**USUAL, "placement": placement, "pattern": next(patterns)}

@@ -72,7 +72,7 @@ def _causality(case: Case) -> Comparison:
 
 
 def bfloat16(case: Case, expected: Tensor) -> Iterator[Comparison]:
-    """Yield comparisons under autocast: the outputs are finite and, without experts, close.
+    """Yield comparisons under autocast: outputs are finite and, without experts, close.
 
     A router may choose another expert after rounding. Where the model magnifies rounding, as a norm
     of two small numbers does, more is allowed (`magnified`).
@@ -86,7 +86,7 @@ def bfloat16(case: Case, expected: Tensor) -> Iterator[Comparison]:
 
 
 def magnified(case: Case, expected: Tensor) -> float:
-    """Return how far relative noise of `ROUNDING` moves the expected values in several draws.
+    """Return the largest effect of relative noise of `ROUNDING` on the expected values.
 
     The noise is in every weight and behind every innermost module, and the model in float64, so
     that the result does not depend on the computation in bfloat16.

@@ -1,4 +1,4 @@
-"""The families outside of a model: losses, schedules, optimisers, tokenisers, data, batching.
+"""Checks of families outside of models: losses, schedules, optimisers, tokenizers, data, batching.
 
 A contract compares what any part of a family must do.
 """
@@ -49,7 +49,7 @@ OTHER_FAMILIES: Mapping[str, Family] = {
 
 
 def loss(config: Any) -> Iterator[Comparison]:
-    """A loss is a sum over the targets that are not ignored, with a correct gradient."""
+    """Check that a loss is a sum over the targets that count, with a correct gradient."""
     module = config.build()
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(2, 5, N_CLASSES, generator=draw, dtype=torch.float64)
@@ -78,7 +78,7 @@ def loss(config: Any) -> Iterator[Comparison]:
 
 
 def schedule(config: Any) -> Iterator[Comparison]:
-    """A schedule returns a finite, non-negative, deterministic factor."""
+    """Check that a schedule returns a finite, non-negative, deterministic factor."""
     for total in (1, 2, 10, 1000):
         factors = [float(config.factor(step, total)) for step in range(1, total + 1)]
         good = all(math.isfinite(factor) and factor >= 0 for factor in factors)
@@ -91,7 +91,7 @@ def schedule(config: Any) -> Iterator[Comparison]:
 
 
 def optimizer(config: Any) -> Iterator[Comparison]:
-    """An optimiser covers all parameters, reduces a sum of squares, and can be resumed."""
+    """Check that an optimiser covers all parameters, reduces a sum of squares, and can resume."""
     model = DecoderConfig(
         d_model=8, n_layers=1, attention=AttentionConfig(n_heads=2), dropout=0.0
     ).build(N_CLASSES)
@@ -135,7 +135,7 @@ TEXTS = ("a text of letters", "ein zweiter Text", "1, 2 and 3")
 
 
 def tokenizer(config: Any) -> Iterator[Comparison]:
-    """A tokenizer round-trips its training texts, also after saving and loading."""
+    """Check that a tokenizer round-trips its training texts, also after saving and loading."""
     trained = config.train(list(TEXTS))
     with TemporaryDirectory() as folder:
         trained.save(Path(folder))
@@ -159,7 +159,7 @@ def tokenizer(config: Any) -> Iterator[Comparison]:
 
 
 def data(config: Any) -> Iterator[Comparison]:
-    """A data configuration loads, with the same type each time."""
+    """Check that a data configuration loads, with the same type each time."""
     first, second = config.load(), config.load()
     yield Comparison.that("it loads something", first is not None)
     yield Comparison.that("it loads the same twice", type(first) is type(second))
@@ -170,7 +170,7 @@ LENGTHS = (2, 7, 3, 5, 4, 6, 3, 2, 8, 5, 4, 6) * 100
 
 
 def _corpora() -> Iterator[EncodedCorpus]:
-    """Yield the same texts for each task, and images."""
+    """Yield a corpus of the same texts for each task, and one of images."""
     for task in (TASKS["language"], TASKS["translation"], TASKS["classification"]):
         ids = [[2 + 8 * i + j for j in range(n)] for i, n in enumerate(LENGTHS)]
         texts = [
@@ -187,7 +187,7 @@ def _corpora() -> Iterator[EncodedCorpus]:
 
 
 def batching(config: Any) -> Iterator[Comparison]:
-    """An epoch always has the same batches, can start at any of them, and is as long as any other.
+    """Check that epochs repeat exactly, can start at any batch, and have equal length.
 
     The task is the first of language modelling, translation, and classification of texts or images
     that the part accepts.

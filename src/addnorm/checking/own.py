@@ -1,4 +1,4 @@
-"""The check of a custom part: on its own, and combined with all compatible parts."""
+"""The check of a custom part: alone, and combined with all compatible parts."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ WITHOUT_GRADIENT = ("k_proj.bias",)
 
 @dataclass(kw_only=True)
 class PartReport:
-    """The result for a part: its family, the checks, and the report on cells and comparisons."""
+    """The result for a part: its family, the checks made, and the report on its cells."""
 
     family: str
     kind: str
@@ -75,7 +75,7 @@ def check_part(
 
 
 def _check_alone(part: type, family: str) -> PartReport:
-    """Check a part outside the model by its family's contract."""
+    """Check a part outside of a model, by its family's contract."""
     report = PartReport(family=family, kind=kind_of(part), checked=["contract"])
     for name, config in part_examples(part).items():
         compared = chain(round_trip(config, type(config)), OTHER_CONTRACTS[family](config))
@@ -118,7 +118,7 @@ def _with_own(place: str, config: Any, name: str) -> Callable[[Cell], Cell]:
 
 
 def _may_stand(cell: Cell, usual: list[Cell]) -> bool:
-    """Return whether the cell is valid, for an architecture that accepts the part."""
+    """Return whether the cell is valid for an architecture that accepts the part."""
     return cell.family in {usual_cell.family for usual_cell in usual} and cell.refusal() is None
 
 
@@ -132,7 +132,7 @@ def _usual(family: str, with_own: Callable[[Cell], Cell]) -> list[Cell]:
 
 
 def _near(architecture: Architecture, family: str) -> Iterator[Cell]:
-    """Yield the default cell, then (except for mixers) cells that differ in one or two parts."""
+    """Yield the default cell, then (except for mixers) cells with one or two other parts."""
     if family == "mixer":
         parts = tuple((axis, USUAL[axis]) for axis in AROUND_MIXERS)
         yield Cell(family=architecture, parts=parts, mixer=next(iter(MIXERS)))
@@ -169,7 +169,7 @@ def partners(family: str) -> list[Cell]:
 
 
 def contract(cell: Cell) -> Iterator[Comparison]:
-    """The contract of a part, tested in an otherwise default model."""
+    """Yield the contract of a part, tested in an otherwise default model."""
     assert cell.own is not None
     config = cell.config()
     yield from round_trip(cell.own[1], type(config), config)
@@ -181,7 +181,7 @@ def contract(cell: Cell) -> Iterator[Comparison]:
 
 
 def round_trip(part: Any, holder: type, config: Any = None) -> Iterator[Comparison]:
-    """A configuration that is serialised and parsed again is equal."""
+    """Check that a configuration stays equal when it is serialised and parsed again."""
     adapter: Any = TypeAdapter(holder)
     whole = part if config is None else config
     written = json.loads(adapter.dump_json(whole))
@@ -190,7 +190,7 @@ def round_trip(part: Any, holder: type, config: Any = None) -> Iterator[Comparis
 
 
 def _state(case: Case) -> Iterator[Comparison]:
-    """A model is fully restored from its state dict."""
+    """Check that the state dict restores a model completely."""
     with torch.random.fork_rng(devices=[]):
         other = build(case.config).double().eval()
     other.load_state_dict(case.model.state_dict(), strict=True)
@@ -201,7 +201,7 @@ def _state(case: Case) -> Iterator[Comparison]:
 
 
 def _types(case: Case) -> Iterator[Comparison]:
-    """Outputs have the dtype of the model and are finite."""
+    """Check that outputs have the model's dtype and are finite."""
     inputs, valid = case.batch("right")
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         ours = real(deepcopy(case.model).to(dtype)(*inputs), valid)
@@ -211,7 +211,7 @@ def _types(case: Case) -> Iterator[Comparison]:
 
 
 def _gradients(case: Case) -> Iterator[Comparison]:
-    """Every parameter has a gradient, which agrees with finite differences."""
+    """Check that every parameter has a gradient that agrees with finite differences."""
     model = case.model
     inputs, valid = case.batch("right")
     outputs = real(model(*inputs), valid)
@@ -232,7 +232,7 @@ def _is_gradient(gradient: Tensor | None) -> bool:
 
 
 def _gradcheck(model: nn.Module, inputs: tuple[Tensor, ...], valid: Tensor) -> bool:
-    """The derivatives by all parameters agree with finite differences.
+    """Check that the derivatives by all parameters agree with finite differences.
 
     The model is not usable afterwards: where layers share a module, `functional_call` swaps its
     parameters once for each of its names, and does not put the first ones back.

@@ -1,4 +1,4 @@
-"""A catalogue of all parts, from the unions of configurations: equation, source and file."""
+"""A catalogue of all parts, read from the unions of configurations: equation, source and file."""
 
 import inspect
 import re
@@ -48,7 +48,7 @@ EITHER = " or "
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One part, as described by its docstring; missing information is empty."""
+    """One part as its docstring describes it; missing information is empty."""
 
     family: str
     kind: str
@@ -99,7 +99,7 @@ def _custom_parts(module: str) -> Iterator[Part]:
 
 
 def _own_described(config: type) -> list[type]:
-    """Return the classes that may describe a custom part: the one it builds, and its configuration.
+    """Return the classes that may describe a custom part: the built one, and its configuration.
 
     The class built is the return type of the method, or else has the name of the configuration
     without `Config`; classes from this package and PyTorch do not describe the part.
@@ -132,7 +132,7 @@ def _members(family: str) -> Iterator[Part]:
 
 
 def describing(configs: Sequence[type]) -> dict[type, type]:
-    """Return the class whose docstring describes each part: the module or its configuration.
+    """Return the class whose docstring describes a part: the module or its configuration.
 
     It is the configuration if its docstring begins with an equation, or if several configurations
     build the same module; otherwise it is the module.
@@ -156,7 +156,7 @@ def _built(config: type) -> type:
 
 
 def equation(part: type) -> str:
-    """The first code span in the first sentence of the docstring that is more than a name.
+    """The first code span in the docstring's first sentence that is more than a name.
 
     A TOML table, which begins with a brace, is not an equation.
     """

@@ -1,4 +1,4 @@
-"""Compare many cells with their definitions, in one or more processes, and collect the results."""
+"""Compares many cells with their definitions, in one or more processes, and collects results."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,7 +75,7 @@ class Report:
 
 
 def matching(only: str) -> tuple[list[Cell], list[str]]:
-    """Return the cells of the matrix that match `only`, and the matching other checks.
+    """Return the cells of the matrix and the other checks that match `only`.
 
     The others are those of kernels, of decoding and on a device. Raises `InputError` if nothing
     matches, if a part has no definition, or if a model field is

@@ -16,7 +16,7 @@ TRIED = 24
 
 
 def sample(n: int, seed: int, among: Sequence[Cell]) -> list[Cell]:
-    """Return a random sample of `n` cells, determined by the seed; all if there are no more.
+    """Return a random sample of `n` cells, determined by the seed; all cells if there are fewer.
 
     It begins with cells that together cover every variant, every mixer, every part, and every
     compatible pair of parts; then come variants in further architectures; the rest are random.
@@ -42,7 +42,7 @@ def goals(cell: Cell) -> Iterator[Goal]:
 
 
 def _covering(among: Sequence[Cell], draw: random.Random, most: int) -> Iterator[int]:
-    """Yield indices of cells that cover every reachable goal, by a greedy search."""
+    """Yield the indices of cells that cover every reachable goal, by a greedy search."""
     having: dict[Goal, list[int]] = {}
     for i, cell in enumerate(among):
         for goal in goals(cell):
@@ -68,7 +68,7 @@ def _covering(among: Sequence[Cell], draw: random.Random, most: int) -> Iterator
 
 
 def _rank(goal: Goal) -> int:
-    """Variants, mixers and parts come first, so that small samples have them; then pairs."""
+    """The rank of a goal: variants, mixers and parts come before pairs, also in small samples."""
     if goal[0] == VARIANT:
         return 2 if len(goal) == 4 else 0
     return int(isinstance(goal[1], tuple))

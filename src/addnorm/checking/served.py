@@ -1,4 +1,4 @@
-"""Comparisons of serving: texts in pages, read in chunks, continued together and set aside."""
+"""Comparisons of serving: texts in pages, read in chunks, decoded together and preempted."""
 
 from collections.abc import Iterator
 
@@ -36,7 +36,7 @@ def served(case: Case, expected: Tensor, kernels: Kernels) -> Iterator[Compariso
 
 
 def _logits(case: Case, model: DecoderModel, kernels: Kernels) -> Iterator[tuple[int, int, Tensor]]:
-    """The number of a text, of one of its tokens, and the logits after it."""
+    """Yield the number of a text, the index of a token in it, and the logits after that token."""
     size = case.draw.choice((1, 2, 3))
     pool = PagePool(-(-max(case.lengths) // size) + 2, size)
     limits = Limits(chunk=case.draw.choice((2, 3, 8)), reach=reach_of(model))
@@ -57,14 +57,14 @@ def _logits(case: Case, model: DecoderModel, kernels: Kernels) -> Iterator[tuple
 
 
 def _places(step: Step) -> list[tuple[Sequence, int]]:
-    """The sequence and the number of the token of each row of the logits of a step."""
+    """The sequence and token index for each row of a step's logits."""
     chunk, n = step.chunk or (None, 0)
     places = [(sequence, sequence.computed) for sequence in step.decode]
     return places + [(chunk, chunk.computed + i) for i in range(n) if chunk is not None]
 
 
 def _continue(schedule: Schedule, sequence: Sequence, text: list[int]) -> None:
-    """Append the next token of the text to a sequence whose tokens are all computed, or end it."""
+    """Append the text's next token to a fully computed sequence, or end the sequence."""
     if sequence.missing:
         return
     if len(sequence.tokens) == len(text):

@@ -1,4 +1,4 @@
-"""Comparisons of serving in batches: rows that join, repeat and leave, as an engine has them."""
+"""Comparisons of serving in batches: rows join, repeat and leave, as in an engine."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ def served_in_batches(case: Case, expected: Tensor, *, in_place: bool) -> Iterat
 
 @dataclass
 class Batch:
-    """Rows that are advanced together; of each, the text and the place of the last token read."""
+    """Rows that advance together; for each, its text and the index of the last token read."""
 
     rows: Rows
     places: list[tuple[int, int]]
@@ -55,13 +55,13 @@ class Batch:
             self.rows.select(torch.tensor(chosen))
 
     def logits(self, rows: Tensor) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield the text, the place and the logits of each row."""
+        """Yield the text, the token index and the logits of each row."""
         for (text, place), row in zip(self.places, rows, strict=True):
             yield text, place, row
 
 
 class Batches:
-    """The texts of a case in batches, which they join at any time if their caches can be joined.
+    """The texts of a case in batches, which they join at any time if caches can be joined.
 
     Slots are few, so that those of texts that have left are used again.
     """
@@ -80,7 +80,7 @@ class Batches:
         return MOST_ROWS - sum(len(batch.places) for batch in self._batches)
 
     def serve(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Yield the number of a text, of one of its tokens, and the logits after it."""
+        """Yield the number of a text, the index of a token, and the logits after that token."""
         draw, waiting = self._case.draw, [*range(len(self._case.texts)), 0]
         while waiting or self._batches:
             if waiting and self._room and (not self._batches or draw.random() < 0.5):
@@ -90,13 +90,13 @@ class Batches:
             yield from self._advance_all()
 
     def _advance_all(self) -> Iterator[tuple[int, int, Tensor]]:
-        """Advance every batch, and forget those without rows, whose slots are then free."""
+        """Advance every batch, and drop those without rows, which frees their slots."""
         for batch in self._batches:
             yield from self._advance(batch)
         self._batches = [batch for batch in self._batches if batch.places]
 
     def _start(self, texts: Sequence[int]) -> Iterator[tuple[int, int, Tensor]]:
-        """Read the beginnings of texts, or the sources of translations, and join those that run."""
+        """Read the first tokens of texts, or the sources, and join the running batches."""
         case, rows = self._case, Rows(self._buffers)
         if isinstance(case.model, EncoderDecoderModel):
             batch = Batch(rows, [(text, 0) for text in texts])
@@ -115,7 +115,7 @@ class Batches:
             self._batches.append(batch)
 
     def _advance(self, batch: Batch) -> Iterator[tuple[int, int, Tensor]]:
-        """Append the next token of each text; then end texts, and at times repeat a row."""
+        """Append the next token of each text; end complete texts, and sometimes repeat a row."""
         if not batch.places:
             return
         texts, draw = self._case.texts, self._case.draw

@@ -1,4 +1,4 @@
-"""A large configuration of a family with reduced sizes, for a model that is built twice."""
+"""A family's large configuration with reduced sizes, for a model that is built twice."""
 
 from dataclasses import replace
 from math import gcd
@@ -21,7 +21,7 @@ TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_i
 
 
 def small_settings(family: Family, spec: ModelSpec, settings: Settings) -> tuple[Json, ModelSpec]:
-    """The keys of a configuration with reduced sizes, and the model they stand for.
+    """A configuration's keys with reduced sizes, and the model for them.
 
     Only those keys change that the family writes differently for the smaller model, or than the
     file has them. Raises `InputError` if the smaller model is not read from them.
@@ -76,7 +76,7 @@ def small_model(model: ModelConfig) -> ModelConfig:
 
 
 def _fewer_heads(part: Any, d_model: int) -> Any:
-    """At most two key–value heads, each of at most two queries; an explicit width stays."""
+    """Reduce to two key/value heads of two queries each, keeping an explicit head width."""
     if isinstance(part, LatentAttentionConfig):
         rank, query_rank = min(part.rank, 16), part.query_rank and min(part.query_rank, 16)
         return replace(part, n_heads=min(part.n_heads, 2), rank=rank, query_rank=query_rank)

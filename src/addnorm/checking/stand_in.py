@@ -1,4 +1,4 @@
-"""A device with numbers that stands in for a GPU, on every machine.
+"""A device with real numbers that stands in for a GPU, on every machine.
 
 The device of its tensors is the meta device, while the CPU computes their numbers. So loops
 that read numbers, such as training and writing, run to their end, and their results can be compared
@@ -26,7 +26,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class StandIn(Tensor):
-    """A tensor of the device; `held` has its numbers."""
+    """A tensor on the device; `held` contains its numbers."""
 
     held: Tensor
     __torch_function__ = torch._C._disabled_torch_function_impl  # pyright: ignore
@@ -61,13 +61,13 @@ class StandIn(Tensor):
 
 @contextmanager
 def stand_in_device() -> Generator[None]:
-    """Make tensors of the meta device stand-ins with numbers."""
+    """In this context, tensors on the meta device are stand-ins with numbers."""
     with _FromNumbers(), _Operations():
         yield
 
 
 def moved(model: M) -> M:
-    """Move a model to the device, in place; call it within `stand_in_device`."""
+    """Move a model to the device in place; only within `stand_in_device`."""
     done = dict[int, Tensor]()
     for module in model.modules():
         for tensors in (module._parameters, module._buffers):  # pyright: ignore
@@ -78,7 +78,7 @@ def moved(model: M) -> M:
 
 
 def numbers(x: Tensor) -> Tensor:
-    """Return the numbers of a tensor of the device."""
+    """Return the numbers in a tensor on the device."""
     assert isinstance(x, StandIn), "a tensor of the CPU"
     return x.held.detach()
 
@@ -91,7 +91,7 @@ def _there(tensor: Tensor) -> Tensor:
 
 
 class _FromNumbers(TorchFunctionMode):
-    """A mode for tensors from Python's numbers, and the reverse, which torch does not dispatch."""
+    """A mode for tensors made from Python numbers, and back, which torch does not dispatch."""
 
     def __torch_function__(
         self,
@@ -114,7 +114,7 @@ class _FromNumbers(TorchFunctionMode):
 
 
 class _Operations(TorchDispatchMode):
-    """A mode that makes new tensors of the device stand-ins."""
+    """A mode that turns new tensors of the device into stand-ins."""
 
     def __torch_dispatch__(
         self,
@@ -127,7 +127,7 @@ class _Operations(TorchDispatchMode):
 
 
 def _computed(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Compute an operation on the CPU; results are on the device of `device=` or of its inputs."""
+    """Compute an operation on the CPU; the results are on the device of `device=` or the inputs."""
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     there = [x for x in tensors if isinstance(x, StandIn)]
     if there and func not in _COPIES and (of_cpu := [x for x in tensors if _is_of_cpu(x)]):

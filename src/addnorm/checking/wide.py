@@ -1,4 +1,4 @@
-"""transformers in float64 throughout, including places where it forces float32."""
+"""transformers in float64 throughout, even where its code forces float32."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from torch.overrides import TorchFunctionMode
 
 
 class Wide(TorchFunctionMode):
-    """float64 by default, and where float32 is asked for by name: norms, rotary angles, softmax.
+    """A mode that uses float64 where float32 is named: in norms, rotary angles, softmax.
 
     A difference between two libraries is judged where rounding is out of the way.
     """

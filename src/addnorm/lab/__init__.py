@@ -16,7 +16,7 @@ PACKAGES = ("matplotlib", "markdown_it", "scipy.stats")
 
 
 def check_packages(what: str) -> None:
-    """Raise `InputError`, before any work is done, if `what` lacks a package of the extra."""
+    """Raise `InputError`, before any work is done, if `what` lacks an optional package."""
     for module in PACKAGES:
         optional(module, "lab", what)
 

@@ -1,4 +1,4 @@
-"""A warning about models that have barely learnt, whose differences say little."""
+"""Detects models that have barely learnt, whose differences mean little."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ LEAST_FALL = 0.1
 
 
 def fall_of_loss(folder: Path) -> tuple[float, float] | None:
-    """The training loss of a run's first step, and the mean of its last tenth of steps.
+    """The training loss at a run's first step, and the mean over its last tenth of steps.
 
     None for a run without at least two steps, or whose loss may be negative.
     """
@@ -21,6 +21,6 @@ def fall_of_loss(folder: Path) -> tuple[float, float] | None:
 
 
 def barely_learnt(folder: Path) -> tuple[float, float] | None:
-    """Both losses if a run has barely learnt; else None."""
+    """Both losses if a run has barely learnt; None otherwise."""
     fall = fall_of_loss(folder)
     return fall if fall is not None and fall[1] > (1 - LEAST_FALL) * fall[0] else None

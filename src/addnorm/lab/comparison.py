@@ -1,4 +1,4 @@
-"""A comparison of runs: the fields in which their recipes differ, their cost, and their scores."""
+"""A comparison of runs: the recipe fields that differ, the cost, and the scores."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ PICTURES = ("curves.png", "curves.svg")
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The facts of a run that a comparison shows.
+    """The facts about a run that a comparison shows.
 
     `seconds` is recorded for a cell of a study, without breaks; for any other run it is the time
     from its first file to its last step, breaks included, or that of copying for a copy. `weights`
@@ -65,14 +65,14 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Runs and the fields of their recipes that differ, with the value of each run."""
+    """Runs, with each run's value of the recipe fields that differ."""
 
     runs: Sequence[Facts]
     fields: Mapping[str, Sequence[Any]]
 
 
 def compare(folders: Sequence[Path]) -> Comparison:
-    """Compare runs, finished or not.
+    """Compare runs, which may be unfinished.
 
     Raises `InputError` for a folder that is not a run, and for runs of different tasks.
     """
@@ -95,7 +95,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
 
 
 def _fields(recipes: Sequence[Recipe]) -> dict[str, list[Any]]:
-    """The fields in which any recipe differs from the first, with the value of each."""
+    """The recipe fields that differ from the first run's, with the value of each run."""
     first, fields = recipes[0], dict[str, list[Any]]()
     for index, recipe in enumerate(recipes):
         for name, (old, new) in differences(first, recipe).items():
@@ -160,7 +160,7 @@ def _flops(recipe: Recipe) -> float | None:
 
 
 def _seconds(folder: Path) -> float | None:
-    """Return the time from a run's first file to its last step; without breaks for a cell."""
+    """Return the time from a run's first file to its last step; without pauses for a cell."""
     if times := training_times(folder):
         return sum(times)
     first, last = folder / "machine.json", folder / "metrics.jsonl"
@@ -244,7 +244,7 @@ def comparison_markdown(comparison: Comparison) -> str:
 
 
 def comparison_latex(comparison: Comparison) -> str:
-    """The table as LaTeX, with the short names of fields and without the settings of metrics."""
+    """The table as LaTeX, with short field names and without the metrics' settings."""
     fields = list(comparison.fields)
     short = dict(zip(fields, short_names(fields), strict=True))
     cells = [

@@ -46,7 +46,7 @@ def cell_digest(
 
 
 def digest_of_file(file: Path) -> str:
-    """The digest of a file, computed again only if its size or time has changed."""
+    """The digest of a file, recomputed only if its size or time has changed."""
     facts = file.stat()
     return _digest(file, facts.st_size, facts.st_mtime_ns)
 
@@ -58,7 +58,7 @@ def _digest(file: Path, size: int, time: int) -> str:
 
 
 def files_in(data: Mapping[str, Any]) -> Iterator[Path]:
-    """The files that a recipe's data name, at the paths where training looks for them, in order."""
+    """The files named in a recipe's data, at the paths where training finds them, in order."""
     root = Path(data.get("root") or os.environ.get(ROOT, ""))
     for key, value in data.items():
         if key not in ("kind", "root"):
@@ -101,7 +101,7 @@ MOST_LETTERS = 4096
 
 
 def _start(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """The digests of the models that training starts from or learns from, and of their bases.
+    """The digests of the models that training starts or learns from, and of their bases.
 
     Their names and configuration count as well as their weights: rows are copied by name.
     """
@@ -112,7 +112,7 @@ def _start(recipe: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _files_of(folders: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files that decide the outputs of a model folder, and those of adapters' bases."""
+    """Yield the files that affect a model folder's outputs, and those of adapters' bases."""
     for folder in folders:
         for place in places_of(folder):
             files = (file for file in place.rglob("*") if file.is_file())
@@ -120,13 +120,13 @@ def _files_of(folders: Sequence[Path]) -> Iterator[Path]:
 
 
 def _is_of_training(file: Path, folder: Path) -> bool:
-    """Return whether a file of a model folder is only a record of its training."""
+    """Return whether a file in a model folder only records its training."""
     path = file.relative_to(folder)
     return any(path.match(pattern) for pattern in OF_TRAINING if pattern != BASE)
 
 
 def digests_of_module(name: str) -> list[str]:
-    """The digests of a file or module with custom parts, and of the files that it imports."""
+    """The digests of a custom part's file or module, and of the files that it imports."""
     path = Path(name)
     if not path.is_file():
         spec = find_spec(name)
@@ -135,7 +135,7 @@ def digests_of_module(name: str) -> list[str]:
 
 
 def sources_of(path: Path) -> list[Path]:
-    """Return a module's files: all of its package, or itself and those that it imports nearby."""
+    """Return a module's files: its whole package, or itself and the nearby files it imports."""
     if path.name == "__init__.py":
         return sorted(path.parent.rglob("*.py"))
     if not path.is_file() or {"site-packages", "dist-packages"} & {*path.parts}:
@@ -151,7 +151,7 @@ def sources_of(path: Path) -> list[Path]:
 
 @cache
 def code_digest() -> str:
-    """The version of AddNorm, and the digest of the modules that results depend on."""
+    """The version of AddNorm, and a digest of the modules that affect results."""
     here = Path(__file__).parent
     total = xxhash.xxh3_64()
     for file in sorted(here.parent.rglob("*.py")):

@@ -30,7 +30,7 @@ Watch = Callable[[int, int, str], None]
 
 
 def workers(processes: int | None, threads: int = 1, scheduler: str | None = None) -> int:
-    """Return how many cells are trained at once, with this many threads each.
+    """Return how many cells to train at once, with this many threads each.
 
     Raises `InputError` for more threads than there are cores.
     """
@@ -53,7 +53,7 @@ def workers(processes: int | None, threads: int = 1, scheduler: str | None = Non
 
 @contextmanager
 def progress_bar(console: Console, total: int) -> Generator[Watch]:
-    """Show a bar of the finished cells while they run, and the time that is left.
+    """Show a bar of the finished cells and the remaining time while cells run.
 
     Without a terminal, prints lines at growing intervals. Where Ctrl-C stops them, prints how to
     resume and raises `KeyboardInterrupt`.
@@ -68,14 +68,14 @@ def progress_bar(console: Console, total: int) -> Generator[Watch]:
 
 @runtime_checkable
 class Executor(Protocol):
-    """An object that runs functions in other processes, as those of `concurrent.futures` do."""
+    """An object that runs functions in other processes, like `concurrent.futures` executors."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future[Any]: ...
 
 
 @contextmanager
 def processes(n: int, threads: int = 1) -> Generator[Callable[[], Executor]]:
-    """Yield a function that makes a pool of `n` processes, which end with the block.
+    """Yield a function that makes a pool of `n` processes, which end with this context.
 
     Each process has `threads` threads. When one is killed, for want of memory or by a user, its
     pool can no longer be used, and the function makes another.
@@ -98,7 +98,7 @@ def processes(n: int, threads: int = 1) -> Generator[Callable[[], Executor]]:
 
 
 class _Pool(ProcessPoolExecutor):
-    """A pool whose processes Ctrl-C ends while they work, like the process that waits for them.
+    """A pool whose processes Ctrl-C ends during their work, together with the waiting process.
 
     A process interrupted while it starts would show a traceback, so each starts with the signal
     blocked; it is delivered when the first job begins.
@@ -116,7 +116,7 @@ _interrupted: list[BaseException] = []
 
 
 def _interruptible(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    """Call a function that Ctrl-C ends, after which this process starts no other."""
+    """Call a function that Ctrl-C can end; afterwards this process starts no other."""
     if _interrupted:
         raise _interrupted[0]
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -131,7 +131,7 @@ def _interruptible(fn: Callable[..., Any], *args: Any, **named: Any) -> Any:
 
 
 def _begin(threads: int) -> None:
-    """Set the threads of libraries that are imported later; end this process with its parent."""
+    """Set the thread numbers of libraries imported later, and end this process with its parent."""
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
     parent = multiprocessing.parent_process()
@@ -146,7 +146,7 @@ def _begin(threads: int) -> None:
 
 @contextmanager
 def cluster(address: str) -> Generator[Callable[[], Executor]]:
-    """Yield a function that makes executors on a Dask scheduler, such as at `tcp://host:8786`.
+    """Yield a function that makes executors on a Dask scheduler, such as `tcp://host:8786`.
 
     Another worker repeats the cells of a lost one. Raises `InputError` if no scheduler answers, or
     dask is not installed.
@@ -167,7 +167,7 @@ def outcomes(
     at_once: int,
     names: Sequence[str] = (),
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the number of each job with its result, in the order in which they finish.
+    """Yield the number and the result of each job, in the order of completion.
 
     At most `at_once` run at a time, and they start in the order of the jobs. A job whose process
     was killed is started `TRIES` times in all, and then named in an `InputError`. Raises what a job
@@ -200,7 +200,7 @@ def outcomes(
 
 
 def _result(future: Future[Any], index: int, names: Sequence[str]) -> Any:
-    """Return the result of a job; an `InputError` gets the name of the job.
+    """Return the result of a job; an `InputError` gets the job's name.
 
     When Dask reports a killed worker, it has already repeated the job.
     """

@@ -36,13 +36,13 @@ NONE = "--"
 
 
 def escaped(text: str) -> str:
-    """A text as LaTeX prints it: control characters and ends of lines are spaces."""
+    """A text escaped for LaTeX; control characters and line ends become spaces."""
     printable = "".join(" " if unicodedata.category(letter) == "Cc" else letter for letter in text)
     return "".join(ESCAPES.get(letter, letter) for letter in printable)
 
 
 def number(value: float | None, digits: int = 4, *, sign: bool = False) -> str:
-    """A number in mathematics, with so many significant digits; a dash for none."""
+    """A number in math mode with this many significant digits; a dash for None."""
     if value is None or math.isnan(value):
         return NONE
     if math.isinf(value):
@@ -65,7 +65,7 @@ def p(value: float) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], comment: str) -> str:
-    r"""A `tabular` of cells that are LaTeX already, the first column of words.
+    r"""A `tabular` of cells that are LaTeX already; the first column holds words.
 
     The comment names what the preamble needs. A bracket that begins a cell is in braces, as `\\`
     before it would read it.

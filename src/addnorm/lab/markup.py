@@ -1,4 +1,4 @@
-"""Text escaped for Markdown, and a report in two languages as one page of HTML."""
+"""Text escaped for Markdown, and reports in two languages as one HTML page."""
 
 import base64
 import html
@@ -21,7 +21,7 @@ FORMATS = re.compile(r"[\\`*\[\]<>&#~$]|(?<![^\W_])_|_(?![^\W_])")
 
 
 def plain(text: str) -> str:
-    """Escape a text so that Markdown shows it literally, in a line and in a cell of a table.
+    """Escape a text so that Markdown shows it literally, in a line or in a table cell.
 
     Characters that format get a backslash (CommonMark 0.31, §2.4); ends of lines, other white
     space, and the bars that separate cells are written by number (§2.5). Control characters, which
@@ -53,7 +53,7 @@ def _number(letter: str) -> str:
 
 
 def finite(value: Any) -> Any:
-    """Replace NaN and infinite numbers in a tree by None, as JSON does not have them."""
+    """Replace NaN and infinite numbers in a tree by None, since JSON lacks them."""
     if isinstance(value, Mapping):
         return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -93,7 +93,7 @@ input:focus-visible ~ nav { outline: 2px solid #0f6ba8; }
 
 
 def page(title: str, texts: Mapping[Language, str], folder: Path) -> str:
-    """A report as one page of HTML that needs no network, with its pictures inside."""
+    """A report as one HTML page that contains its pictures and needs no network."""
     render = MarkdownIt("commonmark", {"html": False}).enable("table")
     bodies = {
         language: _with_pictures(render.render(text), folder) for language, text in texts.items()

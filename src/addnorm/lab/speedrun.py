@@ -1,4 +1,4 @@
-"""Speed runs: the time in which a recipe trains to a given figure, compared with the record."""
+"""Speed runs: how long a recipe trains to a given score, compared with the record."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ from addnorm.runs.run import Run
 
 @dataclass(frozen=True, kw_only=True)
 class Time:
-    """One run of a recipe: the seconds of its whole process, and the figure that it reached."""
+    """One run of a recipe: the seconds of its whole process, and the score that it reached."""
 
     recipe: str
     seed: int
@@ -36,7 +36,7 @@ class Time:
 
 
 def contenders(board: str, recipe: Path | None, folder: Path) -> dict[str, Path]:
-    """Return the recipes to time: the record and the one before, or a new one and the record.
+    """Return the recipes to time: a new one and the record, or the record and its predecessor.
 
     All are written into `folder`, next to the times, with the files that a recipe imports. Raises
     `InputError` for a recipe that breaks the rules.
@@ -57,7 +57,7 @@ def contenders(board: str, recipe: Path | None, folder: Path) -> dict[str, Path]
 
 
 def imported(recipe: Path) -> list[Path]:
-    """Return the files that a recipe imports, and those that they import from their folder."""
+    """Return the files that a recipe imports, and those these import from their folders."""
     names = tomllib.loads(recipe.read_text("utf-8")).get("import", [])
     files = [recipe.parent / name for name in names if name.endswith(".py")]
     return [source for file in files for source in sources_of(file)]
@@ -81,7 +81,7 @@ def check_rules(board: str, recipe: Path) -> None:
 def time_recipe(
     board: str, name: str, recipe: Path, seed: int, root: Path, console: Console
 ) -> Time:
-    """Train a recipe in its own process, which is timed, and then measure it.
+    """Train a recipe in its own process, which is timed, and then evaluate it.
 
     The files of an earlier run are deleted, so that the time is that of a whole training.
     """
@@ -103,7 +103,7 @@ def time_recipe(
 def speedrun(
     board: str, recipe: Path | None, seeds: int, root: Path, out: Path, console: Console
 ) -> Table:
-    """Time the recipes of a board in turn, seed by seed; keep and show their times."""
+    """Time a board's recipes in turn, seed by seed; save and show their times."""
     if not root.is_dir():
         raise InputError(f"`root = {root}`: no such folder")
     folder = out / f"{board}-{file_name(processor())}"
@@ -119,7 +119,7 @@ def speedrun(
 
 
 def times_table(board: str, times: Sequence[Time]) -> Table:
-    """Each recipe with its median time, its figures and whether each seed reached the target."""
+    """A table of the recipes: median time, figures, and whether each seed reached the target."""
     goal = BOARDS[board]
     sign = "≤" if goal.lower_is_better else "≥"
     names = "seconds", "each", f"{goal.metric} {sign} {goal.target:g}", "reached"

@@ -1,4 +1,4 @@
-"""Statistics of comparisons: paired differences, intervals, corrections, and seeds to decide.
+"""Statistics of comparisons: paired differences, intervals, corrections, and numbers of seeds.
 
 Variants are compared with the same seeds and the same data, so their differences are paired: the
 effect of a seed on both cancels out.
@@ -28,7 +28,7 @@ Verdict = Literal["higher", "lower", "equal", "undecided"]
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """An estimate with the interval that covers the true value in 95 of 100 studies."""
+    """An estimate, with an interval that contains the true value in 95 of 100 studies."""
 
     mean: float
     low: float
@@ -38,7 +38,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """The difference of a variant to the first one in a metric, with the same seeds.
+    """The difference between a variant and the first one in a metric, with the same seeds.
 
     `effect` is the mean difference in units of its standard deviation (Cohen's d of paired samples;
     Cohen 1988, §2.3.5), infinite for a difference that does not vary. `p` is that of the paired
@@ -55,7 +55,7 @@ class Difference:
 
 
 def _stats() -> Any:
-    """scipy's module of distributions. Raises `InputError` if it is not installed."""
+    """Import scipy's module of distributions. Raises `InputError` if it is not installed."""
     return optional("scipy.stats", "lab", "a comparison")
 
 
@@ -116,7 +116,7 @@ def differences(
 
 
 def _p(values: Sequence[float], resolution: float) -> float:
-    """Return the p-value of the t-test that the mean is zero; 1 if it cannot be tested.
+    """Return the p-value of a t-test that the mean is zero; 1 if it cannot be tested.
 
     Equal differences of scores of unknown resolution have the p-value of the sign test.
     """
@@ -168,7 +168,7 @@ def signed(value: float) -> str:
 
 
 def with_reach(interval: Interval) -> str:
-    """A mean with half the width of its interval, `1.62 ± 0.03`, or with ends that differ.
+    """A mean with half the width of its interval, `1.62 ± 0.03`, or with unequal ends.
 
     Such as `98.2 (95.1 … 99.6)`.
     """
@@ -214,7 +214,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def seeds_to_decide(values: Sequence[float], n_tests: int = 1) -> int | None:
-    """The smallest number of seeds whose t-test finds this effect in 80 of 100 studies.
+    """The smallest number of seeds whose t-test detects this effect in 80 of 100 studies.
 
     By the noncentral t distribution with `effect · √n`, at 5 % divided by the number of tests. None
     if the effect is zero or unknown, or more than 10,000 seeds are needed.
@@ -234,7 +234,7 @@ def seeds_to_decide(values: Sequence[float], n_tests: int = 1) -> int | None:
 
 
 def power_of(effect: float, n: int, n_tests: int = 1) -> float:
-    """The probability that a t-test of `n` seeds finds a true effect of this size."""
+    """The probability that a t-test with `n` seeds detects a true effect of this size."""
     limit = _stats().t.ppf(1 - (1 - LEVEL) / 2 / n_tests, n - 1)
     shift = effect * math.sqrt(n)
     return float(sum(_stats().nct.sf(limit, n - 1, sign * shift) for sign in (1, -1)))
@@ -248,7 +248,7 @@ def bootstrap_interval(
     resamples: int = 2000,
     seed: int = 0,
 ) -> Interval:
-    """The difference of two means over the same examples, with its bootstrap interval.
+    """The difference of two means over the same examples, with a bootstrap interval.
 
     Examples are drawn again with replacement, the same for both sides (Efron & Tibshirani 1993,
     §13.3, percentiles). With `weights`, such as tokens, the means are weighted by them. Raises

@@ -84,7 +84,7 @@ def _merged(config: Any, weights: Weights, heads: Heads, x: Queries) -> Queries:
 def heads_of(
     config: Any, weights: Weights, x: Queries, source: Keys
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """The queries of every head, and the keys and values of every key/value head."""
+    """The queries of every head, with the keys and values of every key/value head."""
     return queries_of(config, weights, x), *keys_values_of(config, weights, source)
 
 
@@ -107,12 +107,12 @@ def keys_values_of(
 def _split(
     config: Any, weights: Weights, name: str, y: Float[Tensor, "seq _width"], d_model: int
 ) -> list[Tensor]:
-    """The heads of a projection."""
+    """Split a projection into heads."""
     return list(linear(weights, name, y).split(config.d_head or d_model // config.n_heads, dim=1))
 
 
 def _normed(config: Any, weights: Weights, name: str, heads: list[Tensor]) -> list[Tensor]:
-    """The heads of queries or keys after the norm before the rotation, if there is one."""
+    """The heads of queries or keys after the norm that precedes the rotation, if there is one."""
     if config.qk_norm_after == "rotation":
         return heads
     if config.qk_norm_over == "heads":  # OLMo Team 2024, §3.3
@@ -126,7 +126,7 @@ def _normed(config: Any, weights: Weights, name: str, heads: list[Tensor]) -> li
 def with_first(
     name: str, weights: Weights, values: list[Tensor], first: list[Tensor]
 ) -> list[Tensor]:
-    """Zhou et al. 2024, §3.2: the values of a layer and those of the first, in a sum."""
+    """The sum of a layer's values and the first layer's, weighted (Zhou et al. 2024, §3.2)."""
     match name:
         case "fixed":
             of_first, own = 0.5, 0.5
@@ -139,13 +139,13 @@ def with_first(
 
 
 def gated(config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens) -> list[Tensor]:
-    """Qiu et al. 2025, §2.2: a gate for each feature, or one for each head."""
+    """A gate for each feature, or for each head (Qiu et al. 2025, §2.2)."""
     gates = sigmoid(linear(weights, "proj", x)).chunk(len(heads), dim=1)
     return [head * gate for head, gate in zip(heads, gates, strict=True)]
 
 
 def difference(config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens) -> list[Tensor]:
-    """Ye et al. 2026: heads 2p and 2p+1 are the two outputs of pair p."""
+    """The difference of heads 2p and 2p+1, the outputs of pair p (Ye et al. 2026)."""
     strength = sigmoid(linear(weights, "proj", x))
     return [
         heads[2 * p] - strength[:, p : p + 1] * heads[2 * p + 1] for p in range(len(heads) // 2)
@@ -160,5 +160,5 @@ OUTPUTS = Definitions[Callable[[Any, Weights, Sequence[Tensor], Tokens], list[Te
 def after_heads(
     config: Any, weights: Weights, heads: Sequence[Tensor], x: Tokens
 ) -> Sequence[Tensor]:
-    """Apply the operation, if there is one."""
+    """Apply the operation on the heads' outputs, if there is one."""
     return heads if config is None else OUTPUTS.of(config)(config, weights, heads, x)

@@ -39,7 +39,7 @@ class Heads:
     layer: int
 
     def shared(self, h: int) -> int:
-        """The key/value head of query head `h`: heads 0 … r-1 share the first.
+        """The key/value head for query head `h`: heads 0 … r-1 share the first one.
 
         Ainslie et al. 2023, fig. 2.
         """
@@ -62,7 +62,7 @@ def attention(config: Any, weights: Weights, heads: Heads) -> list[Tensor]:
 
 
 def differential(config: Any, weights: Weights, heads: Heads) -> list[Tensor]:
-    """Ye et al. 2024, §2.1, eq. 1–3: heads 2p and 2p+1 are the two maps of pair p."""
+    """The difference of heads 2p and 2p+1, the maps of pair p (Ye et al. 2024, §2.1, eq. 1–3)."""
     start = 0.8 - 0.6 * math.exp(-0.3 * heads.layer)
     first, second = (
         torch.exp((weights[f"lambda_q{i}"] * weights[f"lambda_k{i}"]).sum()) for i in (1, 2)
@@ -81,7 +81,7 @@ def differential(config: Any, weights: Weights, heads: Heads) -> list[Tensor]:
 
 
 def with_sinks(config: Any, weights: Weights, heads: Heads) -> list[Tensor]:
-    """OpenAI 2025, §2.2: one more term in the denominator, `exp(s)` of each head."""
+    """Softmax with one more term `exp(s)` per head in the denominator (OpenAI 2025, §2.2)."""
     outputs: list[Tensor] = []
     for h, sink in enumerate(weights["sinks"]):
         scores = heads.score(h, heads.shared(h)).masked_fill(~heads.seen, -math.inf)
@@ -106,6 +106,6 @@ CORES = Definitions[Callable[[Any, Weights, Heads], list[Tensor]]](
 
 
 def mixed(config: Any, weights: Weights, heads: Heads) -> list[Tensor]:
-    """The output of every head; None as the configuration means standard attention."""
+    """The output of every head; standard attention if the configuration is None."""
     core = attention if config is None else CORES.of(config)
     return core(config, weights, heads)

@@ -11,11 +11,11 @@ Definition = TypeVar("Definition")
 
 
 class MissingDefinition(InputError):
-    """Raised for a part, or a setting of a part, that has no reference definition."""
+    """A part, or a setting of a part, has no reference definition."""
 
 
 class Definitions(Generic[Definition]):
-    """The definitions of one family: from configuration class to plain float64 function(s).
+    """One family's definitions: from configuration class to plain float64 function(s).
 
     `wrap` converts a user's definition of a custom part to an entry of the table.
     """

@@ -32,7 +32,7 @@ def gated(config: Any, weights: Weights, x: Tokens) -> Tokens:
 
 
 def clamped(config: Any, weights: Weights, x: Tokens) -> Tokens:
-    """OpenAI 2025, §2.2: the gate is bounded above, what it multiplies on both sides."""
+    """A gate bounded above, times a factor bounded on both sides (OpenAI 2025, §2.2)."""
     gate, up = linear(weights, "gate_proj", x), linear(weights, "up_proj", x)
     gate = activated(config.activation, torch.where(gate > config.limit, config.limit, gate))
     size = torch.where(abs(up) > config.limit, config.limit / abs(up), 1.0)
@@ -57,7 +57,7 @@ def mixture_of_experts(config: Any, weights: Weights, x: Tokens) -> Tokens:
 
 
 def routed(config: Any, logits: Tokens, correction: Tensor) -> Float[Tensor, "seq n_experts"]:
-    """The gate of each token for each expert, zero for experts that it does not take.
+    """The gate of each token for each expert; zero for experts that the token does not use.
 
     Normalised over the `top_k` best (Jiang et al. 2024, §2.1); by default with `top_k = 1` the gate
     is the score itself (Fedus et al. 2022, eq. 2). Sigmoids are chosen by their sum with the

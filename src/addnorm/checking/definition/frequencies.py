@@ -70,7 +70,7 @@ def longrope(scaling: Any, theta: float, width: int, i: int, length: int) -> flo
 
 
 def proportional(scaling: Any, theta: float, width: int, i: int, length: int) -> float:
-    """Gemma 4: the first pairs of the whole head alone."""
+    """Gemma 4: only the first pairs of the whole head are rotated."""
     rotated = math.floor(scaling.share * width / 2)
     return plain(scaling, theta, width, i, length) if i < rotated else 0.0
 
@@ -100,7 +100,7 @@ def yarn_kept(scaling: Any, theta: float, width: int, i: int) -> float:
 
 
 def yarn_temperature(scaling: Any) -> float:
-    """`√(1/t) = 0.1 ln(s) + 1`, where no other is given (Peng et al. 2024, §3.4)."""
+    """`√(1/t) = 0.1 ln(s) + 1` unless another is given (Peng et al. 2024, §3.4)."""
     given = scaling.attention_factor
     return 0.1 * math.log(scaling.factor) + 1 if given is None else given
 

@@ -65,12 +65,12 @@ def span(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
 
 
 def ctc(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
-    """Graves et al. 2006, §3: the scores of every symbol and of the blank, for each frame."""
+    """The scores of every symbol and of the blank, for each frame (Graves et al. 2006, §3)."""
     return linear(weights, "proj", x)
 
 
 def crf(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
-    """Lample et al. 2016, §2.2: the scores `P` of single words."""
+    """The scores `P` of single words (Lample et al. 2016, §2.2)."""
     return linear(weights, "proj", x)
 
 
@@ -86,7 +86,7 @@ def classification(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Ou
 
 
 def convolved(config: Any, weights: Weights, text: Tokens) -> Tensor:
-    """Kim 2014, §2: of each filter the largest answer over its windows, one window at a time."""
+    """For each filter, its largest output over all windows, one at a time (Kim 2014, §2)."""
     largest: list[Tensor] = []
     for i, k in enumerate(config.kernel_sizes):
         filters, bias = weights[f"conv.{i}.weight"], weights[f"conv.{i}.bias"]
@@ -109,7 +109,7 @@ def joined(config: Any, text: Tokens) -> Tensor:
 
 
 def attended(config: Any, weights: Weights, text: Tokens) -> Tensor:
-    """Zhai et al. 2023, code: a probe attends head by head, then `u + FFN(norm(u))`."""
+    """A learned query attends head by head, then `u + FFN(norm(u))` (Zhai et al. 2023, code)."""
     q, heads = linear(weights, "q_proj", weights["probe"][None])[0], list[Tensor]()
     k, v = linear(weights, "k_proj", text), linear(weights, "v_proj", text)
     size = text.shape[1] // config.n_heads
@@ -140,7 +140,7 @@ def _pooled(pooling: Any, weights: Weights, x: Tokens, texts: Texts) -> Tensor:
 
 
 def similarity(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
-    """Reimers & Gurevych 2019, §3, for the texts in twos."""
+    """Compare the vectors of consecutive pairs of texts (Reimers & Gurevych 2019, §3)."""
     vectors = _pooled(config.pooling, under(weights, "vectors"), x, texts)
     rows: list[Tensor] = []
     for u, v in zip(vectors[0::2], vectors[1::2], strict=True):
@@ -154,13 +154,13 @@ def similarity(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Output
 
 
 def vector(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
-    """The pooled vector, mapped where there is a width (Radford et al. 2021, §2.3)."""
+    """The pooled vector, projected if a width is given (Radford et al. 2021, §2.3)."""
     pooled = _pooled(config.pooling, weights, x, texts)
     return pooled if config.width is None else linear(weights, "proj", pooled)
 
 
 def forecast(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Outputs:
-    """Nie et al. 2023, §3.1: the patches of each series side by side, their mean, or the last."""
+    """Pool the patches of each series: joined, mean, or last (Nie et al. 2023, §3.1)."""
     pool = {"flatten": lambda t: t.flatten(), "mean": lambda t: t.mean(0), "last": lambda t: t[-1]}
     return linear(
         weights, "proj", torch.stack([pool[config.pooling](x[tokens]) for tokens in _each(texts)])

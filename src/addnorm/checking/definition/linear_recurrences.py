@@ -18,7 +18,7 @@ def texts_of(texts: Texts) -> Iterator[list[int]]:
 
 
 def convolved(weights: Weights, x: Tokens, texts: Texts) -> Tokens:
-    """A causal convolution of each channel alone, which sees zero before a text."""
+    """A causal convolution of each channel alone, with zeros before a text."""
     kernel = weights["conv.weight"][:, 0]
     size = kernel.shape[1]
     rows: list[Any] = [None] * len(texts)
@@ -63,7 +63,7 @@ def gated_delta(config: Any, weights: Weights, x: Tokens, context: MixerContext)
 def _read(
     queries: Tensor, keys: Tensor, values: Tensor, rule: tuple[Tensor, Tensor], texts: Texts
 ) -> Tensor:
-    """What the queries of one head read, with the decay and the rate of each token as the rule."""
+    """The outputs for one head's queries; the rule gives decay and rate at each token."""
     rows: list[Any] = [None] * len(texts)
     for tokens in texts_of(texts):
         state = keys.new_zeros(keys.shape[1], values.shape[1])

@@ -45,7 +45,7 @@ def encoder_logits(
     texts: Texts,
     observed: Observed | None = None,
 ) -> Logits:
-    """The logits of an encoder-only model (Devlin et al. 2019, §3), which may look back alone."""
+    """The logits of an encoder-only model (Devlin et al. 2019, §3), causal or not."""
     depth = Depth(encoder=config.n_layers)
     if config.causal:
         depth = Depth(decoder=config.n_layers, causal=True)
@@ -112,7 +112,7 @@ def encoder_decoder_logits(
 
 
 def _decoder(config: Any) -> Any:
-    """The configuration with the decoder's parts in the places of the encoder's."""
+    """The configuration with the decoder's parts in place of the encoder's."""
     names = ("attention", "feedforward", "position", "layer_pattern")
     given = {name: getattr(config, f"decoder_{name}") for name in names}
     given = {name: part for name, part in given.items() if part is not None}
@@ -120,7 +120,7 @@ def _decoder(config: Any) -> Any:
 
 
 def _looking_back(config: Any, layer: int) -> Any:
-    """The cross-attention of a layer: the model's, or like the attention of the layer or the model.
+    """A layer's cross-attention: the model's own, or like the self-attention.
 
     Where neither has attention: eight heads, or the largest smaller number that divides the width.
     """
@@ -175,7 +175,7 @@ class Parts(NamedTuple):
 
 
 def layer_parts(config: Any, layer: int) -> Parts:
-    """The parts of a layer: the model's, except for those of its entry in the layer pattern.
+    """The parts of a layer: the model's, replaced by those in its entry of the layer pattern.
 
     The layer pattern repeats (Gemma Team 2025, §2.1; Lieber et al. 2024, §3.1).
     """
@@ -194,7 +194,7 @@ def layer_parts(config: Any, layer: int) -> Parts:
 
 @dataclass(frozen=True)
 class _Stack:
-    """The blocks of a stack, and a final norm if the placement has one."""
+    """The blocks of a stack, with a final norm if the placement has one."""
 
     config: Any
     depth: Depth

@@ -47,13 +47,13 @@ def scale_norm(config: Any, weights: Weights, x: Tokens) -> Tokens:
 
 
 def batch_norm(config: Any, weights: Weights, x: Tokens) -> Tokens:
-    """Ioffe & Szegedy 2015, alg. 2: with the running statistics."""
+    """With the running statistics (Ioffe & Szegedy 2015, alg. 2)."""
     normed = (x - weights["running_mean"]) / (weights["running_var"] + config.eps).sqrt()
     return weights["weight"] * normed + weights["bias"]
 
 
 def batch_norm_in_training(config: Any, weights: Weights, x: Tokens, observed: Observed) -> Tokens:
-    """Ioffe & Szegedy 2015, alg. 1: with the statistics of the batch, which are recorded."""
+    """With the statistics of the batch, which are recorded (Ioffe & Szegedy 2015, alg. 1)."""
     mean = x.mean(0)
     variance = ((x - mean) ** 2).mean(0)
     unbiased = variance * len(x) / (len(x) - 1)
@@ -94,7 +94,7 @@ IN_TRAINING = {BatchNormConfig: batch_norm_in_training}
 def normalised(
     config: Any, weights: Weights, x: Tokens, observed: Observed | None = None
 ) -> Tokens:
-    """Apply the norm, or return `x` if `config` is None; `observed` is given in training only."""
+    """Apply the norm, or return `x` if `config` is None; `observed` is only given in training."""
     if config is None:
         return x
     if observed is not None and type(config) in IN_TRAINING:

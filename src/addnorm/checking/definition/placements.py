@@ -96,7 +96,7 @@ def parallel(config: Any, norm: Norm, x: Tokens, sublayers: Mapping[str, Sublaye
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementDefinition:
-    """How a placement applies each `sublayer`, or all sublayers of a `block` together.
+    """How a placement applies each `sublayer` alone, or all sublayers of a `block`.
 
     `final` says whether a norm follows the last layer. `streams` is for several residual streams.
     """

@@ -52,7 +52,7 @@ class Head:
 
 @dataclass(frozen=True)
 class PositionDefinition:
-    """The operations of a position encoding; None for those it does not have.
+    """The operations of a position encoding; None for those that it lacks.
 
     `bias(config, weights, q, head)` is added to the scores of a head with queries `q`;
     `embed(config, weights, x, texts)` changes the embeddings, `rotate` the queries and keys of a
@@ -89,7 +89,7 @@ def learned(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
 
 
 def learned_of_both(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
-    """Song et al. 2020, §2.3: the learned table; each layer has T5's biases."""
+    """The learned table, with T5's biases in each layer (Song et al. 2020, §2.3)."""
     return learned(config, under(weights, "learned"), x, texts)
 
 
@@ -139,7 +139,7 @@ def alibi(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """`2^(-8h/H)`; if H is not a power of two, completed by slopes of the next power.
+    """`2^(-8h/H)`; if H is not a power of two, further slopes come from the next power.
 
     Press et al. 2022, §3 and their code.
     """
@@ -198,7 +198,7 @@ def transformer_xl_bias(config: Any, weights: Weights, q: Tokens, head: Head) ->
 
 
 def disentangled_queries(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
-    """The queries over the root of the number of products (He et al. 2021, §3.1)."""
+    """The queries divided by the root of the number of products (He et al. 2021, §3.1)."""
     return q / math.sqrt(3 if config.terms == "both" else 2)
 
 
@@ -279,7 +279,7 @@ def rotated(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
 
 
 def met(config: Any, weights: Weights, q: Tokens, head: Head) -> Tokens:
-    """The queries in the product with the keys."""
+    """The queries used in the product with the keys."""
     queries = POSITIONS.of(config).queries
     return q if queries is None else queries(config, weights, q, head)
 

@@ -20,7 +20,7 @@ Sublayer = Callable[[Tokens], Tokens]
 
 @dataclass(frozen=True)
 class StreamsDefinition:
-    """What a sublayer reads, mixes and writes of one token, and how its streams end as one."""
+    """How a sublayer reads, mixes and writes the streams of a token, and how they end as one."""
 
     connections: Callable[[Any, Weights, Matrix], tuple[Tensor, Tensor, Tensor]]
     """The weights of reading `[n]`, of mixing `[n, n]`, and of writing `[n]`."""
@@ -44,7 +44,7 @@ class StreamsDefinition:
         return torch.stack(rows)
 
     def collapsed(self, config: Any, weights: Weights, x: Tokens) -> Tokens:
-        """The streams of every token as one."""
+        """Merge the streams of every token into one."""
         return torch.stack([self.end(config, weights, r.reshape(config.streams, -1)) for r in x])
 
 

@@ -14,7 +14,7 @@ from addnorm.nn.attention import BlocksPatternConfig, FullPatternConfig, WindowP
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:
-    """Token `n` is at position `place[n]` of text `text[n]`; positions restart at 0 in every text.
+    """Concatenated texts: token `n` is at position `place[n]` of text `text[n]`.
 
     All tokens of text `t` may attend to its first `prefix[t]` tokens. If a text is processed in
     segments, `segment[n]` is the segment of token `n`: a query then also attends to the `memory`
@@ -31,7 +31,7 @@ class Texts:
 
     @classmethod
     def of(cls, lengths: Sequence[int], prefix: Sequence[int] = ()) -> "Texts":
-        """Concatenated texts of these lengths."""
+        """Concatenate texts of these lengths."""
         return cls(
             text=[t for t, n in enumerate(lengths) for _ in range(n)],
             place=[p for n in lengths for p in range(n)],
@@ -79,11 +79,11 @@ class Texts:
         )
 
     def same_text(self, other: "Texts") -> Bool[Tensor, "q_seq kv_seq"]:
-        """The mask of tokens in `other` that belong to the same text as each token here."""
+        """A mask of the tokens in `other` that belong to the same text as each token here."""
         return torch.tensor([[a == b for b in other.text] for a in self.text])
 
     def is_latest(self) -> Bool[Tensor, " seq"]:
-        """The mask of tokens in the last segment; all tokens if there is only one."""
+        """A mask of the tokens in the last segment; all tokens if there is only one."""
         last = max(self.segment, default=0)
         return torch.tensor([s == last for s in self.segment or [0] * len(self)])
 

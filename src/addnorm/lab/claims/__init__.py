@@ -1,4 +1,4 @@
-"""The ten claims of the tutorials, one a file, and their figures and report.
+"""The ten claims of the tutorials, one file each, with their figures and report.
 
 `addnorm lab` reads the names without importing torch: a claim is imported when it is used.
 """
@@ -28,7 +28,10 @@ CLAIMS = (
 
 
 def claims_called(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of claims, all for "all". Raises `InputError` for the first that does not exist."""
+    """The claims with these names; every claim for "all".
+
+    Raises `InputError` for the first that does not exist.
+    """
     for name in names:
         if name != "all":
             _check(name)
@@ -36,7 +39,7 @@ def claims_called(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def claim_called(name: str) -> "Claim":
-    """The claim of a name. Raises `InputError` with the nearest name if there is none."""
+    """The claim with this name. Raises `InputError` with the nearest name if there is none."""
     _check(name)
     return import_module(f"{__name__}.{name}").CLAIM
 

@@ -19,7 +19,7 @@ LENGTH, WIDTH, LIMIT = 32, 256, 0.02
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Return a cell for the times of a token, and one for a model in three kinds of weights."""
+    """Return one cell for the time per token, and one for a model in three kinds of weights."""
     return [
         {"lengths": LENGTHS[size], "alone": True},
         {"task": task, "steps": STEPS[size], "alone": True},
@@ -27,7 +27,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Yield the time of one more token; or the size, speed and loss of a trained model."""
+    """Yield the time of one more token, or the size, speed and loss of a trained model."""
     if "lengths" in settings:
         yield from _times(settings["lengths"], seed)
         return
@@ -57,7 +57,7 @@ def _times(lengths: Sequence[int], seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule."""
+    """Return the verdict by the claim's rule."""
 
     def loss(weights: str) -> Finding:
         lost = results.difference(("loss", "weights", weights), ("loss", "weights", "float32"))
@@ -76,7 +76,7 @@ def judge(results: Results) -> Sequence[Finding]:
 
 
 def growth(results: Results, series: str) -> list[float]:
-    """Return, for each seed, the power of the length with which a token's time grows."""
+    """Return, for each seed, the exponent with which a token's time grows with length."""
     least, *_, most = results.xs("time", series)
     short, long = (results.values["time", series, length] for length in (least, most))
     span = log(float(most) / float(least))

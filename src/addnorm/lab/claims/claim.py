@@ -1,4 +1,4 @@
-"""A claim: its statement, its measurements, and the rule by which the figures settle it."""
+"""A claim: its statement, its measurements, and the rule by which figures settle it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ Point = tuple[str, str, float | str]
 
 
 class Row(NamedTuple):
-    """One measured number of one seed: a point of a series in a panel of the picture."""
+    """One number measured with one seed: a point of a series in a panel of the picture."""
 
     panel: str
     series: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A panel of the picture, and a table: the names of its axes, and which are logarithmic."""
+    """A panel of the picture, also shown as a table: its axes, and which are logarithmic."""
 
     x: Both
     y: Both
@@ -45,7 +45,7 @@ class Panel(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """A part of the verdict, with the figures that it follows from."""
+    """A part of the verdict, with the figures that it is based on."""
 
     word: Word
     text: Both
@@ -93,11 +93,11 @@ class Results:
             self.values.setdefault(row[:3], {})[seed] = row.value
 
     def series(self, panel: str) -> list[str]:
-        """Return the series of a panel, in the order in which they were measured."""
+        """Return the series of a panel, in the order of measurement."""
         return list(dict.fromkeys(series for at, series, _ in self.values if at == panel))
 
     def xs(self, panel: str, series: str | None = None) -> list[float | str]:
-        """Return the values of x of a panel or one of its series, numbers ascending."""
+        """Return the x values of a panel or of one of its series; numbers are sorted."""
         xs = dict.fromkeys(
             x for at, name, x in self.values if at == panel and series in (None, name)
         )
@@ -119,12 +119,12 @@ class Results:
     def growth(
         self, panel: str, ours: str, first: str, x: float | str, before: float | str
     ) -> Interval:
-        """Return how much more two series differ at `x` than `before`, with its 95 % interval."""
+        """Return how much two series' difference grows from `before` to `x`, and the interval."""
         points = [(panel, series, at) for at in (x, before) for series in (ours, first)]
         return mean_interval([(a - b) - (c - d) for a, b, c, d in self._by_seed(*points)])
 
     def _by_seed(self, *points: Point) -> list[list[float]]:
-        """Return the values of some points for each seed that all of them have."""
+        """Return the values of some points for each seed that has all of them."""
         columns = [self.values[point] for point in points]
         seeds = [seed for seed in columns[-1] if all(seed in column for column in columns)]
         return [[column[seed] for column in columns] for seed in seeds]
@@ -153,6 +153,6 @@ class Claim:
 
 
 def verdict(findings: Sequence[Finding]) -> Word:
-    """Return refuted if any part is, else undecided if any part is, else supported."""
+    """Return refuted if any part is; else undecided if any part is; else supported."""
     words = {part.word for part in findings} or {"undecided"}
     return "refuted" if "refuted" in words else "undecided" if "undecided" in words else "supported"

@@ -39,7 +39,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Yield the accuracy after training at a distance; or how many tokens an output depends on."""
+    """Yield the accuracy after training at a distance, or how many tokens affect an output."""
     if "reach" in settings:
         yield Row("reach", "convolution", 2, float(reach(seed)))
         return
@@ -52,7 +52,7 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def reach(seed: int) -> int:
-    """Return the number of tokens on which the last output of two convolutions depends."""
+    """Return the number of tokens that affect the last output of two convolutions."""
     model = decoder(24, seed, attention=dict(MIXERS["convolution"]), position={"kind": "none"})
     vectors: list[torch.Tensor] = []
     hook = model.embed.register_forward_hook(lambda _, __, out: vectors.append(out) or None)
@@ -63,7 +63,7 @@ def reach(seed: int) -> int:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule: copying, at the greatest distance."""
+    """Return the verdict by the claim's rule, for copying at the greatest distance."""
     near, *_, far = results.xs("copying")
     names = results.series("copying")
     close = {name: results.mean("copying", name, near) for name in names}

@@ -15,7 +15,7 @@ LIMIT = 0.1
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Return a cell for a decoder with each kind of positions."""
+    """Return a cell of a decoder for each kind of positions."""
     return [
         {"task": task, "position": kind, "steps": STEPS[size], "length": LENGTH[size]}
         for kind in POSITIONS
@@ -23,7 +23,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Train at one length; yield the loss of the last tokens of longer texts."""
+    """Train at one length; yield the loss on the last tokens of longer texts."""
     length, kind = settings["length"], settings["position"]
     vocab = text_of(settings["task"]).vocab
     model = decoder(vocab, seed, position={"kind": kind}, max_len=length)
@@ -40,7 +40,7 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule."""
+    """Return the verdict by the claim's rule."""
     grown = results.difference(("loss", "sinusoidal", 4), ("loss", "sinusoidal", 1))
     gain = results.difference(("loss", "none", 1), ("loss", "sinusoidal", 1))
     refuses = ("refused", "learned", 2) in results.values

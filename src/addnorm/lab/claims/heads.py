@@ -22,7 +22,7 @@ HEADS, KV_HEADS, LENGTH, LIMIT = (1, 2, 4, 8), (8, 4, 2, 1), 32, 0.05
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Return cells of one to eight heads, and of eight that share keys and values."""
+    """Return cells with one to eight heads, and with eight that share keys and values."""
     base = {"task": task, "steps": STEPS[size]}
     trained = [{**base, "heads": n, "kv": n} for n in HEADS]
     shared = [{**base, "heads": 8, "kv": n} for n in KV_HEADS[1:]]
@@ -30,7 +30,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Yield the loss after training; or the size of the cache and the speed of decoding."""
+    """Yield the loss after training, or the size of the cache and the speed of decoding."""
     if "past" in settings:
         yield from _decoding(settings["past"], seed)
         return
@@ -61,7 +61,7 @@ def _decoding(past: int, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule."""
+    """Return the verdict by the claim's rule."""
     single, eight = (("heads", "loss", n) for n in (1, 8))
     mqa, gqa, mha = (("kv heads", "loss", n) for n in (1, 2, 8))
     memory = results.ratio(("memory", "cache", 1), ("memory", "cache", 8))

@@ -1,4 +1,4 @@
-"""Measuring the claims: each cell with each seed, in processes, saved as a line when it ends."""
+"""Measuring the claims: each cell runs with each seed in a process, and is saved as one line."""
 
 import json
 import time
@@ -51,7 +51,7 @@ class Job:
 
 
 def jobs_of(names: Sequence[str], size: Size, root: Path | None = None) -> list[Job]:
-    """Return all cells of some claims, seed by seed; with data below `root`, also on its texts.
+    """Return all cells of some claims, seed by seed, also on the texts below `root` if given.
 
     Raises `InputError` for a claim that does not exist, or if `root` has none of the data.
     """
@@ -70,7 +70,7 @@ def jobs_of(names: Sequence[str], size: Size, root: Path | None = None) -> list[
 
 
 def natural_files(root: Path) -> list[Path]:
-    """The files of natural language below `root`. Raises `InputError` if there are none."""
+    """The natural-language files below `root`. Raises `InputError` if there are none."""
     files = [root / name for name in NATURAL]
     if not any(file.is_file() for file in files):
         raise InputError(f"`root`: neither {files[0]} nor {files[1]} is there")
@@ -78,12 +78,12 @@ def natural_files(root: Path) -> list[Path]:
 
 
 def task_name(task: str) -> str:
-    """Return the name of a task in result files: the last folder of its text's path."""
+    """Return a task's name in result files: the last folder in the path of its text."""
     return task if task == GENERATED else Path(task).parent.name
 
 
 def run_job(job: Job) -> tuple[list[Row], float]:
-    """Measure a cell with one thread; return its rows, and the seconds that it took."""
+    """Measure a cell with one thread; return its rows and the seconds it took."""
     torch.set_num_threads(1)
     begun = time.perf_counter()
     rows = list(claim_called(job.claim).measure(job.settings, job.seed))
@@ -91,13 +91,13 @@ def run_job(job: Job) -> tuple[list[Row], float]:
 
 
 def left_of(jobs: Sequence[Job], folder: Path) -> list[Job]:
-    """Return the cells without figures in `folder`."""
+    """Return the cells that have no figures in `folder` yet."""
     digests = {name: {line.digest for line in lines_of(folder, name)} for name in CLAIMS}
     return [job for job in jobs if digest_of(job) not in digests[job.claim]]
 
 
 def run_claims(jobs: Sequence[Job], folder: Path, at_once: int, watch: Watch) -> None:
-    """Measure the cells without figures in `folder`; those that measure time last, one by one."""
+    """Measure the cells without figures in `folder`; those that measure time run last, alone."""
     folder.mkdir(parents=True, exist_ok=True)
     left = left_of(jobs, folder)
     together = [job for job in left if not job.settings.get(ALONE)]
@@ -112,7 +112,10 @@ def run_claims(jobs: Sequence[Job], folder: Path, at_once: int, watch: Watch) ->
 
 
 def run_with_progress(jobs: Sequence[Job], folder: Path, at_once: int, console: Console) -> None:
-    """Run claims with a plan and a bar on a console. Raises `KeyboardInterrupt` when stopped."""
+    """Run claims, with a plan and a progress bar on a console.
+
+    Raises `KeyboardInterrupt` when stopped.
+    """
     cells = [(job.claim, job.task) for job in jobs]
     left = [(job.claim, job.task) for job in left_of(jobs, folder)]
     console.out(plan(jobs[0].size, cells, left, at_once))
@@ -142,7 +145,7 @@ def _save(folder: Path, job: Job, rows: Iterable[Row], seconds: float | None = N
 
 
 def digest_of(job: Job) -> str:
-    """The digest of everything that a cell's result depends on, with its data and the code."""
+    """The digest of everything that a cell's result depends on, including data and code."""
     task = job.settings.get("task", GENERATED)
     facts = {
         "settings": {**job.settings, "task": job.task},
@@ -157,13 +160,13 @@ def digest_of(job: Job) -> str:
 
 @cache
 def machine() -> str:
-    """The processor and the version of torch, on which the last bits depend."""
+    """The processor and torch version, on which the last bits of results depend."""
     return f"{processor()}; torch {torch.__version__}"
 
 
 @cache
 def claim_digest(name: str) -> str:
-    """The digest of a claim's module and of the modules that all claims share."""
+    """The digest of a claim's module and of the modules shared by all claims."""
     here = Path(__file__).parent
     total = xxhash.xxh3_64()
     for module in ("claim", "tasks", "learning", name):
@@ -176,7 +179,7 @@ SIZES: Sequence[Size] = ("quick", "full", "night")
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """A line of a claim's file: the figures of a cell with one seed."""
+    """A line in a claim's file: the figures of a cell with one seed."""
 
     digest: str
     size: Size
@@ -193,7 +196,7 @@ LINE = TypeAdapter(Line)
 
 
 def lines_of(folder: Path, claim: str) -> list[Line]:
-    """Return the lines of a claim's file without the damaged ones."""
+    """Return the intact lines of a claim's file."""
     file = folder / f"{claim}.jsonl"
     lines: list[Line] = []
     for text in file.read_bytes().splitlines() if file.is_file() else ():
@@ -216,7 +219,7 @@ class Measured:
 
 
 def measured(folder: Path, claim: str) -> list[Measured]:
-    """Return the figures of a claim by task: of the largest complete size, or else the largest."""
+    """Return a claim's figures by task, for the largest complete size or else the largest."""
     lines = lines_of(folder, claim)
     by_task: list[Measured] = []
     for task in dict.fromkeys(line.task for line in lines):
@@ -234,7 +237,7 @@ LEFT: Both = ("{n} cells are not measured yet.", "还有 {n} 个格子尚未测�
 
 
 def findings_of(claim: Claim, figures: Measured) -> Sequence[Finding]:
-    """Return the parts of the verdict; only an undecided one while cells are missing."""
+    """Return the parts of the verdict; while cells are missing, only an undecided one."""
     if figures.left:
         english, chinese = (text.format(n=figures.left) for text in LEFT)
         return [Finding("undecided", (english, chinese))]
@@ -242,7 +245,7 @@ def findings_of(claim: Claim, figures: Measured) -> Sequence[Finding]:
 
 
 def _measured(claim: str, size: Size, task: str, lines: Sequence[Line]) -> Measured:
-    """Return the figures of one size and task; the latest line of each cell counts."""
+    """Return the figures of one size and task; for each cell, its latest line counts."""
     cells = {json.dumps([line.settings, line.seed], sort_keys=True): line for line in lines}
     keys = [
         json.dumps([settings, seed], sort_keys=True)
@@ -282,7 +285,7 @@ took; `quick` and `night` follow from these by steps, layers and lengths.
 def plan(
     size: Size, cells: Sequence[tuple[str, str]], left: Sequence[tuple[str, str]], n: int
 ) -> str:
-    """Return the number of cells that are left to measure, and the estimated time.
+    """Return the number of cells still to measure, and the estimated time.
 
     `cells` has the claim and the data of each cell; `n` processes measure them.
     """

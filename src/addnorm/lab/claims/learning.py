@@ -1,4 +1,4 @@
-"""Building, training and measuring the small models of the claims, all in the same way."""
+"""Building, training and measuring the claims' small models, all in the same way."""
 
 import math
 import time
@@ -33,7 +33,7 @@ BATCH = 32
 
 
 def decoder(vocab: int, seed: int, **fields: Any) -> DecoderModel:
-    """Build a small decoder with some fields replaced; the seed decides its weights."""
+    """Build a small decoder with some fields replaced; the seed determines its weights."""
     torch.manual_seed(seed)
     return TypeAdapter(DecoderConfig).validate_python({**SMALL, **fields}).build(vocab)
 
@@ -45,7 +45,7 @@ def encoder(vocab: int, seed: int, **fields: Any) -> EncoderModel:
 
 
 class Course(NamedTuple):
-    """The steps of AdamW with which a model is trained, and its learning-rate schedule."""
+    """The number of AdamW steps for training a model, and the learning-rate schedule."""
 
     steps: int
     lr: float = 3e-3
@@ -63,7 +63,7 @@ class Course(NamedTuple):
 def learn(
     model: nn.Module, draw: Callable[[torch.Generator], Examples], course: Course, seed: int
 ) -> list[float]:
-    """Train a model on new examples each step; return the loss of each, in nats.
+    """Train a model on new examples at each step; return each step's loss in nats.
 
     Training stops at a loss that is NaN or infinite.
     """
@@ -93,14 +93,14 @@ def learn_text(
 
 
 def loss_of(model: nn.Module, examples: Examples) -> Tensor:
-    """Return the mean cross-entropy over all positions that are scored."""
+    """Return the mean cross-entropy over all scored positions."""
     logits = model(examples.tokens, examples.valid)
     return cross_entropy(logits.flatten(0, 1), examples.targets.flatten(), ignore_index=IGNORED)
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, examples: Examples) -> float:
-    """Return the percentage of scored positions whose most probable token is right."""
+    """Return the percentage of scored positions predicted correctly."""
     model.eval()
     scored = examples.targets != IGNORED
     best = model(examples.tokens, examples.valid).argmax(-1)
@@ -111,7 +111,7 @@ def accuracy(model: nn.Module, examples: Examples) -> float:
 def loss_on_new(
     model: nn.Module, task: str, n: int, length: int, last: int | None = None, seed: int = 7
 ) -> float:
-    """Return the loss on unseen texts, over their `last` tokens, or all."""
+    """Return the loss on unseen texts, over all tokens or the `last` ones."""
     model.eval()
     generator = torch.Generator().manual_seed(seed)
     tokens = text_of(task).draw(generator, n, length + 1, test=True)
@@ -124,7 +124,7 @@ Kind = TypeVar("Kind")
 
 
 def seconds_in_turn(works: Mapping[Kind, Callable[[], object]], repeats: int) -> dict[Kind, float]:
-    """Return the median time of each function, run in turn; two rounds are for warm-up."""
+    """Return each function's median time, run in turn after two warm-up rounds."""
     times: dict[Kind, list[float]] = {kind: [] for kind in works}
     for _ in range(repeats + 2):
         for kind, work in works.items():
@@ -140,7 +140,7 @@ def seconds_of(work: Callable[[], object], repeats: int) -> float:
 
 
 def cache_bytes(cache: KVCache) -> int:
-    """Return the bytes of the keys and values of all cached tokens."""
+    """Return the bytes of all cached keys and values."""
     layers = (layer.self_cache for layer in cache)
     return sum(t.nbytes for layer in layers if isinstance(layer, SelfCache) for t in layer.kept)
 
@@ -170,6 +170,6 @@ def jacobian(weights: torch.Tensor) -> float:
 
 
 def gradient_of(layer: nn.Module) -> float:
-    """Return the norm of the gradient of all weights of a layer."""
+    """Return the norm of the gradient over all weights of a layer."""
     squares = [p.grad.square().sum() for p in layer.parameters() if p.grad is not None]
     return max(torch.stack(squares).sum().sqrt().item(), 1e-30)

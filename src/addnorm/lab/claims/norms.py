@@ -27,7 +27,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Train on texts of unequal lengths; yield the loss on new ones."""
+    """Train on texts of unequal length; yield the loss on new ones."""
     text, name = text_of(settings["task"]), settings["norm"]
     spread, rate = settings.get("spread", WORST_SPREAD), settings.get("rate")
     model = decoder(text.vocab, seed, norm={"kind": name})
@@ -46,7 +46,7 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule."""
+    """Return the verdict by the claim's rule."""
     widest = results.xs("spread")[-1]
     worse = results.difference(("spread", "batchnorm", widest), ("spread", "layernorm", widest))
     grown = results.growth("spread", "batchnorm", "layernorm", widest, 0.0)
@@ -58,7 +58,7 @@ def judge(results: Results) -> Sequence[Finding]:
 
 
 def four_times(results: Results) -> Finding:
-    """Return whether the largest rates differ by a factor of four, within a step of the sweep."""
+    """Return whether the largest usable rates differ by a factor of four, within a sweep step."""
     rates = [float(rate) for rate in results.xs("rate")]
     ours, theirs = (largest_rates(results, name) for name in RATED)
     if rates[-1] in (*ours.values(), *theirs.values()):
@@ -70,7 +70,7 @@ def four_times(results: Results) -> Finding:
 
 
 def largest_rates(results: Results, name: str) -> dict[int, float]:
-    """Return, for each seed, the largest rate whose loss is within a tenth of the norm's best."""
+    """Return, for each seed, the largest rate with a loss within a tenth of the norm's best."""
     rates = results.xs("rate", name)
     by_rate = {rate: results.values[("rate", name, rate)] for rate in rates}
     seeds = by_rate[rates[0]]

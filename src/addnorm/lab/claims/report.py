@@ -1,4 +1,4 @@
-"""The report of the claims: for each, a page in two languages with verdict, tables and picture."""
+"""The report of the claims: a page in two languages for each, with verdict, tables and picture."""
 
 import math
 import re
@@ -32,7 +32,7 @@ SUFFIX: Mapping[Language, str] = {"en": ".md", "zh": ".zh-CN.md"}
 
 
 def write_claims_report(folder: Path) -> list[Path]:
-    """Write a page for each claim that has figures, in both languages, and a page of all of them.
+    """Write a page for each measured claim and an overview, in both languages.
 
     Returns the files.
     """
@@ -64,7 +64,7 @@ HEAD_RULE = "|---:|---|---|---|---:|---|"
 
 
 def overview(claims: Mapping[str, Sequence[Measured]], language: Language) -> str:
-    """Return a table of all claims, with the verdict on each kind of data."""
+    """Return a table of all claims, with the verdict for each kind of data."""
     words = WORDS[language]
     lines = [f"# {words['title']}", "", words["intro"], "", words["head"], HEAD_RULE]
     for number, name in enumerate(CLAIMS, 1):
@@ -87,12 +87,12 @@ def overview(claims: Mapping[str, Sequence[Measured]], language: Language) -> st
 
 
 def data_name(figures: Measured, words: Mapping[str, str]) -> str:
-    """Return the name of the data that the models learned."""
+    """Return the name of the data from which the models learned."""
     return words["generated"] if figures.task == GENERATED else plain(figures.task)
 
 
 def claim_page(name: str, by_task: Sequence[Measured], language: Language) -> str:
-    """Return the page of one claim."""
+    """Return the page for one claim."""
     words, claim = WORDS[language], claim_called(name)
     lines = [
         f"# {_of(claim.title, language)}",
@@ -126,7 +126,7 @@ def claim_page(name: str, by_task: Sequence[Measured], language: Language) -> st
 
 
 def agreement(literature: Word, here: Word, words: Mapping[str, str]) -> str:
-    """Return a sentence that compares the verdict with the one that follows from the literature."""
+    """Return a sentence that compares the verdict with the literature's prediction."""
     if literature == "undecided":
         return words["open"]
     form = words["same" if literature == here else "other"]
@@ -139,7 +139,7 @@ def _machines(figures: Iterable[Measured]) -> str:
 
 
 def _columns(xs: Sequence[float | str]) -> Sequence[float | str]:
-    """Return the values with a column: all, or a few if the table would be too wide."""
+    """Return the values that get a column: all, or a few if the table would be too wide."""
     if len(xs) <= MOST_COLUMNS:
         return xs
     last = len(xs) - 1
@@ -147,7 +147,7 @@ def _columns(xs: Sequence[float | str]) -> Sequence[float | str]:
 
 
 def table(results: Results, key: str, panel: Panel, language: Language) -> list[str]:
-    """Return a panel as a table: a row for each series, with mean and half the 95 % interval."""
+    """Return a panel as a table: one row per series, with means and half 95 % intervals."""
     xs = _columns(results.xs(key))
     lines = [
         f"*{_of(panel.y, language)}*",
@@ -224,7 +224,7 @@ def _lines(ax: Axes, results: Results, key: str, panel: Panel, colors: Mapping[s
 
 
 def _draw_intervals(ax: Axes, xs: Sequence[float], means: Sequence[Interval], color: str) -> None:
-    """Draw a band; or a whisker at a single value, where a band would have no width."""
+    """Draw a band; for a single value, a whisker, since a band would have no width."""
     low, high = [mean.low for mean in means], [mean.high for mean in means]
     if len(xs) > 1:
         ax.fill_between(xs, low, high, color=color, alpha=0.13, lw=0)

@@ -20,7 +20,7 @@ LENGTH, SEQUENCES = 32, 16
 
 
 class WeakResidual(nn.Module):
-    """`gain · x + f(norm(x))`: pre-norm with an identity that can be turned down."""
+    """`gain · x + f(norm(x))`: pre-norm with an identity that can be weakened."""
 
     def __init__(self, norm: nn.Module, gain: float) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule, at the greatest depth."""
+    """Return the verdict by the claim's rule, at the greatest depth."""
     deepest = results.xs("loss")[-1]
     worse = results.difference(("loss", "gain 0", deepest), ("loss", "gain 1", deepest))
     return [

@@ -25,7 +25,7 @@ WIDTHS, LENGTH, LIMIT = (64, 256), 32, 0.02
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Return a cell for each norm to train, and for each width to time both in turn."""
+    """Return a cell to train for each norm, and one for each width to time both norms in turn."""
     trained = [{"task": task, "norm": norm, "steps": STEPS[size]} for norm in NORMS]
     return [
         *trained,
@@ -34,7 +34,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Yield the loss after equal steps; or the times of a step with each norm, in turn."""
+    """Yield the loss after equal steps, or each norm's time per step, measured in turn."""
     text = text_of(settings["task"])
     if "timed" in settings:
         yield from _timed(text, settings["d"], settings["timed"], seed)
@@ -59,7 +59,7 @@ def _step(model: nn.Module, examples: Examples) -> None:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule."""
+    """Return the verdict by the claim's rule."""
     worse = results.difference(("loss", "loss", "rmsnorm"), ("loss", "loss", "layernorm"))
     widest = results.xs("time")[-1]
     ratio = results.ratio(("time", "rmsnorm", widest), ("time", "layernorm", widest))

@@ -21,7 +21,7 @@ KEYS, LENGTH = 64, 32
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Return cells for each score at the start, for all widths, and trained for some."""
+    """Return cells for each score: untrained at all widths, and trained at some."""
     start: list[Settings] = [{"score": score} for score in SCORES]
     return start + [
         {"score": score, "d": d, "steps": STEPS[size]}
@@ -31,7 +31,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Yield entropy and gradient of attention for random queries; or loss and entropy trained."""
+    """Yield attention's entropy and gradient at random queries, or loss and entropy if trained."""
     if "d" in settings:
         yield from _trained(settings, seed)
         return
@@ -58,7 +58,7 @@ def _trained(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule."""
+    """Return the verdict by the claim's rule."""
     plain = results.mean("entropy", "dot", 1024)
     scaled = results.mean("entropy", "scaled_dot", 1024)
     widest = results.xs("trained", "dot")[-1]

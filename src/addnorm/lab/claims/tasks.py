@@ -1,4 +1,4 @@
-"""The data of the claims: generated sequences, and natural language.
+"""The data for the claims: generated sequences, and natural language.
 
 They are drawn from a generator, so that a seed decides them.
 """
@@ -19,7 +19,7 @@ IGNORED = -100
 
 
 class Examples(NamedTuple):
-    """Tokens, the target at each position, and which positions are not padding."""
+    """Tokens, the target at each position, and a mask of positions that are not padding."""
 
     tokens: Int[Tensor, "batch seq"]
     targets: Int[Tensor, "batch seq"]
@@ -35,12 +35,12 @@ class Text(Protocol):
     def draw(
         self, generator: torch.Generator, n: int, length: int, *, test: bool = False
     ) -> Int[Tensor, "n length"]:
-        """Draw texts; those for testing never overlap with those for training."""
+        """Draw texts; test texts never overlap with training texts."""
         ...
 
 
 class Chain:
-    """A random Markov chain of order two over eight tokens: the two latest decide the next.
+    """A random Markov chain of order two over eight tokens: the last two decide the next.
 
     The best possible loss is 1.25 nats a token; a model that sees only the latest token reaches
     1.90, one that sees none 2.04.
@@ -67,7 +67,7 @@ class Chain:
 
 
 class Characters:
-    """The characters of a text file; its last tenth is for tests."""
+    """The characters of a text file, whose last tenth is for tests."""
 
     def __init__(self, file: Path) -> None:
         self.file, text = file, read_text(file)
@@ -93,13 +93,13 @@ GENERATED = "chain"
 
 @cache
 def text_of(task: str) -> Text:
-    """The texts of a task: `chain`, or a file."""
+    """The source of a task's texts: a Markov chain for `chain`, else a file."""
     return Chain() if task == GENERATED else Characters(Path(task))
 
 
 @cache
 def halfway(task: str) -> float:
-    """The mean of the losses of a unigram and a bigram model of a task's texts."""
+    """The mean of a unigram model's loss and a bigram model's loss on a task's texts."""
     text = text_of(task)
     drawn = text.draw(torch.Generator().manual_seed(1), 2000, 64)
     follows = torch.zeros(text.vocab, text.vocab, dtype=torch.double)
@@ -113,12 +113,12 @@ def halfway(task: str) -> float:
 
 
 def next_tokens(tokens: Int[Tensor, "batch length"]) -> Examples:
-    """Return next-token prediction: every token but the last, and the token after each."""
+    """Return next-token prediction: every token but the last, with the token after each."""
     return Examples(tokens[:, :-1], tokens[:, 1:])
 
 
 def in_order(generator: torch.Generator, n: int, length: int, *, causal: bool) -> Examples:
-    """Return texts of noise with tokens 2 and 3: the answer is 1 where 2 comes first, else 0.
+    """Return noise with tokens 2 and 3 in it: the answer is 1 if 2 comes first, else 0.
 
     The answer is the target of a special token: the last or, for encoders, the first.
     """
@@ -132,7 +132,7 @@ def in_order(generator: torch.Generator, n: int, length: int, *, causal: bool) -
 
 
 def remembered(generator: torch.Generator, n: int, distance: int) -> Examples:
-    """Copy the first of eight symbols after `distance` tokens of noise."""
+    """The copying task: output the first of eight symbols after `distance` tokens of noise."""
     answer = torch.randint(8, (n,), generator=generator)
     noise = torch.randint(8, 16, (n, distance), generator=generator)
     question = torch.full((n, 1), 16)
@@ -140,7 +140,7 @@ def remembered(generator: torch.Generator, n: int, distance: int) -> Examples:
 
 
 def recalled(generator: torch.Generator, n: int, distance: int) -> Examples:
-    """Associative recall: four keys with a value each, noise, and a key whose value is asked."""
+    """Associative recall: four keys with their values, noise, and one key whose value is asked."""
     keys = torch.rand(n, 8, generator=generator).topk(4).indices
     values = torch.randint(8, 16, (n, 4), generator=generator)
     pairs = torch.stack((keys, values), 2).flatten(1)
@@ -151,7 +151,7 @@ def recalled(generator: torch.Generator, n: int, distance: int) -> Examples:
 
 
 def added(generator: torch.Generator, n: int, distance: int) -> Examples:
-    """The adding problem with digits: two of them are marked, the answer is their sum modulo ten.
+    """The adding problem with digits: the answer is the sum modulo ten of two marked digits.
 
     One stands in the first tenth, the other in the last half.
     """
@@ -174,7 +174,7 @@ def _with_answer(tokens: Tensor, answer: Tensor, place: int) -> Examples:
 def unequal_texts(
     generator: torch.Generator, text: Text, n: int, mean_length: int, spread: float
 ) -> Examples:
-    """Return next-token prediction on texts of unequal lengths, which are padded.
+    """Return next-token prediction on padded texts of unequal length.
 
     Lengths are uniform between `1 - spread` and `1 + spread` times their mean.
     """

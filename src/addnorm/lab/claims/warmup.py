@@ -21,7 +21,7 @@ LENGTH, SEQUENCES, LR, LIMIT = 32, 16, 1e-3, 0.2
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Return cells of each placement and depth, trained with and without warm-up, and untrained.
+    """Return cells for each placement and depth: trained with and without warm-up, and untrained.
 
     Warm-up takes a third of the steps.
     """
@@ -37,7 +37,7 @@ def cells(size: Size, task: str) -> Sequence[Settings]:
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Yield the gradients before training; or the last loss, and whether training failed.
+    """Yield the gradients before training, or the last loss and whether training failed.
 
     It failed if the model learned little more than how frequent each token is.
     """
@@ -67,7 +67,7 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule, at the greatest depth."""
+    """Return the verdict by the claim's rule, at the greatest depth."""
     deepest = results.xs("loss")[-1]
     post, warm, pre, pre_warm, deep = (
         ("loss", name, deepest)

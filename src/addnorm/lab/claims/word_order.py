@@ -15,13 +15,13 @@ WITHOUT = {"encoder": "encoder without", "decoder": "decoder without"}
 
 
 def cells(size: Size, task: str) -> Sequence[Settings]:
-    """Return a cell for an encoder with each kind of positions, and for both models without any."""
+    """Return an encoder's cell for each kind of positions, and both models' cells without any."""
     kinds = [("encoder", "none"), ("decoder", "none"), *(("encoder", kind) for kind in POSITIONS)]
     return [{"model": model, "position": kind, "steps": STEPS[size]} for model, kind in kinds]
 
 
 def measure(settings: Settings, seed: int) -> Iterable[Row]:
-    """Train on the question which of two tokens came first; yield the share of right answers."""
+    """Train to tell which of two tokens came first; yield the share of right answers."""
     causal, kind = settings["model"] == "decoder", settings["position"]
     model = (decoder if causal else encoder)(13, seed, position={"kind": kind})
     learn(
@@ -37,7 +37,7 @@ def measure(settings: Settings, seed: int) -> Iterable[Row]:
 
 
 def judge(results: Results) -> Sequence[Finding]:
-    """Return the verdict by the rule."""
+    """Return the verdict by the claim's rule."""
     lost = results.mean("accuracy", "accuracy", WITHOUT["encoder"])
     seen = results.mean("accuracy", "accuracy", WITHOUT["decoder"])
     schemes = [

@@ -1,4 +1,4 @@
-"""The boards of speed runs: figures to reach, and the recipes that hold the records."""
+"""The boards of speed runs: targets to reach, and the recipes that hold the records."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from addnorm.errors import InputError, choices
 
 @dataclass(frozen=True, kw_only=True)
 class Board:
-    """A figure to reach on a split of some data; the fastest recipe that does holds the record."""
+    """A target score on a split of some data; the fastest recipe to reach it holds the record."""
 
     split: Literal["valid", "test"]
     metric: str
@@ -32,7 +32,7 @@ BOARDS: Mapping[str, Board] = {
 
 
 def boards_of(name: str) -> list[str]:
-    """The board of this name, or all boards of a kind of data, such as `shakespeare`.
+    """The board with this name, or all boards for a kind of data, such as `shakespeare`.
 
     Raises `InputError` with the nearest name if there is none.
     """

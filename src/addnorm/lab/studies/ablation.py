@@ -43,7 +43,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """The cost of a variant: parameters, FLOP per token, and seconds of a cell."""
+    """The cost of a variant: parameters, FLOP per token, and seconds for a cell."""
 
     parameters: int
     flops: float
@@ -61,7 +61,7 @@ def ablate_recipe(
     imports: Sequence[str] = (),
     overrides: Fields | None = None,
 ) -> list[Path]:
-    """Plan a study, run it and report; return the files of the report, none for a dry run.
+    """Plan a study, run it and report; return the report's files, none for a dry run.
 
     Raises `InputError` for a wrong recipe, value or option, before anything runs, and
     `KeyboardInterrupt` when stopped.
@@ -85,14 +85,17 @@ def ablate_recipe(
 
 
 def check_options(options: StudyOptions) -> int:
-    """Return how many cells are trained at once. Raises `InputError` for a wrong option."""
+    """Check the options, and return how many cells to train at once.
+
+    Raises `InputError` for a wrong option.
+    """
     if options.budget is not None:
         read_budget(options.budget)  # a mistake is found before anything is measured
     return workers(options.processes, options.threads, options.scheduler)
 
 
 def checked(study: Study, console: Console) -> Study:
-    """Refuse the variants whose data cannot be read or model cannot be built; return the study.
+    """Mark variants whose data or model cannot be built as refused; return the study.
 
     A study whose cells are all finished is not checked again. Raises `InputError` if fewer than
     two variants are left.
@@ -105,7 +108,7 @@ def checked(study: Study, console: Console) -> Study:
 
 
 def run_study(study: Study, options: StudyOptions, at_once: int, console: Console) -> Summary:
-    """Train the cells that are not finished, and compare the variants."""
+    """Train the unfinished cells, and compare the variants."""
     executors = (
         cluster(options.scheduler) if options.scheduler else processes(at_once, options.threads)
     )
@@ -117,7 +120,7 @@ def run_study(study: Study, options: StudyOptions, at_once: int, console: Consol
 
 
 def costs_of(study: Study, threads: int, console: Console) -> dict[int, Cost]:
-    """Return the cost of each variant, estimated from a few steps with the threads of a cell."""
+    """Estimate each variant's cost from a few steps, with the threads of a cell."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     costs: dict[int, Cost] = {}
@@ -144,7 +147,7 @@ def _cost(recipe: Recipe) -> Cost:
 def within_budget(
     study: Study, costs: Mapping[int, Cost], budget: str | None, at_once: int, console: Console
 ) -> Study:
-    """Return the study with as many seeds as fit into the budget; print if these are fewer.
+    """Return the study with as many seeds as the budget allows; print if there are fewer.
 
     Raises `InputError` if not even one seed fits.
     """
@@ -169,14 +172,14 @@ def within_budget(
 
 
 def _same_plan(study: Study, earlier: StudySettings, budget: str) -> bool:
-    """Return whether the same command, with the same recipe, started this study."""
+    """Return whether this study was started by the same command with the same recipe."""
     wanted = len(study.settings.seeds)
     same = (earlier.budget, earlier.wanted, earlier.vary) == (budget, wanted, study.settings.vary)
     return same and any(cell.folder.is_dir() for cell in study.cells)
 
 
 def read_budget(text: str) -> float:
-    """Return the seconds of `90s`, `30m`, `2h` or `1.5d`. Raises `InputError` for anything else."""
+    """Convert `90s`, `30m`, `2h` or `1.5d` to seconds. Raises `InputError` for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smhd])", text.strip())
     if match is None or float(match[1]) <= 0:
         raise InputError(f"`budget = {text}`: a number with s, m, h or d, such as 30m or 2h")
@@ -184,7 +187,7 @@ def read_budget(text: str) -> float:
 
 
 def cost_table(study: Study, costs: Mapping[int, Cost], at_once: int) -> Table:
-    """Return a table of the variants and their costs, with the time that all cells take."""
+    """Return a table of the variants' costs, with the time for all cells."""
     n_seeds = len(study.settings.seeds)
     total = n_seeds * sum(cost.seconds for cost in costs.values()) / at_once
     table = Table(
@@ -285,7 +288,10 @@ def study(
 
 
 def _options(given: Mapping[str, Any]) -> StudyOptions:
-    """Return the options of a study. Raises `InputError` for an unknown name or a wrong type."""
+    """Convert keywords to the options of a study.
+
+    Raises `InputError` for an unknown name or a wrong type.
+    """
     names = [field.name for field in fields(StudyOptions)]
     for name in given:
         if name not in names:
@@ -301,7 +307,7 @@ def _options(given: Mapping[str, Any]) -> StudyOptions:
 
 
 def _source(recipe: Any) -> Path | Recipe:
-    """Return the recipe or its file. Raises `InputError` for anything else."""
+    """Return the given recipe, or its file. Raises `InputError` for anything else."""
     if isinstance(recipe, Recipe):
         return recipe
     if not isinstance(recipe, str | PathLike):
@@ -313,7 +319,7 @@ def _source(recipe: Any) -> Path | Recipe:
 
 
 def _values_to_vary(vary: Any) -> dict[str, list[str]]:
-    """Return the values of each field as text. Raises `InputError` for one value, or none."""
+    """Return the values of each field as texts. Raises `InputError` for one value, or none."""
     if not isinstance(vary, Mapping):
         raise InputError(f"vary = {vary!r}: a dictionary of fields and their values")
     fields: Mapping[str, Any] = vary
@@ -328,7 +334,7 @@ def _values_to_vary(vary: Any) -> dict[str, list[str]]:
 
 
 def cell_rows(lines: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the lines of `results.jsonl`, each with all names and None for missing values.
+    """Return the lines of `results.jsonl` with the same names in all; None for missing values.
 
     The numbers of a column have one type, for libraries that take it from the first row.
     """
@@ -341,7 +347,7 @@ def cell_rows(lines: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def variant_rows(summary: Summary) -> list[dict[str, Any]]:
-    """Return a flat dictionary for each variant, with None for missing values."""
+    """Return a flat dictionary for each variant; None for missing values."""
     rows: list[dict[str, Any]] = []
     for row in summary.rows:
         difference, mean, examples = row.difference, row.mean, row.examples

@@ -1,4 +1,4 @@
-"""A cell of a study: a variant trained with one seed, its job, its figures, and its training.
+"""A cell of a study: a variant trained with one seed, its job, its figures, its training.
 
 Jobs and figures are plain values, so that they can be sent to another machine and written as JSON;
 a process started for it trains the cell.
@@ -48,7 +48,7 @@ State = Literal["finished", "diverged", "paused"]
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A cell to train: its recipe as a tree, its folder, and everything else that it depends on.
+    """A cell to train: its recipe as a tree, its folder, and all other inputs.
 
     Paths in the recipe are relative to `directory`. `until` is the step at which it pauses; None
     for training to the end.
@@ -91,24 +91,24 @@ FIGURES_OF = TypeAdapter(Figures)
 
 
 def figures_file(folder: Path, until: int | None) -> Path:
-    """The file with the figures of a cell's end, or of its pause at step `until`."""
+    """The file with a cell's figures at its end, or at its pause at step `until`."""
     return folder / (FIGURES if until is None else f"figures-{until}.json")
 
 
 def figures_of(folder: Path, until: int | None) -> Figures | None:
-    """The figures of a cell that paused at step `until`, or that has ended; None without either."""
+    """The figures of a cell at its end, or at its pause at step `until`; None if it has none."""
     return read_figures(figures_file(folder, until)) or read_figures(folder / FIGURES)
 
 
 def last_figures(folder: Path) -> Figures | None:
-    """The figures of a cell's end, or else of its last pause; None without either."""
+    """The figures at a cell's end, or else at its last pause; None if it has none."""
     pauses = (read_figures(file) for file in folder.glob("figures-*.json"))
     ordered = sorted((figures for figures in pauses if figures), key=lambda figures: figures.steps)
     return read_figures(folder / FIGURES) or (ordered[-1] if ordered else None)
 
 
 def read_figures(file: Path) -> Figures | None:
-    """Return the figures in a file; None if it is missing, damaged or of another cell."""
+    """Read the figures in a file; None if it is missing, damaged or another cell's."""
     try:
         figures = FIGURES_OF.validate_json(read_file(file, MOST))
     except (OSError, ValidationError, InputError):
@@ -129,7 +129,7 @@ TIMES_OF = TypeAdapter(list[float])
 
 
 def run_cell(job: Job) -> Figures:
-    """Train a cell, or resume its training, and measure it; read the figures if there are some.
+    """Train a cell or resume it, and measure it, unless its figures exist already.
 
     Raises `InputError` for a mistake in its recipe or data.
     """
@@ -150,7 +150,7 @@ _digests_of_imports: dict[str, list[str]] = {}
 
 
 def prepare_process(threads: int, imports: tuple[str, ...]) -> None:
-    """Set the number of threads of this process, and import custom parts.
+    """Set this process's number of threads, and import custom parts.
 
     Raises `InputError` for a part that has changed since a worker of a cluster imported it.
     """
@@ -166,7 +166,7 @@ def prepare_process(threads: int, imports: tuple[str, ...]) -> None:
 
 
 def train_cell(job: Job) -> Figures:
-    """Train a cell to its end or its pause, and measure it on its test split.
+    """Train a cell to its end or pause, and measure it on its test split.
 
     Without a test split, it is measured on its validation split. Raises `InputError` for a
     mistake in its recipe or data, and for any other failure in training, with the file that has
@@ -201,7 +201,7 @@ def train_cell(job: Job) -> Figures:
 
 
 def _cost(folder: Path, seconds: float) -> dict[str, Any]:
-    """Return the steps, tokens and seconds of all stretches of training so far."""
+    """Return the steps, tokens and seconds of all its training so far."""
     times = [*training_times(folder), round(seconds, 3)]
     atomic_write(folder / TIMES, json.dumps(times))
     steps = [line for line in read_journal(folder / "metrics.jsonl").lines if "loss" in line]
@@ -213,7 +213,7 @@ def _cost(folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def training_times(folder: Path) -> list[float]:
-    """The seconds of each stretch of training; none where the file is missing or damaged."""
+    """The seconds of each stretch of training; empty if the file is missing or damaged."""
     try:
         return TIMES_OF.validate_json((folder / TIMES).read_bytes())
     except (OSError, ValidationError):
@@ -237,7 +237,7 @@ def _measured(run: Run, cost: dict[str, Any], *, paused: bool) -> Figures:
 
 
 def values_of(evaluation: Evaluation, stretch: int = 1) -> dict[str, list[float]]:
-    """Return the scores of single examples, and the summed loss and the targets of each batch.
+    """Return each example's scores, and the summed loss and number of targets of each batch.
 
     `examples` are the numbers of the examples. Windows of a series follow one another and overlap,
     so they are not independent: each `stretch` of them has one value, the mean, and `windows` has
@@ -258,7 +258,7 @@ def values_of(evaluation: Evaluation, stretch: int = 1) -> dict[str, list[float]
 
 
 def stretch_of(examples: Sequence[Encoded]) -> int:
-    """Return how many windows of a series make one value; 1 for any other examples.
+    """Return how many windows of a series make one value; 1 for other examples.
 
     Twice as many as overlap in what they forecast, so that most windows share no time step with
     other stretches: the blocks of a block bootstrap (Künsch 1989).

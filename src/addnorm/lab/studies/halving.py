@@ -1,4 +1,4 @@
-"""Successive halving: variants that are clearly worse part of the way are not trained further.
+"""Successive halving: training stops early for variants that are clearly worse.
 
 Jamieson & Talwalkar 2016, with a rule that keeps the statistics honest: a variant is dropped only
 when its paired difference to the best so far is decided at that step, never by rank alone. The best
@@ -23,7 +23,7 @@ RUNGS = (0.25, 0.5)
 
 
 def halve(study: Study, make: Callable[[], Executor], at_once: int, watch: Watch) -> dict[int, str]:
-    """Train all variants to each rung and drop the clearly worse; return the reasons by variant.
+    """Train all variants to each rung, dropping clearly worse ones; return the reasons by variant.
 
     The first variant, with which all are compared, is never dropped. Raises `InputError`, before
     anything is trained, for a recipe with a number of epochs instead of steps.
@@ -45,7 +45,7 @@ def halve(study: Study, make: Callable[[], Executor], at_once: int, watch: Watch
 def clearly_worse(
     study: Study, figures: Mapping[int, Mapping[int, Figures]], until: int
 ) -> dict[int, str]:
-    """The variants whose difference to the best at this step is decided, with the reason."""
+    """The variants that are significantly worse than the best at this step, with reasons."""
     scores = {
         index: {
             seed: cell.scores[study.metric]

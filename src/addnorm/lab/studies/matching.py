@@ -1,4 +1,4 @@
-"""Changing a width so that variants have as many parameters or FLOP per token as the first."""
+"""Adjusting a width so that variants match the first one's parameters or FLOP per token."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ STEP = 8
 def matched(
     reader: Reader, variants: list[Variant], cost: Cost, field: str = DEFAULTS.match_by
 ) -> list[Variant]:
-    """The variants with `field` changed so that each costs within 2 % of the first.
+    """The variants, with `field` changed so that each costs within 2 % of the first.
 
     A variant that no width makes equal is refused, with the reason.
     """
@@ -43,7 +43,7 @@ def matched(
 
 
 def check_width(recipe: Recipe, field: str) -> None:
-    """Raise `InputError` unless `field` names an integer of a recipe, with the nearest name."""
+    """Raise `InputError`, naming the nearest, unless `field` names an integer of a recipe."""
     value: Any = recipe
     tables: list[str] = []
     for name in field.split("."):
@@ -59,7 +59,7 @@ def check_width(recipe: Recipe, field: str) -> None:
 
 
 def cost_of(match: Match, variants: Sequence[Variant]) -> Cost:
-    """Return a function from a recipe to the cost of its model, with its vocabulary and data.
+    """Return a function from a recipe to its model's cost, given its vocabulary and data.
 
     The data are read once for all recipes that read the same.
     """
@@ -111,7 +111,7 @@ MOST_REFUSED = 256
 
 
 def _accepted(cost_of: Callable[[int], float], n: int) -> tuple[int, float]:
-    """The first width from `n` on that the recipe allows, and its cost."""
+    """The first width from `n` on that the recipe allows, with its cost."""
     for width in range(n, n + MOST_REFUSED - 1):
         try:
             return width, cost_of(width)
@@ -121,7 +121,7 @@ def _accepted(cost_of: Callable[[int], float], n: int) -> tuple[int, float]:
 
 
 def _width(cost: Callable[[int], float], target: float) -> int:
-    """The width whose cost is nearest the target, a multiple of eight if that is near enough."""
+    """The width with the cost nearest the target; a multiple of eight if that is near enough."""
 
     def cost_of(n: int) -> float:
         return _accepted(cost, n)[1]

@@ -28,7 +28,7 @@ LATEX = "report.tex"
 
 
 def write_report(study: Study, summary: Summary) -> list[Path]:
-    """Write all files of the report into the study's folder; return their paths."""
+    """Write all files of the report to the study's folder; return their paths."""
     folder = study.folder
     pictures = [forest_picture(study, summary, folder), curves_picture(study, folder)]
     drawn = [picture for picture in pictures if picture]
@@ -44,7 +44,7 @@ def write_report(study: Study, summary: Summary) -> list[Path]:
 
 
 def title_of(study: Study, language: Language) -> str:
-    """Return the question of a study; by default, which of the values is best."""
+    """Return the study's question; by default, which of the values is best."""
     words = WORDS[language]
     fields = words["and"].join(short_names(list(study.settings.vary)))
     return study.settings.question or words["question"].format(fields=fields)
@@ -88,7 +88,7 @@ def markdown(study: Study, summary: Summary, language: Language, pictures: Seque
 
 
 def verdict_lines(row: Row, summary: Summary, language: Language) -> list[str]:
-    """Return the sentences about a variant: its verdict, and the cells that are left out."""
+    """Return the sentences about a variant: its verdict, and its missing cells."""
     words, name = WORDS[language], plain(row.name)
     if row.refused:
         return [words["refused_is"].format(name=name, reason=plain(row.refused))]
@@ -108,7 +108,7 @@ def verdict_lines(row: Row, summary: Summary, language: Language) -> list[str]:
 
 
 def unequal_lines(study: Study, summary: Summary, language: Language) -> list[str]:
-    """Return warnings if the variants differ in their data or in the number of tokens."""
+    """Return warnings if the variants differ in data or numbers of tokens."""
     words, lines = WORDS[language], list[str]()
     if fields := [name for name in study.settings.vary if name.startswith("data.")]:
         named = words["and"].join(code(name) for name in fields)
@@ -121,7 +121,7 @@ def unequal_lines(study: Study, summary: Summary, language: Language) -> list[st
 
 
 def barely_learnt_lines(study: Study, language: Language) -> list[str]:
-    """Return a warning for each variant that has barely learnt with any seed."""
+    """Return a warning for each variant that has barely learnt with some seed."""
     falls: dict[str, tuple[float, float]] = {}
     for cell in study.cells:
         if (losses := barely_learnt(cell.folder)) is not None:
@@ -134,7 +134,7 @@ def barely_learnt_lines(study: Study, language: Language) -> list[str]:
 
 
 def latex_table(study: Study, summary: Summary) -> str:
-    """The figures as a table of LaTeX, with short labels of the variants."""
+    """The figures as a LaTeX table, with short labels for the variants."""
     labels = short_labels(study.variants)
     head = ["variant", summary.metric, r"95\,\%", "difference", r"95\,\%", "$p$", "parameters"]
     rows: list[list[str]] = []
@@ -193,7 +193,7 @@ def _interval_words(interval: Interval, words: Mapping[str, str]) -> str:
 
 
 def table_line(row: Row) -> str:
-    """A line of the table, with a dash for missing values."""
+    """A line of the table, with dashes for missing values."""
     difference = row.difference
     cells = [
         plain(row.name),
@@ -326,7 +326,7 @@ GOOD, BAD = "#3a7d44", "#c8553d"
 
 
 def forest_picture(study: Study, summary: Summary, folder: Path) -> str:
-    """Draw the difference of each variant to the first, with its 95 % interval.
+    """Draw each variant's difference to the first, with its 95 % interval.
 
     Writes `differences.svg` and `.png`. Returns the name of the first, or an empty text if no
     variant has a difference.
@@ -368,7 +368,7 @@ def _draw_row(ax: Axes, y: int, row: Row, summary: Summary) -> None:
 
 
 def curves_picture(study: Study, folder: Path) -> str:
-    """Draw the learning curve of each variant: the mean over seeds, and the band between them.
+    """Draw each variant's learning curve: the mean over seeds in a band of their range.
 
     It is the validation loss if there is one, else the smoothed training loss. Writes `curves.svg`
     and `.png`. Returns the name of the first, or an empty text if no cell has steps.

@@ -72,7 +72,7 @@ SETTINGS_OF = TypeAdapter(StudySettings)
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
-    """A variant with a seed, and its folder, whose name has a digest of all inputs."""
+    """A variant with a seed, and its folder, whose name contains a digest of all inputs."""
 
     variant: int
     seed: int
@@ -91,7 +91,7 @@ class Study:
 
     @property
     def metric(self) -> str:
-        """The score that decides."""
+        """The score that decides between variants."""
         return self.settings.metric
 
     @property
@@ -127,15 +127,15 @@ class Study:
         return Cell(variant=index, seed=seed, recipe=recipe, digest=digest, folder=folder)
 
     def _imports(self, recipe: Recipe) -> tuple[str, ...]:
-        """The files and modules that a cell imports: those named, and those of its custom parts."""
+        """The files and modules that a cell imports: named ones, and those of custom parts."""
         return tuple(dict.fromkeys([*self.settings.imports, *imports_of(recipe).values()]))
 
     def name_of(self, cell: Cell) -> str:
-        """The name of a cell in messages."""
+        """The name of a cell for messages."""
         return f"{self.variants[cell.variant].name}, seed {cell.seed}"
 
     def left_out(self) -> list[Path]:
-        """The folders of other cells: of other recipes, seeds, data or code."""
+        """The folders of cells from other recipes, seeds, data or code."""
         names = {cell.folder.name for cell in self.cells}
         folders = (file.parent for file in self.folder.glob(f"cells/*/{FIGURES}"))
         return sorted(folder for folder in folders if folder.name not in names)
@@ -173,7 +173,7 @@ class Study:
         until: int | None = None,
         watch: Watch = lambda *_: None,
     ) -> dict[int, dict[int, Figures]]:
-        """Train and measure the cells that have no figures yet; return the figures of all.
+        """Train and measure the cells without figures; return the figures of all cells.
 
         With `until`, cells pause after that step. Raises what a cell raises: `InputError` for a
         mistake in its recipe or data, `Interrupted` when it was stopped.
@@ -215,7 +215,7 @@ class Study:
         )
 
     def write_settings(self) -> None:
-        """Write `study.json`, and the recipe of each variant."""
+        """Write `study.json`, and each variant's recipe."""
         self.folder.mkdir(parents=True, exist_ok=True)
         facts = SETTINGS_OF.dump_python(self.settings, mode="json")
         atomic_write(self.folder / SETTINGS, json.dumps(facts, indent=1, ensure_ascii=False))
@@ -228,7 +228,7 @@ class Study:
                 atomic_write(file, json.dumps(tree, indent=1, ensure_ascii=False))
 
     def write_results(self, ended: Mapping[str, Figures]) -> None:
-        """Write `results.jsonl`: a line for each finished cell, in the order of the grid.
+        """Write `results.jsonl`: a line for each finished cell, in grid order.
 
         The lines do not depend on the order in which cells were trained; only `seconds` differ.
         """
@@ -265,7 +265,7 @@ def study_of(
     imports: Sequence[str] = (),
     overrides: Fields | None = None,
 ) -> Study:
-    """Return the study of a recipe in `folder`; a study that is resumed keeps its kernels.
+    """Return the study of a recipe in `folder`; a resumed study keeps its kernels.
 
     Raises `InputError` if fewer than two variants can be trained, for a metric that the task does
     not have, and for a folder with other content.
@@ -301,7 +301,7 @@ def study_of(
 
 
 def _kernels(threads: int) -> KernelChoices:
-    """The fastest kernels of this machine with this many threads."""
+    """The fastest kernels on this machine with this many threads."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -311,7 +311,7 @@ def _kernels(threads: int) -> KernelChoices:
 
 
 def read_settings(folder: Path) -> StudySettings | None:
-    """Return the settings of the study in `folder`; None for a new folder.
+    """Read the settings of the study in `folder`; None for a new folder.
 
     Raises `InputError` for a damaged file, or for a folder with other content.
     """
@@ -327,5 +327,5 @@ def read_settings(folder: Path) -> StudySettings | None:
 
 
 def seeded(recipe: Recipe, seed: int) -> Recipe:
-    """The recipe with another seed for weights, order of data and dropout."""
+    """The recipe with another seed for weights, data order and dropout."""
     return replace(recipe, train=replace(recipe.train, seed=seed))

@@ -83,7 +83,7 @@ class Summary:
 
 
 def summarise(study: Study, dropped: Mapping[int, str] | None = None) -> Summary:
-    """Compare all variants with the first over the seeds that both have finished."""
+    """Compare all variants with the first, over the seeds that both have finished."""
     figures, trained = study.figures(), study.trained()
     scores = {
         i: {s: f.scores[study.metric] for s, f in seeds.items() if study.metric in f.scores}
@@ -123,7 +123,7 @@ def summarise(study: Study, dropped: Mapping[int, str] | None = None) -> Summary
 
 
 def resolution_of(metric: str, figures: Mapping[int, BySeed]) -> float:
-    """The smallest step of a score that counts examples; 0 for any other score."""
+    """The smallest step of a score that counts examples; 0 for other scores."""
     counts = [
         len(f.values[metric])
         for seeds in figures.values()
@@ -136,7 +136,7 @@ def resolution_of(metric: str, figures: Mapping[int, BySeed]) -> float:
 def paired(
     ours: Mapping[int, float], first: Mapping[int, float]
 ) -> tuple[list[float], list[float]]:
-    """The scores of the seeds that two variants have in common."""
+    """The scores of the seeds that two variants share."""
     common = [seed for seed in first if seed in ours]
     return [ours[seed] for seed in common], [first[seed] for seed in common]
 
@@ -210,7 +210,7 @@ def _bleu_tokens(study: Study) -> str:
 
 
 def _bleu_p(ours: Figures, first: Figures, tokenize: str) -> float | None:
-    """Return the p-value of a difference in BLEU by sacrebleu's paired bootstrap (Koehn 2004)."""
+    """Return the p-value of a BLEU difference by sacrebleu's paired bootstrap (Koehn 2004)."""
     if not ours.texts or len(ours.texts) != len(first.texts):
         return None
     if ours.texts == first.texts:

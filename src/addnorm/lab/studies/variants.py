@@ -1,4 +1,4 @@
-"""The variants of a recipe: combinations of values, the refused ones, and their common score."""
+"""The variants of a recipe: combinations of values, refused ones, and the score to compare."""
 
 import json
 import tomllib
@@ -47,7 +47,7 @@ class Variant:
 
 
 def read_vary(words: Sequence[str]) -> dict[str, list[str]]:
-    """Read `model.norm=layernorm,rmsnorm` for each field that varies.
+    """Parse `model.norm=layernorm,rmsnorm` for each field that varies.
 
     Raises `InputError` for anything else, for a field given twice or a value given twice.
     """
@@ -64,7 +64,10 @@ def read_vary(words: Sequence[str]) -> dict[str, list[str]]:
 
 
 def without_repeats(values: list[str], name: str) -> list[str]:
-    """The values of a field. Raises `InputError` for a value that is given twice."""
+    """The values of a field, which must not repeat.
+
+    Raises `InputError` for a value that is given twice.
+    """
     if repeated := next((value for value in values if values.count(value) > 1), None):
         raise InputError(f"{name}: {repeated} is given twice")
     return values
@@ -87,7 +90,7 @@ def split_values(text: str) -> list[str]:
 
 
 def reader_of(recipe: Path | Recipe, overrides: Fields | None = None) -> Reader:
-    """A reader of variants of a recipe file, or of a recipe made in Python."""
+    """A function that reads variants of a recipe, given as a file or made in Python."""
     fixed = dict(overrides or {})
     if isinstance(recipe, Path):
         return lambda fields: read_recipe(recipe, fixed | dict(fields), import_parts=True)
@@ -102,7 +105,7 @@ def reader_of(recipe: Path | Recipe, overrides: Fields | None = None) -> Reader:
 
 
 def variants_of(reader: Reader, vary: Mapping[str, Sequence[str]]) -> list[Variant]:
-    """Return every combination of the values, the first value of each field first.
+    """Return every combination of the values; each field's first value comes first.
 
     A refused combination has the reason. Raises `InputError` if the first is refused, with which
     all others are compared, or if nothing varies.
@@ -122,7 +125,7 @@ def variants_of(reader: Reader, vary: Mapping[str, Sequence[str]]) -> list[Varia
 
 
 def check_several(variants: Sequence[Variant], reason: str = "") -> None:
-    """Raise `InputError` unless two variants have a recipe; the reason is that of the refused."""
+    """Raise `InputError`, with a refused variant's reason, unless two variants are valid."""
     if sum(variant.recipe is not None for variant in variants) < 2:
         refused = "; ".join(f"{v.name}: {v.refused}" for v in variants if v.refused)
         first = variants[0].name
@@ -169,7 +172,7 @@ LONGEST_LABEL = 24
 
 
 def short_labels(variants: Sequence[Variant]) -> dict[str, str]:
-    """A label for the name of each variant: of a part its kind, and what no other part shares.
+    """A short label for each variant's name: a part by its kind and by what distinguishes it.
 
     `{kind = "gated", d_ff = 64}` is `gated` next to `mlp`, and `gated d_ff=64` next to another
     gated one. A name whose label would be that of another variant stays whole.
@@ -205,7 +208,7 @@ def _short_values(values: Sequence[str]) -> list[str]:
 
 
 def _table(value: str) -> dict[str, Any] | None:
-    """A value as a table; None if it is none."""
+    """A value as a table; None if it is not one."""
     try:
         table = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
@@ -214,7 +217,7 @@ def _table(value: str) -> dict[str, Any] | None:
 
 
 def toml_value(value: Any) -> str:
-    """Return a Python value, or a configuration, as it is written in a recipe."""
+    """Convert a Python value or a configuration to TOML."""
     if hasattr(value, "tolist"):  # numpy's, torch's and pandas' numbers and lists
         value = value.tolist()
     match value:
@@ -238,7 +241,7 @@ def toml_value(value: Any) -> str:
 
 
 def _as_table(value: Any) -> Any:
-    """A configuration as a table, a custom one with the kind that names its class."""
+    """A configuration as a table; a custom one's kind names its class."""
     if is_dataclass(value) and not is_ours(type(value)):
         return dump(value)
     return TypeAdapter(type(value)).dump_python(value, mode="json")
@@ -258,7 +261,7 @@ PER_CHARACTER = "bits_per_character"
 
 
 def check_start(variants: Sequence[Variant], say: Callable[[str], None]) -> list[Variant]:
-    """Refuse variants whose data cannot be read or whose model cannot be built; return all.
+    """Refuse variants whose data cannot be read or model cannot be built; return all.
 
     Variants with the same data and model are checked once. Raises `InputError` if the first
     variant fails, with which all others are compared.
@@ -323,7 +326,7 @@ def comparable(variants: Sequence[Variant], task: Task, metric: str | None, usua
 
 
 def tokens_differ(variants: Sequence[Variant]) -> bool:
-    """Return whether variants have different tokenizers, or learn them from different data."""
+    """Return whether variants use different tokenizers, or learn them from different data."""
     sources: set[str] = set()
     for variant in variants:
         if variant.recipe is not None:
