@@ -33,7 +33,7 @@ def fields_to_keep_model(words: Iterable[str], instead: str) -> dict[str, str]:
 
 
 class UnknownWordError(InputError):
-    """An argument that is no option of its command; `message_of` adds the nearest one."""
+    """An argument other than the options of its command; `message_of` adds the nearest."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -89,7 +89,7 @@ def settings_of(table: str) -> list[str]:
 
 
 def unknown_field(word: str, options: Iterable[str]) -> str:
-    """The message for an argument that is no option or field, with the nearest of both."""
+    """The message for an argument that is neither option nor field, with the nearest of both."""
     name = word.removeprefix("--").partition("=")[0]
     settings = [f"{table}.{field}" for table in SETTINGS for field in settings_of(table)]
     sizes = ("d_model", "n_layers", "dropout", "max_len")

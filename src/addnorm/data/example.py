@@ -246,7 +246,7 @@ class Example:
     """The fields that a model learns to predict; an example to predict has their defaults."""
 
     def source_text(self) -> str:
-        """Return the input text; empty if the input is no text."""
+        """Return the input text; empty if the input is not text."""
         return ""
 
     def second_text(self) -> str:

@@ -359,7 +359,7 @@ def no_label(label: str) -> str | None:
 
 
 def not_finite(values: Sequence[float]) -> str | None:
-    """Return what is missing if there are no numbers or not all are finite, else None."""
+    """Return the text `NOT_FINITE` if numbers are missing or not finite, else None."""
     return None if values and all(map(math.isfinite, values)) else NOT_FINITE
 
 

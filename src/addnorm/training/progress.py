@@ -73,7 +73,7 @@ class ProgressBar:
 
     @contextmanager
     def busy(self, what: str) -> Generator[None]:
-        """Show that work is going on between two steps, if it takes long."""
+        """Show the work between two steps, if it takes long."""
         if self._bar.disable:
             with long_work(self.console, what):
                 yield

@@ -265,7 +265,7 @@ class PackedConfig:
 
 
 def _check_learnt_whole(examples: Sequence[Encoded]) -> None:
-    """Raise `InputError` for examples with tokens that are no targets, as in conversations."""
+    """Raise `InputError` for examples with tokens that are not targets, as in chats."""
     plain = isinstance(examples, Compact) and examples.targets.ids is examples.tokens.ids
     if not plain and any(IGNORE in example.targets for example in examples):
         raise InputError(

@@ -205,7 +205,7 @@ class Tokenizer:
         return self.codec.id_of(token)
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Return a readable string for each id: its text, or its token if that is no whole text."""
+        """Return a readable string for each id: its text, or its token for half a character."""
         texts = self.codec.alone(ids)
         return [
             self.codec.name(i) or "" if "\ufffd" in text else text

@@ -31,7 +31,7 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The limits on what is processed at once."""
+    """The limits on the work done at once."""
 
     rows: int = 256
     """The most sequences in a step."""
