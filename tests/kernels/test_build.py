@@ -208,7 +208,8 @@ import torch
 import addnorm.kernels.row_products
 from addnorm.kernels.build import load_operator
 load_operator("row_product")
-assert torch.ops.addnorm.row_product(torch.ones(1, 3), torch.ones(2, 3), None).tolist() == [[3, 3]]
+y = torch.ops.addnorm.row_product(torch.ones(1, 3), [torch.ones(2, 3)], [])
+assert y.tolist() == [[3, 3]]
 """
 
 

@@ -175,11 +175,50 @@ def test_arguments_that_do_not_fit_are_refused(operator: str) -> None:
         product(operator, torch.randn(2, 200), *weights)
 
 
+def lists(*matrices: list[Tensor]) -> list[list[Tensor]]:
+    """The arguments of an operator for some matrices."""
+    return [[*parts] for parts in zip(*matrices, strict=True)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", [(), (3,), (4, 7), (0, 5, 0), (1, 64, 2, 9)])
+def test_matrices_together_are_each_alone(
+    operator: str, sizes: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    call, d_in = getattr(torch.ops.addnorm, operator), 96
+    matrices = [matrix(operator, torch.randn(n or 1, d_in).to(dtype))[0] for n in sizes]
+    matrices = [[part[:n] for part in each] for n, each in zip(sizes, matrices, strict=True)]
+    given = lists(*matrices) or [[]] * (1 if operator == "row_product" else 2)
+    biases = [torch.randn(n).to(dtype) for n in sizes]
+    for rows in (0, 1, 5):
+        x = torch.randn(rows, d_in).to(dtype)
+        for shifts in (biases, [None] * len(sizes)):
+            alone = [product(operator, x, *m, b) for m, b in zip(matrices, shifts, strict=True)]
+            together = call(x, *given, biases if shifts is biases else [])
+            assert torch.equal(together, torch.cat([x[:, :0], *alone], 1))
+
+
+def test_lists_that_do_not_fit_are_refused(operator: str) -> None:
+    weights, _ = matrix(operator, torch.randn(5, 64))
+    wrong, _ = matrix(operator, torch.randn(5, 256))
+    call, x, bias = getattr(torch.ops.addnorm, operator), torch.randn(2, 64), torch.ones(5)
+    for matrices, biases in (
+        (lists(weights, wrong if operator == "row_product" else [w.float() for w in weights]), []),
+        (lists(weights, weights), [bias]),
+        (lists(weights), [bias, bias]),
+        (lists(weights), [torch.ones(6)]),
+        ([*lists(weights)[:-1], []], [bias]),
+    ):
+        with pytest.raises(RuntimeError, match="do not fit together"):
+            call(x, *matrices, biases)
+
+
 def test_their_fake_has_the_shape(operator: str) -> None:
     weights, _ = matrix(operator, torch.randn(5, 64))
-    arguments = [t.to("meta") for t in (torch.randn(2, 64), *weights)]
-    y = getattr(torch.ops.addnorm, operator)(*arguments, None)
-    assert (y.device.type, y.shape, y.dtype) == ("meta", (2, 5), torch.float32)
+    x, *arguments = [t.to("meta") for t in (torch.randn(2, 64), *weights)]
+    y = getattr(torch.ops.addnorm, operator)(x, *lists(arguments, arguments), [])
+    assert (y.device.type, y.shape, y.dtype) == ("meta", (2, 10), torch.float32)
 
 
 ARM = ("aarch64-linux-gnu-g++", "qemu-aarch64")

@@ -1,9 +1,10 @@
 """The linear layers on a single row in a traced graph, each replaced by the fastest product.
 
-Which is fastest for weights of a type is measured (`tuning.row_products`).
+Which is fastest for weights of a type is measured (`tuning.row_products`). Layers on the same row,
+as of queries, keys and values, are one call of our operator.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,14 +37,19 @@ _onednn = onednn()
 class Layer:
     """A linear layer on a single row."""
 
+    linear: fx.Node
+    """The node of the product."""
     node: fx.Node
-    """The node with the layer's value."""
-    x: fx.Node
+    """The node with the layer's value: the same, unless it is scaled."""
     weights: list[fx.Node]
     """The matrix, or its integers and their scales: inputs of the graph."""
     bias: fx.Node | None
     size: int
     """The number of weights."""
+
+    @property
+    def x(self) -> fx.Node:
+        return self.linear.all_input_nodes[0]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -57,16 +63,18 @@ def place_row_products(program: torch.export.ExportedProgram, module: nn.Module)
     reads are packed: a tied table would be in memory twice.
     """
     graph = program.graph_module.graph
-    for layer in [*_layers(program, module)]:
-        kind = row_product(layer.dtype)
-        only_linear = all(user.target is _linear for user in layer.weights[0].users)
-        large = LARGE_FOR_OPERATORS if kind == "operator" else LARGE
-        if kind == "loop" or layer.size < large or (kind == "onednn" and not only_linear):
+    for layers in _on_the_same_row(program, module):
+        kind = row_product(layers[0].dtype)
+        if kind == "operator":
+            if sum(layer.size for layer in layers) >= LARGE_FOR_OPERATORS:
+                _place_operator(graph, layers)
             continue
-        with graph.inserting_before(layer.node):
-            y = _product(graph, kind, layer)
-            y = graph.call_function(aten.view.default, (y, [*layer.node.meta["val"].shape]))
-        layer.node.replace_all_uses_with(y)
+        for layer in layers:
+            only_linear = all(user.target is _linear for user in layer.weights[0].users)
+            if kind == "loop" or layer.size < LARGE or (kind == "onednn" and not only_linear):
+                continue
+            with graph.inserting_before(layer.linear):
+                _replace(layer, _product(graph, kind, layer))
     graph.eliminate_dead_code()
     program.graph_module.recompile()
 
@@ -85,6 +93,14 @@ def operators_of(program: torch.export.ExportedProgram) -> list[str]:
     return sorted(name for name, target in names.items() if target in calls)
 
 
+def _on_the_same_row(program: torch.export.ExportedProgram, module: nn.Module) -> list[list[Layer]]:
+    """Layers for one call of an operator: of one input and type, all with biases or none."""
+    together: dict[object, list[Layer]] = {}
+    for layer in _layers(program, module):
+        together.setdefault((layer.x, layer.dtype, layer.bias is None), []).append(layer)
+    return [*together.values()]
+
+
 def _layers(program: torch.export.ExportedProgram, module: nn.Module) -> Iterator[Layer]:
     signature = program.graph_signature
     names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -94,9 +110,9 @@ def _layers(program: torch.export.ExportedProgram, module: nn.Module) -> Iterato
             continue
         size = weight.meta["val"].numel()
         if weight.op == "placeholder":
-            yield Layer(node, x, [weight], bias[0] if bias else None, size)
+            yield Layer(node, node, [weight], bias[0] if bias else None, size)
         elif not bias and (integers := _integers(node, weight, names, module)) is not None:
-            yield Layer(integers[0], x, [*integers[1:]], None, size)
+            yield Layer(node, integers[0], [*integers[1:]], None, size)
 
 
 def _integers(
@@ -148,13 +164,32 @@ def _is_row(x: Tensor) -> bool:
     return all(type(size) is int and size == 1 for size in x.shape[:-1])
 
 
+def _row(graph: fx.Graph, x: fx.Node) -> fx.Node:
+    return graph.call_function(aten.view.default, (x, [1, x.meta["val"].shape[-1]]))
+
+
+def _replace(layer: Layer, y: fx.Node) -> None:
+    """Let a row be the layer's value, in its shape."""
+    y = y.graph.call_function(aten.view.default, (y, [*layer.node.meta["val"].shape]))
+    layer.node.replace_all_uses_with(y)
+
+
+def _place_operator(graph: fx.Graph, layers: Sequence[Layer]) -> None:
+    operator = getattr(torch.ops.addnorm, OPERATORS[layers[0].dtype]).default
+    matrices = [[*parts] for parts in zip(*(layer.weights for layer in layers), strict=True)]
+    biases = [layer.bias for layer in layers if layer.bias is not None]
+    with graph.inserting_before(layers[0].linear):
+        row = _row(graph, layers[0].x)
+        results = graph.call_function(operator, (row, *matrices, biases))
+        begin = 0
+        for layer in layers:
+            end = begin + layer.node.meta["val"].shape[-1]
+            _replace(layer, graph.call_function(aten.slice.Tensor, (results, 1, begin, end)))
+            begin = end
+
+
 def _product(graph: fx.Graph, kind: RowProduct, layer: Layer) -> fx.Node:
-    weights, bias = layer.weights, layer.bias
-    row = graph.call_function(aten.view.default, (layer.x, [1, layer.x.meta["val"].shape[-1]]))
-    if kind == "operator":
-        operator = getattr(torch.ops.addnorm, OPERATORS[layer.dtype]).default
-        return graph.call_function(operator, (row, *weights, bias))
-    [weight] = weights
+    [weight], bias, row = layer.weights, layer.bias, _row(graph, layer.x)
     if kind == "onednn":
         return graph.call_function(_onednn.default, (row, weight, bias, "none", [], ""))
     y = graph.call_function(aten.mm.default, (row, graph.call_function(aten.t.default, (weight,))))

@@ -1,4 +1,4 @@
-// x Ŵᵀ + b for a few rows x and weights of four bits, each read once for all rows.
+// x Ŵᵀ + b for a few rows x and some matrices of four bits, each read once for all rows.
 //
 // Ŵ_ij = s_ig (Q_ij - 8): two integers from 0 to 15 are in a byte, the first in its lower half, and
 // each group of neighbours, a multiple of 32, has a scale (`quantize/int4.py`). x is rounded to 16
@@ -95,23 +95,31 @@ struct Point {
   }
 };
 
+struct Points : std::vector<Point> {
+  template <typename Number>
+  Points(const Number* x, int64_t rows, int64_t d_in, int64_t bytes) {
+    for (int64_t row = 0; row < rows; ++row) emplace_back(x + row * d_in, d_in, bytes);
+  }
+};
+
 template <typename Number>
-struct Product : Rows<Number> {
+struct Product : Columns<Number> {
+  using Factors = Points;
   static constexpr int ROWS = 4, OUTPUTS = 4;  // at a time
 
+  const Points& points;  // of each row of x
   const uint8_t* values;
   const BFloat16* scale;
   int64_t bytes, groups;
   bool one_block;                 // whether this is the size of groups
   std::vector<int32_t> group_of;  // of each block
-  std::vector<Point> points;      // of each row of x
 
-  Product(const Rows<Number>& rows, const Tensor& values, const Tensor& scale)
-      : Rows<Number>(rows), values(pointer<uint8_t>(values)), scale(pointer<BFloat16>(scale)),
-        bytes(values.size(1)), groups(scale.size(1)), one_block(bytes == groups * BLOCK) {
+  Product(const Columns<Number>& columns, const Points& points, const Tensor& values,
+          const Tensor& scale)
+      : Columns<Number>(columns), points(points), values(pointer<uint8_t>(values)),
+        scale(pointer<BFloat16>(scale)), bytes(values.size(1)), groups(scale.size(1)),
+        one_block(bytes == groups * BLOCK) {
     for (int64_t i = 0; i < bytes; i += BLOCK) group_of.push_back(i / (bytes / groups));
-    for (int64_t row = 0; row < this->rows; ++row)
-      points.emplace_back(this->x + row * this->d_in, this->d_in, bytes);
   }
 
   // The scales of the blocks from byte i, of which n bytes exist.
@@ -154,12 +162,17 @@ struct Product : Rows<Number> {
   }
 };
 
-Tensor int4_row_product(Tensor x, Tensor values, Tensor scale, std::optional<Tensor> bias) {
-  check(x.size(1) <= 2 * values.size(1) && scale.size(0) == values.size(0));
-  check(values.scalar_type() == ScalarType::Byte && scale.scalar_type() == ScalarType::BFloat16);
-  const int64_t bytes = values.size(1), groups = scale.size(1);
-  check(bytes == 0 || (groups > 0 && bytes % (BLOCK * groups) == 0));
-  return multiplied<Product>(x, values.size(0), bias, values, scale);
+Tensor int4_row_product(Tensor x, std::vector<Tensor> values, std::vector<Tensor> scales,
+                        std::vector<Tensor> biases) {
+  check(values.size() == scales.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Tensor &matrix = values[i], &scale = scales[i];
+    const int64_t bytes = matrix.size(1), groups = scale.size(1);
+    check(x.size(1) <= 2 * bytes && scale.size(0) == matrix.size(0));
+    check(matrix.scalar_type() == ScalarType::Byte && scale.scalar_type() == ScalarType::BFloat16);
+    check(bytes == 0 || (groups > 0 && bytes % (BLOCK * groups) == 0));
+  }
+  return multiplied<Product>(x, biases, values, scales);
 }
 
 }  // namespace

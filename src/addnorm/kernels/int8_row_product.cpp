@@ -1,4 +1,4 @@
-// x (s ⊙ Q)ᵀ + b for a few rows x and weights in eight bits, each read once for all rows.
+// x (s ⊙ Q)ᵀ + b for a few rows x and some matrices in eight bits, each read once for all rows.
 //
 // x is rounded to 24 bits, not to bytes: three products of bytes cost less than widening the
 // weights, and their sums are exact.
@@ -66,19 +66,26 @@ struct FixedPoint {
   Bytes load(int digit, int64_t i) const { return load_bytes(&digits[digit][i]); }
 };
 
+struct Points : std::vector<FixedPoint> {
+  template <typename Number>
+  Points(const Number* x, int64_t rows, int64_t d_in, int64_t) {
+    for (int64_t row = 0; row < rows; ++row) emplace_back(x + row * d_in, d_in);
+  }
+};
+
 template <typename Number>
-struct Product : Rows<Number> {
+struct Product : Columns<Number> {
+  using Factors = Points;
   static constexpr int ROWS = SHIFT ? 2 : 1, OUTPUTS = SHIFT ? 4 : 2;  // at a time, in registers
 
+  const Points& points;  // of each row of x
   const int8_t* values;
   const float* scale;
-  std::vector<FixedPoint> points;  // of each row of x
 
-  Product(const Rows<Number>& rows, const Tensor& values, const Tensor& scale)
-      : Rows<Number>(rows), values(pointer<int8_t>(values)), scale(pointer<float>(scale)) {
-    for (int64_t row = 0; row < this->rows; ++row)
-      points.emplace_back(this->x + row * this->d_in, this->d_in);
-  }
+  Product(const Columns<Number>& columns, const Points& points, const Tensor& values,
+          const Tensor& scale)
+      : Columns<Number>(columns), points(points), values(pointer<int8_t>(values)),
+        scale(pointer<float>(scale)) {}
 
   // The outputs from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
@@ -125,10 +132,15 @@ struct Product : Rows<Number> {
   }
 };
 
-Tensor int8_row_product(Tensor x, Tensor values, Tensor scale, std::optional<Tensor> bias) {
-  check(x.size(1) == values.size(1) && scale.size(0) == values.size(0));
-  check(values.scalar_type() == ScalarType::Char && scale.scalar_type() == ScalarType::Float);
-  return multiplied<Product>(x, values.size(0), bias, values, scale);
+Tensor int8_row_product(Tensor x, std::vector<Tensor> values, std::vector<Tensor> scales,
+                        std::vector<Tensor> biases) {
+  check(values.size() == scales.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const Tensor &matrix = values[i], &scale = scales[i];
+    check(x.size(1) == matrix.size(1) && scale.size(0) == matrix.size(0));
+    check(matrix.scalar_type() == ScalarType::Char && scale.scalar_type() == ScalarType::Float);
+  }
+  return multiplied<Product>(x, biases, values, scales);
 }
 
 }  // namespace

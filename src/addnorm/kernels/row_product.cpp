@@ -1,4 +1,4 @@
-// x Wᵀ + b for a few rows x, with weights in float32 or bfloat16 and sums in float32.
+// x Wᵀ + b for a few rows x and some matrices W, in float32 or bfloat16 with sums in float32.
 //
 // Every weight is read once, in the order of memory, for all rows. The result of a row depends
 // neither on other rows nor on the number of threads.
@@ -26,36 +26,43 @@ inline Pair load_pair(const BFloat16* from) {
   return {(Vector)(bits << 16), (Vector)(bits & 0xffff0000u)};
 }
 
+// x in float32, in the order of `load_pair`, then zeros.
 template <typename Number>
-struct Product : Rows<Number> {
-  static constexpr int ROWS = 4, OUTPUTS = 4;  // at a time
+struct Wide {
+  int64_t width;  // of a row
+  std::vector<float> numbers;
 
-  const Number* weight;
-  int64_t width;            // of a row in `wide`
-  std::vector<float> wide;  // x in float32, in the order of `load_pair`, then zeros
-
-  Product(const Rows<Number>& rows, const Tensor& weight)
-      : Rows<Number>(rows), weight(pointer<Number>(weight)) {
-    const int64_t d_in = this->d_in;
-    width = (d_in + STEP - 1) / STEP * STEP;
-    wide.resize(this->rows * width);
-    for (int64_t row = 0; row < this->rows; ++row) {
+  Wide(const Number* x, int64_t rows, int64_t d_in, int64_t)
+      : width((d_in + STEP - 1) / STEP * STEP), numbers(rows * width) {
+    for (int64_t row = 0; row < rows; ++row) {
       for (int64_t i = 0; i < width; i += STEP) {
-        Number numbers[STEP] = {};
-        std::memcpy(numbers, this->x + row * d_in + i, std::min(STEP, d_in - i) * sizeof(Number));
-        const Pair pair = load_pair(numbers);
-        store(&wide[row * width + i], pair.first);
-        store(&wide[row * width + i + WIDTH], pair.second);
+        Number some[STEP] = {};
+        std::memcpy(some, x + row * d_in + i, std::min(STEP, d_in - i) * sizeof(Number));
+        const Pair pair = load_pair(some);
+        store(&numbers[row * width + i], pair.first);
+        store(&numbers[row * width + i + WIDTH], pair.second);
       }
     }
   }
+};
+
+template <typename Number>
+struct Product : Columns<Number> {
+  using Factors = Wide<Number>;
+  static constexpr int ROWS = 4, OUTPUTS = 4;  // at a time
+
+  const Factors& x;
+  const Number* weight;
+
+  Product(const Columns<Number>& columns, const Factors& x, const Tensor& weight)
+      : Columns<Number>(columns), x(x), weight(pointer<Number>(weight)) {}
 
   // The outputs from `first`, of the rows from `row`.
   template <int ROWS, int OUTPUTS>
   void block(int64_t row, int64_t first) const {
     Vector totals[ROWS][OUTPUTS] = {};
     const int64_t d_in = this->d_in;
-    const float* factors = wide.data() + row * width;
+    const float* factors = x.numbers.data() + row * x.width;
     const Number* w = weight + first * d_in;
     int64_t i = 0;
     for (; i + STEP <= d_in; i += STEP) add<ROWS, OUTPUTS>(totals, factors + i, w + i, d_in);
@@ -78,7 +85,8 @@ struct Product : Rows<Number> {
       for (int64_t i = 0; i < STEP; i += LINE / sizeof(Number)) prefetch(w + (o + OUTPUTS) * stride + i);
     }
     for (int r = 0; r < ROWS; ++r) {
-      const Vector first = load(factors + r * width), second = load(factors + r * width + WIDTH);
+      const float* from = factors + r * x.width;
+      const Vector first = load(from), second = load(from + WIDTH);
       for (int o = 0; o < OUTPUTS; ++o) {
         totals[r][o] += first * weights[o].first;
         totals[r][o] += second * weights[o].second;
@@ -87,9 +95,10 @@ struct Product : Rows<Number> {
   }
 };
 
-Tensor row_product(Tensor x, Tensor weight, std::optional<Tensor> bias) {
-  check(x.size(1) == weight.size(1) && x.scalar_type() == weight.scalar_type());
-  return multiplied<Product>(x, weight.size(0), bias, weight);
+Tensor row_product(Tensor x, std::vector<Tensor> weights, std::vector<Tensor> biases) {
+  for (const Tensor& weight : weights)
+    check(x.size(1) == weight.size(1) && x.scalar_type() == weight.scalar_type());
+  return multiplied<Product>(x, biases, weights);
 }
 
 }  // namespace

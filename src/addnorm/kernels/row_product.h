@@ -1,4 +1,6 @@
-// What products of a few rows with a matrix have in common: their rows, and blocks of the result.
+// What products of a few rows with matrices have in common: their results, in blocks.
+//
+// The results of several matrices are side by side, as if the matrices were one.
 
 #pragma once
 
@@ -6,17 +8,18 @@
 
 namespace addnorm {
 
-// The rows of x, the bias or null, and the result.
+// The columns of the result that belong to one matrix, and their bias or null.
 template <typename Number>
-struct Rows {
-  const Number *x, *bias;
-  Number* y;
+struct Columns {
+  const Number* bias;
+  Number* y;  // the first of them
   int64_t rows, d_in, d_out;
+  int64_t stride;  // from one row of the result to the next
 
   template <typename Sum>
   void put(int64_t row, int64_t output, Sum total) const {
     const Sum shift = bias ? number(bias[output]) : 0.f;
-    store(y + row * d_out + output, float(total + shift));
+    store(y + row * stride + output, float(total + shift));
   }
 };
 
@@ -29,36 +32,60 @@ inline void of_all_rows(const Product& product, int64_t first) {
   for (; row < product.rows; ++row) product.template block<1, OUTPUTS>(row, first);
 }
 
-// The result, on all threads.
+// The results, on all threads: blocks are counted through all matrices.
 template <typename Product>
-void fill(const Product& product) {
+void fill(const std::vector<Product>& products) {
   constexpr int OUTPUTS = Product::OUTPUTS;
-  torch::stable::parallel_for(0, product.d_out / OUTPUTS, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) of_all_rows<OUTPUTS>(product, OUTPUTS * i);
+  int64_t blocks = 0;
+  for (const Product& product : products) blocks += product.d_out / OUTPUTS;
+  torch::stable::parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+    for (const Product& product : products) {
+      const int64_t n = product.d_out / OUTPUTS;
+      for (int64_t i = std::max(begin, int64_t(0)); i < std::min(end, n); ++i)
+        of_all_rows<OUTPUTS>(product, OUTPUTS * i);
+      begin -= n, end -= n;
+    }
   });
-  for (int64_t o = product.d_out / OUTPUTS * OUTPUTS; o < product.d_out; ++o)
-    of_all_rows<1>(product, o);
+  for (const Product& product : products)
+    for (int64_t o = product.d_out / OUTPUTS * OUTPUTS; o < product.d_out; ++o)
+      of_all_rows<1>(product, o);
 }
 
-// x W′ᵀ + b by `Product<Number>`, made from these rows and the tensors of the matrix W′.
-template <template <typename> typename Product, typename... Matrix>
-Tensor multiplied(const Tensor& x, int64_t d_out, const std::optional<Tensor>& bias,
-                  const Matrix&... matrix) {
+// x W′ᵀ + b of all matrices W′ by `Product<Number>`, which is made of a part of the result, of x as
+// `Product<Number>::Factors`, and of the tensors of a matrix. Biases are for all of them or none.
+template <template <typename> typename Product, typename... Tensors>
+Tensor multiplied(const Tensor& x, const std::vector<Tensor>& biases,
+                  const std::vector<Tensor>& matrices, const Tensors&... others) {
   const ScalarType type = x.scalar_type();
   check(type == ScalarType::Float || type == ScalarType::BFloat16);
-  check(!bias || (bias->scalar_type() == type && bias->size(0) == d_out));
-  const int64_t shape[] = {x.size(0), d_out};
-  Tensor y = torch::stable::new_empty(x, shape);
-  auto with = [&]<typename Number>(Number* to) {
-    const Rows<Number> rows = {pointer<Number>(x), pointer<Number>(bias), to,
-                               x.size(0), x.size(1), d_out};
-    fill(Product<Number>(rows, matrix...));
+  check(((others.size() == matrices.size()) && ...));
+  check(biases.empty() || biases.size() == matrices.size());
+  int64_t d_out = 0, width = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const int64_t n = matrices[i].size(0);
+    check(biases.empty() || (biases[i].scalar_type() == type && biases[i].size(0) == n));
+    d_out += n;
+    width = std::max(width, matrices[i].size(1));
+  }
+  const int64_t rows = x.size(0), d_in = x.size(1), shape[] = {rows, d_out};
+  Tensor result = torch::stable::new_empty(x, shape);
+  auto with = [&]<typename Number>(Number* y) {
+    const typename Product<Number>::Factors factors(pointer<Number>(x), rows, d_in, width);
+    std::vector<Product<Number>> products;
+    products.reserve(matrices.size());
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      const Number* bias = biases.empty() ? nullptr : pointer<Number>(biases[i]);
+      const Columns<Number> columns = {bias, y, rows, d_in, matrices[i].size(0), d_out};
+      products.emplace_back(columns, factors, matrices[i], others[i]...);
+      y += columns.d_out;
+    }
+    fill(products);
   };
   if (type == ScalarType::Float)
-    with(static_cast<float*>(y.data_ptr()));
+    with(static_cast<float*>(result.data_ptr()));
   else
-    with(static_cast<BFloat16*>(y.data_ptr()));
-  return y;
+    with(static_cast<BFloat16*>(result.data_ptr()));
+  return result;
 }
 
 }  // namespace addnorm

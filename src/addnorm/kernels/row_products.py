@@ -1,7 +1,11 @@
-"""Products of a few rows with a matrix that is read once, at the speed of memory.
+"""Products of a few rows with matrices that are read once, at the speed of memory.
 
-They are for up to eight rows: any number is correct, and slow. None has gradients.
+They are for up to eight rows: any number is correct, and slow. None has gradients. The operators
+take lists: the results of several matrices are side by side.
 """
+
+from collections.abc import Sequence
+from itertools import chain
 
 import torch
 from jaxtyping import BFloat16, Float, Int8, UInt8
@@ -15,15 +19,16 @@ OPERATORS = {
 }
 """The operator for matrices of each type: two weights of four bits are in a byte."""
 
-torch.library.define("addnorm::row_product", "(Tensor x, Tensor weight, Tensor? bias) -> Tensor")
-for _name in ("int8_row_product", "int4_row_product"):
-    torch.library.define(
-        f"addnorm::{_name}", "(Tensor x, Tensor values, Tensor scale, Tensor? bias) -> Tensor"
-    )
+for _name, _matrices in {
+    "row_product": "Tensor[] weights",
+    "int8_row_product": "Tensor[] values, Tensor[] scales",
+    "int4_row_product": "Tensor[] values, Tensor[] scales",
+}.items():
+    torch.library.define(f"addnorm::{_name}", f"(Tensor x, {_matrices}, Tensor[] biases) -> Tensor")
 
 
-def _shape(x: Tensor, weight: Tensor, *others: object) -> Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0])
+def _shape(x: Tensor, matrices: Sequence[Tensor], *others: object) -> Tensor:
+    return x.new_empty(x.shape[0], sum(len(matrix) for matrix in matrices))
 
 
 for _name in {*OPERATORS.values()}:
@@ -36,7 +41,7 @@ def row_product(
     bias: Float[Tensor, " d_out"] | None = None,
 ) -> Float[Tensor, "rows d_out"]:
     """`x Wᵀ + b` of one dtype, float32 or bfloat16, with sums in float32."""
-    return torch.ops.addnorm.row_product(*_prepared(x, weight, bias))
+    return torch.ops.addnorm.row_product(*_prepared(x, bias, weight))
 
 
 def int8_row_product(
@@ -45,12 +50,12 @@ def int8_row_product(
     scale: Float[Tensor, " d_out"],
     bias: Float[Tensor, " d_out"] | None = None,
 ) -> Float[Tensor, "rows d_out"]:
-    """`x (s ⊙ Q)ᵀ + b`, with each row of `x` rounded to 24 bits relative to its largest number.
+    """`x (s ⊙ Q)ᵀ + b` with `x` rounded to 24 bits, of which the largest number of a row has all.
 
     The error of a number of `x` is thus at most that of float32 for the largest. A row with a
     number that is not finite gives NaN. `x` and `b` are float32 or bfloat16, the scales float32.
     """
-    return torch.ops.addnorm.int8_row_product(*_prepared(x, values, scale, bias))
+    return torch.ops.addnorm.int8_row_product(*_prepared(x, bias, values, scale))
 
 
 def int4_row_product(
@@ -64,14 +69,12 @@ def int4_row_product(
     The largest number of a block has all of them: the error of a number is at most 1/65,278 of it.
     A row with a number that is not finite gives NaN. The size of groups is a multiple of 32.
     """
-    return torch.ops.addnorm.int4_row_product(*_prepared(x, values, scale, bias))
+    return torch.ops.addnorm.int4_row_product(*_prepared(x, bias, values, scale))
 
 
-def _prepared(*tensors: Tensor | None) -> list[Tensor | None]:
-    """The tensors in the layout that the operators read.
-
-    Raises `RuntimeError` where gradients are wanted.
-    """
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+def _prepared(x: Tensor, bias: Tensor | None, *matrix: Tensor) -> list[Tensor | list[Tensor]]:
+    """The tensors as the operators read them. Raises `RuntimeError` where gradients are wanted."""
+    lists = [*([each] for each in matrix), [] if bias is None else [bias]]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in (x, *chain(*lists))):
         raise RuntimeError("row products have no gradients: call them under torch.no_grad()")
-    return [None if x is None else x.contiguous() for x in tensors]
+    return [x.contiguous(), *([each.contiguous() for each in one] for one in lists)]

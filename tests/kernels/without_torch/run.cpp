@@ -6,12 +6,15 @@
 
 #include <iostream>
 
-template <typename... Given>
-Tensor called(std::vector<Tensor>& tensors, Given... given) {
-  if constexpr (std::is_invocable_v<decltype(OPERATOR), Given..., std::nullopt_t>)
-    return OPERATOR(given..., std::nullopt);
+using List = std::vector<Tensor>;
+
+// The first tensor is x; each of the others is a list of one matrix's.
+template <typename... Lists>
+Tensor called(const List& tensors, const Lists&... lists) {
+  if constexpr (std::is_invocable_v<decltype(OPERATOR), Tensor, Lists..., List>)
+    return OPERATOR(tensors[0], lists..., List{});
   else
-    return called(tensors, given..., tensors[sizeof...(given)]);
+    return called(tensors, lists..., List{tensors[1 + sizeof...(lists)]});
 }
 
 int main() {
