@@ -7,6 +7,7 @@ where they win (`after`) and without (`before`), in turn with reading 512 MiB. T
 that reads next to nothing is that of a model of the same depth and a width of 64.
 """
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,12 +16,12 @@ from statistics import median
 from unittest.mock import patch
 
 import torch
-from timing import seconds_in_turn, write_results
+from timing import RESULTS, seconds_in_turn, write_results
 
 from addnorm.bench.ceiling import rate
 from addnorm.bench.decoding import GPT2_MATRICES, GPT2_VOCABULARY
 from addnorm.generate import CompiledContinuation, GreedyConfig, generate, graphs, single_row
-from addnorm.machine import cores
+from addnorm.machine import cores, file_name, processor
 from addnorm.models import DecoderModel
 from addnorm.models.presets import gpt2_small
 from addnorm.nn.attention import AttentionConfig
@@ -121,13 +122,15 @@ def figures(weights: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure each type of weights and keep the figures."""
+    """Measure each type of weights and keep the figures beside those of other types."""
     torch.set_num_threads(cores())
-    results: dict[str, object] = {}
-    for name in sys.argv[1:] or BYTES:
-        results[name] = figures(name)
-        print(name, results[name], flush=True)
-    write_results("row_products", {"results": results})
+    name = f"row_products-{file_name(processor())}"
+    file = RESULTS / f"{name}.json"
+    results = json.loads(file.read_text("utf-8"))["results"] if file.exists() else {}
+    command = "python benchmarks/row_products.py"
+    for weights in sys.argv[1:] or BYTES:
+        results[weights] = figures(weights)
+        write_results(name, {"command": command, "results": results})
 
 
 if __name__ == "__main__":

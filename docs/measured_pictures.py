@@ -1,10 +1,22 @@
 """The pictures of measured figures in the documentation, drawn from `benchmarks/results`."""
 
 import json
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from matplotlib import pyplot as plt
 
+from addnorm.bench.decoding import BYTES, GPT2_MATRICES, SHORT, Precision
+from addnorm.bench.training import (
+    BASE,
+    CHARACTERS,
+    DECODER,
+    TINY,
+    DecoderSizes,
+    TranslatorSizes,
+)
 from addnorm.inspect.predictions import confusion_picture
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -29,6 +41,74 @@ def speed() -> plt.Figure:
     ax.set(xlabel="times as fast as the peer (line: spread of rounds; red: what we must reach)")
     ax.invert_yaxis()
     return figure
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a benchmark does for a token: operations, and the least bytes of memory."""
+
+    product: str
+    """The type of its products, as `ceilings` of results name them."""
+    flop: float
+    bytes: float
+
+
+def roofline() -> plt.Figure:
+    """Each benchmark beside both limits of its processor, products and memory, of the same run."""
+    results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("bench-*.json"))]
+    names = sorted({_short(result["machine"]["processor"]) for result in results})
+    names = [name for name in names if "limited" not in name]
+    figure, axes = plt.subplots(1, len(names), figsize=(13, 5.2), sharey=True, layout="constrained")
+    for axis, name in zip(axes, names, strict=True):
+        axis.plot([0.01, 1, 1000], [0.01, 1, 1], color="grey")
+        for label, x, y in _points(
+            [r for r in results if r["machine"]["processor"].startswith(name)]
+        ):
+            axis.plot(x, y, "o", color="#4c78a8")
+            axis.annotate(label, (x, y), (4, -9), textcoords="offset points", fontsize=7)
+        axis.set(xscale="log", yscale="log", title=name, ylim=(0.005, 1.5))
+        axis.set(xlabel="operations for a byte, of those at which both limits meet")
+    axes[0].set_ylabel("operations a second, of the processor's products")
+    return figure
+
+
+def _points(results: list[Any]) -> Iterator[tuple[str, float, float]]:
+    """A benchmark's name, its operations for a byte and a second, as parts of the limits'."""
+    for result in results:
+        if "=" in result["machine"]["processor"]:
+            continue
+        limits = {name: found["median"] for name, found in result["ceilings"].items()}
+        for label, work in WORKS.get(result["work"], {}).items():
+            speeds = [c["median"] for c in result["contenders"] if c["name"].startswith(label)]
+            peak, x = limits[work.product], work.flop / work.bytes
+            kind = label.removeprefix("ours").strip()
+            y = max(speeds) * work.flop / peak
+            yield f"{result['work']} {kind}".strip(), x * limits["read"] / peak, y
+
+
+def _training(sizes: DecoderSizes | TranslatorSizes, product: str) -> dict[str, Work]:
+    """Training: weights, gradients and moments of AdamW are read or written ten times a step."""
+    return {"ours": Work(product, sizes.training_flop, 10 * 4 * sizes.matrices / sizes.tokens)}
+
+
+def _writing(matrices: int, texts: int, branches: int, *precisions: Precision) -> dict[str, Work]:
+    """Writing: each weight is read once for all texts and their branches."""
+    flop = 2.0 * matrices * branches
+    return {
+        f"ours {SHORT[p]}": Work(SHORT[p], flop, matrices * BYTES[p] / texts) for p in precisions
+    }
+
+
+WORKS = {
+    "train-characters": _training(CHARACTERS, "f32"),
+    "train-decoder": _training(DECODER, "bf16"),
+    "train-decoder-float32": _training(DECODER, "f32"),
+    "train-translator-tiny": _training(TINY, "f32"),
+    "train-translator-base": _training(BASE, "bf16"),
+    "decode": _writing(GPT2_MATRICES, 1, 1, "float32", "bfloat16", "int8"),
+    "decode-batch": _writing(GPT2_MATRICES, 16, 1, "float32", "bfloat16", "int8"),
+    "translate": _writing(BASE.decoder_matrices, 64, 4, "float32", "int8"),
+}
 
 
 def _short(processor: str) -> str:

@@ -16,7 +16,7 @@ from grounds import on_any_ground
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measured_pictures import confusion, mixers, speed, window
+from measured_pictures import confusion, mixers, roofline, speed, window
 from plan_pictures import plans
 from residual_pictures import hyper_connections
 from series_pictures import forecast, patches
@@ -89,6 +89,7 @@ def draw_all(folder: Path) -> None:
         window,
         mixers,
         speed,
+        roofline,
         curves,
     )
     others = (augmentation, masked, string, inside, patches, forecast, pages, plans)

@@ -106,6 +106,8 @@ UNMIRRORED = {
     "convert/importers/gguf_tokenizer.py": "convert/importers/test_gguf.py",
     "convert/exporters/claims.py": "convert/exporters/test_gguf_architectures.py",
     "convert/core/tasks.py": "parity/test_bert.py",
+    "data/jinja.py": "data/readers/test_chat.py",
+    "data/readers/date_sentences.py": "data/readers/test_dates.py",
     "data/ids/encoding.py": "data/batches/test_buckets.py",
     "data/examples.py": "data/readers/test_text_files.py",
     "lab/claims/cache.py": "lab/claims/test_claims.py",

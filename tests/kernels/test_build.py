@@ -208,7 +208,7 @@ import torch
 import addnorm.kernels.row_products
 from addnorm.kernels.build import load_operator
 load_operator("row_product")
-y = torch.ops.addnorm.row_product(torch.ones(1, 3), [torch.ones(2, 3)], [])
+y = torch.ops.addnorm.row_product(torch.ones(1, 3), [torch.ones(2, 3)], None)
 assert y.tolist() == [[3, 3]]
 """
 

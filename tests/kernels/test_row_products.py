@@ -195,7 +195,7 @@ def test_matrices_together_are_each_alone(
         x = torch.randn(rows, d_in).to(dtype)
         for shifts in (biases, [None] * len(sizes)):
             alone = [product(operator, x, *m, b) for m, b in zip(matrices, shifts, strict=True)]
-            together = call(x, *given, biases if shifts is biases else [])
+            together = call(x, *given, biases if shifts is biases else None)
             assert torch.equal(together, torch.cat([x[:, :0], *alone], 1))
 
 
@@ -204,7 +204,10 @@ def test_lists_that_do_not_fit_are_refused(operator: str) -> None:
     wrong, _ = matrix(operator, torch.randn(5, 256))
     call, x, bias = getattr(torch.ops.addnorm, operator), torch.randn(2, 64), torch.ones(5)
     for matrices, biases in (
-        (lists(weights, wrong if operator == "row_product" else [w.float() for w in weights]), []),
+        (
+            lists(weights, wrong if operator == "row_product" else [w.float() for w in weights]),
+            None,
+        ),
         (lists(weights, weights), [bias]),
         (lists(weights), [bias, bias]),
         (lists(weights), [torch.ones(6)]),
@@ -217,7 +220,7 @@ def test_lists_that_do_not_fit_are_refused(operator: str) -> None:
 def test_their_fake_has_the_shape(operator: str) -> None:
     weights, _ = matrix(operator, torch.randn(5, 64))
     x, *arguments = [t.to("meta") for t in (torch.randn(2, 64), *weights)]
-    y = getattr(torch.ops.addnorm, operator)(x, *lists(arguments, arguments), [])
+    y = getattr(torch.ops.addnorm, operator)(x, *lists(arguments, arguments), None)
     assert (y.device.type, y.shape, y.dtype) == ("meta", (2, 10), torch.float32)
 
 

@@ -68,17 +68,26 @@ class TranslatorSizes(Sizes):
     """The sizes of an encoder–decoder with one embedding table; both sides are equally long."""
 
     @property
+    def decoder_matrices(self) -> int:
+        """The number of matrix parameters used per target token in the decoder and the head."""
+        layer = 8 * self.d_model**2 + 2 * self.d_model * self.d_ff
+        return self.n_layers * layer + self.vocab_size * self.d_model
+
+    @property
+    def matrices(self) -> int:
+        """The number of matrix parameters used per source token and target token."""
+        layer = 4 * self.d_model**2 + 2 * self.d_model * self.d_ff
+        return self.n_layers * layer + self.decoder_matrices
+
+    @property
     def training_flop(self) -> float:
         """The FLOP per target token, forward and backward, with one source token in the encoder.
 
-        6 per matrix parameter; and attention: 12 × layers × d_model × length for encoder
+        6 per parameter of `matrices`; and attention: 12 × layers × d_model × length for encoder
         self-attention and for cross-attention each, half of that for decoder self-attention. Norms,
         activations, the loss and the optimiser are not counted.
         """
-        encoder = 4 * self.d_model**2 + 2 * self.d_model * self.d_ff
-        layers = self.n_layers * (2 * encoder + 4 * self.d_model**2)
-        attention = 2.5 * 12.0 * self.n_layers * self.d_model * self.length
-        return 6.0 * (layers + self.vocab_size * self.d_model) + attention
+        return 6.0 * self.matrices + 2.5 * 12.0 * self.n_layers * self.d_model * self.length
 
     def batches(self) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Return batches of random sources and targets, with next-token targets."""

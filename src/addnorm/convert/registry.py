@@ -6,6 +6,7 @@ anything: the module of an entry point must be imported already, as that of a pa
 """
 
 import sys
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -31,20 +32,20 @@ def register_family(family: Any) -> None:
     if not isinstance(family, Family):
         raise InputError(f"register_family takes a Family, not {type(family).__name__}")
     name = family.model_type
-    if name in {built_in.model_type for built_in in FAMILIES}:
+    if name in FAMILIES:
         raise InputError(f"model_type = {name!r} is a built-in family: it cannot be replaced")
     if REGISTERED.setdefault(name, family) is not family:
         raise InputError(f"model_type = {name!r} is registered already, by another family")
 
 
 def families() -> Mapping[str, Family]:
-    """All families by `model_type`, the built-in ones first.
+    """All families by `model_type`, the built-in ones first; each of these is imported when used.
 
     Of installed packages, those whose modules are imported.
     """
-    built_in = {family.model_type: family for family in FAMILIES}
     outside = {**REGISTERED, **dict(_imported_entry_points())}
-    return built_in | {name: family for name, family in outside.items() if name not in built_in}
+    others = {name: family for name, family in outside.items() if name not in FAMILIES}
+    return ChainMap(others, FAMILIES)  # pyright: ignore[reportArgumentType]
 
 
 def family_of(settings: Settings) -> Family:

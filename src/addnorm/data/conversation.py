@@ -1,16 +1,9 @@
 """Conversations: their messages, and the template that turns them into text and answers."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache
 from typing import Any, cast
-
-from jinja2 import Template, TemplateError, UndefinedError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from addnorm.errors import InputError, choices
 
@@ -36,7 +29,7 @@ PLACEHOLDERS = {"bos_token": BEGIN, "eos_token": END}
 
 @dataclass(frozen=True, slots=True)
 class ChatPart:
-    """A part of a conversation, and whether it is an answer that a model learns."""
+    """A part of a conversation, and whether it is an answer, which a model learns to give."""
 
     text: str
     is_answer: bool
@@ -44,7 +37,7 @@ class ChatPart:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation in parts as a template writes it, and the `contents` of its messages.
+    """A conversation in the parts that a template writes, and the `contents` of its messages.
 
     The parts are written again from `messages` and `template` for a tokenizer that names its
     special tokens, since a template may use the names.
@@ -57,10 +50,7 @@ class Conversation:
 
 
 def messages_of(cell: object, where: str) -> list[Message]:
-    """Convert a list of messages to checked `Message` objects.
-
-    Raises `InputError`, naming the message, for anything else.
-    """
+    """Check a list of messages. Raises `InputError`, naming the message, for anything else."""
     if not isinstance(cell, list) or not cell:
         raise InputError(f"{where}: expected a list of messages, not {cell!r}")
     messages: list[Message] = []
@@ -82,7 +72,7 @@ def messages_of(cell: object, where: str) -> list[Message]:
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise `InputError` for characters that no valid text has: NUL, half a surrogate pair."""
+    """Raise `InputError` for characters that no text has: a NUL, half a surrogate pair."""
     if "\0" in text:
         raise InputError(f"{where}: a NUL is not text")
     if text.isascii():
@@ -130,7 +120,7 @@ def _contents(messages: Sequence[Message], tools: object = None) -> tuple[str, .
 
 
 def texts_in(value: object) -> Iterator[str]:
-    """Yield all texts in a JSON value, except the roles of messages."""
+    """Yield all texts in a JSON value, but for the roles of messages."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -144,7 +134,7 @@ def texts_in(value: object) -> Iterator[str]:
 def whole_prompt(
     messages: Sequence[Message], template: str | None, names: Mapping[str, Any] = PLACEHOLDERS
 ) -> Conversation:
-    """Return the prompt before the assistant's answer, as a single part."""
+    """Return the text after which the assistant answers, in one part."""
     text = render(messages, template, "chat", names, prompt=True)
     return Conversation((ChatPart(text, False),), _contents(messages, names.get("tools")))
 
@@ -152,7 +142,7 @@ def whole_prompt(
 def prompt_of(
     messages: Sequence[Message], template: str | None, names: Mapping[str, Any] = PLACEHOLDERS
 ) -> Conversation:
-    """Return the prompt before the assistant's answer, in the parts used in training.
+    """Return the text after which the assistant answers, in the parts that a model learnt.
 
     The template writes the conversation up to each answer again, to find where it begins and ends.
     """
@@ -176,20 +166,23 @@ def render(
     *,
     prompt: bool = False,
 ) -> str:
-    """Return the text that the template writes; `names` has special tokens and `tools` for it.
+    """Return what the template writes; it may read the special tokens and `tools` in `names`.
 
     It may read the date of today too where `with_date` added it to `names`.
     """
+    from addnorm.data.jinja import rendered
+
     try:
-        return jinja_template(PLAIN if template is None else template).render(
+        return rendered(
+            PLAIN if template is None else template,
             messages=messages,
             add_generation_prompt=prompt,
             **{"tools": None, "documents": None, **names},
         )
     except InputError as error:
         raise InputError(f"{where}: {error}") from error
-    except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError) as error:
-        why = DATED if isinstance(error, UndefinedError) and DATE in str(error) else ""
+    except ValueError as error:
+        why = DATED if f"'{DATE}' is undefined" in str(error) else ""
         raise InputError(f"{where}: data.template: {error}{why}") from error
 
 
@@ -202,44 +195,8 @@ DATED = (
 
 
 def with_date(names: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the names that a template reads, with today's date as in transformers.
+    """Return the names that a template reads, with the date of today as in transformers.
 
     Training data have no date, so that they are the same when a run is resumed.
     """
     return {**names, DATE: lambda form: datetime.now().strftime(form)}
-
-
-@cache
-def jinja_template(template: str) -> Template:
-    """Compile a template that will run in a sandbox. Raises `ValueError` for a syntax error.
-
-    It can use what templates can in transformers, except the date of today (see `with_date`).
-    """
-    sandbox = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
-    )
-    sandbox.filters["tojson"] = _json
-    try:
-        return sandbox.from_string(template, {"raise_exception": _refuse})
-    except TemplateError as error:
-        raise ValueError(f"is not a Jinja template: {error}") from error
-
-
-def _refuse(message: str) -> None:
-    raise InputError(f"the template refuses these messages: {message}")
-
-
-def _json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
-    """A value as JSON; Jinja's own filter would escape `<` and `&` as in HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
-
-
-class _Generation(Extension):
-    """The tag around an answer, `{% generation %}`, whose content is written unchanged."""
-
-    tags = {"generation"}  # noqa: RUF012
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        inner = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.Scope(inner, lineno=line)

@@ -180,7 +180,7 @@ def _place_operator(graph: fx.Graph, layers: Sequence[Layer]) -> None:
     biases = [layer.bias for layer in layers if layer.bias is not None]
     with graph.inserting_before(layers[0].linear):
         row = _row(graph, layers[0].x)
-        results = graph.call_function(operator, (row, *matrices, biases))
+        results = graph.call_function(operator, (row, *matrices, biases or None))
         begin = 0
         for layer in layers:
             end = begin + layer.node.meta["val"].shape[-1]

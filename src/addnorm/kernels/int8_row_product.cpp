@@ -133,7 +133,7 @@ struct Product : Columns<Number> {
 };
 
 Tensor int8_row_product(Tensor x, std::vector<Tensor> values, std::vector<Tensor> scales,
-                        std::vector<Tensor> biases) {
+                        std::optional<std::vector<Tensor>> biases) {
   check(values.size() == scales.size());
   for (size_t i = 0; i < values.size(); ++i) {
     const Tensor &matrix = values[i], &scale = scales[i];

@@ -95,7 +95,7 @@ struct Product : Columns<Number> {
   }
 };
 
-Tensor row_product(Tensor x, std::vector<Tensor> weights, std::vector<Tensor> biases) {
+Tensor row_product(Tensor x, std::vector<Tensor> weights, std::optional<std::vector<Tensor>> biases) {
   for (const Tensor& weight : weights)
     check(x.size(1) == weight.size(1) && x.scalar_type() == weight.scalar_type());
   return multiplied<Product>(x, biases, weights);

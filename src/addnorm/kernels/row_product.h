@@ -52,18 +52,18 @@ void fill(const std::vector<Product>& products) {
 }
 
 // x W′ᵀ + b of all matrices W′ by `Product<Number>`, which is made of a part of the result, of x as
-// `Product<Number>::Factors`, and of the tensors of a matrix. Biases are for all of them or none.
+// `Product<Number>::Factors`, and of the tensors of a matrix. Biases are for all of them or null.
 template <template <typename> typename Product, typename... Tensors>
-Tensor multiplied(const Tensor& x, const std::vector<Tensor>& biases,
+Tensor multiplied(const Tensor& x, const std::optional<std::vector<Tensor>>& biases,
                   const std::vector<Tensor>& matrices, const Tensors&... others) {
   const ScalarType type = x.scalar_type();
   check(type == ScalarType::Float || type == ScalarType::BFloat16);
   check(((others.size() == matrices.size()) && ...));
-  check(biases.empty() || biases.size() == matrices.size());
+  check(!biases || biases->size() == matrices.size());
   int64_t d_out = 0, width = 0;
   for (size_t i = 0; i < matrices.size(); ++i) {
     const int64_t n = matrices[i].size(0);
-    check(biases.empty() || (biases[i].scalar_type() == type && biases[i].size(0) == n));
+    check(!biases || ((*biases)[i].scalar_type() == type && (*biases)[i].size(0) == n));
     d_out += n;
     width = std::max(width, matrices[i].size(1));
   }
@@ -74,7 +74,7 @@ Tensor multiplied(const Tensor& x, const std::vector<Tensor>& biases,
     std::vector<Product<Number>> products;
     products.reserve(matrices.size());
     for (size_t i = 0; i < matrices.size(); ++i) {
-      const Number* bias = biases.empty() ? nullptr : pointer<Number>(biases[i]);
+      const Number* bias = biases ? pointer<Number>((*biases)[i]) : nullptr;
       const Columns<Number> columns = {bias, y, rows, d_in, matrices[i].size(0), d_out};
       products.emplace_back(columns, factors, matrices[i], others[i]...);
       y += columns.d_out;

@@ -5,7 +5,6 @@ take lists: the results of several matrices are side by side.
 """
 
 from collections.abc import Sequence
-from itertools import chain
 
 import torch
 from jaxtyping import BFloat16, Float, Int8, UInt8
@@ -19,20 +18,20 @@ OPERATORS = {
 }
 """The operator for matrices of each type: two weights of four bits are in a byte."""
 
-for _name, _matrices in {
-    "row_product": "Tensor[] weights",
-    "int8_row_product": "Tensor[] values, Tensor[] scales",
-    "int4_row_product": "Tensor[] values, Tensor[] scales",
-}.items():
-    torch.library.define(f"addnorm::{_name}", f"(Tensor x, {_matrices}, Tensor[] biases) -> Tensor")
+_library = torch.library.Library("addnorm", "FRAGMENT")
 
 
 def _shape(x: Tensor, matrices: Sequence[Tensor], *others: object) -> Tensor:
     return x.new_empty(x.shape[0], sum(len(matrix) for matrix in matrices))
 
 
-for _name in {*OPERATORS.values()}:
-    torch.library.register_fake(f"addnorm::{_name}", _shape)
+for _name, _matrices in {
+    "row_product": "Tensor[] weights",
+    "int8_row_product": "Tensor[] values, Tensor[] scales",
+    "int4_row_product": "Tensor[] values, Tensor[] scales",
+}.items():
+    _library.define(f"{_name}(Tensor x, {_matrices}, Tensor[]? biases) -> Tensor")
+    _library.impl(_name, _shape, "Meta")  # register_fake looks for its caller in all modules
 
 
 def row_product(
@@ -72,9 +71,12 @@ def int4_row_product(
     return torch.ops.addnorm.int4_row_product(*_prepared(x, bias, values, scale))
 
 
-def _prepared(x: Tensor, bias: Tensor | None, *matrix: Tensor) -> list[Tensor | list[Tensor]]:
+def _prepared(
+    x: Tensor, bias: Tensor | None, *matrix: Tensor
+) -> list[Tensor | list[Tensor] | None]:
     """The tensors as the operators read them. Raises `RuntimeError` where gradients are wanted."""
-    lists = [*([each] for each in matrix), [] if bias is None else [bias]]
-    if torch.is_grad_enabled() and any(each.requires_grad for each in (x, *chain(*lists))):
+    given = [x, *matrix] if bias is None else [x, *matrix, bias]
+    if torch.is_grad_enabled() and any(each.requires_grad for each in given):
         raise RuntimeError("row products have no gradients: call them under torch.no_grad()")
-    return [x.contiguous(), *([each.contiguous() for each in one] for one in lists)]
+    x, *lists = [each.contiguous() for each in given]
+    return [x, *([each] for each in lists), *([None] if bias is None else [])]

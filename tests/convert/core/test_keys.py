@@ -106,7 +106,7 @@ def test_keys_must_have_their_fixed_value() -> None:
 
 def tables() -> Iterator[keys.ConfigTable]:
     yield from (gemma.DECODER_3, gemma.ENCODER_3)
-    for family in FAMILIES:
+    for family in FAMILIES.values():
         if isinstance(family.config, keys.ConfigTable):
             yield family.config
 

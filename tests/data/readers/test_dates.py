@@ -9,14 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.data.examples import Pair
-from addnorm.data.readers.dates import (
-    PHRASES,
-    DatesConfig,
-    draw,
-    english,
-    in_words,
-    translated,
-)
+from addnorm.data.readers.date_sentences import PHRASES, draw, english, in_words, translated
+from addnorm.data.readers.dates import DatesConfig
 from addnorm.errors import InputError
 from addnorm.languages import LANGUAGES
 

@@ -11,8 +11,8 @@ using List = std::vector<Tensor>;
 // The first tensor is x; each of the others is a list of one matrix's.
 template <typename... Lists>
 Tensor called(const List& tensors, const Lists&... lists) {
-  if constexpr (std::is_invocable_v<decltype(OPERATOR), Tensor, Lists..., List>)
-    return OPERATOR(tensors[0], lists..., List{});
+  if constexpr (std::is_invocable_v<decltype(OPERATOR), Tensor, Lists..., std::nullopt_t>)
+    return OPERATOR(tensors[0], lists..., std::nullopt);
   else
     return called(tensors, lists..., List{tensors[1 + sizeof...(lists)]});
 }

@@ -1,158 +1,134 @@
-"""All supported model families, by their Hugging Face `model_type`."""
+"""All supported model families, by their Hugging Face `model_type`, imported on first use."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
 
 from addnorm.convert.core.family import Family
-from addnorm.convert.families.albert import ALBERT
-from addnorm.convert.families.bert import BERT, CAMEMBERT, DISTILBERT, ROBERTA, XLM_ROBERTA
-from addnorm.convert.families.bloom import BLOOM, MPT
-from addnorm.convert.families.clip import CLIP, CLIP_IMAGE, CLIP_TEXT, SIGLIP, SIGLIP_VISION
-from addnorm.convert.families.cohere import COHERE, COHERE2
-from addnorm.convert.families.deberta import DEBERTA_V2
-from addnorm.convert.families.deepseek import DEEPSEEK_V2, DEEPSEEK_V3, GLM4_MOE
-from addnorm.convert.families.dino import DINOV2, DINOV2_WITH_REGISTERS, DINOV3
-from addnorm.convert.families.electra import ELECTRA
-from addnorm.convert.families.eurobert import EUROBERT
-from addnorm.convert.families.fairseq import BART, MARIAN, WHISPER
-from addnorm.convert.families.falcon import FALCON
-from addnorm.convert.families.gemma import GEMMA, GEMMA2, GEMMA3
-from addnorm.convert.families.gemma4 import GEMMA4
-from addnorm.convert.families.glm import GLM, GLM4
-from addnorm.convert.families.gpt2 import GPT2
-from addnorm.convert.families.gpt_neo import GPT_NEO
-from addnorm.convert.families.gpt_neox import GPT_NEOX
-from addnorm.convert.families.gpt_oss import GPT_OSS
-from addnorm.convert.families.gptj import GPTJ
-from addnorm.convert.families.granite import GRANITE
-from addnorm.convert.families.granite_hybrid import GRANITE_HYBRID
-from addnorm.convert.families.lfm2 import LFM2
-from addnorm.convert.families.llama import LLAMA, MISTRAL, QWEN2, QWEN3
-from addnorm.convert.families.llama_relatives import (
-    ARCEE,
-    HELIUM,
-    MINISTRAL,
-    SEED_OSS,
-    SMOLLM3,
-)
-from addnorm.convert.families.mbart import M2M_100, MBART, PEGASUS
-from addnorm.convert.families.mixtral import MIXTRAL, QWEN2_MOE, QWEN3_MOE
-from addnorm.convert.families.modernbert import MODERNBERT
-from addnorm.convert.families.mpnet import MPNET
-from addnorm.convert.families.nemotron import APERTUS, NEMOTRON
-from addnorm.convert.families.olmo import OLMO, OLMO2, OLMO3
-from addnorm.convert.families.opt import OPT
-from addnorm.convert.families.phi import PHI, PHI3
-from addnorm.convert.families.qwen_delta import QWEN3_5, QWEN3_5_MOE, QWEN3_NEXT
-from addnorm.convert.families.rotary_bert import GTE, JINA_V3, NOMIC_BERT
-from addnorm.convert.families.stablelm import STABLELM
-from addnorm.convert.families.starcoder import GPT_BIGCODE, STARCODER2
-from addnorm.convert.families.t5 import MT5, T5, UMT5
-from addnorm.convert.families.text_halves import (
-    GEMMA3_IMAGES,
-    GEMMA4_IMAGES,
-    IDEFICS3,
-    LLAVA,
-    MISTRAL3,
-    QWEN2_5_VL,
-    QWEN3_5_IMAGES,
-    QWEN3_5_MOE_IMAGES,
-    QWEN3_VL,
-    SMOLVLM,
-)
-from addnorm.convert.families.vit import DEIT, VIT
-from addnorm.convert.families.wav2vec2 import HUBERT, WAV2VEC2
 
-FAMILIES: tuple[Family, ...] = (
-    GPT2,
-    BERT,
-    ROBERTA,
-    XLM_ROBERTA,
-    CAMEMBERT,
-    MARIAN,
-    BART,
-    T5,
-    MT5,
-    WHISPER,
-    LLAMA,
-    MISTRAL,
-    QWEN2,
-    QWEN3,
-    DISTILBERT,
-    GPT_NEOX,
-    MODERNBERT,
-    GEMMA,
-    GEMMA2,
-    GEMMA3,
-    VIT,
-    OPT,
-    ARCEE,
-    SEED_OSS,
-    MINISTRAL,
-    HELIUM,
-    SMOLLM3,
-    PHI,
-    PHI3,
-    MIXTRAL,
-    QWEN3_MOE,
-    STARCODER2,
-    GPT_BIGCODE,
-    STABLELM,
-    GLM,
-    GLM4,
-    GRANITE,
-    COHERE,
-    COHERE2,
-    GPTJ,
-    GPT_NEO,
-    BLOOM,
-    MPT,
-    FALCON,
-    UMT5,
-    MBART,
-    PEGASUS,
-    JINA_V3,
-    GTE,
-    NOMIC_BERT,
-    ELECTRA,
-    M2M_100,
-    MPNET,
-    EUROBERT,
-    DEBERTA_V2,
-    ALBERT,
-    GPT_OSS,
-    DEEPSEEK_V2,
-    DEEPSEEK_V3,
-    GLM4_MOE,
-    QWEN2_MOE,
-    OLMO,
-    OLMO2,
-    OLMO3,
-    NEMOTRON,
-    APERTUS,
-    QWEN3_NEXT,
-    QWEN3_5,
-    QWEN3_5_MOE,
-    LFM2,
-    GRANITE_HYBRID,
-    GEMMA3_IMAGES,
-    MISTRAL3,
-    LLAVA,
-    SMOLVLM,
-    IDEFICS3,
-    QWEN2_5_VL,
-    QWEN3_VL,
-    DEIT,
-    DINOV2,
-    DINOV2_WITH_REGISTERS,
-    DINOV3,
-    QWEN3_5_IMAGES,
-    QWEN3_5_MOE_IMAGES,
-    WAV2VEC2,
-    HUBERT,
-    GEMMA4,
-    GEMMA4_IMAGES,
-    CLIP,
-    SIGLIP,
-    CLIP_TEXT,
-    CLIP_IMAGE,
-    SIGLIP_VISION,
-)
-"""All families; if a model can be exported as several, the first is used."""
+MODULES = {
+    "gpt2": "gpt2",
+    "bert": "bert",
+    "roberta": "bert",
+    "xlm-roberta": "bert",
+    "camembert": "bert",
+    "marian": "fairseq",
+    "bart": "fairseq",
+    "t5": "t5",
+    "mt5": "t5",
+    "whisper": "fairseq",
+    "llama": "llama",
+    "mistral": "llama",
+    "qwen2": "llama",
+    "qwen3": "llama",
+    "distilbert": "bert",
+    "gpt_neox": "gpt_neox",
+    "modernbert": "modernbert",
+    "gemma": "gemma",
+    "gemma2": "gemma",
+    "gemma3_text": "gemma",
+    "vit": "vit",
+    "opt": "opt",
+    "arcee": "llama_relatives",
+    "seed_oss": "llama_relatives",
+    "ministral": "llama_relatives",
+    "helium": "llama_relatives",
+    "smollm3": "llama_relatives",
+    "phi": "phi",
+    "phi3": "phi",
+    "mixtral": "mixtral",
+    "qwen3_moe": "mixtral",
+    "starcoder2": "starcoder",
+    "gpt_bigcode": "starcoder",
+    "stablelm": "stablelm",
+    "glm": "glm",
+    "glm4": "glm",
+    "granite": "granite",
+    "cohere": "cohere",
+    "cohere2": "cohere",
+    "gptj": "gptj",
+    "gpt_neo": "gpt_neo",
+    "bloom": "bloom",
+    "mpt": "bloom",
+    "falcon": "falcon",
+    "umt5": "t5",
+    "mbart": "mbart",
+    "pegasus": "mbart",
+    "jina_embeddings_v3": "rotary_bert",
+    "gte": "rotary_bert",
+    "nomic_bert": "rotary_bert",
+    "electra": "electra",
+    "m2m_100": "mbart",
+    "mpnet": "mpnet",
+    "eurobert": "eurobert",
+    "deberta-v2": "deberta",
+    "albert": "albert",
+    "gpt_oss": "gpt_oss",
+    "deepseek_v2": "deepseek",
+    "deepseek_v3": "deepseek",
+    "glm4_moe": "deepseek",
+    "qwen2_moe": "mixtral",
+    "olmo": "olmo",
+    "olmo2": "olmo",
+    "olmo3": "olmo",
+    "nemotron": "nemotron",
+    "apertus": "nemotron",
+    "qwen3_next": "qwen_delta",
+    "qwen3_5_text": "qwen_delta",
+    "qwen3_5_moe_text": "qwen_delta",
+    "lfm2": "lfm2",
+    "granitemoehybrid": "granite_hybrid",
+    "gemma3": "text_halves",
+    "mistral3": "text_halves",
+    "llava": "text_halves",
+    "smolvlm": "text_halves",
+    "idefics3": "text_halves",
+    "qwen2_5_vl": "text_halves",
+    "qwen3_vl": "text_halves",
+    "deit": "vit",
+    "dinov2": "dino",
+    "dinov2_with_registers": "dino",
+    "dinov3_vit": "dino",
+    "qwen3_5": "text_halves",
+    "qwen3_5_moe": "text_halves",
+    "wav2vec2": "wav2vec2",
+    "hubert": "wav2vec2",
+    "gemma4_text": "gemma4",
+    "gemma4": "text_halves",
+    "clip": "clip",
+    "siglip": "clip",
+    "clip_text_model": "clip",
+    "clip_vision_model": "clip",
+    "siglip_vision_model": "clip",
+}
+"""The module of each family; if a model can be exported as several, the first is used."""
+
+
+class BuiltIn(Mapping[str, Family]):
+    """The families of `MODULES`; to look at names alone imports none."""
+
+    def __getitem__(self, model_type: str) -> Family:
+        return _family(MODULES[model_type], model_type)
+
+    def __contains__(self, model_type: object) -> bool:
+        return model_type in MODULES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(MODULES)
+
+    def __len__(self) -> int:
+        return len(MODULES)
+
+
+FAMILIES = BuiltIn()
+
+
+@cache
+def _family(module: str, model_type: str) -> Family:
+    values = vars(import_module(f"{__name__}.{module}")).values()
+    [family] = {
+        id(value): value
+        for value in values
+        if isinstance(value, Family) and value.model_type == model_type
+    }.values()
+    return family

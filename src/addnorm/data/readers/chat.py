@@ -6,7 +6,7 @@ from typing import Literal
 
 from addnorm.config import config
 from addnorm.data.chat_input import ChatInput
-from addnorm.data.conversation import Message, jinja_template, messages_of
+from addnorm.data.conversation import Message, messages_of
 from addnorm.data.examples import Chat
 from addnorm.data.readers.rows import Row
 from addnorm.data.readers.saved_dataset import is_saved
@@ -45,6 +45,8 @@ class ChatConfig(RowFiles):
         if self.lowercase:
             raise ValueError("lowercase would change what a template writes: leave it out")
         if self.template is not None:
+            from addnorm.data.jinja import jinja_template
+
             jinja_template(self.template)
 
     def rows(self) -> dict[str, Iterable[Row]]:
