@@ -58,25 +58,26 @@ def roofline() -> plt.Figure:
     results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("bench-*.json"))]
     names = sorted({_short(result["machine"]["processor"]) for result in results})
     names = [name for name in names if "limited" not in name]
-    figure, axes = plt.subplots(1, len(names), figsize=(13, 5.2), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, len(names), figsize=(11, 4.6), sharey=True, layout="constrained")
     for axis, name in zip(axes, names, strict=True):
+        here = [result for result in results if _short(result["machine"]["processor"]) == name]
+        points = sorted(_points(here), key=lambda point: point[1:])
         axis.plot([0.01, 1, 1000], [0.01, 1, 1], color="grey")
-        for label, x, y in _points(
-            [r for r in results if r["machine"]["processor"].startswith(name)]
-        ):
-            axis.plot(x, y, "o", color="#4c78a8")
-            axis.annotate(label, (x, y), (4, -9), textcoords="offset points", fontsize=7)
-        axis.set(xscale="log", yscale="log", title=name, ylim=(0.005, 1.5))
-        axis.set(xlabel="operations for a byte, of those at which both limits meet")
-    axes[0].set_ylabel("operations a second, of the processor's products")
+        for i, (_, x, y) in enumerate(points, start=1):
+            axis.plot(x, y, "o", color="#4c78a8", markersize=4)
+            place = (-3, 5 if i % 2 else -12)
+            axis.annotate(str(i), (x, y), place, textcoords="offset points", fontsize=8)
+        listed = "\n".join(f"{i} {label}" for i, (label, _, _) in enumerate(points, start=1))
+        axis.text(0.98, 0.03, listed, transform=axis.transAxes, ha="right", va="bottom", fontsize=7)
+        axis.set(xscale="log", yscale="log", title=name, ylim=(0.005, 1.6))
+        axis.set(xlabel="operations for a byte; at 1 both limits meet")
+    axes[0].set_ylabel("part of the processor's products in a second")
     return figure
 
 
 def _points(results: list[Any]) -> Iterator[tuple[str, float, float]]:
     """A benchmark's name, its operations for a byte and a second, as parts of the limits'."""
     for result in results:
-        if "=" in result["machine"]["processor"]:
-            continue
         limits = {name: found["median"] for name, found in result["ceilings"].items()}
         for label, work in WORKS.get(result["work"], {}).items():
             speeds = [c["median"] for c in result["contenders"] if c["name"].startswith(label)]
