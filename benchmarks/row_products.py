@@ -122,7 +122,7 @@ def figures(weights: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure each type of weights and keep the figures beside those of other types."""
+    """Measure each type of weights and keep the figures with those of other types."""
     torch.set_num_threads(cores())
     name = f"row_products-{file_name(processor())}"
     file = RESULTS / f"{name}.json"

@@ -54,7 +54,7 @@ class Work:
 
 
 def roofline() -> plt.Figure:
-    """Each benchmark beside both limits of its processor, products and memory, of the same run."""
+    """Each benchmark and both limits of its processor, products and memory, in the same run."""
     results = [json.loads(file.read_text()) for file in sorted(RESULTS.glob("bench-*.json"))]
     names = sorted({_short(result["machine"]["processor"]) for result in results})
     names = [name for name in names if "limited" not in name]
