@@ -29,7 +29,7 @@ PLACEHOLDERS = {"bos_token": BEGIN, "eos_token": END}
 
 @dataclass(frozen=True, slots=True)
 class ChatPart:
-    """A part of a conversation, and whether it is an answer, which a model learns to give."""
+    """A part of a conversation, and whether it is an answer that a model learns."""
 
     text: str
     is_answer: bool
@@ -37,7 +37,7 @@ class ChatPart:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A conversation in the parts that a template writes, and the `contents` of its messages.
+    """A conversation in parts as a template writes it, and the `contents` of its messages.
 
     The parts are written again from `messages` and `template` for a tokenizer that names its
     special tokens, since a template may use the names.
@@ -50,7 +50,10 @@ class Conversation:
 
 
 def messages_of(cell: object, where: str) -> list[Message]:
-    """Check a list of messages. Raises `InputError`, naming the message, for anything else."""
+    """Convert a list of messages to checked `Message` objects.
+
+    Raises `InputError`, naming the message, for anything else.
+    """
     if not isinstance(cell, list) or not cell:
         raise InputError(f"{where}: expected a list of messages, not {cell!r}")
     messages: list[Message] = []
@@ -72,7 +75,7 @@ def messages_of(cell: object, where: str) -> list[Message]:
 
 
 def check_text(text: str, where: str) -> None:
-    """Raise `InputError` for characters that no text has: a NUL, half a surrogate pair."""
+    """Raise `InputError` for characters that no valid text has: NUL, half a surrogate pair."""
     if "\0" in text:
         raise InputError(f"{where}: a NUL is not text")
     if text.isascii():
@@ -120,7 +123,7 @@ def _contents(messages: Sequence[Message], tools: object = None) -> tuple[str, .
 
 
 def texts_in(value: object) -> Iterator[str]:
-    """Yield all texts in a JSON value, but for the roles of messages."""
+    """Yield all texts in a JSON value, except the roles of messages."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -134,7 +137,7 @@ def texts_in(value: object) -> Iterator[str]:
 def whole_prompt(
     messages: Sequence[Message], template: str | None, names: Mapping[str, Any] = PLACEHOLDERS
 ) -> Conversation:
-    """Return the text after which the assistant answers, in one part."""
+    """Return the prompt before the assistant's answer, as a single part."""
     text = render(messages, template, "chat", names, prompt=True)
     return Conversation((ChatPart(text, False),), _contents(messages, names.get("tools")))
 
@@ -142,7 +145,7 @@ def whole_prompt(
 def prompt_of(
     messages: Sequence[Message], template: str | None, names: Mapping[str, Any] = PLACEHOLDERS
 ) -> Conversation:
-    """Return the text after which the assistant answers, in the parts that a model learnt.
+    """Return the prompt before the assistant's answer, in the parts used in training.
 
     The template writes the conversation up to each answer again, to find where it begins and ends.
     """
@@ -166,7 +169,7 @@ def render(
     *,
     prompt: bool = False,
 ) -> str:
-    """Return what the template writes; it may read the special tokens and `tools` in `names`.
+    """Return the text that the template writes; `names` has special tokens and `tools` for it.
 
     It may read the date of today too where `with_date` added it to `names`.
     """
@@ -195,7 +198,7 @@ DATED = (
 
 
 def with_date(names: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the names that a template reads, with the date of today as in transformers.
+    """Return the names that a template reads, with today's date as in transformers.
 
     Training data have no date, so that they are the same when a run is resumed.
     """

@@ -13,7 +13,7 @@ from addnorm.errors import InputError
 
 
 def rendered(template: str, **names: Any) -> str:
-    """What a template writes of these names. Raises `InputError` or `ValueError` if it fails."""
+    """Return the text that a template writes. Raises `InputError` or `ValueError` if it fails."""
     try:
         return jinja_template(template).render(**names)
     except (TemplateError, TypeError, LookupError, ArithmeticError) as error:
@@ -22,7 +22,7 @@ def rendered(template: str, **names: Any) -> str:
 
 @cache
 def jinja_template(template: str) -> Template:
-    """Compile a template, which runs in a sandbox. Raises `ValueError` for a syntax error.
+    """Compile a template that will run in a sandbox. Raises `ValueError` for a syntax error.
 
     It can use what templates can in transformers; the date of today comes with the names.
     """
@@ -41,7 +41,7 @@ def _refuse(message: str) -> None:
 
 
 def _json(value: object, ensure_ascii: bool = False, **options: Any) -> str:
-    """A value as JSON; Jinja's own filter would escape `<` and `&` as for a web page."""
+    """A value as JSON; Jinja's own filter would escape `<` and `&` as in HTML."""
     return json.dumps(value, ensure_ascii=ensure_ascii, **options)
 
 

@@ -74,7 +74,10 @@ def int4_row_product(
 def _prepared(
     x: Tensor, bias: Tensor | None, *matrix: Tensor
 ) -> list[Tensor | list[Tensor] | None]:
-    """The tensors as the operators read them. Raises `RuntimeError` where gradients are wanted."""
+    """The tensors in the layout that the operators read.
+
+    Raises `RuntimeError` where gradients are wanted.
+    """
     given = [x, *matrix] if bias is None else [x, *matrix, bias]
     if torch.is_grad_enabled() and any(each.requires_grad for each in given):
         raise RuntimeError("row products have no gradients: call them under torch.no_grad()")

@@ -39,7 +39,7 @@ FIRST, N_MINUTES = datetime(1900, 1, 1), 200 * 365 * 24 * 60
 
 
 def english(moment: datetime, phrase: str) -> str:
-    """Return the English sentence for a moment, in one of `PHRASES`."""
+    """Return the English sentence for a moment, made by one of the `PHRASES`."""
     day = moment.day
     suffix = "th" if 11 <= day <= 13 else {1: "st", 2: "nd", 3: "rd"}.get(day % 10, "th")
     return phrase.format(
@@ -54,7 +54,7 @@ def english(moment: datetime, phrase: str) -> str:
 
 
 def translated(moment: datetime, phrase: str, form: str, locale: Locale) -> str:
-    """Return the translation of the English sentence into the language of a locale."""
+    """Return the translation of the sentence into the language of a locale."""
     parts = [_date(moment, form, locale)] if form else []
     if "{time}" in phrase:
         parts.append(format_time(moment, "short", locale=locale))
@@ -71,7 +71,7 @@ def _date(moment: datetime, form: str, locale: Locale) -> str:
 
 @cache
 def in_words(number: int, locale: Locale) -> str:
-    """Return a number from 0 to 9999 in words, or in digits if the words are unknown."""
+    """Return a number from 0 to 9999 in words; in digits if the words are unknown."""
     if locale.language == "zh":
         return _chinese(number)
     name = str(locale) if str(locale) in SPOKEN else locale.language
@@ -81,7 +81,7 @@ def in_words(number: int, locale: Locale) -> str:
 
 
 def _chinese(number: int) -> str:
-    """Chinese numerals, 4207 → 四千二百零七: a run of zeros is spoken once, and not at the end."""
+    """Chinese numerals (4207: 四千二百零七): a run of zeros is spoken once, never at the end."""
     digits = str(number)
     spoken = (
         "零一二三四五六七八九"[int(digit)] + (unit if digit != "0" else "")
@@ -102,7 +102,7 @@ def number_pair(number: int, locale: Locale) -> Pair:
 
 
 def draw(rng: Random, locale: Locale) -> Pair:
-    """Draw a random sentence with its translation, determined by the generator's state."""
+    """Draw a random sentence with its translation from the generator `rng`."""
     if rng.random() < NUMBER_SHARE:
         return number_pair(rng.randrange(100, 10_000), locale)
     moment = FIRST + timedelta(minutes=rng.randrange(N_MINUTES))

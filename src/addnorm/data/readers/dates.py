@@ -36,10 +36,8 @@ class DatesConfig:
 
     def load(self) -> Corpus:
         """Generate the corpus, test sentences first."""
-        from addnorm.data.readers.date_sentences import (  # imports a language's words
-            draw,
-            number_pair,
-        )
+        # These import the words of all languages.
+        from addnorm.data.readers.date_sentences import draw, number_pair
         from addnorm.languages import locale_called
 
         locale, rng = locale_called(self.to), Random(self.seed)
