@@ -83,6 +83,8 @@ def deberta(draw: Draw) -> Keys:
         "share_att_key": draw.random() < 0.5,
         "norm_rel_ebd": draw.choice(("none", "layer_norm")),
         "pooler_hidden_act": draw.choice(("gelu", "tanh")),
+        "conv_kernel_size": draw.choice((0, 0, 1, 3, 5)),
+        "conv_act": draw.choice(("gelu", "tanh")),
     }
 
 
@@ -195,7 +197,8 @@ REFUSED: dict[str, list[tuple[Keys, str]]] = {
         ({"pad_token_id": 0}, "pad_token_id = 0 is not supported, only 1"),
     ],
     "deberta": [
-        ({"conv_kernel_size": 3}, "conv_kernel_size = 3 is not supported, only 0"),
+        ({"conv_kernel_size": 4}, "conv_kernel_size = 4 .* an odd number"),
+        ({"conv_kernel_size": 3, "conv_groups": 2}, "conv_groups = 2"),
         ({"relative_attention": False}, "relative_attention = False .* only true"),
         ({"relative_attention": None}, "relative_attention = None .* only true"),
         ({"position_biased_input": True}, "position_biased_input = True .* only false"),

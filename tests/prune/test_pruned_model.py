@@ -1,6 +1,7 @@
 """The pruned model equals the masked one, over architectures, in float64 and float32."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from addnorm.errors import InputError
+from addnorm.errors import IgnoredSettings, InputError
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
@@ -29,6 +30,7 @@ from addnorm.nn.positions import (
 )
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.residuals import DeepNormConfig, ParallelConfig, PreNormConfig
+from addnorm.nn.token_ahead import MultiTokenConfig
 from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
 from addnorm.prune.selection import gated, kept_layers, kept_units
 from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
@@ -206,6 +208,19 @@ def test_removing_a_layer_with_an_exit_is_rejected_with_a_valid_choice(
         return
     assert str(raised.value).endswith(f"give `layers = {mended}`")
     smaller_config(config, pruning_of(model, layers=tuple(mended.split()))[0])
+
+
+def test_tokens_further_ahead_are_left_out() -> None:
+    """Their modules read the model as it was; what is left is pruned like a model without them."""
+    config = DecoderConfig(**{**SIZES, "n_layers": 4}, attention=MHA, mtp=MultiTokenConfig())
+    model = built(config)
+    pruning = pruning_of(model, layers=("2",))[0]
+    with pytest.warns(IgnoredSettings, match=r"model\.mtp is left out"):
+        smaller = smaller_config(config, pruning)
+    assert smaller == replace(config, n_layers=len(pruning.layers["stack"]), mtp=None)
+    new = built(smaller)
+    keep_weights(model, new, pruning)
+    assert torch.equal(new.head.weight, model.head.weight)
 
 
 def _embedded(model: Any, tokens: Tensor) -> tuple[Tensor, Any]:

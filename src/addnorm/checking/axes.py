@@ -29,6 +29,7 @@ from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import HeadConfig, TokenHeadConfig, TransformConfig
+from addnorm.nn.layer_convolution import LayerConvolutionConfig
 from addnorm.nn.moe import AnyFeedForwardConfig, MixtureOfExpertsConfig
 from addnorm.nn.norms import DynamicTanhConfig, LayerNormConfig, NormConfig, RMSNormConfig
 from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
@@ -45,7 +46,7 @@ from addnorm.nn.positions import (
     TransformerXLConfig,
 )
 from addnorm.nn.recurrent import RecurrentConfig
-from addnorm.nn.residuals import ResidualConfig, SandwichNormConfig
+from addnorm.nn.residuals import PreNormConfig, ResidualConfig, SandwichNormConfig
 from addnorm.parts import examples, kind_of, members
 
 Architecture = Literal["decoder", "encoder", "encoder_decoder"]
@@ -408,6 +409,17 @@ VARIANTS: Mapping[str, Variant] = {
             "layer_pattern": (LayerConfig(pattern=WindowPatternConfig(size=2)), LayerConfig()),
         },
         ("decoder", "encoder"),
+    ),
+    "first_convolution": Variant(
+        {"first_convolution": LayerConvolutionConfig(activation="tanh")}, ("encoder",)
+    ),
+    "first_convolution_of_five_tokens": Variant(
+        {
+            "first_convolution": LayerConvolutionConfig(kernel_size=5),
+            "residual": PreNormConfig(),
+            "norm": RMSNormConfig(),
+        },
+        ("encoder",),
     ),
     "tables_apart": Variant({"share_embeddings": False}, _BOTH),
     "decoder_positions": Variant(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import chain
@@ -91,10 +91,9 @@ def describe_folder(
     settings = Settings.of(folder)
     family = family_of(settings)
     spec = read_config(family, settings)
-    if family.refine_by_names is not None:
+    if family.refine_by_names is not None or family.ahead is not None:
         weights = _open_weights(folder, settings, pickled=pickled)
-        names = [family.renamed(name) for name in weights]
-        spec = family.refine_by_names(spec, names)
+        spec = family.refined(spec, [family.renamed(name) for name in weights])
     text = load_tokenizers(
         next((place for place in places if has_tokenizer(place)), folder),
         settings.get("model_type", ""),
@@ -319,7 +318,7 @@ def _matched(
     expected_names = {
         name: name.removeprefix(names.strip) for tensor_map in maps for name in tensor_map.theirs
     }
-    _drop_tied(family, weights, names, expected_names, folder)
+    _drop_tied(family.tied(spec), weights, names, expected_names, folder)
     missing = expected_names.values() - names.actual.keys()
     left = names.actual.keys() - expected_names.values()
     modules = {name: family.module_left_aside(name) for name in left}
@@ -355,13 +354,17 @@ def _warn_of(left_aside: Sequence[str], folder: Path) -> None:
 
 
 def _drop_tied(
-    family: Family, weights: Weights, names: _Names, expected_names: dict[str, str], folder: Path
+    ties: Iterable[tuple[str, str]],
+    weights: Weights,
+    names: _Names,
+    expected_names: dict[str, str],
+    folder: Path,
 ) -> None:
     """Drop tied tensors that are stored twice.
 
     Raises `InputError` if they differ from each other.
     """
-    for name, other in family.ties:
+    for name, other in ties:
         tied, same = (full.removeprefix(names.strip) for full in (name, other))
         is_stored = tied in names.actual
         if name not in expected_names and is_stored:

@@ -14,7 +14,7 @@ from typing import Any
 
 from addnorm.convert.core.family import Family
 from addnorm.convert.core.settings import Settings
-from addnorm.convert.families import FAMILIES
+from addnorm.convert.families import FAMILIES, families_under
 from addnorm.errors import InputError, choices
 
 ENTRY_POINTS = "addnorm.families"
@@ -50,7 +50,11 @@ def families() -> Mapping[str, Family]:
 
 def family_of(settings: Settings) -> Family:
     """The family for a `config.json`. Raises `InputError` if it is not supported."""
-    return family_named(settings.get("model_type", ""), settings.where)
+    model_type = settings.get("model_type", "")
+    for family in families_under(model_type):
+        if all(settings.tree.get(key) == value for key, value in family.published_as.items()):
+            return family
+    return family_named(model_type, settings.where)
 
 
 def family_named(model_type: str, where: str) -> Family:

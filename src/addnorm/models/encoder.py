@@ -35,10 +35,12 @@ from addnorm.nn.heads import (
     build_head,
     predicts_tokens,
 )
+from addnorm.nn.hyper_connections import WITH_STREAMS
 from addnorm.nn.init import initialise
+from addnorm.nn.layer_convolution import LayerConvolutionConfig
 from addnorm.nn.masks import Causal, Mask
 from addnorm.nn.patches import PatchEmbeddingConfig, SeriesEmbeddingConfig
-from addnorm.nn.residuals import Depth
+from addnorm.nn.residuals import Depth, ParallelConfig
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import check_conflicts, kind_of
 
@@ -128,6 +130,10 @@ class EncoderConfig(TransformerConfig):
     """The head, which decides the task of the model."""
     exits: tuple[int, ...] = ()
     """Layers, counted from one, that get a head of their own for early exits."""
+    first_convolution: LayerConvolutionConfig | None = None
+    """A convolution of what the first layer reads, which joins what it says, as in the largest
+    DeBERTa v2; by default none.
+    """
     causal: bool = False
     """Whether a token attends to itself and earlier ones alone, as in decoders that classify."""
 
@@ -142,12 +148,36 @@ class EncoderConfig(TransformerConfig):
             )
         if self.causal and not isinstance(self.input, TokenInputConfig):
             raise ValueError(f"causal = true is for tokens, not for {self.input.kind}")
+        if self.first_convolution is not None:
+            self._check_convolution()
         alone = isinstance(self.input, SeriesEmbeddingConfig) and self.input.variables != "mixed"
         if alone and not isinstance(self.head, ForecastHeadConfig):
             raise ValueError(
                 f"input.variables = 'independent' is for a forecast of each variable: a "
                 f"{kind_of(self.head)} head reads them 'mixed'"
             )
+
+    def _check_convolution(self) -> None:
+        """Raise `ValueError` where the first layer cannot have a convolution next to it."""
+        for name, given in (
+            ("causal", self.causal),
+            ("n_distinct_layers", self.n_distinct_layers is not None),
+            ("embedding.per_layer", self.per_layer is not None),
+        ):
+            if given:
+                raise ValueError(f"first_convolution and {name} do not go together: give one")
+        if self.n_layers == 0:
+            raise ValueError("first_convolution stands next to the first layer, and n_layers = 0")
+        if isinstance(self.residual, (ParallelConfig, *WITH_STREAMS)):
+            raise ValueError(
+                "first_convolution joins the output of a layer of one stream, whose sublayers "
+                f"follow each other: not with residual = {kind_of(self.residual)!r}"
+            )
+
+    @property
+    def convolution(self) -> LayerConvolutionConfig | None:
+        """The convolution next to the first layer."""
+        return self.first_convolution
 
     @property
     def reads_pictures(self) -> bool:

@@ -16,6 +16,7 @@ from addnorm.nn.attention.scores import is_plain_product, scale_of
 from addnorm.nn.blocks import (
     AnyBlock,
     Block,
+    ConvolvedBlock,
     CrossBlock,
     EmbeddedBlock,
     MixerConfig,
@@ -33,6 +34,7 @@ from addnorm.nn.feedforward import FeedForwardConfig, build_feedforward
 from addnorm.nn.heads import HeadConfig, build_head
 from addnorm.nn.hyper_connections import WITH_STREAMS
 from addnorm.nn.init import InitName
+from addnorm.nn.layer_convolution import LayerConvolutionConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
@@ -309,6 +311,11 @@ class TransformerConfig:
         embedding = self.embedding
         return embedding.per_layer if isinstance(embedding, EmbeddingConfig) else None
 
+    @property
+    def convolution(self) -> LayerConvolutionConfig | None:
+        """The convolution next to the first layer, which encoders alone may have."""
+        return None
+
     def build_position(self, *, causal: bool, max_len: int | None = None) -> Position:
         """Build the position encoding of a stack, which acts on its embeddings and its layers."""
         context = self.build_context(causal=causal, max_len=max_len or self.max_len)
@@ -390,6 +397,9 @@ class TransformerConfig:
             parts["per_layer"] = per_layer.build_input(self.d_model)
             parts["per_layer_residual"] = self._build_output_norm(layer.norm, depth)
             return EmbeddedBlock(**parts)
+        if depth.layer == 0 and self.convolution is not None:
+            parts["convolution"] = self.convolution.build(self.d_model, layer.norm, self.dropout)
+            return ConvolvedBlock(**parts)
         if isinstance(self.residual, ParallelConfig):
             parts["norm"] = self.residual.build_shared(self.d_model, layer.norm)
             return ParallelCrossBlock(**parts) if cross else ParallelBlock(**parts)

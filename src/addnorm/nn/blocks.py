@@ -140,6 +140,25 @@ class EmbeddedBlock(Sublayers):
         return self.per_layer_residual(x, lambda h: self.per_layer(h, ctx.vector), ctx.valid)
 
 
+class ConvolvedBlock(Sublayers):
+    """Self-attention, feed-forward, then a convolution of what the layer read joins them.
+
+    DeBERTa v2 (see `layer_convolution`).
+    """
+
+    attention: nn.Module
+    attention_residual: nn.Module
+    feedforward: nn.Module
+    feedforward_residual: nn.Module
+    convolution: nn.Module
+
+    def forward(self, x: Hidden, ctx: Context, cache: LayerCache | None = None) -> Hidden:
+        self_cache = None if cache is None else cache.self_cache
+        y = self.attention_residual(x, lambda h: self.attention(h, ctx, self_cache), ctx.valid)
+        y = self.feedforward_residual(y, self.feedforward, ctx.valid)
+        return self.convolution(x, y, ctx)
+
+
 class CrossBlock(Sublayers):
     """Self-attention, cross-attention, then feed-forward: the original decoder layer."""
 
@@ -207,7 +226,7 @@ class ParallelCrossBlock(Sublayers):
         return x + attended + crossed + self.feedforward_residual(h, self.feedforward, ctx.valid)
 
 
-AnyBlock = Block | EmbeddedBlock | CrossBlock | ParallelBlock | ParallelCrossBlock
+AnyBlock = Block | EmbeddedBlock | ConvolvedBlock | CrossBlock | ParallelBlock | ParallelCrossBlock
 
 
 def first_layer(group: int, n_layers: int, n_distinct: int) -> int:

@@ -79,20 +79,32 @@ class Convolution(nn.Module):
         for conv, (left, right) in zip(self.conv, self.taps, strict=True):
             assert isinstance(conv, nn.Conv1d)
             reach = slice(self.left - left, size - self.right + right)
-            if text is None:
-                maps.append(conv(line[:, reach].mT).mT)
-                continue
-            windows, texts = (
-                each[:, reach].unfold(1, left + right + 1, 1) for each in (line, text)
+            maps.append(
+                tapped(conv, line[:, reach], None if text is None else text[:, reach], left)
             )
-            apart = texts != texts[..., left, None]
-            windows = windows.masked_fill(apart[:, :, None], 0.0)
-            maps.append(F.linear(windows.flatten(2), conv.weight.flatten(1), conv.bias))
         return self.activation(torch.cat(maps, dim=-1))
 
     def new_cache(self) -> StateCache:
         """An empty cache for the inputs that the next token's kernel still covers."""
         return StateCache(self.left, self.out_proj.out_features)
+
+
+def tapped(
+    conv: nn.Conv1d,
+    line: Float[Tensor, "batch line d_model"],
+    text: Int[Tensor, "batch line"] | None,
+    left: int,
+) -> Float[Tensor, "batch seq width"]:
+    """`b + Σ_o x_{t+o} W_o` for all tokens but the first `left`, and the last that a kernel spans.
+
+    Where `text` tells several texts of a row apart, a tap sees zero beyond its own.
+    """
+    if text is None:
+        return conv(line.mT).mT
+    windows, texts = (each.unfold(1, conv.kernel_size[0], 1) for each in (line, text))
+    apart = texts != texts[..., left, None]
+    windows = windows.masked_fill(apart[:, :, None], 0.0)
+    return F.linear(windows.flatten(2), conv.weight.flatten(1), conv.bias)
 
 
 @config

@@ -4,11 +4,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import Tensor
 
-from addnorm.errors import InputError
+from addnorm.errors import IgnoredSettings, InputError
 from addnorm.models import DecoderConfig, EncoderDecoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Item, equal, items_of, shown
 from addnorm.nn.attention import AttentionConfig
@@ -58,11 +59,16 @@ class Pruning:
 def smaller_config(config: ModelConfig, pruning: Pruning) -> ModelConfig:
     """The configuration of the pruned model, whose heads keep their width.
 
-    Raises `InputError` if a layer with an early exit is removed, and for multi-token prediction,
-    whose modules have layers of their own.
+    Multi-token prediction, whose modules read the model as it was, is left out. Raises `InputError`
+    if a layer with an early exit is removed.
     """
     if isinstance(config, DecoderConfig) and config.mtp is not None:
-        raise InputError("pruning changes the layers of the model, and those of model.mtp are not")
+        config = replace(config, mtp=None)
+        warn(
+            "model.mtp is left out: its modules read the model as it was before pruning",
+            IgnoredSettings,
+            stacklevel=2,
+        )
     if pruning.heads is not None:
         config = _narrower_attention(config, pruning.heads)
     if pruning.feedforward is not None:

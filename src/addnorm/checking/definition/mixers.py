@@ -14,7 +14,7 @@ from addnorm.checking.definition.linear_recurrences import gated_convolution, ga
 from addnorm.checking.definition.norms import normalised
 from addnorm.checking.definition.positions import Head, bias, met, rotated
 from addnorm.checking.definition.scores import scaled_dot_scale, scored
-from addnorm.checking.definition.texts import MixerContext
+from addnorm.checking.definition.texts import MixerContext, Texts
 from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.delta import GatedDeltaConfig
@@ -108,21 +108,30 @@ def _step(
 def convolution(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
     """A convolution over neighbouring tokens (Gehring et al. 2017, §3.1)."""
     sizes = config.kernel_size if isinstance(config.kernel_size, tuple) else (config.kernel_size,)
-    texts = context.texts
+    maps = [
+        convolved(
+            under(weights, f"conv.{number}"),
+            x,
+            context.texts,
+            size - 1 if context.causal else size // 2,
+        )
+        for number, size in enumerate(sizes)
+    ]
+    return linear(weights, "out_proj", activated(config.activation, torch.cat(maps, dim=-1)))
+
+
+def convolved(weights: Weights, x: Tokens, texts: Texts, left: int) -> Tokens:
+    """One kernel, which begins `left` tokens before each token of a text."""
+    kernel = weights["weight"]
     rows: list[Any] = [None] * len(texts)
     for tokens in map(texts.tokens, set(texts.text)):
         for p, n in enumerate(tokens):
-            maps: list[Tensor] = []
-            for number, size in enumerate(sizes):
-                kernel = weights[f"conv.{number}.weight"]
-                y = weights.get(f"conv.{number}.bias", x.new_zeros(len(kernel)))
-                first = p - (size - 1 if context.causal else size // 2)
-                for tap in range(size):
-                    if 0 <= first + tap < len(tokens):
-                        y = y + kernel[:, :, tap] @ x[tokens[first + tap]]
-                maps.append(y)
-            rows[n] = torch.cat(maps)
-    return linear(weights, "out_proj", activated(config.activation, torch.stack(rows)))
+            y = weights.get("bias", x.new_zeros(len(kernel)))
+            for tap in range(kernel.shape[2]):
+                if 0 <= p - left + tap < len(tokens):
+                    y = y + kernel[:, :, tap] @ x[tokens[p - left + tap]]
+            rows[n] = y
+    return torch.stack(rows)
 
 
 MIXERS = Definitions[Callable[[Any, Weights, Tokens, MixerContext], Tokens]](

@@ -12,7 +12,7 @@ from addnorm.checking.definition.embeddings import EMBEDDINGS, per_layer_vectors
 from addnorm.checking.definition.feedforward import feedforward
 from addnorm.checking.definition.heads import HEADS
 from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, under
-from addnorm.checking.definition.mixers import MIXERS
+from addnorm.checking.definition.mixers import MIXERS, convolved
 from addnorm.checking.definition.norms import Observed, normalised
 from addnorm.checking.definition.placements import PLACEMENTS, Depth, sandwich
 from addnorm.checking.definition.positions import embedded
@@ -75,7 +75,18 @@ def _logits(
             return linear(w, "out_proj", gate * vectors[layer])
 
         sublayers["per_layer"] = gated
-    x = _Stack(config, depth, sublayers, observed).run(under(weights, "stack"), x)
+    if (convolution := getattr(config, "first_convolution", None)) is not None:
+        first, first_input = under(weights, "stack.blocks.0.convolution"), x
+
+        def joined(y: Tokens) -> Tokens:
+            taps = convolved(under(first, "conv"), first_input, texts, convolution.kernel_size // 2)
+            y = y + activated(convolution.activation, taps)
+            return normalised(layer_parts(config, 0).norm, under(first, "norm"), y, observed)
+
+        stack = _Stack(config, depth, sublayers, observed, joined)
+    else:
+        stack = _Stack(config, depth, sublayers, observed)
+    x = stack.run(under(weights, "stack"), x)
     return HEADS.of(config.head)(config.head, under(weights, "head"), x, texts)
 
 
@@ -200,6 +211,8 @@ class _Stack:
     depth: Depth
     sublayers: Mapping[str, Sublayer]
     observed: Observed | None
+    joined: Callable[[Tokens], Tokens] = lambda y: y
+    """What joins the output of the first layer."""
 
     def run(self, weights: Weights, x: Tokens) -> Tokens:
         n_layers = self.depth.decoder if self.depth.causal else self.depth.encoder
@@ -209,6 +222,7 @@ class _Stack:
         x = x if streams is None else streams.start(residual, x)
         for i in range(n_layers):
             x = self.block(under(weights, f"blocks.{i}"), x, i)
+            x = self.joined(x) if i == 0 else x
         if streams is not None:
             x, last = streams.collapsed(residual, last, x), under(last, "norm")
         return normalised(self.config.norm, last, x, self.observed) if placement.final else x

@@ -5,7 +5,7 @@ from itertools import zip_longest
 from typing import Any
 
 from addnorm.errors import InputError
-from addnorm.models import DualEncoderConfig, EncoderDecoderConfig, ModelConfig
+from addnorm.models import DecoderConfig, DualEncoderConfig, EncoderDecoderConfig, ModelConfig
 from addnorm.models.inputs import TokenInputConfig
 from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import (
@@ -25,6 +25,7 @@ from addnorm.nn.feedforward import (
 from addnorm.nn.moe import MixtureOfExpertsConfig
 from addnorm.nn.positions import LearnedConfig
 from addnorm.nn.routers import SigmoidRouterConfig
+from addnorm.nn.token_ahead import MultiTokenConfig
 from addnorm.parts import kind_of
 
 EQUAL_CORES = (SDPACoreConfig, FlexCoreConfig, EagerCoreConfig)
@@ -41,6 +42,8 @@ def explicit(model: ModelConfig) -> ModelConfig:
         "init": "xavier",
         "vocab_size": None,
     }
+    if isinstance(model, DecoderConfig) and model.mtp is not None:
+        changes["mtp"] = MultiTokenConfig(depth=model.mtp.depth)
     if isinstance(model, EncoderDecoderConfig):
         decoder = model.decoder_parts
         bounded = isinstance(decoder.position, LearnedConfig)

@@ -1,12 +1,13 @@
 """The protocol of a model family: mapping its Hugging Face config and tensors to ours."""
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Tensor, nn
 
+from addnorm.convert.core.ahead import AheadNames
 from addnorm.convert.core.differences import explicit_differences
 from addnorm.convert.core.maps import TensorMap, tensor_maps
 from addnorm.convert.core.settings import Json, Settings
@@ -115,8 +116,12 @@ class Family:
     """Pairs of tied tensors: the first may also be stored and must then equal the second."""
     refine_by_names: Callable[[ModelSpec, Collection[str]], ModelSpec] | None = None
     """Refines the configuration by the names of the stored tensors."""
+    published_as: Json = field(default_factory=dict[str, Any])
+    """The keys of files that are of this family, though their `model_type` is that of another."""
     looks_up_end: bool = False
     """Whether transformers finds the vector of a text at its end token, by `eos_token_id`."""
+    ahead: AheadNames | None = None
+    """Where files have the layers of multi-token prediction."""
     mixers: tuple[type, ...] = ()
     """The mixers that some layers have where others have attention, or attention of other sizes."""
     equivalent: Callable[[ModelConfig], ModelConfig] = lambda model: model
@@ -136,7 +141,25 @@ class Family:
             for entry in self.layouts(spec)
             if all({name, name.removeprefix(self.prefix)} & {*stored} for name in entry.theirs)
         ]
-        return tensor_maps(ours, names, [*layouts, *self.others(spec)])
+        ours = [*ours]
+        maps = tensor_maps(ours, names, [*layouts, *self.others(spec)])
+        if self.ahead is None or not isinstance(spec.model, DecoderConfig):
+            return maps
+        return [*maps, *self.ahead.maps(spec.model, maps)]
+
+    def refined(self, spec: ModelSpec, stored: Collection[str]) -> ModelSpec:
+        """The configuration as the (current) names of a file's tensors complete it."""
+        if self.refine_by_names is not None:
+            spec = self.refine_by_names(spec, stored)
+        if self.ahead is None:
+            return spec
+        return replace(spec, model=self.ahead.refine(spec.model, stored))
+
+    def tied(self, spec: ModelSpec) -> Iterator[tuple[str, str]]:
+        """Pairs of tied tensors of a model, as in `ties`."""
+        yield from self.ties
+        if self.ahead is not None and isinstance(spec.model, DecoderConfig):
+            yield from self.ahead.ties(spec.model)
 
     def renamed(self, name: str) -> str:
         """A tensor's current name."""
@@ -159,9 +182,9 @@ class Family:
         spec = replace(spec, model=self.equivalent(spec.model))
         try:
             back = self.config.read(Settings(config, f"{self.model_type}'s config.json"))
-            if self.refine_by_names is not None:
+            if self.refine_by_names is not None or self.ahead is not None:
                 maps = self.maps(spec, tensor_names(spec))
-                back = self.refine_by_names(back, [name for each in maps for name in each.theirs])
+                back = self.refined(back, [name for each in maps for name in each.theirs])
         except ValueError as error:
             raise InputError(f"{refused}: {error}") from error
         if changed := explicit_differences(spec.model, back.model):

@@ -311,3 +311,20 @@ class Computed:
 
     def write(self, spec: ModelSpec) -> Json:
         return self.writing(spec)
+
+
+def layers_ahead(*names: str) -> Computed:
+    """How many layers predict further ahead, under the first of these keys.
+
+    A file says by its tensors how many it has.
+    """
+
+    def read(settings: Settings) -> Fields:
+        settings.ignore(*names)
+        return {}
+
+    def write(spec: ModelSpec) -> Json:
+        depths = [mtp.depth for mtp in values_at(spec, "mtp") if mtp is not None]
+        return {names[0]: depths[0]} if depths else {}
+
+    return Computed(read, write)

@@ -349,6 +349,33 @@ class AveragedMaps:
         return [tensor, tensor.clone()] if tensor.ndim == 1 else [*(2 * tensor).chunk(2, 1)]
 
 
+@dataclass(frozen=True)
+class SwappedHalves(OneToOne):
+    """A matrix whose left and right half stand the other way round: ours reads the states first."""
+
+    def read(self, theirs: Tensors) -> Tensors:
+        left, right = theirs[0].chunk(2, dim=1)
+        return [torch.cat([right, left], dim=1)]
+
+    def write(self, ours: Tensors) -> Tensors:
+        return self.read(ours)
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A map of the tensors of one layer, for those of another."""
+
+    map: "TensorMap"
+    ours: tuple[str, ...]
+    theirs: tuple[str, ...]
+
+    def read(self, theirs: Tensors) -> Tensors:
+        return self.map.read(theirs)
+
+    def write(self, ours: Tensors) -> Tensors:
+        return self.map.write(ours)
+
+
 TensorMap = (
     Renamed
     | Concatenated
@@ -363,6 +390,8 @@ TensorMap = (
     | ZeroTensor
     | UnusedTensor
     | AveragedMaps
+    | SwappedHalves
+    | Moved
 )
 """Any tensor map."""
 

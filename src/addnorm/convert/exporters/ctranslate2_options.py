@@ -19,6 +19,7 @@ from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.blocks import (
     AnyBlock,
     Block,
+    ConvolvedBlock,
     CrossBlock,
     EmbeddedBlock,
     ParallelBlock,
@@ -175,6 +176,8 @@ def _placement_options(block: AnyBlock, ledger: Ledger) -> Options:
     accepted = "'post', 'pre', 'sandwich' and, in decoder-only models, 'parallel'"
     if isinstance(block, ParallelCrossBlock):
         raise refusal("parallel cross-attention", accepted)
+    if isinstance(block, ConvolvedBlock):
+        raise refusal("convolution next to the first layer", accepted)
     if isinstance(block, EmbeddedBlock):
         raise refusal("vectors of tokens for every layer", "embeddings of tokens")
     residuals = list(residuals_of(block).values())

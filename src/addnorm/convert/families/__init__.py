@@ -100,6 +100,7 @@ MODULES = {
     "clip_text_model": "clip",
     "clip_vision_model": "clip",
     "siglip_vision_model": "clip",
+    "new": "own_code",
 }
 """The module of each family; if a model can be exported as several, the first is used."""
 
@@ -132,3 +133,15 @@ def _family(module: str, model_type: str) -> Family:
         if isinstance(value, Family) and value.model_type == model_type
     }.values()
     return family
+
+
+UNDER_OTHER_TYPES = {"xlm-roberta": "own_code"}
+"""The modules of families whose files have the `model_type` of another (`Family.published_as`)."""
+
+
+def families_under(model_type: str) -> Iterator[Family]:
+    """The families whose files have this `model_type` of another."""
+    if model_type in UNDER_OTHER_TYPES:
+        for value in vars(import_module(f"{__name__}.{UNDER_OTHER_TYPES[model_type]}")).values():
+            if isinstance(value, Family) and value.published_as.get("model_type") == model_type:
+                yield value

@@ -24,6 +24,7 @@ from addnorm.nn.heads import (
     TokenHeadConfig,
     TransformConfig,
 )
+from addnorm.nn.layer_convolution import LayerConvolutionConfig
 from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import DisentangledConfig
 from addnorm.nn.positions.disentangled import Terms
@@ -122,6 +123,27 @@ def _head_width(settings: Settings) -> int | None:
     return None if d_model % n_heads else d_model // n_heads
 
 
+def _read_convolution(settings: Settings) -> keys.Fields:
+    """The convolution next to the first layer, in the models of 900 million parameters and more."""
+    size = settings.get("conv_kernel_size", 0)
+    activation = settings.choose("conv_act", keys.ACTIVATIONS, "tanh")
+    settings.get("conv_groups", 1)
+    if size <= 0:
+        return {}
+    settings.expect("conv_groups", 1)
+    if size % 2 == 0:
+        raise settings.refuse("conv_kernel_size", "a kernel is centred, and spans an odd number")
+    return {"first_convolution": LayerConvolutionConfig(kernel_size=size, activation=activation)}
+
+
+def _write_convolution(spec: ModelSpec) -> Json:
+    convolution = spec.model.convolution
+    if convolution is None:
+        return {"conv_kernel_size": 0}
+    name = keys.their_name(convolution.activation, keys.ACTIVATIONS)
+    return {"conv_kernel_size": convolution.kernel_size, "conv_act": name, "conv_groups": 1}
+
+
 EPS = "norm.eps embedding.norm.eps position.norm.eps head.transform.norm.eps"
 
 DEBERTA_V2 = Family(
@@ -154,9 +176,8 @@ DEBERTA_V2 = Family(
             keys.Value("head.dropout", "cls_dropout", lambda s: s.get("hidden_dropout_prob", 0.1)),
             keys.Choice("head.transform.activation", "pooler_hidden_act", keys.ACTIVATIONS, "gelu"),
             keys.Fixed("legacy", True),
-            # The convolution after the first layer of v2-xlarge.
-            keys.Fixed("conv_kernel_size", 0),
-            keys.Ignored("conv_act conv_groups pooler_dropout z_steps"),
+            keys.Computed(_read_convolution, _write_convolution),
+            keys.Ignored("pooler_dropout z_steps"),
         ),
         simplify=like_feedforward,
     ),
@@ -172,6 +193,8 @@ DEBERTA_V2 = Family(
                 "position.k_proj": "self.pos_key_proj",
             },
         ),
+        "stack.blocks.*.convolution.conv": "deberta.encoder.conv.conv",
+        "stack.blocks.*.convolution.norm": "deberta.encoder.conv.LayerNorm",
         "embed.proj": "deberta.embeddings.embed_proj",
         "embed.position.relative.table": "deberta.encoder.rel_embeddings",
         "embed.position.relative.norm": "deberta.encoder.LayerNorm",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from addnorm.convert.core import keys
+from addnorm.convert.core.ahead import AHEAD_OF_DEEPSEEK
 from addnorm.convert.core.attention_keys import MAX_LEN, RotaryKeys, rope_table
 from addnorm.convert.core.expert_keys import (
     SharedExpertKeys,
@@ -116,7 +117,9 @@ BODY: tuple[keys.Entry, ...] = (
         "silu",
     ),
     keys.Size("feedforward.expert.d_ff", "moe_intermediate_size"),
-    keys.Ignored("output_router_logits num_mtp_layers num_nextn_predict_layers ep_size"),
+    keys.Ignored("output_router_logits ep_size"),
+    # The file says by its tensors whether it has these layers.
+    keys.layers_ahead("num_nextn_predict_layers", "num_mtp_layers"),
     keys.Value("feedforward.balance", "aux_loss_alpha", 0.001),
     keys.Ignored("seq_aux"),
     keys.Fixed("moe_layer_freq", 1),
@@ -240,9 +243,10 @@ DEEPSEEK_V3 = relative(
     NAMES
     | within("stack.blocks.*", "model.layers.*", LATENT_NAMES | expert_names("shared_experts")),
     others=_latent_maps,
-    left_aside=(r"model\.layers\.61",),  # it predicts a further token
+    ahead=AHEAD_OF_DEEPSEEK,
+    left_aside=(r"model\.layers\.61",),
 )
-"""DeepSeek-AI 2024b (2412.19437); its layer that predicts further tokens is left aside."""
+"""DeepSeek-AI 2024b (2412.19437)."""
 
 GLM4_MOE = relative(
     "glm4_moe",
@@ -264,7 +268,8 @@ GLM4_MOE = relative(
     ),
     NAMES | within("stack.blocks.*", "model.layers.*", expert_names("shared_experts")),
     others=corrections,
-    left_aside=(r"model\.layers\.(46|92)",),  # it predicts a further token
+    ahead=AHEAD_OF_DEEPSEEK,
+    left_aside=(r"model\.layers\.(46|92)",),
     classifies=(),
 )
 """GLM 4.5: Z.ai 2025 (2508.06471)."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from addnorm.convert.core import keys
+from addnorm.convert.core.ahead import AHEAD_OF_QWEN
 from addnorm.convert.core.attention_keys import (
     FULL,
     MAX_LEN,
@@ -183,7 +184,9 @@ BODY: tuple[keys.Entry, ...] = (
     keys.Fixed("attention_bias", False),
     keys.Fixed("hidden_act", "silu", ("swish",)),
     keys.Fixed("attn_output_gate", True),
-    keys.Ignored("mamba_ssm_dtype mtp_num_hidden_layers mtp_use_dedicated_embeddings"),
+    keys.Ignored("mamba_ssm_dtype"),
+    keys.Fixed("mtp_use_dedicated_embeddings", False),
+    keys.layers_ahead("mtp_num_hidden_layers"),
 )
 
 OF_EXPERTS: tuple[keys.Entry, ...] = (
@@ -195,7 +198,7 @@ OF_EXPERTS: tuple[keys.Entry, ...] = (
 
 MIXERS = (GatedDeltaConfig,)
 MTP = ("mtp",)
-"""Layers that predict further tokens, which our model lacks."""
+"""Layers that predict further tokens, of a model that ours cannot read them for."""
 
 QWEN3_NEXT = relative(
     "qwen3_next",
@@ -213,6 +216,7 @@ QWEN3_NEXT = relative(
     NAMES | within("stack.blocks.*", "model.layers.*", expert_names("shared_expert")),
     others=_maps(by_key_head),
     mixers=MIXERS,
+    ahead=AHEAD_OF_QWEN,
     left_aside=MTP,
 )
 """Qwen Team 2025."""
@@ -229,6 +233,7 @@ QWEN3_5 = relative(
     ),
     others=_maps(by_part),
     mixers=MIXERS,
+    ahead=AHEAD_OF_QWEN,
     left_aside=MTP,
     classifies=(),
 )
@@ -252,6 +257,7 @@ QWEN3_5_MOE = relative(
         "model.layers.*.mlp.experts.gate_up_proj", "model.layers.*.mlp.experts.down_proj"
     ),
     mixers=MIXERS,
+    ahead=AHEAD_OF_QWEN,
     left_aside=MTP,
     classifies=(),
 )

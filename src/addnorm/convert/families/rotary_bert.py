@@ -54,7 +54,7 @@ def _rotary(theta: float, *names: str) -> keys.Entry:
     return keys.Computed(read, lambda spec: rope_keys(write_rotary(spec.model.position)))
 
 
-def _table(
+def rotary_table(
     heads: EncoderHeads,
     attention: AttentionConfig,
     feedforward: FeedForwardConfig | GatedFeedForwardConfig,
@@ -133,18 +133,19 @@ def _untied(theirs: str) -> Callable[[ModelSpec], Iterator[TensorMap]]:
     return lambda spec: untied_scores(spec, theirs)
 
 
+JINA_PARTS = (
+    AttentionConfig(n_heads=1),
+    FeedForwardConfig(),
+    MAX_LEN,
+    keys.Value("attention.dropout", "attention_probs_dropout_prob", 0.1),
+    keys.Value(EPS, "layer_norm_eps", 1e-5),
+)
+"""The parts of Jina v3, and their keys."""
+
 JINA_V3 = like_roberta(
     "roberta",
     model_type="jina_embeddings_v3",
-    config=_table(
-        EncoderHeads("JinaEmbeddingsV3", HEADS),
-        AttentionConfig(n_heads=1),
-        FeedForwardConfig(),
-        MAX_LEN,
-        _rotary(20_000.0),
-        keys.Value("attention.dropout", "attention_probs_dropout_prob", 0.1),
-        keys.Value(EPS, "layer_norm_eps", 1e-5),
-    ),
+    config=rotary_table(EncoderHeads("JinaEmbeddingsV3", HEADS), *JINA_PARTS, _rotary(20_000.0)),
     names={
         **_body(
             "roberta",
@@ -163,18 +164,25 @@ JINA_V3 = like_roberta(
 )
 """Sturua et al. 2024, without the adapters of its tasks: XLM-RoBERTa with rotary positions."""
 
+GTE_PARTS = (
+    AttentionConfig(n_heads=1),
+    GatedFeedForwardConfig(out_bias=True),
+    MAX_LEN,
+    keys.Value("attention.dropout", "attention_probs_dropout_prob", 0.0),
+    keys.Value("feedforward.dropout", "hidden_dropout_prob", 0.1),
+    keys.Value(EPS, "layer_norm_eps", 1e-12),
+    # Of the code that the first folders bring along.
+    keys.Fixed("layer_norm_type", "layer_norm"),
+    keys.Fixed("position_embedding_type", "rope"),
+    keys.Fixed("logn_attention_scale logn_attention_clip1", False),
+    keys.Fixed("pack_qkv", True),
+    keys.Ignored("unpad_inputs use_memory_efficient_attention"),
+)
+"""The parts of GTE, and their keys."""
+
 GTE = Family(
     model_type="gte",
-    config=_table(
-        EncoderHeads("Gte", WITHOUT_POOLER),
-        AttentionConfig(n_heads=1),
-        GatedFeedForwardConfig(out_bias=True),
-        MAX_LEN,
-        _rotary(160_000.0),
-        keys.Value("attention.dropout", "attention_probs_dropout_prob", 0.0),
-        keys.Value("feedforward.dropout", "hidden_dropout_prob", 0.1),
-        keys.Value(EPS, "layer_norm_eps", 1e-12),
-    ),
+    config=rotary_table(EncoderHeads("Gte", WITHOUT_POOLER), *GTE_PARTS, _rotary(160_000.0)),
     names={
         **_body(
             "gte",
@@ -229,7 +237,7 @@ def _nomic_eps(settings: Settings) -> float:
 NOMIC_BERT = Family(
     model_type="nomic_bert",
     config=replace(
-        _table(
+        rotary_table(
             EncoderHeads("NomicBert", WITHOUT_POOLER),
             AttentionConfig(n_heads=1, bias=False),
             GatedFeedForwardConfig(),

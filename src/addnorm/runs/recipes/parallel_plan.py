@@ -52,6 +52,7 @@ def check_parallel(
         *_of_any(train),
         *_of_tokens_ahead(model, plan),
         *_of_earlier_layers(model, plan),
+        *_of_convolution(model, plan),
         *(_of_rows(model, train, plan) if plan.data > 1 else ()),
         *(_of_positions(model, plan) if plan.context > 1 else ()),
         *(_of_heads(model, plan) if plan.tensor > 1 else ()),
@@ -134,6 +135,17 @@ def _of_earlier_layers(
             "model.embedding.per_layer",
             "layers read vectors of the embedding, which the first process has: use "
             "parallel.pipeline = 1",
+        )
+
+
+def _of_convolution(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
+    """Where the convolution next to the first layer cannot be split: the field, and the problem."""
+    split = [name for name in ("context", "tensor") if getattr(plan, name) > 1]
+    if model.convolution is not None and split:
+        yield (
+            "model.first_convolution",
+            "the convolution next to the first layer reads whole texts and all features: use "
+            f"parallel.{split[0]} = 1",
         )
 
 
