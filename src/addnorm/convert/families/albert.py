@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec, embedding_of
+from addnorm.convert.core.family import ModelSpec, embedding_of
 from addnorm.convert.core.maps import Renamed, TensorMap
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import (
@@ -13,18 +13,10 @@ from addnorm.convert.core.tasks import (
     like_feedforward,
     without_pooler,
 )
-from addnorm.convert.families.bert import (
-    BERT_MODEL,
-    HEADS,
-    OTHER_HEADS,
-    RENAMES,
-    body_names,
-    untied_scores,
-)
+from addnorm.convert.families.bert import BERT_MODEL, HEADS, body_names, like_bert
 from addnorm.convert.families.electra import scores_tokens
 from addnorm.nn.blocks import first_layer
 from addnorm.nn.embed import EmbeddingConfig
-from addnorm.nn.heads import ClassificationHeadConfig, PoolerHeadConfig, TokenHeadConfig
 from addnorm.nn.norms import LayerNormConfig
 
 LAYER = {
@@ -72,14 +64,17 @@ def _tensors(spec: ModelSpec) -> Iterator[TensorMap]:
                     f"stack.blocks.{first}.{ours}.{kind}",
                     f"albert.encoder.albert_layer_groups.{group}.albert_layers.0.{theirs}.{kind}",
                 )
-    yield from untied_scores(spec, "predictions")
 
 
 MAPPED = EmbeddingConfig(
     scale="one", norm=LayerNormConfig(), d_embed=BERT_MODEL.d_model, map="last"
 )
 
-ALBERT = Family(
+ALBERT = like_bert(
+    "albert",
+    scores="predictions",
+    transform="predictions",
+    pooler="albert.pooler",
     model_type="albert",
     config=keys.ConfigTable(
         replace(BERT_MODEL, embedding=MAPPED),
@@ -111,26 +106,10 @@ ALBERT = Family(
     names={
         **body_names("albert"),
         "embed.proj_last": "albert.encoder.embedding_hidden_mapping_in",
-        "head": "predictions",
-    },
-    heads={
-        TokenHeadConfig: {
-            "transform.proj": "predictions.dense",
-            "transform.norm": "predictions.LayerNorm",
-        },
-        ClassificationHeadConfig: {"transform.proj": "albert.pooler", "proj": "classifier"},
-        PoolerHeadConfig: {"proj": "albert.pooler"},
-        **OTHER_HEADS,
     },
     others=_tensors,
-    prefix="albert.",
-    renames=RENAMES,
     ignored=(r"(albert\.)?embeddings\.position_ids",),
     left_aside=(r"(albert\.)?pooler", r"sop_classifier"),
-    ties=(
-        ("predictions.decoder.weight", "albert.embeddings.word_embeddings.weight"),
-        ("predictions.decoder.bias", "predictions.bias"),
-    ),
     refine_by_names=without_pooler,
 )
 """Lan et al. 2020. The head for the order of sentences is left out."""

@@ -121,7 +121,42 @@ OTHER_HEADS: dict[type, dict[str, str]] = {
 }
 """The names of heads that are alike in every family."""
 
-BERT = Family(
+
+def like_bert(
+    theirs: str, scores: str = "cls.predictions", transform: str = "", pooler: str = "", **own: Any
+) -> Family:
+    """A family with the heads of BERT, whose body is called `theirs`.
+
+    `scores` are the scores of tokens, after a `transform`; classes are read after a `pooler`. `own`
+    are the fields of a `Family` that it has for itself; its `names` are those of the body.
+    """
+    transform, pooler = transform or f"{scores}.transform", pooler or f"{theirs}.pooler.dense"
+    names = {**own.pop("names"), "head": scores}
+    others = own.pop("others", lambda spec: ())
+    return Family(
+        names=names,
+        heads={
+            TokenHeadConfig: {
+                "transform.proj": f"{transform}.dense",
+                "transform.norm": f"{transform}.LayerNorm",
+            },
+            ClassificationHeadConfig: {"transform.proj": pooler, "proj": "classifier"},
+            PoolerHeadConfig: {"proj": pooler},
+            **OTHER_HEADS,
+        },
+        others=lambda spec: (*others(spec), *untied_scores(spec, scores)),
+        prefix=f"{theirs}.",
+        renames=RENAMES,
+        ties=(
+            (f"{scores}.decoder.weight", f"{theirs}.embeddings.word_embeddings.weight"),
+            (f"{scores}.decoder.bias", f"{scores}.bias"),
+        ),
+        **own,
+    )
+
+
+BERT = like_bert(
+    "bert",
     model_type="bert",
     config=keys.ConfigTable(
         BERT_MODEL,
@@ -132,25 +167,9 @@ BERT = Family(
         ),
         simplify=like_feedforward,
     ),
-    names={**body_names("bert"), "head": "cls.predictions"},
-    heads={
-        TokenHeadConfig: {
-            "transform.proj": "cls.predictions.transform.dense",
-            "transform.norm": "cls.predictions.transform.LayerNorm",
-        },
-        ClassificationHeadConfig: {"transform.proj": "bert.pooler.dense", "proj": "classifier"},
-        PoolerHeadConfig: {"proj": "bert.pooler.dense"},
-        **OTHER_HEADS,
-    },
-    others=lambda spec: untied_scores(spec, "cls.predictions"),
-    prefix="bert.",
-    renames=RENAMES,
+    names=body_names("bert"),
     ignored=(r"(bert\.)?embeddings\.position_ids",),
     left_aside=(r"(bert\.)?pooler", r"cls\.seq_relationship"),
-    ties=(
-        ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
-        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-    ),
     refine_by_names=without_pooler,
 )
 """Devlin et al. 2019. Pre-training heads that the model lacks are ignored."""

@@ -5,23 +5,15 @@ from typing import Any
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.attention_keys import MAX_LEN
-from addnorm.convert.core.family import Family, ModelSpec, embedding_of
+from addnorm.convert.core.family import ModelSpec, embedding_of
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import EncoderHeads, like_feedforward
-from addnorm.convert.families.bert import (
-    BERT_MODEL,
-    HEADS,
-    OTHER_HEADS,
-    RENAMES,
-    body_names,
-    untied_scores,
-)
+from addnorm.convert.families.bert import BERT_MODEL, HEADS, body_names, like_bert
 from addnorm.convert.families.electra import scores_tokens
 from addnorm.errors import InputError
 from addnorm.nn.heads import (
     ClassificationHeadConfig,
     HiddenHeadConfig,
-    TokenHeadConfig,
     TransformConfig,
 )
 from addnorm.nn.layer_convolution import LayerConvolutionConfig
@@ -146,7 +138,9 @@ def _write_convolution(spec: ModelSpec) -> Json:
 
 EPS = "norm.eps embedding.norm.eps position.norm.eps head.transform.norm.eps"
 
-DEBERTA_V2 = Family(
+DEBERTA_V2 = like_bert(
+    "deberta",
+    pooler="pooler.dense",
     model_type="deberta-v2",
     config=keys.ConfigTable(
         replace(BERT_MODEL, position=DisentangledConfig(norm=LayerNormConfig())),
@@ -198,24 +192,8 @@ DEBERTA_V2 = Family(
         "embed.proj": "deberta.embeddings.embed_proj",
         "embed.position.relative.table": "deberta.encoder.rel_embeddings",
         "embed.position.relative.norm": "deberta.encoder.LayerNorm",
-        "head": "cls.predictions",
     },
-    heads={
-        TokenHeadConfig: {
-            "transform.proj": "cls.predictions.transform.dense",
-            "transform.norm": "cls.predictions.transform.LayerNorm",
-        },
-        ClassificationHeadConfig: {"transform.proj": "pooler.dense", "proj": "classifier"},
-        **OTHER_HEADS,
-    },
-    others=lambda spec: untied_scores(spec, "cls.predictions"),
-    prefix="deberta.",
-    renames=RENAMES,
     ignored=(r"(deberta\.)?embeddings\.position_(ids|embeddings\.weight)",),
     left_aside=("lm_predictions", "mask_predictions"),
-    ties=(
-        ("cls.predictions.decoder.weight", "deberta.embeddings.word_embeddings.weight"),
-        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
-    ),
 )
 """He et al. 2021 and 2023. Pre-training heads that the model lacks are ignored."""

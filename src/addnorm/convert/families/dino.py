@@ -18,6 +18,9 @@ from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import EncoderHeads
 from addnorm.convert.families.vit import (
     ENDINGS,
+    PICTURES,
+    RENAMES,
+    body_names,
     learned_tokens,
     patches_of,
     read_patches,
@@ -25,13 +28,11 @@ from addnorm.convert.families.vit import (
 )
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
-from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import ClassificationHeadConfig
-from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.nn.pooling import JoinedPoolingConfig
-from addnorm.nn.positions import AxialRotaryConfig, NoPositionConfig
+from addnorm.nn.positions import AxialRotaryConfig
 from addnorm.nn.residuals import LayerScaleConfig
 from addnorm.nn.vectors import VectorHeadConfig
 from addnorm.parts import kind_of
@@ -48,15 +49,7 @@ MOST_TIMES = 64
 
 
 def _base(patches: PatchEmbeddingConfig) -> EncoderConfig:
-    return EncoderConfig(
-        position=NoPositionConfig(),
-        attention=AttentionConfig(n_heads=1, out_bias=True),
-        norm=LayerNormConfig(),
-        residual=LayerScaleConfig(),
-        input=patches,
-        head=CLASS_TOKEN,
-        init="bert",
-    )
+    return replace(PICTURES, residual=LayerScaleConfig(), input=patches, head=CLASS_TOKEN)
 
 
 def _gated_width(width: int) -> int:
@@ -164,33 +157,19 @@ def _family(model_type: str, config: keys.ConfigTable, prefix: str) -> Family:
     return Family(
         model_type=model_type,
         config=config,
-        names={
-            "embed.proj": f"{prefix}embeddings.patch_embeddings.projection",
-            "stack.norm": f"{prefix}layernorm",
-            **within(
-                "stack.blocks.*",
-                f"{prefix}encoder.layer.*",
-                {
-                    "attention.q_proj": "attention.attention.query",
-                    "attention.k_proj": "attention.attention.key",
-                    "attention.v_proj": "attention.attention.value",
-                    "attention.out_proj": "attention.output.dense",
-                    "attention_residual.norm": "norm1",
-                    "feedforward.up_proj": "mlp.fc1",
-                    "feedforward.down_proj": "mlp.fc2",
-                    "feedforward_residual.norm": "norm2",
-                },
-            ),
-        },
+        names=body_names(
+            prefix,
+            {
+                "attention_residual.norm": "norm1",
+                "feedforward.up_proj": "mlp.fc1",
+                "feedforward.down_proj": "mlp.fc2",
+                "feedforward_residual.norm": "norm2",
+            },
+        ),
         heads={ClassificationHeadConfig: {"proj": "classifier"}},
         others=partial(_dinov2_tensors, prefix),
         prefix=prefix,
-        renames=(
-            (r"\.attention\.q_proj\.", ".attention.attention.query."),
-            (r"\.attention\.k_proj\.", ".attention.attention.key."),
-            (r"\.attention\.v_proj\.", ".attention.attention.value."),
-            (r"\.attention\.o_proj\.", ".attention.output.dense."),
-        ),
+        renames=RENAMES,
         ignored=(r"(.*\.)?embeddings\.mask_token",),
         left_aside=("classifier",),
     )

@@ -1,6 +1,6 @@
 """ViT and DeiT: image patches, a class token, learned positions, pre-norm."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -66,17 +66,44 @@ def _write_pooler(spec: ModelSpec) -> Json:
     return {"encoder_stride": patches.patch, "pooler_output_size": spec.model.d_model}
 
 
+PICTURES = EncoderConfig(
+    position=NoPositionConfig(),
+    attention=AttentionConfig(n_heads=1, out_bias=True),
+    norm=LayerNormConfig(),
+    input=PatchEmbeddingConfig(),
+    head=PoolerHeadConfig(),
+    init="bert",
+)
+"""The parts of encoders of patches, whose positions are learned with the patches."""
+
+ATTENTION = {
+    "attention.q_proj": "attention.attention.query",
+    "attention.k_proj": "attention.attention.key",
+    "attention.v_proj": "attention.attention.value",
+    "attention.out_proj": "attention.output.dense",
+}
+
+RENAMES = (
+    (r"\.attention\.q_proj\.", ".attention.attention.query."),
+    (r"\.attention\.k_proj\.", ".attention.attention.key."),
+    (r"\.attention\.v_proj\.", ".attention.attention.value."),
+    (r"\.attention\.o_proj\.", ".attention.output.dense."),
+)
+"""transformers renamed the modules of attention, but not their tensors on disk."""
+
+
+def body_names(prefix: str, layer: Mapping[str, str]) -> dict[str, str]:
+    """The names of patches and layers; `layer` has those of a layer's parts but attention."""
+    return {
+        "embed.proj": f"{prefix}embeddings.patch_embeddings.projection",
+        "stack.norm": f"{prefix}layernorm",
+        **within("stack.blocks.*", f"{prefix}encoder.layer.*", {**ATTENTION, **layer}),
+    }
+
+
 def _table(heads: keys.Entry, patches: PatchEmbeddingConfig) -> keys.ConfigTable:
     return keys.ConfigTable(
-        EncoderConfig(
-            position=NoPositionConfig(),
-            attention=AttentionConfig(n_heads=1, out_bias=True),
-            norm=LayerNormConfig(),
-            residual=PreNormConfig(),
-            input=patches,
-            head=PoolerHeadConfig(),
-            init="bert",
-        ),
+        replace(PICTURES, residual=PreNormConfig(), input=patches, head=PoolerHeadConfig()),
         (
             heads,
             keys.Computed(read_patches, write_patches),
@@ -113,37 +140,24 @@ def _family(model_type: str, config: keys.ConfigTable) -> Family:
     return Family(
         model_type=model_type,
         config=config,
-        names={
-            "embed.proj": f"{prefix}embeddings.patch_embeddings.projection",
-            "stack.norm": f"{prefix}layernorm",
-            **within(
-                "stack.blocks.*",
-                f"{prefix}encoder.layer.*",
-                {
-                    "attention.q_proj": "attention.attention.query",
-                    "attention.k_proj": "attention.attention.key",
-                    "attention.v_proj": "attention.attention.value",
-                    "attention.out_proj": "attention.output.dense",
-                    "attention_residual.norm": "layernorm_before",
-                    "feedforward.up_proj": "intermediate.dense",
-                    "feedforward.down_proj": "output.dense",
-                    "feedforward_residual.norm": "layernorm_after",
-                },
-            ),
-        },
+        names=body_names(
+            prefix,
+            {
+                "attention_residual.norm": "layernorm_before",
+                "feedforward.up_proj": "intermediate.dense",
+                "feedforward.down_proj": "output.dense",
+                "feedforward_residual.norm": "layernorm_after",
+            },
+        ),
         heads={
             ClassificationHeadConfig: {"proj": "classifier"},
             PoolerHeadConfig: {"proj": f"{prefix}pooler.dense"},
         },
         others=partial(learned_tokens, prefix),
         prefix=prefix,
-        # transformers renamed its modules, but not the tensors on disk.
         renames=(
             (rf"^({model_type}\.)?layers\.(\d+)\.", r"\1encoder.layer.\2."),
-            (r"\.attention\.q_proj\.", ".attention.attention.query."),
-            (r"\.attention\.k_proj\.", ".attention.attention.key."),
-            (r"\.attention\.v_proj\.", ".attention.attention.value."),
-            (r"\.attention\.o_proj\.", ".attention.output.dense."),
+            *RENAMES,
             (r"\.mlp\.fc1\.", ".intermediate.dense."),
             (r"\.mlp\.fc2\.", ".output.dense."),
         ),
