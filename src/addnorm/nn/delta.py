@@ -10,24 +10,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.config import config
-from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
 from addnorm.nn.linear import Linear
 from addnorm.nn.linear_recurrence import (
     Begins,
     Chunks,
+    LinearRecurrence,
     MatrixState,
+    Read,
     RecurrenceInputs,
     RecurrentValues,
     draw_decays,
     recurrence_steps,
-    state_before,
-    without_autocast,
 )
-from addnorm.nn.masks import Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NormConfig, RMSNormConfig, build_norm
 from addnorm.nn.positions.position import Position
-from addnorm.nn.recurrent import Compacted, StateCache, StateCaches
+from addnorm.nn.recurrent import Compacted
 from addnorm.nn.short_convolution import Channels, ShortConvolution
 from addnorm.nn.types import Hidden, divisors
 
@@ -42,9 +40,7 @@ def unit(x: Float[Tensor, "*tokens width"]) -> Float[Tensor, "*tokens width"]:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + EPS)
 
 
-def delta_steps(
-    x: RecurrenceInputs, state: MatrixState, begins: Begins | None = None
-) -> tuple[RecurrentValues, MatrixState]:
+def delta_steps(x: RecurrenceInputs, state: MatrixState, begins: Begins | None = None) -> Read:
     """One token at a time: `S ← α ⊙ S`, `S ← S + k (β (v − Sᵀk))ᵀ`, `o = Sᵀq`.
 
     Yang et al. 2024, eq. 10, with `Sᵀ` for their `S`. The state is new where a text `begins`.
@@ -55,7 +51,7 @@ def delta_steps(
 
 def delta_chunks(
     x: RecurrenceInputs, state: MatrixState, size: int, begins: Begins | None = None
-) -> tuple[RecurrentValues, MatrixState]:
+) -> Read:
     """`delta_steps` by chunks of `size` tokens, within which matrices take the place of steps.
 
     With `γ_i` the product of the decays of a chunk so far, what a chunk writes solves the
@@ -71,7 +67,7 @@ def delta_chunks(
     return chunks.read(values, state, expected)
 
 
-class GatedDelta(nn.Module):
+class GatedDelta(LinearRecurrence):
     """`(norm(o) ⊙ silu(x W_z)) W_o`, `o` read by queries from a memory that keys and values write.
 
     Yang et al. 2024 (2412.06464), §3: `S_t = α_t (I − β_t k_t k_tᵀ) S_{t-1} + β_t k_t v_tᵀ`,
@@ -80,15 +76,10 @@ class GatedDelta(nn.Module):
     `ln α = −exp(A) softplus(x W_α + b)`, of each head or, as in Kimi Linear (Kimi Team 2025,
     2510.26692, §3), of each feature of its keys. Consecutive heads share queries and keys where
     there are fewer of those. The norm is over each head.
-
-    It reads from left to right, in an encoder too. Every text begins at zero, whatever else is in
-    its row; padding changes no state, and the output there is zero. The rule is computed in float32
-    at least.
     """
 
-    pattern: Mask = Full()
-    output_weights = ("out_proj",)
-    deepnorm_weights = ("out_proj",)
+    steps = staticmethod(delta_steps)
+    chunks = staticmethod(delta_chunks)
 
     def __init__(self, d_model: int, heads: "DeltaHeads", settings: "GatedDeltaConfig") -> None:
         super().__init__()
@@ -114,65 +105,41 @@ class GatedDelta(nn.Module):
         """Draw `A` and `b` (`draw_decays`)."""
         draw_decays(self.log_speed, self.decay_bias)
 
-    def forward(self, x: Hidden, ctx: Context, cache: StateCaches | None = None) -> Hidden:
-        if not x.numel():
-            return x
-        rows = Compacted.of(ctx)
-        tokens = rows.gather(x)
-        short, memory = (None, None) if cache is None else cache.stages
-        qkv = torch.cat([proj(tokens) for proj in (self.q_proj, self.k_proj, self.v_proj)], dim=-1)
-        qkv = F.silu(self.short(qkv, rows, several=ctx.several, cache=short))
-        state = state_before(tokens, rows, memory or self.new_cache().stages[1], self.n_heads)
-        inputs = self._inputs(qkv, tokens, rows)
-        with without_autocast(x):
-            heads, state = self._read(inputs, state, rows.begins if ctx.several else None)
-        if memory is not None:
-            memory.keep(state.flatten(1, 2))
-        act = F.silu if self.gate == "silu" else torch.sigmoid
-        gates = act(at_least_float32(self.gate_proj(tokens)))
-        y = self.norm(heads.transpose(1, 2)).flatten(-2) * gates
-        return rows.scatter(self.out_proj(y.to(x.dtype)))
+    @property
+    def state_size(self) -> tuple[int, int]:
+        return self.d_key, self.d_value
 
-    def _inputs(self, qkv: Channels, tokens: Hidden, rows: Compacted) -> RecurrenceInputs:
+    def projected(self, tokens: Hidden) -> Channels:
+        projections = self.q_proj, self.k_proj, self.v_proj
+        return torch.cat([proj(tokens) for proj in projections], dim=-1)
+
+    def inputs(self, mixed: Channels, tokens: Hidden, rows: Compacted) -> RecurrenceInputs:
         """The inputs of the rule, with decay one and rate zero at padding."""
-        wide = at_least_float32(qkv)
+        wide = at_least_float32(mixed)
         q, k, v = wide.tensor_split((self.key_width, 2 * self.key_width), dim=-1)
-        q, k = (self._split(y, self.n_key_heads) for y in (q, k))
+        q, k = (self.split(y, self.n_key_heads) for y in (q, k))
         share = self.n_heads // self.n_key_heads
         q, k = (unit(y).repeat_interleave(share, dim=1) for y in (q, k))
         rate = at_least_float32(self.rate_proj(tokens)).sigmoid()
         steps = F.softplus(at_least_float32(self.decay_proj(tokens)) + self.decay_bias)
-        log_decay = self._split(steps, self.n_heads)
+        log_decay = self.split(steps, self.n_heads)
         log_decay = -at_least_float32(self.log_speed).exp()[:, None, None] * log_decay
-        rate = self._split(rate, self.n_heads)
+        rate = self.split(rate, self.n_heads)
         if rows.order is not None:
             padding = ~rows.real[:, None, :, None]
             rate, log_decay = (y.masked_fill(padding, 0.0) for y in (rate, log_decay))
         return RecurrenceInputs(
             q=q * self.d_key**-0.5,
             k=k,
-            v=self._split(v, self.n_heads),
+            v=self.split(v, self.n_heads),
             log_decay=log_decay,
             rate=rate,
         )
 
-    def _read(
-        self, x: RecurrenceInputs, state: MatrixState, begins: Begins | None
-    ) -> tuple[RecurrentValues, MatrixState]:
-        """The outputs and the last state: by steps for one token, by chunks for more."""
-        if (n := x.q.shape[2]) == 1:
-            return delta_steps(x, state, begins)
-        return delta_chunks(x, state, min(n, self.chunk), begins)
-
-    def _split(self, x: Channels, n: int) -> Float[Tensor, "batch heads seq d_head"]:
-        """Split the last axis into `n` heads."""
-        return x.unflatten(-1, (n, -1)).transpose(1, 2)
-
-    def new_cache(self) -> StateCaches:
-        """An empty cache for the last inputs of the convolution, and for `S` of every head."""
-        return StateCaches(
-            self.short.new_cache(), StateCache(self.n_heads * self.d_key, self.d_value)
-        )
+    def gated(self, heads: RecurrentValues, x: RecurrenceInputs, tokens: Hidden) -> Channels:
+        act = F.silu if self.gate == "silu" else torch.sigmoid
+        gates = act(at_least_float32(self.gate_proj(tokens)))
+        return self.norm(heads.transpose(1, 2)).flatten(-2) * gates
 
 
 @dataclass(frozen=True, kw_only=True)

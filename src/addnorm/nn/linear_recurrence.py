@@ -5,18 +5,23 @@ The state of a head is a matrix that maps queries to values: `S_t = α_t ⊙ S_{
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32
-from addnorm.nn.recurrent import Compacted, StateCache
+from addnorm.nn.linear import Linear
+from addnorm.nn.masks import Full, Mask
+from addnorm.nn.recurrent import Compacted, StateCache, StateCaches
+from addnorm.nn.short_convolution import Channels, ShortConvolution
 from addnorm.nn.types import Hidden
 
 RecurrentKeys = Float[Tensor, "batch heads *seq d_key"]
@@ -25,6 +30,8 @@ LogDecay = Float[Tensor, "batch heads *seq decays"]
 Rate = Float[Tensor, "batch heads *seq 1"]
 MatrixState = Float[Tensor, "batch heads d_key d_value"]
 Begins = Bool[Tensor, "batch seq"]
+Read = tuple[RecurrentValues, MatrixState]
+"""The outputs and the last state."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +85,7 @@ def recurrence_steps(
     state: MatrixState,
     begins: Begins | None,
     written: Callable[[RecurrenceInputs, MatrixState], RecurrentValues],
-) -> tuple[RecurrentValues, MatrixState]:
+) -> Read:
     """The recurrence one token at a time; `written` gives `u` from a token and the decayed state.
 
     The state is new where a text `begins`. Returns the outputs and the last state.
@@ -142,7 +149,7 @@ class Chunks:
         values: Float[Tensor, "batch heads chunks size d_value"],
         state: MatrixState,
         expected: Float[Tensor, "batch heads chunks size d_key"] | None = None,
-    ) -> tuple[RecurrentValues, MatrixState]:
+    ) -> Read:
         """The outputs and the last state, with `u = values − expected S₀` in each chunk.
 
         `o_i = S₀ᵀ γ_i q_i + Σ_{j≤i} (q_i · γ_i/γ_j k_j) u_j`.
@@ -157,3 +164,70 @@ class Chunks:
             outputs.append(q[:, :, c] @ state + reads[:, :, c] @ u)
             state = self.to_here[:, :, c, -1:].mT * state + k[:, :, c].mT @ u
         return torch.cat(outputs, dim=2)[:, :, : self.n], state
+
+
+class LinearRecurrence(nn.Module, ABC):
+    """A mixer `gated(o) W_o`, where queries read `o` from what keys and values have written.
+
+    Queries, keys and values are maps of `x`, then a `ShortConvolution` and SiLU. It reads from left
+    to right, in an encoder too. Every text begins at zero, whatever else is in its row; padding
+    changes no state, and the output there is zero. The recurrence is computed in float32 at least.
+    """
+
+    pattern: Mask = Full()
+    output_weights = ("out_proj",)
+    deepnorm_weights = ("out_proj",)
+
+    steps: ClassVar[Callable[[RecurrenceInputs, MatrixState, Begins | None], Read]]
+    """The rule, one token at a time."""
+    chunks: ClassVar[Callable[[RecurrenceInputs, MatrixState, int, Begins | None], Read]]
+    """The same rule by chunks of so many tokens."""
+
+    n_heads: int
+    chunk: int
+    short: ShortConvolution
+    out_proj: Linear
+
+    @property
+    @abstractmethod
+    def state_size(self) -> tuple[int, int]:
+        """The widths of keys and of values, which the state of a head has."""
+
+    @abstractmethod
+    def projected(self, tokens: Hidden) -> Channels:
+        """Queries, keys and values of tokens, before the convolution."""
+
+    @abstractmethod
+    def inputs(self, mixed: Channels, tokens: Hidden, rows: Compacted) -> RecurrenceInputs:
+        """What the recurrence reads, by which padding changes no state; `mixed` are convolved."""
+
+    @abstractmethod
+    def gated(self, heads: RecurrentValues, x: RecurrenceInputs, tokens: Hidden) -> Channels:
+        """What the heads say, normed and gated."""
+
+    def forward(self, x: Hidden, ctx: Context, cache: StateCaches | None = None) -> Hidden:
+        if not x.numel():
+            return x
+        rows = Compacted.of(ctx)
+        tokens = rows.gather(x)
+        short, memory = (None, None) if cache is None else cache.stages
+        mixed = F.silu(self.short(self.projected(tokens), rows, several=ctx.several, cache=short))
+        state = state_before(tokens, rows, memory or self.new_cache().stages[1], self.n_heads)
+        inputs, begins = self.inputs(mixed, tokens, rows), rows.begins if ctx.several else None
+        with without_autocast(x):
+            if (n := x.shape[1]) == 1:
+                heads, state = type(self).steps(inputs, state, begins)
+            else:
+                heads, state = type(self).chunks(inputs, state, min(n, self.chunk), begins)
+        if memory is not None:
+            memory.keep(state.flatten(1, 2))
+        return rows.scatter(self.out_proj(self.gated(heads, inputs, tokens).to(x.dtype)))
+
+    def split(self, x: Channels, n: int) -> Float[Tensor, "batch heads seq d_head"]:
+        """Split the last axis into `n` heads."""
+        return x.unflatten(-1, (n, -1)).transpose(1, 2)
+
+    def new_cache(self) -> StateCaches:
+        """An empty cache for the last inputs of the convolution, and for the state of each head."""
+        d_key, d_value = self.state_size
+        return StateCaches(self.short.new_cache(), StateCache(self.n_heads * d_key, d_value))

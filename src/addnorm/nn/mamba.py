@@ -9,39 +9,35 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from addnorm.config import config
-from addnorm.nn.context import Context
 from addnorm.nn.functional import at_least_float32, rms_norm
 from addnorm.nn.linear import Linear
 from addnorm.nn.linear_recurrence import (
     Begins,
     Chunks,
+    LinearRecurrence,
     MatrixState,
+    Read,
     RecurrenceInputs,
     RecurrentValues,
     draw_decays,
     recurrence_steps,
-    state_before,
-    without_autocast,
 )
-from addnorm.nn.masks import Full, Mask
 from addnorm.nn.positions.position import Position
-from addnorm.nn.recurrent import Compacted, StateCache, StateCaches
+from addnorm.nn.recurrent import Compacted
 from addnorm.nn.short_convolution import Channels, ShortConvolution
 from addnorm.nn.types import Hidden, divisors
 
 Order = Literal["gate_norm", "norm_gate"]
 
 
-def selective_steps(
-    x: RecurrenceInputs, state: MatrixState, begins: Begins | None = None
-) -> tuple[RecurrentValues, MatrixState]:
+def selective_steps(x: RecurrenceInputs, state: MatrixState, begins: Begins | None = None) -> Read:
     """One token at a time: `S ← α S + k (Δ v)ᵀ`, `o = Sᵀq`. Returns the outputs and the state."""
     return recurrence_steps(x, state, begins, lambda now, _: now.rate * now.v)
 
 
 def selective_chunks(
     x: RecurrenceInputs, state: MatrixState, size: int, begins: Begins | None = None
-) -> tuple[RecurrentValues, MatrixState]:
+) -> Read:
     """`selective_steps` by chunks of `size` tokens (Dao & Gu 2024, §6)."""
     chunks = Chunks.of(x, size, begins)
     return chunks.read(chunks.x.rate * chunks.x.v, state)
@@ -63,7 +59,7 @@ class GroupRMSNorm(nn.Module):
         return rms_norm(groups, eps=self.eps).flatten(-2) * self.weight
 
 
-class Mamba2(nn.Module):
+class Mamba2(LinearRecurrence):
     """`norm(y ⊙ silu(x W_z)) W_o`, where `S_t = e^{Δ_t A} S_{t-1} + Δ_t B_t u_tᵀ`.
 
     And `y_t = S_tᵀ C_t + D u_t` (Dao & Gu 2024, 2405.21060, §7). The discretisation is that of Gu &
@@ -72,15 +68,10 @@ class Mamba2(nn.Module):
     Consecutive heads share `B` and `C` of a group. The norm is over each group, after the gate or
     (`order = "norm_gate"`) before. `S` is `d_state × d_head`; `C` are the queries, `B` the keys and
     `u` the values of `linear_recurrence`.
-
-    It reads from left to right, in an encoder too. Every text begins at zero, whatever else is in
-    its row; padding changes no state, and the output there is zero. The recurrence is computed in
-    float32 at least.
     """
 
-    pattern: Mask = Full()
-    output_weights = ("out_proj",)
-    deepnorm_weights = ("out_proj",)
+    steps = staticmethod(selective_steps)
+    chunks = staticmethod(selective_chunks)
 
     def __init__(self, d_model: int, d_head: int, settings: "Mamba2Config") -> None:
         super().__init__()
@@ -106,57 +97,34 @@ class Mamba2(nn.Module):
         draw_decays(self.log_speed, self.step_bias)
         nn.init.ones_(self.skip)
 
-    def forward(self, x: Hidden, ctx: Context, cache: StateCaches | None = None) -> Hidden:
-        if not x.numel():
-            return x
-        rows = Compacted.of(ctx)
-        tokens = rows.gather(x)
-        short, memory = (None, None) if cache is None else cache.stages
-        vkq = torch.cat([proj(tokens) for proj in (self.v_proj, self.k_proj, self.q_proj)], dim=-1)
-        vkq = F.silu(self.short(vkq, rows, several=ctx.several, cache=short))
-        state = state_before(tokens, rows, memory or self.new_cache().stages[1], self.n_heads)
-        inputs = self._inputs(vkq, tokens, rows)
-        with without_autocast(x):
-            heads, state = self._read(inputs, state, rows.begins if ctx.several else None)
-        if memory is not None:
-            memory.keep(state.flatten(1, 2))
-        heads = heads + at_least_float32(self.skip)[:, None, None] * inputs.v
-        y = heads.transpose(1, 2).flatten(-2)
-        gates = F.silu(at_least_float32(self.gate_proj(tokens)))
-        y = self.norm(y * gates) if self.order == "gate_norm" else self.norm(y) * gates
-        return rows.scatter(self.out_proj(y.to(x.dtype)))
+    @property
+    def state_size(self) -> tuple[int, int]:
+        return self.d_state, self.width // self.n_heads
 
-    def _inputs(self, vkq: Channels, tokens: Hidden, rows: Compacted) -> RecurrenceInputs:
+    def projected(self, tokens: Hidden) -> Channels:
+        projections = self.v_proj, self.k_proj, self.q_proj
+        return torch.cat([proj(tokens) for proj in projections], dim=-1)
+
+    def inputs(self, mixed: Channels, tokens: Hidden, rows: Compacted) -> RecurrenceInputs:
         """The inputs of the recurrence, with steps of zero at padding."""
         shared = self.n_groups * self.d_state
-        v, k, q = at_least_float32(vkq).split([self.width, shared, shared], dim=-1)
+        v, k, q = at_least_float32(mixed).split([self.width, shared, shared], dim=-1)
         share = self.n_heads // self.n_groups
-        k, q = (self._split(y, self.n_groups).repeat_interleave(share, dim=1) for y in (k, q))
+        k, q = (self.split(y, self.n_groups).repeat_interleave(share, dim=1) for y in (k, q))
         steps = F.softplus(at_least_float32(self.step_proj(tokens)) + self.step_bias)
         if rows.order is not None:
             steps = steps.masked_fill(~rows.real[..., None], 0.0)
-        rate = self._split(steps, self.n_heads)
+        rate = self.split(steps, self.n_heads)
         speed = at_least_float32(self.log_speed).exp()[:, None, None]
         return RecurrenceInputs(
-            q=q, k=k, v=self._split(v, self.n_heads), log_decay=-speed * rate, rate=rate
+            q=q, k=k, v=self.split(v, self.n_heads), log_decay=-speed * rate, rate=rate
         )
 
-    def _read(
-        self, x: RecurrenceInputs, state: MatrixState, begins: Begins | None
-    ) -> tuple[RecurrentValues, MatrixState]:
-        """The outputs and the last state: by steps for one token, by chunks for more."""
-        if (n := x.q.shape[2]) == 1:
-            return selective_steps(x, state, begins)
-        return selective_chunks(x, state, min(n, self.chunk), begins)
-
-    def _split(self, x: Channels, n: int) -> Float[Tensor, "batch heads seq d_head"]:
-        """Split the last axis into `n` heads."""
-        return x.unflatten(-1, (n, -1)).transpose(1, 2)
-
-    def new_cache(self) -> StateCaches:
-        """An empty cache for the last inputs of the convolution, and for `S` of every head."""
-        memory = StateCache(self.n_heads * self.d_state, self.width // self.n_heads)
-        return StateCaches(self.short.new_cache(), memory)
+    def gated(self, heads: RecurrentValues, x: RecurrenceInputs, tokens: Hidden) -> Channels:
+        heads = heads + at_least_float32(self.skip)[:, None, None] * x.v
+        y = heads.transpose(1, 2).flatten(-2)
+        gates = F.silu(at_least_float32(self.gate_proj(tokens)))
+        return self.norm(y * gates) if self.order == "gate_norm" else self.norm(y) * gates
 
 
 @config
