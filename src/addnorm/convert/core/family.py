@@ -172,7 +172,10 @@ class Family:
         return any(re.fullmatch(pattern, name) for pattern in self.ignored)
 
     def module_left_aside(self, name: str) -> str | None:
-        """The module of a tensor of this (current) name, not an ignored one, that ours lacks."""
+        """The module of a tensor with this (current) name, if our model does not have it.
+
+        None for a tensor that may be ignored.
+        """
         if self.ignores(name):
             return None
         matches = (re.match(rf"({pattern})\.", name) for pattern in self.left_aside)
