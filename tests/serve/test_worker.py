@@ -194,6 +194,7 @@ def test_a_model_of_another_task(run_of: RunOf, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_run_has_vectors_or_is_refused_by_name(kind: str, tmp_path: Path) -> None:
     run = write_kind(tmp_path, kind)
