@@ -140,7 +140,7 @@ def check_types(hints: Mapping[str, Any], values: Mapping[str, Any]) -> None:
 
 
 def problem_of_type(hint: Any, value: object) -> str:
-    """What is wrong with a value by its type: `must be an integer`; empty if nothing is.
+    """The problem with a value's type, such as `must be an integer`; empty if there is none.
 
     Values of lists, of protocols and of unions with either are taken as they come.
     """

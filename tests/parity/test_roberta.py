@@ -66,7 +66,9 @@ def test_positions_after_the_padding_of_our_own_tokenizer(tmp_path: Path) -> Non
     assert theirs.config.pad_token_id == 0
     check_same(theirs.eval(), out, {"input_ids": ids, "attention_mask": valid.long()})
     plain = Tokenizer(BPE.inner, pad_id=BPE.vocab_size - 1)
-    with pytest.raises(InputError, match="begin after padding, and the tokenizer has none"):
+    with pytest.raises(
+        InputError, match="begin after the padding token, and the tokenizer has none"
+    ):
         save(out, loaded.spec, loaded.model, Tokenizers(plain, plain), model_type="roberta")
 
 

@@ -46,7 +46,7 @@ def test_a_type_by_its_name_and_by_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["flaot32", "int8", torch.int64])
 def test_types_that_weights_do_not_have(name: str | torch.dtype) -> None:
-    with pytest.raises(InputError, match=r"is none of weights.* Valid: float32, float16"):
+    with pytest.raises(InputError, match=r"is not a dtype of weights.* Valid: float32, float16"):
         dtype_named(name)
 
 

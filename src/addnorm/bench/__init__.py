@@ -33,13 +33,13 @@ NAMES = (
 
 
 def selected(names: Sequence[str]) -> list[str]:
-    """The names of benchmarks that are meant: `parallel` means all whose names begin with it."""
+    """The benchmarks with these names; `parallel` selects all whose names begin with it."""
     families = {name: [n for n in NAMES if n.startswith(f"{name}-")] for name in names}
     return [n for name in names for n in ([name] if name in NAMES else families[name])]
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Raise `InputError`, naming the nearest, for the first name of no benchmark."""
+    """Raise `InputError`, naming the nearest, for the first unknown benchmark."""
     for name in names:
         if not selected([name]):
             raise InputError(f"no benchmark is called {name!r}.{choices(name, NAMES)}")

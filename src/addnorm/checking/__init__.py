@@ -24,7 +24,7 @@ FAMILY_NAMES = (
 
 
 def check_family_name(family: str, names: Iterable[str] = FAMILY_NAMES) -> None:
-    """Raise `InputError`, naming the nearest, for a name of no family of parts."""
+    """Raise `InputError`, naming the nearest, for an unknown family of parts."""
     names = [*names]
     if family not in names:
         raise InputError(f"no family of parts is called {family!r}.{choices(family, names)}")

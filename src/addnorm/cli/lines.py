@@ -82,7 +82,7 @@ class Reading:
             in_bytes = False
         if not in_bytes:
             raise InputError(
-                f"--encoding {self.encoding}: its lines do not end at a byte of their own: "
+                f"--encoding {self.encoding}: its line ends are more than one byte: "
                 "convert to utf-8 first"
             )
 

@@ -1,4 +1,4 @@
-"""`addnorm merge`: add an adapter to its base, for a model that is whole in itself."""
+"""`addnorm merge`: merge an adapter into its base, which gives one plain model."""
 
 from pathlib import Path
 

@@ -112,7 +112,7 @@ class InProcesses(Where):
         """Raise `InputError` for early exit if processes share the layers."""
         if rule is not None and self.processes not in (None, 1) and self.parallel == "pipeline":
             raise InputError(
-                "early exits leave from layers that other processes have: leave --exit out, or "
+                "early exit needs all layers in each process: leave --exit out, or "
                 "give --parallel tensor"
             )
 

@@ -201,7 +201,7 @@ RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 
 
 def _harmony(text: str) -> Reply:
-    """Thoughts are left out: they are not for the reader, and templates drop them too."""
+    """Read an answer in the Harmony format without its thoughts, which templates drop too."""
     content, calls = "", list[ToolCall]()
     for before, channel, body in HARMONY.findall(text):
         if recipient := RECIPIENT.search(f"{before} {channel}"):

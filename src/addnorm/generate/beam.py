@@ -129,7 +129,7 @@ class Beams:
         )
 
     def joined(self, other: "Beams") -> "Beams":
-        """These sentences, then those of another search with as many beams."""
+        """These sentences, followed by those of another search with equally many beams."""
         width = max(self.live.shape[2], other.live.shape[2])
         ours, theirs = (
             (_padded(each.live, width), _padded(each.done, width)) for each in (self, other)

@@ -152,11 +152,11 @@ def check_speculates(model: nn.Module) -> None:
         attends = isinstance(mixer, SelfAttention | LatentAttention | CrossLayerAttention)
         if not attends or type(mixer.new_cache()) not in (SelfCache, NoCache):
             raise InputError(
-                f"speculative decoding forgets tokens, and layer {i}, {type(mixer).__name__}, "
-                "keeps a state that cannot"
+                f"speculative decoding drops tokens, and layer {i}, {type(mixer).__name__}, "
+                "keeps a state that cannot forget them"
             )
         if type(mixer.position).rotate_all is not Position.rotate_all:
             raise InputError(
-                f"speculative decoding forgets tokens, and in layer {i} "
-                f"{type(mixer.position).__name__} positions turn old keys by later ones"
+                f"speculative decoding drops tokens, and in layer {i} "
+                f"{type(mixer.position).__name__} positions rotate old keys by later positions"
             )

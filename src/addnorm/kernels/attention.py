@@ -1,4 +1,4 @@
-"""Attention in bfloat16 with gradients by our operator, whose scores stay in the cache.
+"""Attention in bfloat16 with gradients, by our operator, which keeps its scores in the cache.
 
 torch's fused kernel computes the output quickly, and its gradient five times as slowly.
 """

@@ -291,7 +291,7 @@ def rouge_scores(summaries: Sequence[str], references: Sequence[Sequence[str]]) 
 def summary_scores(
     summaries: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str]
 ) -> dict[str, float]:
-    """Return the ROUGE of the summaries, and as `lead_…` that of each source's first sentence."""
+    """Return the summaries' ROUGE and, as `lead_…`, that of the sources' first sentences."""
     leads = rouge_scores([lead(source) for source in sources], references)
     return rouge_scores(summaries, references) | {f"lead_{k}": v for k, v in leads.items()}
 

@@ -118,7 +118,7 @@ OF_PICTURES = EncoderConfig(
 
 @config
 class DualEncoderConfig(TransformerConfig):
-    """An encoder of texts, with the fields of any model, and one of pictures, `image`.
+    """A text encoder, with the fields of any model, and a picture encoder in `image`.
 
     Both map to vectors of one width (Radford et al. 2021, CLIP; Zhai et al. 2023, SigLIP).
     """

@@ -78,5 +78,5 @@ def check_chosen(layers: Sequence[LayerParts], chosen: Sequence[int]) -> None:
         if read not in places or attention.reads(places[i]) != places[read]:
             raise InputError(
                 f"layer {i} reads the keys or values of layer {read}, and would no longer: choose "
-                "layers among which both are, as far apart as now"
+                "both of them, as far apart as now"
             )

@@ -119,7 +119,7 @@ def valid_outputs(
 
 @config
 class EncoderConfig(TransformerConfig):
-    """An encoder-only model of the kind of input `input`, with the head of its task."""
+    """An encoder-only model for the inputs that `input` describes, with the head of its task."""
 
     kind: Literal["encoder"] = "encoder"
     input: InputConfig = TokenInputConfig()

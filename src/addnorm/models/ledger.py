@@ -244,7 +244,7 @@ def hooks_of(module: nn.Module) -> list[object]:
 
 
 def check_as_built(ledger: Ledger, model: nn.Module, built: nn.Module) -> None:
-    """Claim every item that equals that of `built`, freshly built from the configuration.
+    """Claim every item that equals the item of `built`, a fresh model of the configuration.
 
     Module types and settings must be equal; parameters and buffers may differ, and are claimed by
     the code that writes them. Raises `InputError` naming the first item that differs.

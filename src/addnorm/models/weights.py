@@ -24,6 +24,9 @@ def n_bytes(tensors: Iterable[Tensor]) -> int:
 
 @torch.no_grad()
 def copy_into(model: nn.Module, weights: Weights) -> None:
-    """Copy `weights` into those of the same names. Raises `KeyError` if one is missing."""
+    """Copy each of these `weights` into the model's weight with the same name.
+
+    Raises `KeyError` if one is missing.
+    """
     for name, current in weights_of(model).items():
         current.copy_(weights[name])

@@ -392,7 +392,7 @@ class Stack(nn.Module):
             if read is not None:
                 raise InputError(
                     f"segment memory: layer {i} reads the keys or values of layer {read}, which a "
-                    "memory of hidden states has not: leave value_residual and kv_layers_back out"
+                    "memory of hidden states lacks: leave value_residual and kv_layers_back out"
                 )
         caches = [
             SegmentMemory(size) if isinstance(mixer, SelfAttention) else mixer.new_cache()

@@ -59,11 +59,11 @@ class AttentionCache(Cache, Protocol):
     def source(
         self, x: Hidden, within: Length | None = None
     ) -> Float[Tensor, "batch kv_seq d_model"]:
-        """The hidden states that keys and values are projected from: those of the new tokens."""
+        """The hidden states from which keys and values are projected: here only the new tokens'."""
         return x
 
     def append(self, k: NewKeys, v: NewValues, within: Length | None = None) -> KeysValues:
-        """Store the new keys and values; return those of the last `within` slots, new ones too.
+        """Store the new keys and values; return those of the last `within` slots.
 
         The context says how many slots the new tokens can reach; earlier ones are never asked for
         again. By default all.
@@ -290,7 +290,7 @@ class MemoryAttention(Protocol):
         ...
 
     def attend(self, q: Queries, k: MemoryKeys, v: MemoryKeys, mask: Evaluated) -> Heads:
-        """Attend to these keys and values, each memory shared by as many consecutive rows."""
+        """Attend to these keys and values; equally many consecutive rows share each memory."""
         ...
 
 

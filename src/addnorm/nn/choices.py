@@ -22,7 +22,7 @@ UNLIMITED = 2**62
 
 @config
 class KernelChoices:
-    """The kernels for a CPU; the defaults are those that are right on most processors."""
+    """The choice of kernels for a CPU; the defaults are right on most processors."""
 
     product: Literal["torch", "onednn"] = "torch"
     """The library that multiplies float32 matrices: torch's own choice (MKL), or oneDNN."""

@@ -84,7 +84,7 @@ class ContrastiveHead(nn.Module):
 
     @torch.no_grad()
     def keep_bounds(self) -> None:
-        """Take back a learned scale above 100: training by softmax does so after each step.
+        """Limit a learned scale to 100, as softmax training does after each step.
 
         The stored number is bounded, not the one in use, which would have no gradient above it.
         """
@@ -97,7 +97,7 @@ class ContrastiveHead(nn.Module):
         targets: Int[Tensor, " pairs"],
         valid: Bool[Tensor, "rows positions"] | None = None,
     ) -> Float[Tensor, ""]:
-        """The loss of pairs (see `LOSSES`), where text `targets[i]` is that of picture `i`.
+        """The loss of pairs (see `LOSSES`); text `targets[i]` belongs to picture `i`.
 
         Raises `InputError` for other numbers of pictures and texts.
         """

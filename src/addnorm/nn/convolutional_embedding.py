@@ -112,7 +112,7 @@ def halved(size: tuple[int, int], n_layers: int) -> tuple[int, int]:
 
 @config
 class ConvolutionalEmbeddingConfig:
-    """Images through convolutions that halve them, each followed by ReLU and a maximum.
+    """Images embedded by convolutions that halve them, each with ReLU and max-pooling.
 
     Hassani et al. 2021, §3.2. `positions` are learned for images of `size` (height, width).
     """

@@ -100,7 +100,7 @@ def _side_by_side(
 
 
 class CRFHead(nn.Module):
-    """`W drop(x) + b`: scores of tags, of whose paths a chain takes the best (Lample et al. 2016).
+    """`W drop(x) + b`: scores of tags, from which a chain picks the best path (Lample et al. 2016).
 
     The `chain` adds what it costs to begin with a tag, to end with one, and to go from one to the
     next; `log_likelihood` learns it, and `best_tags` finds the best path.
@@ -144,7 +144,7 @@ class CRFHeadConfig:
         return {}
 
     def conflict(self, around: Any) -> str | None:
-        """It needs an encoder of texts, and no early exits."""
+        """A CRF head needs an encoder of texts without early exits."""
         if around.input.kind != "tokens":
             return "a crf head tags words: it needs model.input.kind = 'tokens'"
         if around.exits:

@@ -1,11 +1,11 @@
-"""The place of a sublayer in a model: what the initial values of some placements depend on."""
+"""The place of a sublayer in a model, on which the initial values of some placements depend."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Depth:
-    """The depths of the model's stacks, and which layer of which stack is being built."""
+    """The depths of the model's stacks, and the stack and layer being built."""
 
     encoder: int = 0
     decoder: int = 0

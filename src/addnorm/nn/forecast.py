@@ -76,7 +76,7 @@ class ForecastHeadConfig:
         return {}
 
     def conflict(self, around: Any) -> str | None:
-        """It needs an input of series, of a known length if it is flat, and no early exits."""
+        """A forecast head needs series, of known length if it is flat, and no early exits."""
         if around.kind != "encoder" or around.input.kind != "series":
             return (
                 "a forecast head needs model.kind = 'encoder' with model.input.kind = 'series': it "

@@ -395,7 +395,7 @@ class SpanHead(nn.Module):
 
 @config
 class SpanHeadConfig:
-    """The first and the last token of an answer that stands in a text."""
+    """Scores of the first and the last token of an answer within a text."""
 
     task: ClassVar[str] = "span_extraction"
     joint_loss: ClassVar[bool] = True
@@ -509,7 +509,7 @@ HeadConfig = Annotated[
 
 
 def predicts_tokens(head: Any) -> bool:
-    """Whether the outputs of a head stand for the tokens of a vocabulary."""
+    """Whether the outputs of a head correspond to the tokens of a vocabulary."""
     return getattr(head, "predicts_tokens", False)
 
 

@@ -60,7 +60,7 @@ def flattened(streams: Streams, eps: float) -> Float[Tensor, "batch seq width"]:
 
 
 class Connections(NamedTuple):
-    """The weights of one sublayer, of all tokens or of each: what it reads, and what it leaves.
+    """The weights of one sublayer, shared or per token: how it reads, mixes and writes streams.
 
     `H' = mixᵀ H + write · f(readᵀ H)`, of streams `H` of shape `[streams, d_model]`. The rows of
     `mix` are the streams before the sublayer, its columns those after it.

@@ -18,7 +18,7 @@ Affine = Literal["none", "learned"]
 
 @dataclass(frozen=True)
 class WindowStatistics:
-    """The mean and deviation by which each window was normalised; `restored` undoes it."""
+    """The mean and deviation used to normalise each window; `restored` undoes it."""
 
     mean: Float[Tensor, "batch channels 1"]
     deviation: Float[Tensor, "batch channels 1"]

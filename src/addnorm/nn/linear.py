@@ -116,7 +116,7 @@ def _rows(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "rows d"]:
 
 
 def _fuses_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether this is a bfloat16 product with a bias that torch would add in a pass of its own."""
+    """Whether to fuse a bias into a bfloat16 product, which torch would add in a second pass."""
     dtypes = {t.dtype for t in (x, weight, bias) if t is not None}
     if torch.is_autocast_enabled("cpu") and dtypes <= {torch.float32, torch.bfloat16}:
         dtypes = {torch.get_autocast_dtype("cpu")}

@@ -36,7 +36,7 @@ Read = tuple[RecurrentValues, MatrixState]
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrenceInputs:
-    """What a recurrence reads of each token and head.
+    """The inputs of a recurrence for each token and head.
 
     The decay is one of the head, or one of each feature of its keys.
     """

@@ -176,7 +176,7 @@ class Mamba2Config:
             )
 
     def conflict(self, around: Any) -> str | None:
-        """Without a width, the heads must divide twice that of the model."""
+        """Without a given width, twice the model's width must divide into heads."""
         try:
             self.width(around.d_model)
         except ValueError as error:

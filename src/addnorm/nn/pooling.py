@@ -127,14 +127,14 @@ class ConvolutionPooling(nn.Module):
         line: Float[Tensor, "batch d_model line"],
         windows: Bool[Tensor, "batch 1 windows kernel"],
     ) -> Float[Tensor, "batch channels"]:
-        """The largest answer of each filter over the windows that hold a real token."""
+        """The largest output of each filter over the windows with a real token."""
         answers = self.activation(conv(line))
         return torch.where(windows.any(3), answers, torch.finfo(answers.dtype).min).amax(2)
 
 
 @config
 class ConvolutionPoolingConfig:
-    """Filters of several widths, and of each its largest answer (Kim 2014, §2).
+    """Filters of several widths, each pooled to its largest output (Kim 2014, §2).
 
     The text becomes a vector of `channels` features for each kernel size. With `n_layers = 0` this
     is Kim's classifier.

@@ -174,7 +174,7 @@ class SandwichNormConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """Both norms, that of the output alone, and with a factor of each layer."""
+        """Both norms, only the output's norm, and a factor for each layer."""
         return {
             "sandwich": cls(),
             "sandwich_output_norm": cls(norms="output"),

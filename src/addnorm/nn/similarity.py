@@ -105,7 +105,7 @@ class SimilarityHeadConfig:
         return {}
 
     def conflict(self, around: Any) -> str | None:
-        """It needs an encoder of texts, and no early exits."""
+        """A similarity head needs an encoder of texts without early exits."""
         if around.kind != "encoder" or around.input.kind != "tokens":
             return (
                 "a similarity head compares two texts: it needs model.kind = 'encoder' with "

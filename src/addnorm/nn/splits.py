@@ -23,7 +23,7 @@ from addnorm.parts import is_ours
 
 @dataclass(frozen=True)
 class Split:
-    """An axis of a layer, tensor, dropout or output, of which each process has one piece.
+    """An axis of a layer, tensor, dropout or output that is divided among processes.
 
     `units` names the attribute of the part with the number of pieces that the axis consists of at
     most, such as heads; by default each index is one. If there are fewer than processes and they

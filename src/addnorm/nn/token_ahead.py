@@ -48,7 +48,7 @@ class TokenAhead(nn.Module):
     def forward(
         self, hidden: Hidden, tokens: Hidden, ctx: Context, cache: KVCache | None = None
     ) -> Hidden:
-        """The hidden states of slots, from those of the depth before and embedded tokens ahead."""
+        """The hidden states at this depth, from those of the depth before and embedded tokens."""
         halves = self.hidden_norm(hidden, ctx.valid), self.token_norm(tokens, ctx.valid)
         return self.stack(self.proj(torch.cat(halves, dim=-1)), ctx, cache)
 
@@ -59,7 +59,7 @@ def targets_ahead(
     valid: Bool[Tensor, "batch seq"] | None = None,
     segments: Int[Tensor, "batch seq"] | None = None,
 ) -> Int[Tensor, "batch rest"]:
-    """The targets of depth `k`: at slot `i` that of slot `i + k`, if both are in one text.
+    """The targets of depth `k`: slot `i` gets the target of slot `i + k`, if in the same text.
 
     Nothing is predicted across the end of a document: not from its last `k` slots.
     """
@@ -81,7 +81,7 @@ class MultiTokenConfig:
     """The factor of their mean loss in the loss of training."""
 
     def conflict(self, around: Any) -> str | None:
-        """It needs a head of tokens, and no early exits."""
+        """Multi-token prediction needs a head of tokens, and no early exits."""
         if around.exits:
             return "multi-token prediction reads the last layer alone: leave model.exits out"
         if not isinstance(around.head, TokenHeadConfig):

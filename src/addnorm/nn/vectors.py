@@ -65,7 +65,7 @@ class VectorHeadConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """The mean, a map, and poolings with settings, also where texts have fewer tokens."""
+        """Mean pooling, a projection, and poolings with settings."""
         return {
             "vector": cls(),
             "vector_mapped": cls(pooling="last", width=3, bias=True),

@@ -189,7 +189,7 @@ def frames_before(lengths: Int[Tensor, " batch"], n: int) -> Bool[Tensor, "batch
 
 @config
 class WaveformEmbeddingConfig:
-    """The samples of a sound by convolutions, as in wav2vec 2.0 and HuBERT.
+    """The samples of a sound embedded by convolutions, as in wav2vec 2.0 and HuBERT.
 
     Baevski et al. 2020; `norm = false` and `layer_norms = "every"` are those of its large models.
     """

@@ -21,7 +21,7 @@ _int8_instructions = torch.cpu._is_vnni_supported()  # pyright: ignore[reportPri
 
 
 def _product(x: Int8[Tensor, "n d"], y: Int8[Tensor, "m d"]) -> Int[Tensor, "n m"]:
-    """torch's `x yᵀ`, with strides made regular, since it misreads those of size-one axes."""
+    """torch's `x yᵀ` on matrices with regular strides; it misreads those of axes of size one."""
     x, y = (matrix.reshape(-1).view(matrix.shape) for matrix in (x, y))
     return torch.ops.aten._int_mm(x, y.t())
 

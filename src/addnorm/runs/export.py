@@ -305,7 +305,9 @@ def _check_as_gguf(quantization: Quantization) -> list[str]:
             "`addnorm quantize … --to int4 --group-size 32`"
         )
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
-        raise InputError("GGUF divides no inputs, as smoothing does: quantise without")
+        raise InputError(
+            "GGUF cannot divide inputs, as smoothing needs: quantise without smoothing"
+        )
     if isinstance(scheme, Int4Config):
         return []
     return ["GGUF's Q8_0 has the same integers, with scales of half precision"]

@@ -152,7 +152,7 @@ def _translate(run: TrainedModel) -> Facts:
     model, text = run.model, run.tokenizers
     assert isinstance(model, EncoderDecoderModel)
     if has_signals(run.medium):
-        raise InputError(f"{run.name}: a model that writes of {run.medium} has no page")
+        raise InputError(f"{run.name}: a model that writes texts from {run.medium} has no page")
     shared = text.target is text.source
     return {
         "view": "translate",

@@ -38,7 +38,7 @@ def dtype_named(name: str | torch.dtype) -> torch.dtype:
     """The dtype with this name. Raises `InputError` for an unknown one."""
     word = str(name).removeprefix("torch.")
     if word not in DTYPES:
-        raise InputError(f"dtype = {word!r} is none of weights.{choices(word, DTYPES)}")
+        raise InputError(f"dtype = {word!r} is not a dtype of weights.{choices(word, DTYPES)}")
     return DTYPES[word]
 
 

@@ -1,1 +1,1 @@
-"""Serving: many requests at once, answered by one model; the engine, which no command uses yet."""
+"""Serving: one model answers many requests at once, over HTTP or from a file."""

@@ -130,7 +130,9 @@ class SamplingRequest(ApiRequest):
     @model_validator(mode="after")
     def _check_search(self) -> "SamplingRequest":
         if self.searches and self.answers > (self.num_beams or 1):
-            raise ValueError(f"n = {self.n}: a search with {self.num_beams} beams has no more")
+            raise ValueError(
+                f"n = {self.n}: a search with {self.num_beams} beams has no more results"
+            )
         if self.searches and self.is_structured:
             raise ValueError("num_beams: beam search follows no grammar: leave it out")
         return self

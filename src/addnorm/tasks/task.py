@@ -231,7 +231,7 @@ class Task:
         """Raise `InputError`, before the work, if a package is missing that the scores need."""
 
     def check_data(self, model: ModelConfig, corpus: Corpus, labels: Sequence[str]) -> None:
-        """Raise `InputError` for data that do not fit the model; `labels` are those of its run."""
+        """Raise `InputError` for data that do not fit the model; `labels` are its run's labels."""
 
     def encode(
         self,
@@ -337,7 +337,7 @@ class Task:
     def result(
         self, answer: Any, example: Any, tokenizers: Tokenizers | None, labels: Sequence[str]
     ) -> Any:
-        """Return the result for the user from the answer of an example; by default the answer.
+        """Convert an example's answer to the result for the user; by default they are the same.
 
         A dataclass or a mapping is written as a line of JSON with its names.
         """

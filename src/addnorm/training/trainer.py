@@ -546,7 +546,7 @@ class Trainer:
         )
 
     def compare_best(self, best_by: str | None) -> None:
-        """Measure the best weights again if they were chosen by another measure than today's.
+        """Measure the best weights again if they were chosen by another measure than now.
 
         Without the file of these weights, the next validation is the best so far.
         """

@@ -82,7 +82,7 @@ class Access:
         host = headers.get("host", "")
         if self._key is None and not is_loopback(_name_of(host)):
             return WebError(
-                403, f"Host {in_json(host)}: without a key only names of this machine serve"
+                403, f"Host {in_json(host)}: without a key, only names of this machine are allowed"
             )
         origin = headers.get("origin")
         foreign = origin is not None and not _same_server(urlsplit(origin).netloc, host)

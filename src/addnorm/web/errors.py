@@ -133,7 +133,7 @@ def about(message: str) -> WebError:
 
 
 def _dotted(place: list[Any]) -> str:
-    """The path of a field, without pydantic's names of the forms of a union: `messages.0.content`.
+    """The path of a field, without pydantic's names for members of unions: `messages.0.content`.
 
     Those hold brackets, such as `list[int]`, or are types, such as `str`.
     """

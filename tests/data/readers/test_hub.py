@@ -105,7 +105,7 @@ def test_columns_that_do_not_go_together() -> None:
         DatasetConfig(path="x", image="image", image_size=(8, 8))
     with pytest.raises(InputError, match="channels is for images"):
         DatasetConfig(path="x", text="text", label="label", channels=1)
-    with pytest.raises(InputError, match="lowercase is of texts: leave it out, or image"):
+    with pytest.raises(InputError, match="lowercase is for texts: leave out either it or image"):
         DatasetConfig(path="x", image="i", label="label", image_size=(8, 8), lowercase=True)
 
 

@@ -67,5 +67,5 @@ def test_a_place_of_a_huge_mixture() -> None:
 
 
 def test_a_weight_without_a_row_is_refused() -> None:
-    with pytest.raises(InputError, match="less than a row"):
+    with pytest.raises(InputError, match="none of the"):
         Mixture((5, 5), (1.0, 1e-9), 0)

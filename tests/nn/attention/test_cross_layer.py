@@ -74,7 +74,7 @@ def test_it_has_no_keys_and_stores_none() -> None:
 def test_what_it_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="cross-layer attention reads an earlier layer: run it in"):
         built(READS, 4)(torch.randn(1, 3, 4), context(1, 3))
-    with pytest.raises(ValueError, match="value_residual is about a layer's own values, of which"):
+    with pytest.raises(ValueError, match="value_residual changes a layer's own values, and with"):
         AttentionConfig(kv_layers_back=1, value_residual="learned")
     sizes = BuildContext(d_model=8, max_len=9, n_heads=2, d_head=4, causal=False, scale=0.5)
     position = DisentangledConfig().build(sizes).in_layer(1)

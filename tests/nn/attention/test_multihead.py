@@ -344,5 +344,5 @@ def test_values_of_keys_have_their_weights_and_a_norm_of_their_own() -> None:
     k, v = module.keys_values(y)
     assert_close(v, raw / (raw.square().mean(-1, keepdim=True) + module.v_norm.eps).sqrt())
     assert_close(k, module.k_norm(raw))
-    with pytest.raises(ValueError, match="values is about a layer's own values"):
+    with pytest.raises(ValueError, match="values changes a layer's own values"):
         dataclasses.replace(config, kv_layers_back=1)

@@ -166,7 +166,7 @@ def test_a_prompt_by_its_name(minilm: Path, tmp_path: Path) -> None:
     assert not torch.equal(asked, run.embed(TEXTS))
     for options, message in (
         ({"prompt_name": "qurey"}, "Did you mean 'query'"),
-        ({"prompt_name": "query", "pooling": "mean"}, "leave one out"),
+        ({"prompt_name": "query", "pooling": "mean"}, "leave it or `prompt_name` out"),
     ):
         with pytest.raises(InputError, match=message):
             run.embed(TEXTS, **options)  # type: ignore[arg-type]

@@ -291,7 +291,7 @@ def test_what_cannot_be_answered_is_refused_at_once() -> None:
         engine.add(request("a", (4,), beams=9))
     for wrong, message in (
         (request("a", (4,), prompt_log_probs=True), "an encoder reads the source"),
-        (request("a", (4,), beams=2, n=2), "n_best says how many"),
+        (request("a", (4,), beams=2, n=2), "give n_best, the number of"),
         (request("a", (30,)), "this model knows 0 to 29"),
     ):
         with pytest.raises(InputError, match=message):
@@ -306,7 +306,7 @@ def test_what_cannot_be_answered_is_refused_at_once() -> None:
     ("name", "why"),
     [
         ("recurrent", "layer 0 is not attention but Recurrent, which keeps a state"),
-        ("dynamic rotary", "DynamicRotary positions turn old keys by later tokens"),
+        ("dynamic rotary", "DynamicRotary positions rotate old keys by later tokens"),
     ],
 )
 def test_the_reason_for_batches_is_named(name: str, why: str) -> None:

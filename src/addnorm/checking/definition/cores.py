@@ -47,7 +47,7 @@ class Heads:
 
 
 def softmax(scores: Pairs, seen: AttentionMask) -> Pairs:
-    """`exp(s) / Σ exp(s)` over the unmasked keys, of which there is at least one."""
+    """`exp(s) / Σ exp(s)` over the unmasked keys, at least one."""
     scores = scores.masked_fill(~seen, -math.inf)
     shares = torch.exp(scores - scores.max(1, keepdim=True).values)
     return shares / shares.sum(1, keepdim=True)

@@ -99,7 +99,7 @@ def convolved(config: Any, weights: Weights, text: Tokens) -> Tensor:
 
 
 def joined(config: Any, text: Tokens) -> Tensor:
-    """Oquab et al. 2024, §7.1: `[CLS]` and the mean of the patches; zeros for what there is not."""
+    """`[CLS]` and the mean of the patches; zeros if there are none (Oquab et al. 2024, §7.1)."""
     nothing = torch.zeros(text.shape[1], dtype=text.dtype)
     parts = [text[i] if i < len(text) else nothing for i in range(config.first)]
     rest = text[config.first + config.skipped :]

@@ -32,14 +32,14 @@ def convolved(weights: Weights, x: Tokens, texts: Texts) -> Tokens:
 
 
 def gated_convolution(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
-    """Liquid AI 2025 (LFM2)."""
+    """A gated convolution of each channel (Liquid AI 2025, LFM2)."""
     inputs = linear(weights, "in_gate_proj", x) * linear(weights, "in_proj", x)
     mixed = convolved(under(weights, "short"), inputs, context.texts)
     return linear(weights, "out_proj", linear(weights, "out_gate_proj", x) * mixed)
 
 
 def gated_delta(config: Any, weights: Weights, x: Tokens, context: MixerContext) -> Tokens:
-    """Yang et al. 2024, eq. 10; of each feature of the keys a decay: Kimi Team 2025, §3."""
+    """Yang et al. 2024, eq. 10; with a decay for each key feature in Kimi Team 2025, §3."""
     sizes = config.heads(x.shape[1])
     qkv = torch.cat([linear(weights, f"{name}_proj", x) for name in "qkv"], dim=1)
     qkv = activated("silu", convolved(under(weights, "short"), qkv, context.texts))

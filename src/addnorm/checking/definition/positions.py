@@ -76,7 +76,7 @@ def sinusoid(place: float, width: int, theta: float = 10000.0) -> tuple[float, .
 
 
 def sinusoidal(config: Any, weights: Weights, x: Tokens, texts: Texts) -> Tokens:
-    """Vaswani et al. 2017, §3.5; Marian has all sines before all cosines."""
+    """Sines and cosines; Marian has all sines first (Vaswani et al. 2017, §3.5)."""
     waves = _numbers([sinusoid(config.first + p, x.shape[1], config.theta) for p in texts.place])
     if config.layout == "halves":
         waves = torch.cat([waves[:, 0::2], waves[:, 1::2]], dim=1)

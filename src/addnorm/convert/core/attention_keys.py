@@ -177,7 +177,7 @@ def _yarn(table: Settings, max_len: int) -> YaRNScaling:
 
 
 def _attention_factor(table: Settings, factor: float) -> float | None:
-    """The given factor, or that of the two scales of DeepSeek-V2 (2024): `f(mscale) / f(all_dim)`.
+    """The given factor, or DeepSeek-V2's ratio of two scales: `f(mscale) / f(all_dim)`.
 
     `f(m) = 0.1 m ln(s) + 1`; one scale without the other has no effect.
     """

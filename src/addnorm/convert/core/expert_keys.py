@@ -71,7 +71,7 @@ class SharedExpertKeys:
         width, shared = (getattr(part, "d_ff", None) for part in (moe.expert, moe.shared))
         if not width or not shared or shared % width:
             raise InputError(
-                f"this family has a shared expert that is some times as wide as the others: "
+                f"in this family the shared expert's width is a multiple of the others': "
                 f"{shared} is not a multiple of {width}"
             )
         return {"n_shared_experts": shared // width}
@@ -132,7 +132,7 @@ FIRST = "first_k_dense_replace"
 def _check_first(dense: Sequence[int]) -> None:
     if [*dense] != [*range(len(dense))]:
         listed = ", ".join(map(str, dense))
-        raise InputError(f"this family has no experts in its first layers alone, not in {listed}")
+        raise InputError(f"in this family only the first layers can lack experts, not {listed}")
 
 
 def _read_some_dense(settings: Settings) -> keys.Fields:

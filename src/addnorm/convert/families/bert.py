@@ -184,7 +184,9 @@ PAD = 1
 def _first_row(spec: ModelSpec) -> int:
     """The table row of the first position, after the one for padding."""
     if spec.pad_id == NO_PADDING:
-        raise InputError("positions of roberta begin after padding, and the tokenizer has none")
+        raise InputError(
+            "roberta's positions begin after the padding token, and the tokenizer has none"
+        )
     return (PAD if spec.pad_id is None else spec.pad_id) + 1
 
 

@@ -36,7 +36,9 @@ FLAGS = {"relative_attention": True, "position_biased_input": False}
 def _read_positions(settings: Settings) -> keys.Fields:
     for key, value in FLAGS.items():
         if settings.get(key, not value) is not value:
-            raise settings.refuse(key, f"positions are relative alone: only {str(value).lower()}")
+            raise settings.refuse(
+                key, f"only relative positions are supported, so it must be {str(value).lower()}"
+            )
     most = settings.get("max_relative_positions", -1)
     most = most if most > 0 else settings.required_int("max_position_embeddings")
     buckets = settings.get("position_buckets", -1)

@@ -47,7 +47,7 @@ MODEL = replace(
 
 @dataclass(frozen=True)
 class _RotaryKeys(RotaryKeys):
-    """Rotary keys; without any, those of the published models, for 131,072 tokens."""
+    """Rotary keys; by default those of the published models, for 131,072 tokens."""
 
     def read(self, settings: Settings) -> keys.Fields:
         if rope_table(settings).tree:

@@ -1,4 +1,4 @@
-"""Granite: LLaMA with numbers that scale embeddings, scores, what layers add, and logits."""
+"""Granite: LLaMA with factors for embeddings, scores, the residual stream, and logits."""
 
 from dataclasses import dataclass, replace
 

@@ -124,7 +124,9 @@ def _write_positions(spec: ModelSpec) -> Json:
     first = position.first if isinstance(position, SinusoidalConfig) else 0
     pad = spec.pad_id if spec.pad_id is not None else first - 1
     if spec.pad_id == NO_PADDING:
-        raise InputError("positions of m2m_100 begin after padding, and the tokenizer has none")
+        raise InputError(
+            "m2m_100's positions begin after the padding token, and the tokenizer has none"
+        )
     if pad < 0 or {position, model.decoder_parts.position} != {_sinusoids(model.d_model, pad)}:
         raise InputError(
             "m2m_100 has the positions "

@@ -47,7 +47,7 @@ THETA = 12000000.0
 
 @dataclass(frozen=True)
 class _RotaryKeys(RotaryKeys):
-    """Rotary keys; without any, those of the published models, for 65,536 tokens."""
+    """Rotary keys; by default those of the published models, for 65,536 tokens."""
 
     def read(self, settings: Settings) -> keys.Fields:
         if rope_table(settings).tree:

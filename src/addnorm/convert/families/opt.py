@@ -26,7 +26,8 @@ def _read_width(settings: Settings) -> keys.Fields:
     if not isinstance(head, TokenHeadConfig):
         raise settings.refuse(
             "architectures",
-            f"its vectors are mapped to word_embed_proj_dim = {width}, and a body ends before",
+            f"its vectors are mapped to word_embed_proj_dim = {width}, which a model without a "
+            "head lacks",
         )
     transform = TransformConfig(activation="identity", bias=False, d_out=width)
     return {"embedding.d_embed": width, "head.transform": transform}

@@ -126,7 +126,7 @@ MASKS = ("mask_time_prob", "mask_feature_prob")
 
 
 def _read_masks(settings: Settings) -> keys.Fields:
-    """The keys by which training hides frames, which are ignored."""
+    """Ignore the keys that only affect training, by which it hides frames."""
     settings.ignore(*MASKS)
     return {}
 

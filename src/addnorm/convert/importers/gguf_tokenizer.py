@@ -202,7 +202,9 @@ def _with_ids(
     starts = bool(usual) or SPLITTINGS.get(pre, Splitting()).starts
     begins = bos is not None and gguf.get(f"{KEY}add_bos_token", starts)
     if gguf.get(f"{KEY}add_eos_token", False):
-        raise InputError(f"{gguf.path}: {KEY}add_eos_token = True: no text to continue has an end")
+        raise InputError(
+            f"{gguf.path}: {KEY}add_eos_token = True: a text to continue has no end token"
+        )
     if begins and bos is not None:
         name = tokens[bos]
         inner.post_processor = processors.TemplateProcessing(

@@ -64,7 +64,7 @@ class DatasetConfig(Columns):
         if self.image is None and self.channels is not None:
             raise ValueError("channels is for images: leave it out, or give image")
         if self.image is not None and self.lowercase:
-            raise ValueError("lowercase is of texts: leave it out, or image")
+            raise ValueError("lowercase is for texts: leave out either it or image")
 
     def columns(self) -> dict[str, str]:
         """The name of the column for each field of an example."""

@@ -56,8 +56,8 @@ class Mixture:
         if 0 in counts:
             least = self.weights[counts.index(0)]
             raise InputError(
-                f"data.weights: {least:g} of {sum(self.weights):g} is less than a row of the "
-                f"{len(self):,} of an epoch: raise it, or leave that folder out"
+                f"data.weights: {least:g} of {sum(self.weights):g} gives its folder none of the "
+                f"{len(self):,} rows of an epoch: raise it, or leave that folder out"
             )
         return counts
 

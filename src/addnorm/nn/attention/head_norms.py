@@ -45,7 +45,7 @@ class HeadNorms:
     """Of each head of values."""
 
     def build(self, n_heads: int, d_head: int) -> nn.Module:
-        """The norm of queries or keys of so many heads; the identity if there is none."""
+        """The norm for queries or keys with this many heads; the identity if there is none."""
         if self.projected is None:
             return NoNorm()
         if self.over == "head":

@@ -94,7 +94,7 @@ class LatentAttention(nn.Module):
         return q[..., : self.d_content], q[..., self.d_content :]
 
     def latents(self, x: Hidden) -> tuple[Latents, SharedKeys]:
-        """What the cache holds of each token: its latent, and its key before the rotation."""
+        """The latent of each token and its key before rotation, as the cache stores them."""
         c, k_r = self.kv_down_proj(x)[:, None].tensor_split((self.rank,), dim=-1)
         return self.kv_norm(c), k_r
 

@@ -127,7 +127,7 @@ class MultiHead(nn.Module):
 
 
 def tie_values(attention: MultiHead) -> None:
-    """Let the projection of values have the weights of that of keys (Gemma 4, Google 2026).
+    """Make the value projection use the weights of the key projection (Gemma 4, Google 2026).
 
     Their norms and the rotation still differ. Both are computed, each by itself.
     """
@@ -188,7 +188,7 @@ class SelfAttention(MultiHead):
         return self.rotated_q_norm(q), self.rotated_k_norm(k)
 
     def with_first(self, v: Heads, ctx: Context) -> Heads:
-        """The values and those of the first layer, by the value residual; or the values alone."""
+        """The values, mixed with the first layer's if there is a value residual."""
         if self.value_residual is None:
             return v
         if ctx.earlier is None:
@@ -366,8 +366,8 @@ class AttentionConfig:
         if changed and self.kv_layers_back is not None:
             name = "values" if self.value_residual is None else "value_residual"
             raise ValueError(
-                f"{name} is about a layer's own values, of which kv_layers_back leaves none: give "
-                "one of them"
+                f"{name} changes a layer's own values, and with kv_layers_back it has none: give "
+                "one of the two"
             )
 
     def of_memory(self) -> "AttentionConfig":

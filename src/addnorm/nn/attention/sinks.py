@@ -61,7 +61,7 @@ class SinkCore(nn.Module):
         return attend(q, k, v, mask, None if bias is None else bias(EVERYTHING, EVERYTHING))
 
     def weights(self, q: Queries, k: Keys, mask: Evaluated, bias: Bias | None = None) -> Weights:
-        """The weight of every key; the rest up to one is that of the sink."""
+        """The attention weight of every key; the rest up to one is the sink's weight."""
         scores = fused(self.score)(q, shared(k, q.shape[1]))
         if bias is not None:
             scores = scores + bias(EVERYTHING, EVERYTHING).to(scores.dtype)

@@ -149,7 +149,7 @@ class DisentangledScores(Position):
 
 
 def _expanded(keys: Keys, n_heads: int) -> Heads:
-    """The keys of every query head, several of which may share one."""
+    """The keys repeated for every query head that shares them."""
     return keys.repeat_interleave(n_heads // keys.shape[1], dim=1)
 
 

@@ -71,7 +71,7 @@ class T5Bias(Position):
 
 @config
 class T5BiasConfig:
-    """`buckets` ranges of distance, the last of which begins before `max_distance`."""
+    """`buckets` ranges of distance; the last one begins before `max_distance`."""
 
     kind: Literal["t5"] = "t5"
     buckets: PositiveInt = 32

@@ -58,7 +58,7 @@ def write_dependency_digests(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def check_dependency_digests(folder: Path, digests: Mapping[str, str]) -> None:
-    """Raise `InputError` if the weights of such a model have changed since the run began."""
+    """Raise `InputError` if the weights of a model that the run depends on have changed."""
     for name, digest in digests.items():
         if read_dependency_digest(folder / name) not in (None, digest):
             what = "distillation.teacher" if name == TEACHER else "start"

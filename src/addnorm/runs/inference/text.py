@@ -485,7 +485,7 @@ def embed(
 def check_prompts(run: TrainedModel, pooling: Pooling | None) -> None:
     """Raise `InputError` if `prompt_name` is given to a model without named prompts."""
     if pooling is not None:
-        raise InputError("a chosen pooling leaves the folder's prompts aside: leave one out")
+        raise InputError("`pooling` ignores prompts of the folder: leave it or `prompt_name` out")
     learnt = run.reads_files or isinstance(run.model.head, SimilarityHead)
     if learnt or SentenceVectors.of(*run.places) is None:
         raise InputError(

@@ -48,8 +48,8 @@ def entailment_of(name: str, labels: Sequence[str]) -> int:
     columns = [i for i, label in enumerate(labels) if label.lower().startswith("entail")]
     if not columns:
         raise InputError(
-            f"{name}: `labels` need a model of what follows from what, one of whose labels is "
-            f"'entailment'; it has {', '.join(labels)}"
+            f"{name}: `labels` need an entailment model, which has a label 'entailment'; this "
+            f"one has {', '.join(labels)}"
         )
     return columns[0]
 

@@ -83,7 +83,7 @@ DATA_FOR = {
 
 
 def _data_for(model: ModelConfig) -> str:
-    """A kind of data on which such a model can be evaluated."""
+    """The kind of data on which a model of this kind can be evaluated."""
     if isinstance(model, DecoderConfig):
         return "text"
     if model.input.kind in DATA_FOR:

@@ -333,5 +333,5 @@ def _intervals(config: TrainConfig, steps: int, *, validates: bool) -> Iterator[
 
 
 def _times(every: int, steps: int) -> int:
-    """Return how often something happens that is due every so many steps and at the end."""
+    """Return how often something occurs that is due every `every` steps and at the end."""
     return ceil(steps / every)

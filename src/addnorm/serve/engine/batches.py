@@ -63,7 +63,7 @@ class Row:
 
     @property
     def n_tokens(self) -> int:
-        """The largest number of tokens it may keep in memory; beams share those of the prompt."""
+        """The most tokens that it may store; beams share the prompt's."""
         return len(self.request.prompt) + self.beams * self.plan.limit
 
     def event(self, finished: Ended | None, **facts: Any) -> Event:

@@ -164,7 +164,9 @@ class Engine:
             chooser.check(self._vocab)
             return chooser
         if request.n > 1:
-            raise InputError(f"n = {request.n}: of a beam search, n_best says how many results")
+            raise InputError(
+                f"n = {request.n}: for beam search, give n_best, the number of results"
+            )
         check_rules(decoding.rules, self._vocab)
         return Search(decoding, ends, before, limit)
 

@@ -35,7 +35,7 @@ def why_not_paged(model: DecoderModel | EncoderDecoderModel) -> str | None:
         if type(mixer.new_cache()) not in (SelfCache, NoCache):
             return f"layer {i} has a cache of its own"
         if type(mixer.position).rotate_all is not Position.rotate_all:
-            return f"{type(mixer.position).__name__} positions turn old keys by later tokens"
+            return f"{type(mixer.position).__name__} positions rotate old keys by later tokens"
     return None
 
 

@@ -186,7 +186,7 @@ class PageTable:
 
 
 def digest_after(before: Digest, tokens: Sequence[int]) -> Digest:
-    """The digest of a page by that of the page before it: `d_i = H(d_{i-1}, tokens of page i)`.
+    """The digest of a page, chained to the page before: `d_i = H(d_{i-1}, tokens of page i)`.
 
     That of the first page begins with the salt of its request, so that texts of different salts
     share no pages.

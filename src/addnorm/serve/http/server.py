@@ -141,7 +141,7 @@ async def serve(
 
 
 def _opening(runs: Sequence[Open]) -> str:
-    """What a server does before it listens."""
+    """The message that is shown while a server opens its runs."""
     compiles = " and compiling" if any(opened.compile for opened in runs) else ""
     return f"opening{compiles} {', '.join(opened.run for opened in runs)}"
 

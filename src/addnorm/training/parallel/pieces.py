@@ -31,7 +31,7 @@ class Group(ABC):
         """The tensors of all processes, of equal shape, in order of rank."""
 
     def sum_for_each(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The sum over the processes of what each has for this one: `tensors` by their numbers."""
+        """The sum over processes of their tensors for this one; `tensors` holds one per process."""
         return self.sum(torch.stack([*tensors]))[self.rank]
 
     def sent(self, tensor: Tensor, source: int) -> Tensor:
@@ -69,7 +69,7 @@ class ConnectedGroup(Group):
         return tensors
 
     def sum_for_each(self, tensors: Sequence[Tensor]) -> Tensor:
-        """The sum over the processes of what each has for this one: `tensors` by their numbers."""
+        """The sum over processes of their tensors for this one; `tensors` holds one per process."""
         total = torch.empty_like(tensors[0])
         distributed.reduce_scatter(total, [*tensors], group=self.handle)
         return total
@@ -251,9 +251,7 @@ def gathered(x: Tensor, piece: Piece) -> Tensor:
 
 
 def shared(x: Tensor, piece: Piece) -> Tensor:
-    """The whole of which `x` is a piece, where each process uses it for a part of the result: the
-    gradient is the piece of the sum over the processes.
-    """
+    """Gather the whole from the pieces `x`, for a split use: the gradient is a piece of the sum."""
     return _Shared.apply(x, piece)  # pyright: ignore[reportReturnType]
 
 

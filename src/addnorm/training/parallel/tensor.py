@@ -80,7 +80,7 @@ def _units_of(module: nn.Module, splits: Splits) -> dict[str, int | None]:
 
 
 def check_splits(model: nn.Module, processes: int) -> None:
-    """Raise `InputError` for the first part that cannot be split among so many processes."""
+    """Raise `InputError` for the first part that cannot be split among this many processes."""
     _check_around(model)
     paths = {module: path for path, module in model.named_modules()}
     for module, splits in _split_parts(model):
