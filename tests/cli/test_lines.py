@@ -146,7 +146,7 @@ def test_another_encoding(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--encoding latin1x: unknown"):
         Reading(encoding="latin1x")
     for wide in ("utf-16", "utf-16-le", "utf-32", "cp037"):
-        with pytest.raises(InputError, match=f"--encoding {wide}: its lines do not end"):
+        with pytest.raises(InputError, match=f"--encoding {wide}: its line ends are more"):
             Reading(encoding=wide)
 
 

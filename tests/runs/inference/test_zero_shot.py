@@ -93,5 +93,5 @@ def test_what_cannot_be_compared(
 
 def test_a_model_without_entailment_is_refused() -> None:
     assert entailment_of("m", ["contradiction", "entailment"]) == 1
-    with pytest.raises(InputError, match="it has good, bad"):
+    with pytest.raises(InputError, match="this one has good, bad"):
         entailment_of("m", ["good", "bad"])
