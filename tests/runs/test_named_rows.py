@@ -14,7 +14,7 @@ from tests.runs.tiny import CLASSIFICATION, TAGGING, quiet, said, train_text, wr
 from torch import Tensor, nn
 
 from addnorm.models import DecoderConfig, EncoderConfig, EncoderDecoderConfig, ModelConfig
-from addnorm.models.weights import weights_of
+from addnorm.models.weights import Weights, weights_of
 from addnorm.nn.context import Context
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
@@ -22,10 +22,17 @@ from addnorm.nn.heads import ClassificationHeadConfig, TaggingHeadConfig, TokenH
 from addnorm.nn.patches import SeriesEmbeddingConfig, Variables
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.runs.files.weights import sized_model
-from addnorm.runs.named_rows import Names, named_axes, transfer_by_name
+from addnorm.runs.named_rows import Axes, Names, named_axes, transfer_by_name
 from addnorm.runs.recipes.recipe import read_recipe
+from addnorm.runs.recipes.starting_model import MatchReport
 from addnorm.runs.run import Run
 from addnorm.runs.train.train_run import train_run
+
+
+def taken_by_name(
+    model: nn.Module, ours: Names, axes: Axes, weights: Weights, theirs: Names
+) -> MatchReport:
+    return transfer_by_name(model, ours, axes, weights, theirs).all_into(model, weights)
 
 
 class OwnHead(nn.Module):
@@ -100,9 +107,7 @@ def test_permuted_labels_give_the_same_outputs_by_name(name: str) -> None:
     old, new = (filled(config, 11, 11, 3, seed) for seed in (0, 1))
     variables = ("x", "y", "z") if name == "series" else ()
     names = [Names(labels, variables) for labels in (here, there)]
-    report = transfer_by_name(
-        new, names[0], named_axes(config, 11, 11, 3), weights_of(old), names[1]
-    )
+    report = taken_by_name(new, names[0], named_axes(config, 11, 11, 3), weights_of(old), names[1])
     assert not report.fresh
     assert not report.unused
     x, order = inputs_of(config), [there.index(label) for label in here]
@@ -123,7 +128,7 @@ def test_labels_that_stay_keep_their_rows(name: str) -> None:
     config = LABELLED[name]
     old, new, untouched = (filled(config, 11, 11, n, seed) for n, seed in ((2, 0), (3, 1), (3, 1)))
     ours, theirs = Names(("b", "c", "a")), Names(("a", "b"))
-    report = transfer_by_name(new, ours, named_axes(config, 11, 11, 3), weights_of(old), theirs)
+    report = taken_by_name(new, ours, named_axes(config, 11, 11, 3), weights_of(old), theirs)
     x = inputs_of(config)
     torch.testing.assert_close(new(x)[..., [2, 0]], old(x))
     assert report.partly
@@ -138,7 +143,7 @@ def test_other_labels_get_new_rows(name: str, theirs: tuple[str, ...]) -> None:
     config, ours = LABELLED[name], ("a", "b", "c")
     old, new, untouched = (filled(config, 11, 11, 3, seed) for seed in (0, 1, 1))
     axes = named_axes(config, 11, 11, 3)
-    report = transfer_by_name(new, Names(ours), axes, weights_of(old), Names(theirs))
+    report = taken_by_name(new, Names(ours), axes, weights_of(old), Names(theirs))
     named = {
         name for name, by_dim in axes.items() if any(a.kind == "labels" for a in by_dim.values())
     }
@@ -154,7 +159,7 @@ def test_permuted_variables_give_the_same_forecast(name: str) -> None:
     config, there, here = FORECASTERS[name], ("x", "y", "z"), ("z", "x", "y")
     old, new = (filled(config, 0, 0, 0, seed) for seed in (0, 1))
     ours, theirs = (Names(variables=variables) for variables in (here, there))
-    report = transfer_by_name(new, ours, named_axes(config, 11, 11, 3), weights_of(old), theirs)
+    report = taken_by_name(new, ours, named_axes(config, 11, 11, 3), weights_of(old), theirs)
     assert not report.fresh
     x, order = inputs_of(config), [there.index(variable) for variable in here]
     torch.testing.assert_close(new(x[:, order]), old(x)[:, order])
@@ -164,7 +169,7 @@ def test_permuted_variables_give_the_same_classes() -> None:
     config, there, here = LABELLED["series"], ("x", "y", "z"), ("z", "x", "y")
     old, new = (filled(config, 0, 0, 2, seed) for seed in (0, 1))
     ours, theirs = (Names(("a", "b"), variables) for variables in (here, there))
-    transfer_by_name(new, ours, named_axes(config, 0, 0, 2), weights_of(old), theirs)
+    taken_by_name(new, ours, named_axes(config, 0, 0, 2), weights_of(old), theirs)
     x, order = inputs_of(config), [there.index(variable) for variable in here]
     torch.testing.assert_close(new(x[:, order]), old(x))
 
@@ -186,7 +191,7 @@ def test_tokens_of_other_ids_keep_their_rows(name: str) -> None:
     config, there, here = TOKENS[name], SEVEN, ("g", *SEVEN[:-1])
     old, new = (filled(config, 7, 7, 0, seed) for seed in (0, 1))
     ours, theirs = (Names(source=tokens, target=tokens) for tokens in (here, there))
-    report = transfer_by_name(new, ours, named_axes(config, 7, 7, 0), weights_of(old), theirs)
+    report = taken_by_name(new, ours, named_axes(config, 7, 7, 0), weights_of(old), theirs)
     assert not report.fresh
     order = [there.index(token) for token in here]
     torch.manual_seed(0)

@@ -40,6 +40,25 @@ def deferred_init(build: Callable[[], ModelT]) -> tuple[ModelT, InitialWeight]:
     return model, lambda parameter: recorder.value(meta[parameter])
 
 
+def changed(
+    model: nn.Module, initial: InitialWeight, change: Callable[[str, Tensor], object]
+) -> InitialWeight:
+    """What draws each weight of a model and then lets `change` set values of it, by its name.
+
+    Buffers, which have their values, are changed at once.
+    """
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    for name, buffer in model.named_buffers():
+        change(name, buffer)
+
+    def draw(parameter: nn.Parameter) -> Tensor:
+        weight = initial(parameter)
+        change(names[parameter], weight)
+        return weight
+
+    return draw
+
+
 def _real(tensor: Tensor, recorder: "_Recorder") -> Tensor:
     """The real value of a tensor: a parameter without memory, or the value of any other tensor."""
     if isinstance(tensor, nn.Parameter):

@@ -5,8 +5,9 @@ token.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -24,8 +25,9 @@ from addnorm.runs.files.weights import sized_model, vocabulary_sizes
 from addnorm.runs.recipes.starting_model import (
     NOTHING_MATCHES,
     MatchReport,
+    Transfer,
+    matching_weights,
     shown,
-    transfer_matching_weights,
 )
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.forecasting import Forecasting
@@ -160,41 +162,53 @@ def take_weights(
     config: ModelConfig,
     saved: tuple[Tokenizers | None, Sequence[str], Sequence[str]],
     begun: TrainedModel,
+) -> MatchReport:
+    """Copy the weights of a run that have a place in `model` (see `transfer_of`)."""
+    return transfer_of(model, config, saved, begun).all_into(model, begun.weights)
+
+
+def transfer_of(
+    model: nn.Module,
+    config: ModelConfig,
+    saved: tuple[Tokenizers | None, Sequence[str], Sequence[str]],
+    begun: TrainedModel,
     *,
     by_name: bool = True,
-) -> MatchReport:
-    """Copy those weights of a run that fit into `model`, which was built from `config`.
+) -> Transfer:
+    """The transfer of the weights of a run that have a place in `model`, built from `config`.
 
     Rows that stand for names are copied by them: those of the model are its tokens, labels and
     variables. Without `by_name` they are copied in their order, and the report notes where it
-    differs. Raises `InputError` if no weight has a place.
+    differs. No values are read. Raises `InputError` if no weight has a place.
     """
     tokenizers, labels, _ = saved
     ours, theirs = Names.of(config, *saved), Names.of_run(begun)
     if ours == theirs or not by_name:
-        report = transfer_matching_weights(model, begun.weights)
-        return report if ours == theirs else replace(report, names=(IN_ORDER,))
+        transfer = matching_weights(model, begun.weights)
+        if ours == theirs:
+            return transfer
+        return replace(transfer, report=replace(transfer.report, names=(IN_ORDER,)))
     axes = named_axes(config, *vocabulary_sizes(config, tokenizers), len(labels))
     return transfer_by_name(model, ours, axes, begun.weights, theirs)
 
 
-@torch.no_grad()
 def transfer_by_name(
     model: nn.Module, ours: Names, axes: Axes, weights: Weights, theirs: Names
-) -> MatchReport:
-    """Copy weights of equal name and shape; on named axes, copy the rows of equal names.
+) -> Transfer:
+    """The transfer of weights of the same name and shape; of named axes, by the names of rows.
 
     Raises `InputError` if nothing matches.
     """
     targets = weights_of(model)
     complete: list[str] = []
     partly: list[str] = []
+    copies = dict[str, Callable[[Tensor, Tensor], None]]()
     for name, target in targets.items():
         source = weights.get(name)
         rows = None if source is None else _rows(target, source, axes.get(name, {}), ours, theirs)
-        if source is None or rows is None:
+        if rows is None:
             continue
-        _copy(target, source, rows)
+        copies[name] = partial(_copy, rows)
         whole = all(len(into) == n for (into, _), n in zip(rows, target.shape, strict=True))
         (complete if whole else partly).append(name)
     if not (complete or partly):
@@ -203,9 +217,10 @@ def transfer_by_name(
     new, unused = ([name for name in side if name not in taken] for side in (targets, weights))
     kinds = {axis.kind for named in axes.values() for axis in named.values()}
     phrases = (_phrase(k, ours.named(k), theirs.named(k)) for k in KINDS if k in kinds)
-    return MatchReport(
+    report = MatchReport(
         tuple(complete), tuple(new), tuple(unused), tuple(partly), tuple(filter(None, phrases))
     )
+    return Transfer(report, copies)
 
 
 def _rows(
@@ -250,8 +265,8 @@ def _entries(numbers: Sequence[int], axis: Axis) -> Tensor:
     return (first + torch.arange(axis.each)).flatten()
 
 
-def _copy(target: Tensor, source: Tensor, rows: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """Copy these entries of every axis from the source to the target."""
+def _copy(rows: Sequence[tuple[Tensor, Tensor]], target: Tensor, source: Tensor) -> None:
+    """Copy entries of every axis into those of the target."""
     if all(into is out_of for into, out_of in rows):
         target.copy_(source)
         return

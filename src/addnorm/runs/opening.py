@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from addnorm.convert.core.modules import is_run_folder, places_of
 from addnorm.convert.folder import is_hf_folder, load_gguf
@@ -34,10 +35,11 @@ from addnorm.runs.files.weights import (
     Splitting,
     build_model,
     load_model,
+    outlined_model,
     stopped_model,
     unsplit,
 )
-from addnorm.runs.named_rows import take_weights
+from addnorm.runs.named_rows import transfer_of
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.checkpoint import latest_checkpoint
 
@@ -76,6 +78,21 @@ def open_model(
         variables=read_variables(folder),
     )
     return opened if dtype is None else opened.to(dtype=dtype)
+
+
+def open_by_weight(folder: Path) -> tuple[TrainedModel, Mapping[str, Tensor]]:
+    """Load a finished run without its weights, and return these, each read when it is asked for.
+
+    What is no run of ours, or quantised, is opened as by `open_model`.
+    """
+    stored = stored_recipe(folder)
+    if stored is None or is_quantized(folder):
+        opened = open_model(folder)
+        return opened, opened.weights
+    saved = settings_of(folder, stored, None)
+    model, weights = outlined_model(folder, *saved)
+    scaling, variables = read_scaling(folder, saved.recipe), read_variables(folder)
+    return TrainedModel(folder, *saved, model, scaling=scaling, variables=variables), weights
 
 
 def _opened_otherwise(
@@ -130,7 +147,8 @@ def _with_adapter(folder: Path, saved: Saved, *, pickled: bool) -> TrainedModel:
     model = build_model(*saved)
     named = (saved.tokenizers, saved.labels, variables)
     by_name = is_run_folder(folder) and goes_by_name(folder)  # PEFT takes rows in their order
-    taken = take_weights(model, saved.recipe.model, named, begun, by_name=by_name)
+    transfer = transfer_of(model, saved.recipe.model, named, begun, by_name=by_name)
+    taken = transfer.all_into(model, begun.weights)
     check_base(model, taken, folder, base)
     changed = apply_adapter(model, folder, base)
     if lacking := [name for name in taken.fresh if name not in changed]:

@@ -217,15 +217,17 @@ def trainer(
     parts: Mapping[str, Any] | None = None,
     validate: bool = False,
     double: bool = False,
+    change: Callable[[str, Tensor], object] = lambda name, weight: None,
     **settings: Any,
 ) -> Trainer:
-    """A trainer of a case in the given processes."""
+    """A trainer of a case in the given processes, whose weights begin as `change` leaves them."""
     data = corpus(model)
     fixed = {"steps": STEPS, "save_every": 20, "device": "cpu", "lr": 0.01}
     if double:
         net = build(model, parts or {}).to(torch.float64)
     else:
         net = world.built(lambda: build(model, parts or {}))
+    world.begin(net, change)
     validation = Validation(lambda m: {"loss": measured(m)}) if validate else None
     return Trainer(
         net,
@@ -268,7 +270,7 @@ def run(folder: Path, world: World, **case: Any) -> Trainer:
 
 @contextmanager
 def mean_for_sum() -> Generator[None]:
-    summed = processes._sum_gradients
+    summed = processes.sum_over
 
     def mean(parameters: Any, group: Any) -> None:
         summed(parameters, group)
@@ -276,7 +278,7 @@ def mean_for_sum() -> Generator[None]:
             parameter.grad = None if parameter.grad is None else parameter.grad / 2
 
     with (
-        mock.patch.object(processes, "_sum_gradients", mean),
+        mock.patch.object(processes, "sum_over", mean),
         mock.patch.object(shard.FSDPModule, "set_gradient_divide_factor"),
         mock.patch.object(shard.FSDPModule, "set_force_sum_reduction_for_comms"),
     ):
@@ -541,7 +543,10 @@ def stopped(folder: Path, world: World) -> None:
         (folder / f"rank{world.rank}.json").write_text(json.dumps(error.step))
 
 
-BEGINS: Mapping[str, Any] = {"parts": {"feedforward": CORRECTED, "init": "bert", "n_layers": 3}}
+BEGINS: Mapping[str, Any] = {
+    "parts": {"feedforward": CORRECTED, "init": "bert", "n_layers": 3},
+    "change": lambda name, weight: weight[:2].mul_(len(name)),
+}
 RESUMED_BY = (
     ("data", "shard"),
     ("shard", "tensor"),

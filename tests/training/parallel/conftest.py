@@ -19,6 +19,7 @@ def started(
 ) -> "subprocess.CompletedProcess[str]":
     """Run a script of this folder in so many processes of torchrun's own launcher."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes)]
+    launcher += ["--log-dir", os.devnull]  # else it leaves a folder of temporary files
     return subprocess.run(
         [sys.executable, *launcher, "-m", f"tests.training.parallel.{script}", str(out), *words],
         cwd=tiny.ROOT,

@@ -60,9 +60,11 @@ def killed(words: Sequence[str], run: Path, pid: Callable[[], int]) -> tuple[int
     ],
 )
 def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
-    tmp_path: Path, recipe: Path, plan: str
+    tmp_path: Path, recipe: Path, plan: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, run = tmp_path / "whole", tmp_path / "run"
+    whole, run, temporary = (tmp_path / name for name in ("whole", "run", "temporary"))
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
 
     def rank_one() -> int:
         return int((run / "ranks/1.log").read_text().split("process ")[1].split()[0])
@@ -88,6 +90,52 @@ def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
     assert figures(run) == figures(whole)
     ours, theirs = (load_weights(folder / "model.safetensors") for folder in (run, whole))
     assert all((ours[name] == theirs[name]).all() for name in theirs)
+    assert not [*temporary.iterdir()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["data", "pipeline"])
+def test_processes_whose_launcher_is_killed_stop_and_save(
+    tmp_path: Path, recipe: Path, plan: str
+) -> None:
+    run = tmp_path / "run"
+    words = command("train", recipe, *two(plan), *FOR_LONG, "--out", run)
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    while not any((run / "checkpoints").glob("step-*")):
+        time.sleep(0.01)
+    begin = time.monotonic()
+    process.kill()
+    _, err = process.communicate()  # once nobody has its end of the pipe
+    assert time.monotonic() - begin < 30
+    stopped = int(err.split("addnorm: stopped after step ")[1].split(",")[0])
+    assert (run / f"checkpoints/step-{stopped:08}").exists()
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param("tensor", marks=pytest.mark.long),
+        pytest.param("pipeline", marks=pytest.mark.slow),
+        pytest.param("shard", marks=pytest.mark.slow),
+    ],
+)
+def test_a_training_that_begins_with_the_weights_of_a_folder_is_that_of_one_process(
+    tmp_path: Path, recipe: Path, run_of: Callable[[str], Path], plan: str
+) -> None:
+    """Which rows of tables are taken is by tokens, of which the second text has others."""
+    other = tmp_path / "other.txt"
+    other.write_text("zebras yawn; " * 60)
+    words = ["train", recipe, "--data.train", other, "--train.start", run_of("language")]
+    words += ["--model.n_layers", 2]
+    split = ["--parallel.shard", "true", *two("data")[:4]] if plan == "shard" else two(plan)[:4]
+    for run, more in (("one", []), ("two", split)):
+        done = subprocess.run(
+            command(*words, *more, "--out", tmp_path / run), capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert "tokens taken over by name" in done.stderr
+    ours, theirs = (load_weights(tmp_path / run / "model.safetensors") for run in ("one", "two"))
+    assert all((ours[name] - theirs[name]).abs().max() < 1e-5 for name in theirs)
 
 
 @pytest.mark.slow

@@ -28,7 +28,12 @@ from addnorm.runs.files.digests import check_digest, write_digests
 from addnorm.runs.files.quantization_file import Quantization, laid_out_as
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.recipe import Recipe
-from addnorm.training.checkpoint import load_checkpoint, load_weights, save_weights
+from addnorm.training.checkpoint import (
+    load_checkpoint,
+    load_weights,
+    save_weights,
+    stored_weights,
+)
 from addnorm.training.parallel.pieces import AnyPiece
 from addnorm.training.parallel.world import OneProcess, World
 
@@ -173,11 +178,7 @@ def load_into(
 
     Raises `InputError` naming tensors that are missing, unexpected or of a different shape.
     """
-    check_digest(file)
-    weights = load_weights(file)
-    if problems := _differences(weights, weights_of(model)):
-        raise InputError(f"{file}: does not fit this model {problems}")
-    stored = _stored_dtypes(model, weights, file)
+    weights, stored = _checked_weights(model, file)
     chosen = one_dtype(file, stored) if dtype is None else dtype
     if chosen == torch.float64:
         model.to(chosen)
@@ -188,6 +189,27 @@ def load_into(
     else:
         copy_into(model, weights)
     return chosen
+
+
+def outlined_model(
+    folder: Path, recipe: Recipe, tokenizers: Tokenizers | None, labels: Sequence[str]
+) -> tuple[Model, Mapping[str, Tensor]]:
+    """The model of a run folder without its weights, and these, each read when it is asked for.
+
+    Raises `InputError` if the file does not fit the model.
+    """
+    model, file = _outline(recipe, tokenizers, labels), folder / WEIGHTS
+    _checked_weights(model, file)
+    return model, stored_weights(file)
+
+
+def _checked_weights(model: nn.Module, file: Path) -> tuple[Weights, dict[str, torch.dtype]]:
+    """The weights in a file that fits a model, and their types as `_stored_dtypes` has them."""
+    check_digest(file)
+    weights = load_weights(file)
+    if problems := _differences(weights, weights_of(model)):
+        raise InputError(f"{file}: does not fit this model {problems}")
+    return weights, _stored_dtypes(model, weights, file)
 
 
 def stopped_model(

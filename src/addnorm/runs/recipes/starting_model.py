@@ -1,12 +1,13 @@
 """Starting training from the configuration and weights of an existing model."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import TypeAdapter
-from torch import nn
+from torch import Tensor, nn
 
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.modules import is_run_folder
@@ -107,19 +108,44 @@ def shown(names: tuple[str, ...], most: int = 4) -> str:
 NOTHING_MATCHES = "no weight has the name and shape of one of this model"
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Transfer:
+    """What a model takes of the weights of another one: which, and how each is copied."""
+
+    report: MatchReport
+    copies: Mapping[str, Callable[[Tensor, Tensor], object]]
+    """By the name of a weight, what copies from the weight of the other model into it."""
+
+    @torch.no_grad()
+    def into(self, name: str, weight: Tensor, others: Mapping[str, Tensor]) -> None:
+        """Copy into the weight of this name what the other model has for it, if anything."""
+        if copy := self.copies.get(name):
+            copy(weight, others[name])
+
+    def all_into(self, model: nn.Module, others: Mapping[str, Tensor]) -> MatchReport:
+        """Copy everything into a model; return the report."""
+        for name, weight in weights_of(model).items():
+            self.into(name, weight, others)
+        return self.report
+
+
+def matching_weights(model: nn.Module, others: Weights) -> Transfer:
+    """The transfer of the weights whose name and shape match those of the model.
+
+    Raises `InputError` if none match.
+    """
+    targets = weights_of(model)
+    matching = [n for n, w in targets.items() if n in others and others[n].shape == w.shape]
+    if not matching:
+        raise InputError(NOTHING_MATCHES)
+    new, unused = ([name for name in side if name not in matching] for side in (targets, others))
+    report = MatchReport(tuple(matching), tuple(new), tuple(unused))
+    return Transfer(report, dict.fromkeys(matching, Tensor.copy_))
+
+
 def transfer_matching_weights(model: nn.Module, weights: Weights) -> MatchReport:
     """Copy the weights whose name and shape match those of the model.
 
     Raises `InputError` if none match.
     """
-    targets = weights_of(model)
-    matching = [
-        name for name, w in targets.items() if name in weights and weights[name].shape == w.shape
-    ]
-    if not matching:
-        raise InputError(NOTHING_MATCHES)
-    for name in matching:
-        targets[name].copy_(weights[name])
-    new, unused = ([name for name in side if name not in matching] for side in (targets, weights))
-    return MatchReport(tuple(matching), tuple(new), tuple(unused))
+    return matching_weights(model, weights).all_into(model, weights)

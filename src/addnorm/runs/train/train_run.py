@@ -54,8 +54,8 @@ from addnorm.runs.files.resuming import check_same_run, resume_command
 from addnorm.runs.files.training_machine import kernels_of
 from addnorm.runs.files.weights import build_model, check_memory, count_parameters, save_model
 from addnorm.runs.measured_with import main_metric, measure_of, measured_with
-from addnorm.runs.named_rows import take_weights
-from addnorm.runs.opening import open_model
+from addnorm.runs.named_rows import transfer_of
+from addnorm.runs.opening import open_by_weight
 from addnorm.runs.recipes.consistency import check_training
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.parallel_plan import check_parallel, check_parts
@@ -107,7 +107,7 @@ class TrainingSetup:
         autocast(recipe.train.precision, resolve_device(recipe.train.device))
         check_installed(recipe.train.optimizer)
         check_loggers(recipe.train.loggers)
-        self.drawn_in_parts = world.holds_pieces and _is_new(recipe)
+        self.drawn_in_parts = world.holds_pieces and _can_be_drawn_in_parts(recipe)
         parts = share_of_machine(recipe.parallel) if self.drawn_in_parts else 1.0
         check_memory(parts * count_parameters(recipe, None, (), rows=1))  # before data are read
         self.recipe, self.saved = recipe, saved
@@ -131,11 +131,11 @@ class TrainingSetup:
         start = recipe.train.start
         self.start_report = None
         if start is not None:
-            begun = open_model(start)
+            begun, weights = open_by_weight(start)
             check_float(begun, "is trained")
-            self.start_report = take_weights(
-                self.model, recipe.model, names, begun, by_name=by_name
-            )
+            transfer = transfer_of(self.model, recipe.model, names, begun, by_name=by_name)
+            world.begin(self.model, lambda name, weight: transfer.into(name, weight, weights))
+            self.start_report = transfer.report
         self.beside: dict[str, str] = {}
         self.teacher: TrainedModel | None = None
         if (distillation := recipe.train.distillation) is not None:
@@ -439,11 +439,10 @@ def fit(
     return run
 
 
-def _is_new(recipe: Recipe) -> bool:
-    """Whether a model starts from random weights alone, and has no custom parts."""
+def _can_be_drawn_in_parts(recipe: Recipe) -> bool:
+    """Whether a model has no teacher, no adapter and no parts from outside."""
     train = recipe.train
-    begun = train.start or train.distillation or train.adapter
-    return not begun and not imports_of(recipe)
+    return not (train.distillation or train.adapter or imports_of(recipe))
 
 
 def watched(validation: Validation | None, bar: ProgressBar) -> Validation | None:

@@ -6,6 +6,7 @@ fault, or one that has stopped altogether.
 
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -100,8 +101,9 @@ class Clock:
 
     Rank 0 watches all, and rank 1 watches rank 0. Once the message is printed, the process at fault
     ends itself, which breaks the exchanges that others wait in, so that each ends by itself; where
-    it cannot, they end themselves. `hint` ends a message, as with the command that resumes a run.
-    `has_reported` is whether this process has printed it.
+    it cannot, they end themselves. If the launcher is killed, they stop as at SIGTERM. `hint` ends
+    a message, as with the command that resumes a run. `has_reported` is whether this process has
+    printed it.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Clock:
         self._judge = Judge(patience)
         self._interval = min(LONGEST_INTERVAL, patience / 8)
         self._store = distributed.distributed_c10d._get_default_store().clone()  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue, reportUnknownMemberType]
+        self._launcher = os.getppid()
         self._main = threading.get_ident()
         self._worked = processor_time_of(self._main)
         self._leads = 0
@@ -154,17 +157,30 @@ class Clock:
 
     def _run(self) -> None:
         with suppress(RuntimeError):  # the store has ended, and with it the process that holds it
-            before = time.monotonic()
-            while not self._stopped.wait(self._interval):
-                now = time.monotonic()
-                # More than that passes only where this process was stopped too.
-                seconds = min(now - before, 2 * self._interval)
-                self._look(now - before)
-                before = now
-                self._tell()
-                if (verdict := self._given() or self._found(seconds)) is not None:
-                    self._end(verdict)
-                    return
+            self._watch()
+        while not self._stopped.wait(self._interval):
+            self._stop_if_alone()
+
+    def _watch(self) -> None:
+        """Tell of this process and look at others, until one is idle too long."""
+        before = time.monotonic()
+        while not self._stopped.wait(self._interval):
+            self._stop_if_alone()
+            now = time.monotonic()
+            # More than that passes only where this process was stopped too.
+            seconds = min(now - before, 2 * self._interval)
+            self._look(now - before)
+            before = now
+            self._tell()
+            if (verdict := self._given() or self._found(seconds)) is not None:
+                self._end(verdict)
+                return
+
+    def _stop_if_alone(self) -> None:
+        """Ask this process to stop, once, where its launcher is gone."""
+        if os.getppid() != self._launcher:
+            self._launcher = os.getppid()
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _look(self, seconds: float) -> None:
         """Record whether this process's main thread works or waits."""

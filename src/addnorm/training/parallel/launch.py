@@ -38,7 +38,7 @@ def started(words: Sequence[str], processes: int) -> Ended:
     When one fails, the launcher ends the others. Each has its share of the processor's threads,
     unless `$OMP_NUM_THREADS` says otherwise.
     """
-    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -51,6 +51,7 @@ def started(words: Sequence[str], processes: int) -> Ended:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=processes,
+        logs_specs=DefaultLogsSpecs(os.devnull),  # else it leaves a folder of temporary files
         run_id=f"{OUR_RUN}{uuid.uuid4().hex}",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",

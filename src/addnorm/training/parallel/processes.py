@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
@@ -22,7 +22,7 @@ from addnorm.machine import return_freed_pages
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.context import Context
-from addnorm.nn.deferred_init import InitialWeight, deferred_init
+from addnorm.nn.deferred_init import InitialWeight, changed, deferred_init
 from addnorm.nn.heads import TokenHead
 from addnorm.training.interruptions import to_standard_error
 from addnorm.training.loss import head_cross_entropy_sum
@@ -30,6 +30,7 @@ from addnorm.training.objective import LossFunction
 from addnorm.training.parallel.clock import Clock
 from addnorm.training.parallel.context import SplitTexts, split_texts
 from addnorm.training.parallel.draws import Draws
+from addnorm.training.parallel.gradients import have_alike, sum_of_copies, sum_over
 from addnorm.training.parallel.loss import vocabulary_cross_entropy_sum
 from addnorm.training.parallel.masks import PieceOfTensor, Rows, masks_by_row
 from addnorm.training.parallel.members import Member, ended
@@ -214,6 +215,13 @@ class Processes(World):
             return build()
         model, self._initial[model] = deferred_init(build)
         return model
+
+    def begin(self, model: nn.Module, change: Callable[[str, Tensor], None]) -> None:
+        """Let each weight begin as `change` leaves it: where none has memory, when it is drawn."""
+        if model in self._initial:
+            self._initial[model] = changed(model, self._initial[model], change)
+        else:
+            super().begin(model, change)
 
     def _hold(
         self,
@@ -440,9 +448,9 @@ class Processes(World):
         """
         self._own = {n: g for n, g in OneProcess().own_gradients(model).items() if g.numel()}
         if self.pipeline.size > 1:
-            self._have_alike([*model.parameters()])
+            have_alike([*model.parameters()], self.pipeline)
         for parameter in model.parameters():
-            _sum_of_copies(parameter)
+            sum_of_copies(parameter)
         if self.tokens.size == 1:
             return
         alike: dict[torch.dtype, list[nn.Parameter]] = {}
@@ -450,14 +458,7 @@ class Processes(World):
             if parameter.requires_grad and not is_part(parameter):
                 alike.setdefault(parameter.dtype, []).append(parameter)
         for parameters in alike.values():
-            _sum_gradients(parameters, self.tokens)
-
-    def _have_alike(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Give a parameter a gradient in all stages if it has one in any of them."""
-        present = torch.tensor([float(parameter.grad is not None) for parameter in parameters])
-        for parameter, n in zip(parameters, self.pipeline.sum(present).tolist(), strict=True):
-            if n and parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+            sum_over(parameters, self.tokens)
 
     def own_gradients(self, model: nn.Module) -> dict[str, Tensor]:
         """The gradients before their sum over processes; for shards, after it."""
@@ -564,32 +565,6 @@ def _all(name: str) -> ConnectedGroup:
     group = distributed.new_group(timeout=LONGEST, group_desc=name)
     assert isinstance(group, distributed.ProcessGroup)
     return ConnectedGroup(group)
-
-
-def _sum_of_copies(parameter: nn.Parameter) -> None:
-    """Sum the gradients of values that several processes with the same rows hold."""
-    piece = piece_of(parameter)
-    if parameter.grad is None or piece is None or piece.copies == 1:
-        return
-    total = piece.sum_of_copies(local(parameter.grad))
-    if is_part(parameter.grad):
-        local(parameter.grad).copy_(total)
-    else:  # the gradient of this process stays known apart
-        parameter.grad = total
-
-
-def _sum_gradients(parameters: Sequence[nn.Parameter], group: Group) -> None:
-    grads: list[Any] = [parameter.grad for parameter in parameters]
-    first = parameters[0]
-    present = torch.tensor([float(g is not None) for g in grads]).to(first)
-    parts = [
-        (torch.zeros_like(p) if g is None else g).flatten()
-        for p, g in zip(parameters, grads, strict=True)
-    ]
-    flat = torch.cat([present, *parts])
-    counts, *sums = group.sum(flat).split([len(parameters), *(len(part) for part in parts)])
-    for parameter, count, total in zip(parameters, counts.tolist(), sums, strict=True):
-        parameter.grad = total.view_as(parameter) if count else None
 
 
 def _cut(error: RuntimeError) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -58,6 +59,12 @@ class World(ABC):
     def built(self, build: Callable[[], ModelT]) -> ModelT:
         """A new model for `place`, without memory for weights if processes split them."""
         return build()
+
+    @torch.no_grad()
+    def begin(self, model: nn.Module, change: Callable[[str, Tensor], None]) -> None:
+        """Let each weight of a new model begin as `change` leaves it, which gets its name too."""
+        for name, weight in weights_of(model).items():
+            change(name, weight)
 
     @abstractmethod
     def lead_whole(
