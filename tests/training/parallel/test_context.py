@@ -99,14 +99,22 @@ def test_four_processes_compute_as_one(cells_of_four: Outcomes) -> None:
     check(cells_of_four["context"])
 
 
+UNSPLIT = (
+    "reads other positions, and not by the keys and values",
+    "would normalise by the positions",
+    "reads the keys or values of layer",
+)
+"""Why a cell is not split: a recurrence, a norm of the batch, keys of an earlier layer."""
+
+
 def check(found: Mapping[str, float | str]) -> None:
-    """All cells that are split are equal; the others have a recurrence, or a norm of the batch."""
-    refused = {name: reason for name, reason in found.items() if isinstance(reason, str)}
+    """All cells that are split are equal; the others are refused with their reason."""
+    refused = [reason for reason in found.values() if isinstance(reason, str)]
     different = {name: by for name, by in found.items() if isinstance(by, float) and by > 1e-12}
-    assert len(found) > 140
+    assert len(found) - len(refused) > 180
     assert not different
-    assert len(refused) == 20
-    assert all("parallel.data in place of context" in reason for reason in refused.values())
+    assert all("parallel.data in place of context" in reason for reason in refused)
+    assert not [text for text in refused if not any(reason in text for reason in UNSPLIT)]
 
 
 class Deaf(nn.Module):

@@ -90,7 +90,8 @@ def test_a_run_whose_process_is_killed_resumes_as_if_nothing_had_been(
     assert figures(run) == figures(whole)
     ours, theirs = (load_weights(folder / "model.safetensors") for folder in (run, whole))
     assert all((ours[name] == theirs[name]).all() for name in theirs)
-    assert not [*temporary.iterdir()]
+    left = {path.name for path in temporary.iterdir()}
+    assert not {name for name in left if not name.startswith("torchinductor_")}  # torch's cache
 
 
 @pytest.mark.slow
@@ -206,6 +207,7 @@ def test_two_machines_train_as_one(tmp_path: Path, recipe: Path) -> None:
         free.bind(("localhost", 0))
         endpoint = f"localhost:{free.getsockname()[1]}"
     agent = ["--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
+    agent += ["--log-dir", os.devnull]
     agent += ["--rdzv-id", "two", "--rdzv-endpoint", endpoint]
     words = ["train", recipe, "--parallel.data", "2", "--out", tmp_path / "two"]
     launcher = [sys.executable, "-m", "torch.distributed.run", *agent]
