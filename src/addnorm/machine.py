@@ -90,6 +90,16 @@ def total_memory() -> int | None:
     return min(limits, default=None)
 
 
+def available_memory() -> int:
+    """The memory in bytes that programs can still take; 0 if unknown."""
+    with suppress(ValueError, OSError, IndexError):
+        of_machine = Path("/proc/meminfo").read_text(encoding="ascii")
+        kibibytes = int(of_machine.split("MemAvailable:")[1].split()[0])
+        total = total_memory()
+        return kibibytes * 1024 if total is None else min(kibibytes * 1024, total)
+    return 0
+
+
 def resident_memory() -> int | None:
     """The physical memory of this process in bytes; None if unknown."""
     with suppress(ValueError, OSError, AttributeError):

@@ -64,7 +64,8 @@ class Validation:
     `measured_with` returns the settings that a metric depends on, in a line that is stored with its
     figures, so that only comparable figures are compared; it is empty for a metric without such
     settings. `measure` names the main metric with these settings, and is stored with the best
-    value; `measure_before` stands for it in a checkpoint without one.
+    value; `measure_before` stands for it in a checkpoint without one. `writes` says that the model
+    writes texts for it, for each token of which it needs all weights again.
     """
 
     score: Callable[[nn.Module], dict[str, float]]
@@ -73,6 +74,7 @@ class Validation:
     measured_with: Callable[[str], str] = lambda _: ""
     measure: str = ""
     measure_before: str | None = None
+    writes: bool = False
 
 
 @dataclass
@@ -402,12 +404,15 @@ class Trainer:
         self.callbacks.validation(event)
 
     def scores(self, validation: Validation) -> dict[str, float]:
-        """The scores of the present weights, computed once."""
-        return self.world.agreed(self.lead_whole(lambda _: validation.score(self.whole), {}))
+        """The scores of the present weights, measured once."""
+        score = partial(validation.score, self.whole)
+        return self.world.agreed(self.lead_whole(lambda _: score(), {}, often=validation.writes))
 
-    def lead_whole(self, do: Callable[[Mapping[str, Tensor]], T], otherwise: T) -> T:
-        """The result of `do` in the leading process, called with the whole present weights."""
-        return self.world.lead_whole(self.whole, self.model, do, otherwise)
+    def lead_whole(
+        self, do: Callable[[Mapping[str, Tensor]], T], otherwise: T, *, often: bool = False
+    ) -> T:
+        """The result of `do` in the leading process, where `whole` has the present weights."""
+        return self.world.lead_whole(self.whole, self.model, do, otherwise, often=often)
 
     def note_best(self, value: float) -> bool:
         """Save the current weights if this is the best validation so far; return whether it is."""

@@ -33,6 +33,23 @@ def test_weights_are_gathered_in_any_order_and_again() -> None:
     assert all(map(torch.equal, asked, [whole.bias, whole.weight, whole.weight]))
 
 
+@pytest.mark.parametrize(("room", "times"), [(0, 6), (3 * 4, 4), (12 * 4, 4), (15 * 4, 2)])
+def test_weights_that_fit_into_the_room_are_gathered_once(room: int, times: int) -> None:
+    """A matrix of 12 numbers and a bias of 3, each asked for three times."""
+    whole = nn.Linear(4, 3)
+
+    def compute(group: Group) -> int:
+        part = copy.deepcopy(whole)
+        name_pieces(part, {})
+        weights, asked = WholeWeights(part, group, room), []
+        gathered = weights._gathered
+        weights._gathered = lambda name: (asked.append(name), gathered(name))[1]
+        weights.led(lambda w: [w[name] for name in 3 * ["weight", "bias"]], None)
+        return len(asked)
+
+    assert together(2, compute) == [times, times]
+
+
 def test_the_others_continue_where_the_leading_process_fails() -> None:
     def compute(group: Group) -> str:
         def fail(_: WholeWeights) -> str:

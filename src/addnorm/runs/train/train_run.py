@@ -262,6 +262,7 @@ class TrainingSetup:
             self.measured_with,
             measure_of(self.recipe, valid_digest(self.encoded)),
             self.measure_before,
+            bool(self.data.task.written_metrics),
         )
 
     def note_earlier_measure(self, folder: Path, saved: Saved) -> None:

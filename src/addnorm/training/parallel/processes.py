@@ -18,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from addnorm.data.batches.batch import Batch, counted
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError, RankLostError
-from addnorm.machine import return_freed_pages
+from addnorm.machine import available_memory, return_freed_pages
 from addnorm.models.weights import weights_of
 from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.context import Context
@@ -260,10 +260,13 @@ class Processes(World):
         placed: nn.Module,
         do: Callable[[Mapping[str, Tensor]], T],
         otherwise: T,
+        *,
+        often: bool = False,
     ) -> T:
         """The result of `do` in the leading process, with the whole weights of `placed`.
 
         Weights that are split are gathered one after another, those of a block while it computes.
+        Where they are needed `often`, they are kept as far as half of the free memory allows.
         """
         if not self.has_twins:
             return self.lead(lambda: do(weights_of(model)), otherwise)
@@ -274,7 +277,8 @@ class Processes(World):
 
         return_freed_pages()
         with self.awaited():
-            result = WholeWeights(placed, self.everyone).led(computed, otherwise)
+            room = available_memory() // 2 if often else 0
+            result = WholeWeights(placed, self.everyone, room).led(computed, otherwise)
         return_freed_pages()
         return result
 

@@ -23,13 +23,16 @@ class WholeWeights(Mapping[str, Tensor]):
     """The whole weights of a split model by name, each gathered on access.
 
     The leading process asks, in `led`, and sends the number of each weight; all others take part.
+    What fits into a room of so many bytes is kept there, and not gathered again.
     """
 
-    def __init__(self, placed: nn.Module, everyone: Group) -> None:
+    def __init__(self, placed: nn.Module, everyone: Group, room: int = 0) -> None:
         self.parts = dict(placed.named_parameters())
         self.weights = weights_of(placed)
         self.everyone = everyone
         self._names = [*self.weights]
+        self._room = room
+        self._kept = dict[str, Tensor]()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -38,9 +41,15 @@ class WholeWeights(Mapping[str, Tensor]):
         return len(self._names)
 
     def __getitem__(self, name: str) -> Tensor:
+        if name in self._kept:
+            return self._kept[name]
         if name in self.parts:
             self._announced(self._names.index(name))
-        return self._gathered(name)
+        weight = self._gathered(name)
+        if weight.nbytes <= self._room:
+            self._room -= weight.nbytes
+            self._kept[name] = weight
+        return weight
 
     def led(self, do: Callable[["WholeWeights"], T], otherwise: T) -> T:
         """The result of `do` in the leading process; the others help to gather until it ends."""

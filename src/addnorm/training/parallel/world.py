@@ -73,10 +73,13 @@ class World(ABC):
         placed: nn.Module,
         do: Callable[[Mapping[str, Tensor]], T],
         otherwise: T,
+        *,
+        often: bool = False,
     ) -> T:
         """The result of `do` in the leading process, called with the whole weights of `placed`.
 
-        It is called with these weights by name; in `model`, it can compute with them.
+        It is called with these weights by name; in `model`, it can compute with them. `often` says
+        that it needs each of them again and again.
         """
 
     @abstractmethod
@@ -216,6 +219,8 @@ class OneProcess(World):
         placed: nn.Module,
         do: Callable[[Mapping[str, Tensor]], T],
         otherwise: T,
+        *,
+        often: bool = False,
     ) -> T:
         """The result of `do`, called with the weights of the model."""
         return do(weights_of(model))
