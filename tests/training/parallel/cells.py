@@ -30,6 +30,7 @@ from addnorm.training.parallel import chunks
 from addnorm.training.parallel.joining import joined
 from addnorm.training.parallel.plan import ParallelTrainingConfig, launched
 from addnorm.training.parallel.processes import Processes
+from addnorm.training.parallel.stages import staged_sections
 from addnorm.training.parallel.tensors import whole
 from addnorm.training.parallel.world import OneProcess, World
 
@@ -161,6 +162,15 @@ def chosen() -> Iterator[Cell]:
         yield Cell(family=family, parts=usual(), variant=variant)
     for name, (field, part) in OWN.items():
         yield Cell(family="decoder", parts=usual(position="alibi"), own=(field, part, name))
+
+
+def is_staged(cell: Cell) -> bool:
+    """Whether stages can compute a cell, which hand on hidden states alone."""
+    try:
+        staged_sections(Case.of(cell).model)
+    except InputError:
+        return False
+    return True
 
 
 def outcomes(cell: Cell, worlds: Mapping[str, Processes]) -> dict[str, float | str]:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.training.parallel.cells import chosen
+from tests.training.parallel.cells import chosen, is_staged
 from tests.training.parallel.test_stages import KINDS, PARTS, model_of
 from tests.training.parallel.threads import together
 from torch import nn
@@ -115,7 +115,9 @@ def test_fewer_layers_than_processes_are_refused() -> None:
 @pytest.mark.usefixtures("types_unchecked")
 def test_every_part_computes_as_in_one_process() -> None:
     """The outputs of each cell of the test matrix."""
-    assert not [cell.id for cell in chosen() if cell.refusal() is None and not is_same(cell)]
+    cells = [cell for cell in chosen() if cell.refusal() is None and is_staged(cell)]
+    assert len(cells) > 180
+    assert not [cell.id for cell in cells if not is_same(cell)]
 
 
 def is_same(cell: Cell) -> bool:

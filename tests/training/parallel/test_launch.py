@@ -121,20 +121,19 @@ def test_processes_whose_launcher_is_killed_stop_and_save(
     ],
 )
 def test_a_training_that_begins_with_the_weights_of_a_folder_is_that_of_one_process(
-    tmp_path: Path, recipe: Path, run_of: Callable[[str], Path], plan: str
+    tmp_path: Path, run_of: Callable[[str], Path], plan: str
 ) -> None:
-    """Which rows of tables are taken is by tokens, of which the second text has others."""
-    other = tmp_path / "other.txt"
-    other.write_text("zebras yawn; " * 60)
-    words = ["train", recipe, "--data.train", other, "--train.start", run_of("language")]
-    words += ["--model.n_layers", 2]
+    """The weights of a second layer, which the folder has not, are drawn."""
+    recipe = write_recipe(tmp_path, "language")
+    recipe.write_text(recipe.read_text().replace('[tokenizer]\nkind = "char"', ""))
+    words = ["train", recipe, "--train.start", run_of("language"), "--model.n_layers", 2]
     split = ["--parallel.shard", "true", *two("data")[:4]] if plan == "shard" else two(plan)[:4]
     for run, more in (("one", []), ("two", split)):
         done = subprocess.run(
             command(*words, *more, "--out", tmp_path / run), capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-        assert "tokens taken over by name" in done.stderr
+        assert "weights taken over; new: stack.blocks.1." in done.stderr
     ours, theirs = (load_weights(tmp_path / run / "model.safetensors") for run in ("one", "two"))
     assert all((ours[name] - theirs[name]).abs().max() < 1e-5 for name in theirs)
 
