@@ -83,7 +83,7 @@ def open_model(
 def open_by_weight(folder: Path) -> tuple[TrainedModel, Mapping[str, Tensor]]:
     """Load a finished run without its weights, and return these, each read when it is asked for.
 
-    What is no run of ours, or quantised, is opened as by `open_model`.
+    A quantised run, and a folder of another library, are opened as by `open_model`.
     """
     stored = stored_recipe(folder)
     if stored is None or is_quantized(folder):
