@@ -112,14 +112,8 @@ def test_processes_whose_launcher_is_killed_stop_and_save(
     assert (run / f"checkpoints/step-{stopped:08}").exists()
 
 
-@pytest.mark.parametrize(
-    "plan",
-    [
-        pytest.param("tensor", marks=pytest.mark.long),
-        pytest.param("pipeline", marks=pytest.mark.slow),
-        pytest.param("shard", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", ["tensor", "pipeline", "shard"])
 def test_a_training_that_begins_with_the_weights_of_a_folder_is_that_of_one_process(
     tmp_path: Path, run_of: Callable[[str], Path], plan: str
 ) -> None:
