@@ -89,28 +89,29 @@ def test_the_operator_of_each_form_of_weights(
 
 
 class Projections(nn.Module):
-    """Three layers on the same input, of different sizes; one has no bias."""
+    """Layers on the same input, of different sizes; one has no bias, one a bias that is computed."""
 
     def __init__(self) -> None:
         super().__init__()
         self.q, self.k, self.v = nn.Linear(32, 24), nn.Linear(32, 8), nn.Linear(32, 8, bias=False)
-        self.w = nn.Linear(24, 32)
+        self.w = nn.Linear(32, 32)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.w(torch.cat([self.k(x), self.v(x), self.q(x)[..., :8]], -1)) * x
+        shifted = F.linear(x, self.k.weight, 2 * self.q.bias[:8])
+        return self.w(torch.cat([self.k(x), self.v(x), self.q(x)[..., :8], shifted], -1)) * x
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("_operators")
 def test_layers_on_the_same_row_are_one_call() -> None:
     torch.manual_seed(0)
-    module, x = Projections(), torch.randn(1, 1, 32)
+    module, x = Projections().requires_grad_(False), torch.randn(1, 1, 32)
     load_operator("row_product")
     with warnings.catch_warnings(action="ignore"), torch.no_grad():
         program = graphs._traced(module, (x,), (None,))
         target = torch.ops.addnorm.row_product.default
         sizes = [len(n.args[1]) for n in program.graph.nodes if n.target is target]  # pyright: ignore[reportArgumentType]
-        assert sorted(sizes) == [1, 1, 2]
+        assert sorted(sizes) == [1, 1, 1, 2]
         torch.testing.assert_close(program.module()(x), module(x))
 
 

@@ -94,10 +94,15 @@ def operators_of(program: torch.export.ExportedProgram) -> list[str]:
 
 
 def _on_the_same_row(program: torch.export.ExportedProgram, module: nn.Module) -> list[list[Layer]]:
-    """Layers for one call of an operator: of one input and type, all with biases or none."""
+    """Layers for one call of an operator: of one input and type, all with biases or none.
+
+    A layer with a bias that the graph computes is alone: it may come after the first of the others.
+    """
     together: dict[object, list[Layer]] = {}
     for layer in _layers(program, module):
-        together.setdefault((layer.x, layer.dtype, layer.bias is None), []).append(layer)
+        computed = layer.bias is not None and layer.bias.op != "placeholder"
+        key = layer.linear if computed else (layer.x, layer.dtype, layer.bias is None)
+        together.setdefault(key, []).append(layer)
     return [*together.values()]
 
 
