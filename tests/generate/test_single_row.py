@@ -89,7 +89,7 @@ def test_the_operator_of_each_form_of_weights(
 
 
 class Projections(nn.Module):
-    """Layers on the same input, of different sizes; one has no bias, one a bias that is computed."""
+    """Layers on the same input, of different sizes; one without a bias, one computes its bias."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,8 +97,9 @@ class Projections(nn.Module):
         self.w = nn.Linear(32, 32)
 
     def forward(self, x: Tensor) -> Tensor:
+        k, v, q = self.k(x), self.v(x), self.q(x)[..., :8]
         shifted = F.linear(x, self.k.weight, 2 * self.q.bias[:8])
-        return self.w(torch.cat([self.k(x), self.v(x), self.q(x)[..., :8], shifted], -1)) * x
+        return self.w(torch.cat([k, v, q, shifted], -1)) * x
 
 
 @pytest.mark.long
