@@ -131,7 +131,7 @@ class EncoderConfig(TransformerConfig):
     exits: tuple[int, ...] = ()
     """Layers, counted from one, that get a head of their own for early exits."""
     first_convolution: LayerConvolutionConfig | None = None
-    """A convolution of what the first layer reads, which joins what it says, as in the largest
+    """A convolution of the first layer's input, added to that layer's output, as in the largest
     DeBERTa v2; by default none.
     """
     causal: bool = False

@@ -15,7 +15,7 @@ from addnorm.nn.types import Hidden
 
 
 class LayerConvolution(nn.Module):
-    """`norm(y + act(drop(b + Σ_o x_{t+o} W_o)))`, where a layer reads `x` and says `y`.
+    """`norm(y + act(drop(b + Σ_o x_{t+o} W_o)))`, where a layer reads `x` and returns `y`.
 
     The offsets are `-⌊k/2⌋ ≤ o ≤ ⌊k/2⌋`, of an odd `k`: places in the token's own text, beyond
     whose ends a tap sees zero. DeBERTa v2 of 900 and 1500 million parameters (He et al. 2021,
