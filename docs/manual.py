@@ -69,6 +69,7 @@ EXAMPLES = {
     "epochs": 20,
     "exits": [2, 4],
     "factor": 4.0,
+    "first_convolution": {"kernel_size": 3},
     "fill": 1,
     "ContrastiveHeadConfig.bias": -10.0,
     "VectorHeadConfig.width": 512,

@@ -187,3 +187,15 @@ def test_a_text_that_cannot_be_answered_is_named_by_its_file_and_line(
 def test_an_encoding_that_is_misspelt_has_a_nearest_name() -> None:
     with pytest.raises(InputError, match=r"--encoding latin1o: unknown\. Did you mean 'latin1'"):
         Reading(encoding="latin1o")
+
+
+def test_of_no_line_at_all_what_cannot_be_answered_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(first: int, group: list[str]) -> list[str]:
+        raise InputError("not a model for this")
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    assert [*Lines([]).answers(upper)] == []
+    with pytest.raises(InputError, match="not a model for this"):
+        list(Lines([]).answers(refuse))

@@ -73,7 +73,7 @@ OTHERS: dict[str, tuple[str, Tree]] = {
 }
 """The families without a random configuration, by their class."""
 
-ALIKE = {"mt5", "camembert", "xlm-roberta"} | {
+ALIKE = {"mt5", "camembert", "xlm-roberta", "new"} | {
     *(
         "gemma3",
         "gemma4",

@@ -247,7 +247,7 @@ def test_types_of_weights(run_of: RunOf, tmp_path: Path) -> None:
     assert wide.to(dtype="float32").to("cpu") is wide
     exact = wide.classify("wet").probabilities
     assert run.classify("wet").probabilities == pytest.approx(exact, abs=0.02)
-    for name, said in (("bfloat61", "Did you mean 'bfloat16'"), ("int8", "none of weights")):
+    for name, said in (("bfloat61", "Did you mean 'bfloat16'"), ("int8", "not a dtype of weights")):
         with pytest.raises(InputError, match=said):
             run.to(dtype=name)
     with pytest.raises(InputError, match="device = 'cdua'` is not available"):

@@ -198,7 +198,8 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     for out, options, message in (
         ("s", {}, "give either `tokenizer`"),
         ("s", {"tokenizer": TOKENIZER, "options": learn}, "or `vocab_size` to learn"),
-        ("s", {"tokenizer": TOKENIZER, "workers": 0}, "must be at least 1"),
+        ("s", {"tokenizer": TOKENIZER, "workers": 0}, "must be from 1 to"),
+        ("s", {"tokenizer": TOKENIZER, "workers": 100_000}, "must be from 1 to"),
         ("s", {"options": ShardOptions(vocab_size=10)}, "vocab_size = 10"),
         ("s", {"tokenizer": tmp_path / "none.json"}, "no such tokenizer"),
         ("s", {"tokenizer": tmp_path / "none"}, "no such folder"),

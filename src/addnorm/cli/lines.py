@@ -158,11 +158,15 @@ class Lines:
 
         It is called with the number of lines before a group and the group. Where it raises
         `TextError`, halves of the group are tried, to find the line that is meant. Any
-        other error is about no line, and ends all.
+        other error is about no line, and ends all. Of no line at all it is called once too, so
+        that a model of another task is refused.
         """
         with self.skipped:
+            first = None
             for first, group in self.groups():
                 yield from self._answers(answer, first, group)
+            if first is None:
+                answer(0, [])
 
     def _answers(
         self, answer: Callable[[int, list[Any]], Sequence[T]], first: int, group: list[Any]

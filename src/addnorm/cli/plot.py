@@ -34,7 +34,8 @@ def plot(
     for run in runs:
         if not run.is_dir():
             siblings = [folder.name for folder in run.parent.glob("*") if folder.is_dir()]
-            raise InputError(f"{run}: no such run folder.{nearest(run.name, siblings)}")
+            problem = "a file, not a run folder" if run.exists() else "no such run folder"
+            raise InputError(f"{run}: {problem}.{nearest(run.name, siblings)}")
     runs = tuple({run.resolve(): run for run in runs}.values())
     file = out or (runs[0] if len(runs) == 1 else Path()) / "curves.png"
     check_picture(file)

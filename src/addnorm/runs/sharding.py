@@ -19,6 +19,7 @@ from addnorm.data.tokenizing.pieces import Advance
 from addnorm.data.tokenizing.tokenizers import BPEConfig, Tokenizer
 from addnorm.errors import InputError, items_of, nearest, path_of
 from addnorm.files import check_model_folder
+from addnorm.machine import cores
 from addnorm.runs.files.folder import read_settings
 from addnorm.runs.files.lock import LOCK, locked
 from addnorm.training.progress import text_progress
@@ -51,8 +52,11 @@ def tokenize_to_shards(
     """
     paths = [inputs] if isinstance(inputs, Path) else items_of(inputs, "inputs")
     folder = path_of(out)
-    if workers < 1:
-        raise InputError(f"`workers = {workers}`: must be at least 1")
+    most = 8 * cores()
+    if not 1 <= workers <= most:
+        raise InputError(
+            f"`workers = {workers}`: must be from 1 to {most}, eight for each core of this machine"
+        )
     if (tokenizer is None) == (options.vocab_size is None):
         raise InputError(
             "give either `tokenizer`, such as the folder of a run, or `vocab_size` to learn one"
