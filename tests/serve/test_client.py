@@ -23,7 +23,7 @@ def test_pieces_of_an_answer() -> None:
         stopped.close()
         with pytest.raises(InputError, match="key is missing"):
             ChatClient(url).models()
-        with pytest.raises(InputError, match="no model 'x'"):
+        with pytest.raises(InputError, match='no model "x"'):
             [*client.stream(HELLO, model="x")]
 
 

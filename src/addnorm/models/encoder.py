@@ -171,7 +171,8 @@ class EncoderConfig(TransformerConfig):
         if isinstance(self.residual, (ParallelConfig, *WITH_STREAMS)):
             raise ValueError(
                 "first_convolution joins the output of a layer of one stream, whose sublayers "
-                f"follow each other: not with residual = {kind_of(self.residual)!r}"
+                f"follow each other, which those of residual = {kind_of(self.residual)!r} do not: "
+                "use 'pre' or 'post'"
             )
 
     @property
