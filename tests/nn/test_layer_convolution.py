@@ -75,7 +75,7 @@ def test_the_first_layer_alone_has_it() -> None:
         ({"causal": True}, "first_convolution and causal do not go together"),
         ({"n_distinct_layers": 1}, "n_distinct_layers do not go together"),
         ({"n_layers": 0}, "n_layers = 0"),
-        ({"residual": ParallelConfig()}, "not with residual = 'parallel'"),
+        ({"residual": ParallelConfig()}, "residual = 'parallel' do not: use 'pre' or 'post'"),
         ({"residual": HyperConnectionsConfig()}, "of one stream"),
     ],
 )

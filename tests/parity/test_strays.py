@@ -1,4 +1,4 @@
-"""A stray key or tensor in the folder of any family is refused or named, never passed over."""
+"""A stray key or tensor in the folder of any family is refused or named, never ignored."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +10,8 @@ from safetensors.torch import load_file, save_file
 from tests.parity.families import made
 from tests.parity.test_linear_hybrids import both_kinds
 from tests.parity.test_numeric_keys import ALIKE, NAMES, tree_of
+from tests.parity.test_own_code import GTE_KEYS, JINA_KEYS
+from tests.parity.test_rotary_bert import SMALL
 
 from addnorm.convert.core.family import Family
 from addnorm.convert.core.settings import Settings
@@ -38,9 +40,15 @@ TEXT_OF = {
 SAME = {"mt5": "t5", "camembert": "roberta", "xlm-roberta": "roberta"}
 """The families with the keys of another."""
 
-EVERY = [*NAMES, *SAME, *(f"{name} with images" for name in TEXT_OF)]
+OWN_CODE = {"new": {**SMALL, **GTE_KEYS}, "xlm-roberta with code": {**SMALL, **JINA_KEYS}}
+"""The folders with code of their own, by `model_type`."""
 
-UNREAD = ("id2label", "label2id", "task_specific_params", "vision_config")
+EVERY = [*NAMES, *SAME, *OWN_CODE, *(f"{name} with images" for name in TEXT_OF)]
+
+UNREAD = (
+    *("id2label", "label2id", "task_specific_params", "vision_config"),
+    *("auto_map", "task_instructions"),
+)
 """Tables of names, of the tasks of other libraries, and of the half that a warning names."""
 
 
@@ -50,6 +58,8 @@ def whole_tree(name: str) -> Tree:
     if half != name:
         text = tree_of(TEXT_OF[half])
         return {"model_type": half, "text_config": text, "vision_config": {"depth": 1}}
+    if name in OWN_CODE:
+        return OWN_CODE[name]
     if name in SAME:
         return tree_of(SAME[name]) | {"model_type": name, "architectures": None}
     return tree_of(name)
@@ -76,11 +86,12 @@ def stray_tensors(family: Family) -> set[str]:
 
 def test_every_family_is_walked() -> None:
     """`test_numeric_keys` has all others."""
-    assert {*SAME, *TEXT_OF} == ALIKE
+    assert {*SAME, *TEXT_OF, "new"} == ALIKE
 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:.*only the text half:addnorm.errors.IgnoredSettings")
+@pytest.mark.filterwarnings("ignore:.*lora_adaptations:addnorm.errors.IgnoredSettings")
 @pytest.mark.parametrize("name", EVERY)
 def test_a_stray_key_or_tensor_is_refused(name: str) -> None:
     whole = whole_tree(name)
@@ -130,6 +141,7 @@ PUBLISHED: dict[str, Tree] = {
 
 
 @pytest.mark.filterwarnings("ignore:.*only the text half:addnorm.errors.IgnoredSettings")
+@pytest.mark.filterwarnings("ignore:.*lora_adaptations:addnorm.errors.IgnoredSettings")
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_keys_of_published_folders_change_nothing(name: str) -> None:
     plain, more = (Settings(whole_tree(name) | extra) for extra in ({}, PUBLISHED[name]))
