@@ -33,7 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
         # Before anything of addnorm is imported: only then are its annotations checked.
         # An int may stand for a float, as everywhere in Python.
         jaxtyping.install_import_hook(
-            "addnorm", "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+            [f"addnorm.{folder}" for folder in TYPES_CHECKED],
+            "beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))",
         )
     if worker:
         import torch
