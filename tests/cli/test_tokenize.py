@@ -22,7 +22,7 @@ def test_texts_to_shards(
     assert "; 37 kept in s/valid; 163 kept for training: " in said
     assert 'Next: data.kind = "shards", data.train = "s"' in said
     assert status(words) == 2
-    assert "s/index.json: the shards were begun with another valid_fraction" in (
+    assert "s/index.json: the unfinished shards differ in valid_fraction" in (
         capfd.readouterr().err
     )
     for wrong, message in (

@@ -48,7 +48,7 @@ def tokenize_to_shards(
     that was stopped at any moment is resumed by the same call, and ends with the same bytes.
 
     Raises `InputError` for inputs that cannot be read, with file and line; and for a folder that
-    holds anything else, or was begun with other inputs, options or another tokenizer.
+    holds anything else, or was written with other inputs, options or another tokenizer.
     """
     paths = [inputs] if isinstance(inputs, Path) else items_of(inputs, "inputs")
     folder = path_of(out)

@@ -178,10 +178,13 @@ def test_other_inputs_options_or_tokenizers_do_not_resume(tmp_path: Path) -> Non
         folder = tmp_path / f"s{end}"
         interrupted(lambda folder=folder: shards([file], folder, **MANY), end)
         for message, arguments in {
-            "another tokenizer": (([file], folder, other), MANY),
-            "another shard_tokens: 300, and now 5": (([file], folder), MANY | {"shard_tokens": 5}),
-            "another inputs": (([file, file], folder), MANY),
-            "another valid_fraction": (([file], folder, other), MANY | {"valid_fraction": 0.0}),
+            "differ in tokenizer": (([file], folder, other), MANY),
+            "differ in shard_tokens: 300, and now 5": (
+                ([file], folder),
+                MANY | {"shard_tokens": 5},
+            ),
+            "differ in inputs": (([file, file], folder), MANY),
+            "differ in valid_fraction": (([file], folder, other), MANY | {"valid_fraction": 0.0}),
         }.items():
             before = content(folder)
             with pytest.raises(InputError, match=message):
@@ -189,7 +192,7 @@ def test_other_inputs_options_or_tokenizers_do_not_resume(tmp_path: Path) -> Non
             assert content(folder) == before
         with file.open("a") as stream:
             stream.write('{"text": "more"}\n')
-        with pytest.raises(InputError, match="another bytes"):
+        with pytest.raises(InputError, match="differ in bytes"):
             shards([file], folder, **MANY)
 
 
@@ -203,7 +206,7 @@ def test_a_call_that_wrote_no_shard_can_be_mended(tmp_path: Path) -> None:
 def test_a_refused_call_makes_no_folder_for_validation(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "a.jsonl", TEXTS)
     assert interrupted(lambda: shards([file], tmp_path / "s", shard_tokens=300), 8)
-    with pytest.raises(InputError, match="another valid_fraction"):
+    with pytest.raises(InputError, match="differ in valid_fraction"):
         shards([file], tmp_path / "s", shard_tokens=300, valid_fraction=0.2)
     assert not (tmp_path / "s" / "valid").exists()
 

@@ -29,7 +29,7 @@ class Journal:
     def begin(self, splits: dict[str, SplitWriter], duplicates: Duplicates) -> None:
         """Begin a journal, or restore the splits and documents that it records.
 
-        Raises `InputError` if it was begun with other inputs or options, or is damaged.
+        Raises `InputError` if it was written with other inputs or options, or is damaged.
         """
         try:
             self._begin(self._lines(), splits, duplicates)
@@ -120,6 +120,6 @@ def check_same(file: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
         if before.get(name) != value:
             shown = "" if len(repr(value)) > 60 else f": {before.get(name)!r}, and now {value!r}"
             raise InputError(
-                f"{file}: the shards were begun with another {name}{shown}. Give the same again, "
+                f"{file}: the unfinished shards differ in {name}{shown}. Give the same again, "
                 "or choose another folder"
             )

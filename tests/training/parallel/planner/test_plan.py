@@ -85,4 +85,6 @@ def test_the_idle_time_is_that_of_the_papers() -> None:
 
 
 def test_divisors_are_all_there() -> None:
-    assert divisors(12) == [1, 2, 3, 4, 6, 12]
+    for n in (1, 2, 12, 36, 97, 1024):
+        assert divisors(n) == [k for k in range(1, n + 1) if n % k == 0]
+    assert divisors(1_000_000_007) == [1, 1_000_000_007]

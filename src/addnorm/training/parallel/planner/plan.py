@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, isqrt
 from typing import Literal
 
 Schedule = Literal["1f1b", "gpipe", "interleaved"]
@@ -122,5 +122,6 @@ def meshes(cards: int, *, rows: int, n_layers: int, seq_len: int) -> Iterator[Pl
 
 
 def divisors(n: int) -> list[int]:
-    """The numbers that divide n."""
-    return [k for k in range(1, n + 1) if n % k == 0]
+    """The numbers that divide n, ascending."""
+    small = [k for k in range(1, isqrt(n) + 1) if n % k == 0]
+    return sorted({*small, *(n // k for k in small)})
