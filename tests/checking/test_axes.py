@@ -25,7 +25,12 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
-from addnorm.nn.positions import AxialRotaryConfig, RotaryConfig, ScalingConfig
+from addnorm.nn.positions import (
+    AxialRotaryConfig,
+    RotaryConfig,
+    RoundedALiBiConfig,
+    ScalingConfig,
+)
 from addnorm.nn.similarity import SimilarityHeadConfig
 from addnorm.parts import members
 
@@ -34,7 +39,7 @@ from addnorm.parts import members
 def test_every_part_is_on_its_axis(axis: str) -> None:
     field, union = PARTS[axis].field, PARTS[axis].union
     parts = [change[field] for change in AXES[axis].values()]
-    apart = {AxialRotaryConfig}  # of pictures: tests/nn/positions has it
+    apart = {AxialRotaryConfig, RoundedALiBiConfig}  # of pictures, of decoders
     assert {type(part) for part in parts if part is not None} == {*members(union)} - apart
     assert (None in parts) == (PARTS[axis].unset is not None)
 

@@ -403,7 +403,7 @@ def falcon(draw: Draw) -> Keys:
     del tree["intermediate_size"]
     tree["num_kv_heads"] = tree.pop("num_key_value_heads")
     tree |= {"ffn_hidden_size": draw.choice((None, 17)), "activation": draw.choice(ACTIVATIONS)}
-    tree |= flags(draw, "bias", "new_decoder_architecture", "multi_query", "parallel_attn")
+    tree |= flags(draw, "bias", "new_decoder_architecture", "multi_query", "parallel_attn", "alibi")
     if tree["new_decoder_architecture"]:
         return tree | {"parallel_attn": True, "num_ln_in_parallel_attn": draw.choice((None, 1, 2))}
     if not tree["multi_query"]:
@@ -591,7 +591,6 @@ REFUSED: dict[str, tuple[str, Keys, str]] = {
     "another norm around": ("apertus", {"post_norm": True}, "post_norm = True"),
     "another score": ("deepseek_v3", {"scoring_func": "tanh"}, "scoring_func = 'tanh'"),
     "windows that are off": ("qwen2_moe", {"use_sliding_window": True}, "use_sliding_window"),
-    "rounded biases": ("falcon", {"alibi": True}, "alibi = True"),
     "clipped projections": ("mpt", {"attn_config": {"clip_qkv": 6.0}}, "clip_qkv = 6.0"),
     "another residual": (
         "bloom",

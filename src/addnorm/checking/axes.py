@@ -40,6 +40,7 @@ from addnorm.nn.positions import (
     NoPositionConfig,
     PositionConfig,
     RotaryConfig,
+    RoundedALiBiConfig,
     ScalingConfig,
     SinusoidalConfig,
     T5BiasConfig,
@@ -165,6 +166,7 @@ VARIANTS: Mapping[str, Variant] = {
     "alibi_three_heads": Variant(
         {"position": ALiBiConfig(), "attention.n_heads": 3, "attention.n_kv_heads": 3}
     ),
+    "rounded_alibi": Variant({"position": RoundedALiBiConfig()}, ("decoder",)),
     "kerple_head_width_of_two": Variant({"position": KERPLEConfig(), "attention.d_head": 2}),
     "qk_norm": Variant({"attention.qk_norm": RMSNormConfig()}),
     "qk_layernorm_rotary": Variant(

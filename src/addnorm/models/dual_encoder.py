@@ -156,6 +156,10 @@ class DualEncoderConfig(TransformerConfig):
             )
 
     @property
+    def looks_back(self) -> bool:
+        return self.causal
+
+    @property
     def input(self) -> InputConfig:
         """The kind of picture input."""
         return self.image.input

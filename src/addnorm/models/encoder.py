@@ -181,6 +181,10 @@ class EncoderConfig(TransformerConfig):
         return self.first_convolution
 
     @property
+    def looks_back(self) -> bool:
+        return self.causal
+
+    @property
     def reads_pictures(self) -> bool:
         """Whether the tokens are patches of pictures."""
         return isinstance(self.input, PatchEmbeddingConfig | ConvolutionalEmbeddingConfig)

@@ -190,6 +190,10 @@ class EncoderDecoderConfig(TransformerConfig):
         return replace(self, **given, **without) if given else self
 
     @property
+    def looks_back(self) -> bool:
+        return False
+
+    @property
     def stacks(self) -> Stacks:
         """The parts of every layer, by the name that its stack has in the model."""
         n_decoder = self.n_decoder_layers or self.n_layers

@@ -18,6 +18,7 @@ from addnorm.nn.positions import (
     NoPositionConfig,
     PositionConfig,
     RotaryConfig,
+    RoundedALiBiConfig,
     T5BiasConfig,
     TransformerXLConfig,
 )
@@ -29,6 +30,7 @@ from addnorm.parts import Family, kind_of
 LayerPositionConfig = Annotated[
     RotaryConfig
     | ALiBiConfig
+    | RoundedALiBiConfig
     | KERPLEConfig
     | T5BiasConfig
     | TransformerXLConfig

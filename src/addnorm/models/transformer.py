@@ -148,14 +148,16 @@ class TransformerConfig:
         if self.n_distinct_layers is not None:
             self._check_shared_layers(self.n_distinct_layers)
         if self._position_attention is not None:
-            sizes = self.build_context(causal=True, max_len=self.max_len)
+            sizes = self.build_context(causal=self.looks_back, max_len=self.max_len)
             check_conflicts([self.position], sizes)
 
     def _check_layer(self, layer: LayerParts) -> None:
         """Raise `ValueError` if the parts of a layer conflict with each other or the model."""
         check_conflicts([layer.norm, layer.feedforward, layer.attention], self)
         if isinstance(layer.attention, POSITIONED):
-            sizes = self.build_context(causal=True, max_len=self.max_len, attention=layer.attention)
+            sizes = self.build_context(
+                causal=self.looks_back, max_len=self.max_len, attention=layer.attention
+            )
             check_conflicts([layer.position], sizes)
 
     def _check_earlier_layers(self) -> None:
@@ -197,6 +199,11 @@ class TransformerConfig:
                         f"layer {i} of the {name} shares the weights of layer {first}, but "
                         "layer_pattern gives them different parts: n_distinct_layers must not"
                     )
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether no token attends to later ones, in any stack."""
+        return True
 
     @property
     def reads_pictures(self) -> bool:

@@ -24,13 +24,14 @@ from addnorm.nn.positions.kerple import KERPLE
 from addnorm.nn.positions.learned import Learned
 from addnorm.nn.positions.position import NoPosition
 from addnorm.nn.positions.rotary import DynamicRotary, Rotary
+from addnorm.nn.positions.rounded_alibi import RoundedALiBi
 from addnorm.nn.positions.sinusoidal import Sinusoidal
 from addnorm.nn.positions.t5 import T5Bias
 from addnorm.nn.positions.transformer_xl import TransformerXL
 from addnorm.nn.recurrent import Recurrent
 from addnorm.nn.short_convolution import GatedConvolution
 
-BY_HEAD = (T5Bias, ALiBi, KERPLE, TransformerXL)
+BY_HEAD = (T5Bias, ALiBi, RoundedALiBi, KERPLE, TransformerXL)
 """The positions that have parameters for each head."""
 CORES = (SDPACore, EagerCore, FlexCore)
 OUTPUTS = (PlainOutput, GatedOutput)

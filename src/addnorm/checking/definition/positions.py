@@ -24,6 +24,7 @@ from addnorm.nn.positions import (
     LearnedT5Config,
     NoPositionConfig,
     RotaryConfig,
+    RoundedALiBiConfig,
     SinusoidalConfig,
     T5BiasConfig,
     TransformerXLConfig,
@@ -136,6 +137,14 @@ def alibi(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
     """Press et al. 2022, §3."""
     slope = alibi_slopes(head.n_heads)[head.number]
     return -slope * distances(head.texts).abs().double()
+
+
+def rounded_alibi(config: Any, weights: Weights, q: Tokens, head: Head) -> Pairs:
+    """Penedo et al. 2023 and their code: of keys alone, in bfloat16, scaled as products are."""
+    places = torch.tensor(head.texts.place, dtype=torch.float64).to(torch.bfloat16)
+    slope = torch.tensor(alibi_slopes(head.n_heads)[head.number]).to(torch.bfloat16)
+    biases = (slope.double() * places.double()).to(torch.bfloat16)
+    return (head.scale * biases.double()).expand(len(places), -1)
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
@@ -252,6 +261,7 @@ POSITIONS = Definitions[PositionDefinition](
         RotaryConfig: PositionDefinition(rotate=rotary),
         AxialRotaryConfig: PositionDefinition(rotate=axial_rotary),
         ALiBiConfig: PositionDefinition(alibi),
+        RoundedALiBiConfig: PositionDefinition(rounded_alibi),
         KERPLEConfig: PositionDefinition(kerple),
         T5BiasConfig: PositionDefinition(t5),
         LearnedT5Config: PositionDefinition(t5, embed=learned_of_both),

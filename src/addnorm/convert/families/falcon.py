@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.attention_keys import RotaryKeys
+from addnorm.convert.core.attention_keys import ROTARY
 from addnorm.convert.core.family import Family, ModelSpec, attention_of
 from addnorm.convert.core.fused import fused, interleaved_qkv
 from addnorm.convert.core.maps import Renamed, TensorMap, within
@@ -14,7 +14,7 @@ from addnorm.models import DecoderConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
-from addnorm.nn.positions import RotaryConfig
+from addnorm.nn.positions import RotaryConfig, RoundedALiBiConfig
 from addnorm.nn.residuals import ParallelConfig, PreNormConfig
 from addnorm.parts import kind_of
 
@@ -55,6 +55,18 @@ def _write_layout(spec: ModelSpec) -> Json:
     }
 
 
+def _read_positions(settings: Settings) -> keys.Fields:
+    """Rotary positions, or the ALiBi of Falcon-RW in place of them."""
+    rotary = ROTARY.read(settings)
+    return {"position": RoundedALiBiConfig()} if settings.get("alibi", False) else rotary
+
+
+def _write_positions(spec: ModelSpec) -> Json:
+    if isinstance(spec.model.position, RoundedALiBiConfig):
+        return {"alibi": True}
+    return {"alibi": False, **ROTARY.write(spec)}
+
+
 def _norms(spec: ModelSpec) -> Iterator[TensorMap]:
     """The names of norms, which differ if each parallel sublayer has its own."""
     if spec.model.residual == ParallelConfig(norms="each"):
@@ -78,7 +90,7 @@ FALCON = Family(
         (
             keys.VOCABULARY,
             keys.Size("max_len", "max_position_embeddings", 2048),
-            RotaryKeys(),
+            keys.Computed(_read_positions, _write_positions),
             keys.Size("d_model", "hidden_size n_embed"),
             keys.Size("n_layers", "num_hidden_layers n_layer"),
             keys.Size("attention.n_heads", "num_attention_heads n_head"),
@@ -93,8 +105,6 @@ FALCON = Family(
             keys.Value("norm.eps", "layer_norm_epsilon", 1e-5),
             keys.Value("attention.dropout", "attention_dropout", 0.0),
             keys.Value("dropout", "hidden_dropout", 0.0),
-            # Its biases are rounded to bfloat16, and scaled like the scores.
-            keys.Fixed("alibi", False),
             keys.Ignored("apply_residual_connection_post_layernorm ff_factor"),
             DecoderHead("Falcon", tied=True),
         ),

@@ -17,6 +17,7 @@ from addnorm.nn.positions.position import (
     PositionPart,
 )
 from addnorm.nn.positions.rotary import DynamicRotary, Rotary, RotaryConfig
+from addnorm.nn.positions.rounded_alibi import RoundedALiBi, RoundedALiBiConfig
 from addnorm.nn.positions.scaling import (
     DynamicScaling,
     LinearScaling,
@@ -43,6 +44,7 @@ PositionConfig = Annotated[
     | LearnedT5Config
     | DisentangledConfig
     | AxialRotaryConfig
+    | RoundedALiBiConfig
     | NoPositionConfig
     | PositionPart,
     Family("position", PositionPart),
@@ -79,6 +81,8 @@ __all__ = [
     "RelativeScores",
     "Rotary",
     "RotaryConfig",
+    "RoundedALiBi",
+    "RoundedALiBiConfig",
     "ScalingConfig",
     "Sinusoidal",
     "SinusoidalConfig",

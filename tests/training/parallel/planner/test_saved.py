@@ -32,6 +32,7 @@ from addnorm.nn.positions import (
     KERPLEConfig,
     LearnedConfig,
     RotaryConfig,
+    RoundedALiBiConfig,
     T5BiasConfig,
     TransformerXLConfig,
 )
@@ -87,6 +88,7 @@ PARTS: dict[str, dict[str, Any]] = {
     "learned": {"position": LearnedConfig()},
     "rotary": {"position": RotaryConfig()},
     "alibi": {"position": ALiBiConfig()},
+    "rounded_alibi": {"position": RoundedALiBiConfig()},
     "t5": {"position": T5BiasConfig()},
     "kerple": {"position": KERPLEConfig()},
     "transformer_xl": {"position": TransformerXLConfig()},

@@ -38,6 +38,7 @@ from addnorm.nn.positions.kerple import KERPLE
 from addnorm.nn.positions.learned import Learned
 from addnorm.nn.positions.position import NoPosition, Position
 from addnorm.nn.positions.rotary import DynamicRotary, Rotary
+from addnorm.nn.positions.rounded_alibi import RoundedALiBi
 from addnorm.nn.positions.sinusoidal import Sinusoidal
 from addnorm.nn.positions.t5 import T5Bias
 from addnorm.nn.positions.transformer_xl import RelativeScores
@@ -71,6 +72,7 @@ BIASES: dict[type[Position], tuple[int, int]] = {
     Rotary: (0, 0),
     DynamicRotary: (0, 0),
     ALiBi: (1, 0),
+    RoundedALiBi: (1, 0),
     T5Bias: (0, 9),
     KERPLE: (2, 9),
     RelativeScores: (0, 7),
