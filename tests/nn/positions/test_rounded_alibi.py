@@ -38,9 +38,9 @@ def test_models_that_look_ahead_are_refused() -> None:
         with pytest.raises(ValueError, match="decoders and causal encoders: use 'alibi'"):
             kind(d_model=8, attention=attention, position=RoundedALiBiConfig())
     DecoderConfig(d_model=8, attention=attention, position=RoundedALiBiConfig()).build(5)
-    EncoderConfig(
-        d_model=8, attention=attention, position=RoundedALiBiConfig(), causal=True
-    ).build(5)
+    EncoderConfig(d_model=8, attention=attention, position=RoundedALiBiConfig(), causal=True).build(
+        5
+    )
 
 
 @pytest.mark.parity
