@@ -17,7 +17,9 @@ from tests.public_data import DATA
 KERNELS = Path(__file__).with_name("kernels.json")
 os.environ["ADDNORM_KERNELS"] = str(KERNELS)
 
-hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None, database=None)
+hypothesis.settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, database=None, max_examples=60
+)
 hypothesis.settings.load_profile("repeatable")
 
 
