@@ -8,10 +8,11 @@ from typing import Any, cast
 from fastapi.exceptions import RequestValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
+from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse
 
 from addnorm.config import problem_of
-from addnorm.errors import closest, in_json
+from addnorm.errors import choices, closest, in_json, some_of
 
 TYPES = {
     401: "authentication_error",
@@ -75,7 +76,7 @@ def of_validation(error: RequestValidationError) -> WebError:
     if first["type"] == "missing":
         names = islice(given, MOST_NAMES) if isinstance(given, dict) else ()
         near = closest(str(place[-1]), names)
-        hint = "" if near is None else f": {in_json(near)} is not its name"
+        hint = "" if near is None else f": {in_json(near)} is not a field"
         return WebError(400, f"{param} is missing{hint}", param=param)
     if not param:
         return about(_problem(first))
@@ -122,6 +123,9 @@ MOST_NAMES = 100
 MOST_SHOWN = 40
 """The most characters of a value that a message repeats."""
 
+MOST_PATH = 100
+"""The most characters of a path that a message repeats."""
+
 FIELD = re.compile(r"`?([a-z_.]+)`?(?: =|:| is not| needs)")
 """The field that a message of ours begins with."""
 
@@ -145,6 +149,12 @@ def _is_field(part: str) -> bool:
     return part not in {"str", "int", "float", "bool", "dict"} and not any(c in part for c in "[(-")
 
 
-def of_http(error: HTTPException) -> WebError:
+def of_http(error: HTTPException, request: HttpRequest) -> WebError:
     """The error for an unknown path or method, or an unreadable body."""
-    return WebError(error.status_code, str(error.detail), headers=error.headers)
+    path, message = request.url.path[:MOST_PATH], str(error.detail)
+    paths: dict[str, Any] = request.app.openapi()["paths"]
+    if error.status_code == 404:
+        message = f"no path {in_json(path)}.{choices(path, paths, in_json)}"
+    elif error.status_code == 405 and path in paths:
+        message = f"{path} takes {some_of(map(str.upper, paths[path]))}, not {request.method}"
+    return WebError(error.status_code, message, headers=error.headers)

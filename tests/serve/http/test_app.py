@@ -22,6 +22,15 @@ def test_head_is_get_without_the_body(client: httpx.Client) -> None:
     assert client.head("/tokenize").status_code == 405
 
 
+def test_an_unknown_path_or_method_is_named_with_the_valid_ones(client: httpx.Client) -> None:
+    wrong = client.post("/v1/completion", json={}).json()["error"]["message"]
+    assert wrong.startswith('no path "/v1/completion". Did you mean "/v1/completions"? Valid: ')
+    assert client.get("/v1/completions").json()["error"]["message"] == (
+        "/v1/completions takes POST, not GET"
+    )
+    assert len(client.get("/" + "x" * 5000).json()["error"]["message"]) < 1000
+
+
 def test_the_web_server_imports_no_torch() -> None:
     script = "import addnorm.serve.http.server, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0

@@ -139,7 +139,7 @@ def test_a_wrong_request_names_the_field(
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"promt": "a"}, 'prompt is missing: "promt" is not its name'),
+        ({"promt": "a"}, 'prompt is missing: "promt" is not a field'),
         ({"prompt": "a", "n": 17}, "n = 17: must be at most 16"),
         ({"prompt": "a", "stream": "maybe"}, 'stream = "maybe": must be true or false'),
         ({"prompt": "a", "temperature": "hot"}, 'temperature = "hot": must be a number'),

@@ -86,7 +86,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: HttpRequest, error: HTTPException) -> Response:
-        return of_http(error).response()
+        return of_http(error, request).response()
 
     @app.exception_handler(InputError)
     async def input_error(request: HttpRequest, error: InputError) -> Response:
