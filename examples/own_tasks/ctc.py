@@ -26,7 +26,7 @@ class Spelling(Task):
     metrics = ("wer", "cer", "loss")
     layout = Aligned()
     writes_text = True
-    command = "addnorm generate"
+    call = "run.transcribe(files)"
 
     def encode(self, examples: Any, tokenizers: Any, numbers: Any) -> Iterator[Encoded]:
         targets = tokenizers.target.encode_batch([example.target_text() for example in examples])

@@ -1,6 +1,7 @@
 """Messages of all commands: fast, with the nearest value, in terms of the options."""
 
 import ast
+import inspect
 import json
 import re
 import subprocess
@@ -13,10 +14,13 @@ import pytest
 from tests.cli.test_main import SURFACE, command_called
 
 import addnorm as package
+from addnorm import quantize
 from addnorm.cli import messages
 from addnorm.cli.main import app, status
 from addnorm.cli.messages import options_of, takes_fields
 from addnorm.errors import InputError
+from addnorm.runs import rewriting
+from addnorm.runs.run import Run
 
 Command = Callable[..., tuple[int, str, str]]
 SOURCES = Path(package.__file__).parent
@@ -230,6 +234,30 @@ def test_messages_below_the_command_line_name_no_options() -> None:
     assert wrong == []
 
 
+WITHOUT_A_CALL = ("lab", "train", "tokenize", "calibrate", "bench", "…")
+"""The commands that messages of the library may advise: no call of Python does the same."""
+
+
+def test_messages_below_the_command_line_name_calls_instead_of_commands() -> None:
+    advised = {
+        command
+        for file in sorted(SOURCES.rglob("*.py"))
+        if file.relative_to(SOURCES).parts[0] not in ("cli", "demo", "bench")
+        for text in texts_in(ast.parse(file.read_text("utf-8")))
+        for command in re.findall(r"`addnorm (\S+?)[ `]", text)
+    }
+    assert advised <= {*WITHOUT_A_CALL}
+
+
+def test_calls_that_messages_name_exist() -> None:
+    for call in messages.COMMANDS:
+        if (match := re.fullmatch(r"run\.(\w+)\((\w+)\)", call)) is not None:
+            name, argument = match.groups()
+            assert argument in (*inspect.signature(getattr(Run, name)).parameters, "rows")
+        elif not call.startswith("compare("):
+            assert eval(call, {**vars(rewriting), **vars(quantize)})
+
+
 @pytest.mark.parametrize(
     ("message", "command", "said"),
     [
@@ -239,6 +267,7 @@ def test_messages_below_the_command_line_name_no_options() -> None:
         ("`train.lr`: train.lr = 'x'", "train", "--train.lr: train.lr = 'x'"),
         ("`train.lr` and `feedforward`", "generate", "`train.lr` and `feedforward`"),
         ("use `addnorm generate`", "classify", "use `addnorm generate`"),
+        ("use `run.tag(sentences)`: 1", "generate", "use `addnorm classify`: 1"),
         ("`exit`: none", "evaluate", "--exit: none"),
         ("`device = 'gpu'` is not available", "look", "--device gpu is not available"),
     ],

@@ -129,5 +129,5 @@ def test_several_labels_are_those_above_a_threshold(tmp_path: Path) -> None:
     [above] = run.classify(["a fine day"], threshold=lower)
     assert above.labels == (one.label,)
     assert isinstance(run.recipe.model.head, ClassificationHeadConfig)
-    with pytest.raises(InputError, match="a multi_label model gives no numbers"):
+    with pytest.raises(InputError, match="a multi label model gives no numbers"):
         run.predict("x")

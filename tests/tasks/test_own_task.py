@@ -96,7 +96,7 @@ def test_it_is_used_from_python_saved_and_not_exported(folder: Path) -> None:
         for form in ("hf", "onnx", "ctranslate2", "gguf"):
             with pytest.raises(InputError, match="counting is a custom task"):
                 run.export(folder / form, to=form)
-        with pytest.raises(InputError, match=r"counting model .* use `addnorm predict`"):
+        with pytest.raises(InputError, match=r"counting model .* use `run.predict\(rows\)`"):
             run.classify("a")
         with pytest.raises(InputError, match="for language, the model is for counting"):
             run.evaluate(an.text(["a"]))

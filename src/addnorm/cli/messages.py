@@ -22,6 +22,26 @@ from addnorm.errors import InputError, choices, nearest
 NAME = re.compile(r"`([a-z_][a-z_0-9.]*)(?: = ([^`]*))?`")
 """An argument of the library in its messages: `name`, or `name = value`."""
 
+COMMANDS = {
+    "run.generate(texts)": "generate",
+    "run.translate(texts)": "generate",
+    "run.transcribe(files)": "generate",
+    "run.classify(texts)": "classify",
+    "run.classify_files(files)": "classify",
+    "run.predict_series(files)": "classify",
+    "run.predict(texts)": "classify",
+    "run.tag(sentences)": "classify",
+    "run.predict(rows)": "predict",
+    "run.forecast(history)": "forecast",
+    "run.fill(text)": "fill",
+    "run.embed(texts)": "embed",
+    "compare([runs/a, runs/b])": "compare runs/a runs/b",
+    'SwapOptions(sets=("position=none",))': "swap … --set position=none",
+    "Int8Config(activations=DynamicConfig())": "quantize … --to int8 --dynamic",
+    "Int4Config(group_size=32)": "quantize … --to int4 --group-size 32",
+}
+"""The calls that messages of the library advise, and the commands that do the same."""
+
 KINDS = {int: "an integer", float: "a number", bool: "true or false"}
 
 
@@ -41,7 +61,9 @@ def message_of(error: Exception, app: App, words: Sequence[str]) -> str:
 
 
 def in_options(message: str, app: App, words: Sequence[str]) -> str:
-    """A message of the library with the command's options in place of its arguments."""
+    """A message of the library with commands and options in place of its calls and arguments."""
+    for call, same in COMMANDS.items():
+        message = message.replace(f"`{call}`", f"`addnorm {same}`")
     if NAME.search(message) is None:
         return message
     command = _command(app, words)

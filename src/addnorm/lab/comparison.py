@@ -83,7 +83,7 @@ def compare(folders: Sequence[Path]) -> Comparison:
             raise InputError(f"{folder}: not a run folder: {lacks}")
     if len(unique) < 2:
         same = f", and {unique[0]} is the only one" if unique else ""
-        raise InputError(f"compare needs two runs or more{same}: `addnorm compare runs/a runs/b`")
+        raise InputError(f"compare needs two runs or more{same}: `compare([runs/a, runs/b])`")
     recipes = [read_settings(folder).recipe for folder in unique]
     tasks = {task_of(recipe).name: folder for recipe, folder in zip(recipes, unique, strict=True)}
     if len(tasks) > 1:

@@ -103,7 +103,7 @@ def _check_unused(model: Model, groups: Sequence[Units]) -> None:
                 f"`heads`: model.position is {type(part).__name__}, which has parameters for each "
                 "head, but every layer has other positions by model.layer_pattern, so the heads to "
                 "remove from it are unknown: leave `heads` out, or first replace it by positions "
-                "without heads, as in `addnorm swap … --set position=none`"
+                'without heads, by `SwapOptions(sets=("position=none",))`'
             )
 
 

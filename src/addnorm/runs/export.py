@@ -143,7 +143,7 @@ def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
     if task is not None and type(task) not in map(type, TASKS.values()):
         raise InputError(
             f"{run.name}: {task.name} is a custom task, which other libraries do not have: use the "
-            f"run itself, by `{task.command}`"
+            f"run itself, by `{run.call}`"
         )
 
 
@@ -272,7 +272,7 @@ def _check_as_ctranslate2(quantization: Quantization) -> list[str]:
         lacks = f"rounds every layer, and {quantization.kept[0]} was kept as it was"
     if lacks is not None:
         raise InputError(
-            f"CTranslate2 {lacks}: quantise with `addnorm quantize … --to int8 --dynamic`"
+            f"CTranslate2 {lacks}: quantise with `Int8Config(activations=DynamicConfig())`"
         )
     if isinstance(scheme, Int8Config) and isinstance(scheme.activations, DynamicConfig):
         return []
@@ -302,7 +302,7 @@ def _check_as_gguf(quantization: Quantization) -> list[str]:
     if isinstance(scheme, Int4Config) and scheme.group_size != 32:
         raise InputError(
             f"GGUF's Q4_0 has groups of 32, and this model of {scheme.group_size}: quantise with "
-            "`addnorm quantize … --to int4 --group-size 32`"
+            "`Int4Config(group_size=32)`"
         )
     if isinstance(scheme, Int8Config) and scheme.smoothing is not None:
         raise InputError(

@@ -205,8 +205,6 @@ class Run(TrainedModel):
         most, stop = ends_of(options)
         chosen = chosen_decoding(self, decoding, options)
         text = text if not isinstance(text, str) and is_conversation(text) else one_text(text)
-        if chosen.kind == "beam":
-            raise InputError("beam search ends with all of a text at once: stream without beams")
         given: dict[str, Any] = {"compiled": compiled, "grammar": grammar}
         return write_as_it_comes(self, text, chosen, max_new_tokens=most, stop=stop, **given)
 
@@ -412,9 +410,7 @@ class Run(TrainedModel):
         if isinstance(texts, Mapping | Example):
             return predict_rows(self, [texts], **options)[0]
         are_rows = isinstance(texts, list | tuple) and (
-            isinstance(texts[0], Mapping | Example)
-            if texts
-            else self.task_value.command == Task.command
+            isinstance(texts[0], Mapping | Example) if texts else self.task_value.call == Task.call
         )
         if are_rows:
             return predict_rows(self, cast(Sequence[Row | Example], texts), **options)

@@ -152,6 +152,18 @@ class TrainedModel:
         return task_of(self.recipe)
 
     @property
+    def call(self) -> str:
+        """The call that uses the model on new data, for messages."""
+        if self.reads_tables:
+            return "run.predict_series(files)"
+        is_classifier = self.task_value.call == "run.classify(texts)"
+        return (
+            "run.classify_files(files)"
+            if is_classifier and self.reads_files
+            else self.task_value.call
+        )
+
+    @property
     def medium(self) -> Medium | None:
         """The medium of the model's data or, for a model without data, of its input."""
         data, model = self.recipe.data, self.recipe.model

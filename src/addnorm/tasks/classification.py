@@ -29,7 +29,7 @@ class Classification(OfWholeInputs):
     name = "classification"
     model = "model.kind = 'encoder' with model.head.kind = 'classification'"
     metrics = ("accuracy", "f1", "loss")
-    command = "addnorm classify"
+    call = "run.classify(texts)"
     endpoint = "/classify"
     page = "classes"
     examples = (Labelled, Image, Clip, LabelledSeries)

@@ -33,7 +33,7 @@ class Contrastive(Task):
 
     name = "contrastive"
     model = "model.kind = 'dual_encoder'"
-    command = "addnorm embed"
+    call = "run.embed(texts)"
     endpoint = "/v1/embeddings"
     target_unit = "pairs"
     examples = (Captioned,)

@@ -30,7 +30,7 @@ class Forecasting(Task):
     name = "forecasting"
     model = "model.kind = 'encoder' with model.head.kind = 'forecast'"
     metrics = ("mse", "mae", "loss")
-    command = "addnorm forecast"
+    call = "run.forecast(history)"
     page = "forecast"
     target_unit = "values"
     examples = (Series,)

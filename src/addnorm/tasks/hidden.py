@@ -57,7 +57,7 @@ class MaskedLanguage(Hidden):
 
     name = "masked_language"
     model = "model.kind = 'encoder' with model.head.kind = 'token'"
-    command = "addnorm fill"
+    call = "run.fill(text)"
     endpoint = "/v1/embeddings"
     page = "masks"
     batching = MaskedConfig
@@ -68,7 +68,7 @@ class Denoising(Hidden):
 
     name = "denoising"
     model = "train.batching.kind = 'denoising'"
-    command = "addnorm generate"
+    call = "run.generate(texts)"
     endpoint = "/translate"
     batching = DenoisingConfig
     writes_text = True

@@ -23,7 +23,7 @@ class Language(Task):
     name = "language"
     model = "model.kind = 'decoder'"
     metrics = ("loss",)
-    command = "addnorm generate"
+    call = "run.generate(texts)"
     endpoint = "/v1/completions"
     page = "continue"
     target_unit = "tokens"

@@ -26,7 +26,7 @@ class MultiLabel(OfWholeInputs):
     name = "multi_label"
     model = "model.head = { kind = 'classification', problem = 'multi_label' }"
     metrics = ("f1_micro", "f1_macro", "exact", "loss")
-    command = "addnorm classify"
+    call = "run.classify(texts)"
     endpoint = "/classify"
     page = "labels"
     examples = (MultiLabelled,)

@@ -66,8 +66,8 @@ def task_of_model(model: ModelConfig) -> Task:
     task = task_of_head(head)
     if isinstance(model, DecoderConfig) and isinstance(head, HiddenHeadConfig):
         raise InputError(
-            "model.head.kind = 'hidden' on a decoder has no task here: it gives vectors (see "
-            "`addnorm embed`), and writes no text"
+            "model.head.kind = 'hidden' on a decoder has no task here: it gives vectors, by "
+            "`run.embed(texts)`, and writes no text"
         )
     if isinstance(model, DualEncoderConfig):
         return TASKS["contrastive"]
@@ -147,15 +147,17 @@ def check_corpus(task: Task, corpus: Corpus) -> None:
 
 @runtime_checkable
 class HasTask(Protocol):
-    """A model with a name and a task."""
+    """A model with a name, a task and the call that uses it."""
 
     @property
     def name(self) -> str: ...
     @property
     def task_value(self) -> Task: ...
+    @property
+    def call(self) -> str: ...
 
 
 def wrong_task(model: HasTask, cannot: str) -> InputError:
     """Return the error for a model of another task; `cannot` names the missing ability."""
-    task = model.task_value
-    return InputError(f"{model.name}: a {task.name} model {cannot}: use `{task.command}`")
+    task = model.task_value.name.replace("_", " ")
+    return InputError(f"{model.name}: a {task} model {cannot}: use `{model.call}`")

@@ -23,7 +23,7 @@ class Regression(OfWholeInputs):
     name = "regression"
     model = "model.head = { kind = 'classification', problem = 'regression' }"
     metrics = ("mse", "r2", "pearson", "spearman", "loss")
-    command = "addnorm classify"
+    call = "run.predict(texts)"
     endpoint = "/classify"
     page = "numbers"
     examples = (Scored, ScoredSeries)

@@ -29,7 +29,7 @@ class Tagging(Task):
     name = "tagging"
     model = "model.kind = 'encoder' with model.head.kind = 'tagging'"
     metrics = ("f1", "surface_f1", "accuracy", "loss")
-    command = "addnorm classify"
+    call = "run.tag(sentences)"
     endpoint = "/tag"
     page = "tags"
     target_unit = "tokens"

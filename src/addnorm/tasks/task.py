@@ -151,8 +151,8 @@ class Task:
     """The word for it in messages, files and `Run.task`."""
     model: ClassVar[str] = "a head of this task"
     """The setting of a recipe by which a model is for this task."""
-    command: ClassVar[str] = "addnorm predict"
-    """The command that uses such a model on new data."""
+    call: ClassVar[str] = "run.predict(rows)"
+    """The call that uses such a model on new data; commands show it as a command."""
     endpoint: ClassVar[str] = "/predict"
     """The path that answers for such a model where it is served."""
     page: ClassVar[str | None] = None

@@ -34,7 +34,7 @@ class FrameTranscription(Task):
     name = "transcription"
     model = "model.kind = 'encoder' with model.head.kind = 'ctc'"
     metrics = ("wer", "cer", "loss")
-    command = "addnorm generate"
+    call = "run.transcribe(files)"
     target_unit = "tokens"
     examples = (Transcribed, Captioned)
     layout = Aligned()

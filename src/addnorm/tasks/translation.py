@@ -35,7 +35,7 @@ class SequenceToSequence(Task):
     name = "translation"
     model = "model.kind = 'encoder_decoder'"
     metrics = ("loss", "bleu", "chrf", "wer", "cer", "rouge1", "rouge2", "rougeL")
-    command = "addnorm generate"
+    call = "run.translate(texts)"
     endpoint = "/translate"
     page = "translate"
     target_unit = "tokens"

@@ -116,9 +116,9 @@ def test_what_cannot_be_filled(runs: dict[str, Run]) -> None:
     for name in ("spans", "infilling"):
         with pytest.raises(InputError, match=r"text 1: .*<mask>"):
             runs[name].fill("to be")
-    with pytest.raises(InputError, match=r"masked_language model writes no text: .*addnorm fill"):
+    with pytest.raises(InputError, match=r"masked language model writes no text: .*run.fill"):
         runs["masked"].generate("to")
-    with pytest.raises(InputError, match="does not classify texts: use `addnorm fill`"):
+    with pytest.raises(InputError, match=r"does not classify texts: use `run.fill\(text\)`"):
         runs["masked"].classify("to")
 
 

@@ -113,7 +113,7 @@ def test_single_texts_and_templates_without_the_roles_are_refused(tmp_path: Path
         addnorm.load(tmp_path / "judge").predict(["cats"])
     for name, template in (("none", None), ("chat", "{% for m in messages %}all {% endfor %}")):
         saved(tmp_path / name, "Qwen3ForCausalLM", template)
-        with pytest.raises(InputError, match="use `addnorm generate`"):
+        with pytest.raises(InputError, match=r"use `run.generate\(texts\)`"):
             addnorm.load(tmp_path / name).classify_lines(PAIRS)
 
 

@@ -106,12 +106,12 @@ def test_runs_of_another_kind(run_of: RunOf) -> None:
     runs = {task: Run.open(run_of(task)) for task in ("language", "translation")}
     readers = {task: Run.open(run_of(task)) for task in ("classification", "tagging")}
     for run in runs.values():
-        with pytest.raises(InputError, match="use `addnorm generate`"):
+        with pytest.raises(InputError, match=r"use `run.(generate|translate)\(texts\)`"):
             classify(run, ["x"])
-        with pytest.raises(InputError, match="use `addnorm generate`"):
+        with pytest.raises(InputError, match=r"use `run.(generate|translate)\(texts\)`"):
             tag(run, [["x"]])
     for run in readers.values():
-        with pytest.raises(InputError, match="use `addnorm classify`"):
+        with pytest.raises(InputError, match=r"use `run.(classify\(text|tag\(sentence)s\)`"):
             write(run, ["x"], GreedyConfig())
     with pytest.raises(InputError, match="does not classify"):
         classify(readers["tagging"], ["x"])

@@ -144,7 +144,8 @@ def _read_off(
     kinds = (kind for kind in run.task_value.examples if kind.writes and kind.medium == run.medium)
     kind = next(kinds, None)
     if kind is None or not run.task_value.writes_text:
-        raise wrong_task(run, "writes no text")
+        does = "writes no text" if run.reads_files else "reads no files of images or sound"
+        raise wrong_task(run, does)
     for group in _groups(_reader(run), files, batch_size, skipped):
         examples = [kind(signal, "") for _, signal in group]  # pyright: ignore[reportCallIssue]
         for (file, _), text in zip(group, predicted(run, examples), strict=True):
@@ -201,7 +202,7 @@ def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
         raise InputError(
             f"{file}: this model reads {theirs.seconds} s, padded with silence, and its texts "
             "begin with a language and a task; data of sound have neither, so it cannot be "
-            "evaluated on them; `addnorm generate` reads files by the folder's settings"
+            "evaluated on them; `run.transcribe(files)` reads them by the folder's settings"
         )
     half = (0.5,) * theirs.channels
     other = (theirs.mean, theirs.std) != (half, half) and not run.compares  # see `normalised`
@@ -209,13 +210,13 @@ def check_read_alike(run: TrainedModel, corpus: Corpus | None = None) -> None:
         raise InputError(
             f"{file}: pixels are scaled by image_mean = {list(theirs.mean)} and image_std "
             f"= {list(theirs.std)}, and data of pictures by 0.5 and 0.5, so this model cannot be "
-            "evaluated on them; `addnorm classify` reads files by the folder's settings"
+            "evaluated on them; `run.classify_files(files)` reads them by the folder's settings"
         )
     if not _resized_alike(theirs, data):
         raise InputError(
             f"{file}: its settings resize pictures differently than data of pictures, so this "
-            "model cannot be evaluated on them; `addnorm classify` reads files by the folder's "
-            "settings"
+            "model cannot be evaluated on them; `run.classify_files(files)` reads them by the "
+            "folder's settings"
         )
 
 
@@ -357,7 +358,9 @@ def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
 
 
 def _reads_no_files(run: TrainedModel) -> InputError:
-    """The error for a model that reads text, or whose data were given in Python."""
+    """The error for a model that reads text or tables, or whose data were given in Python."""
+    if run.medium == "series":
+        return wrong_task(run, "reads no files of images or sound")
     if run.medium is None or not has_signals(run.medium):
         return InputError(f"{run.name}: this model reads text, and no files of images or sound")
     return InputError(

@@ -28,8 +28,6 @@ from addnorm.generate import (
     Continuation,
     DecodingConfig,
     Generated,
-    GreedyConfig,
-    SampleConfig,
     TextDecoder,
     generate,
     stream,
@@ -156,7 +154,7 @@ def write(
 def write_as_it_comes(
     run: TrainedModel,
     text: str | Messages,
-    decoding: GreedyConfig | SampleConfig,
+    decoding: DecodingConfig,
     *,
     max_new_tokens: int | None = None,
     stop: Sequence[str] = (),
@@ -166,10 +164,12 @@ def write_as_it_comes(
     """Yield the continuation of one text in pieces, each as soon as it is final.
 
     It follows the `grammar`, if there is one, from its beginning. Raises `InputError` if the model
-    is not a language model, or cannot process the text.
+    is not a language model, or cannot process the text, and for beams.
     """
     if not isinstance(run.model, DecoderModel):
         raise InputError(f"{run.name}: only a language model streams: this one is for {run.task}")
+    if decoding.kind == "beam":
+        raise InputError("beam search ends with all of a text at once: stream without beams")
     [prompt] = prompts(run, [text])
     target = run.tokenizers.target
     pieces = stream(
@@ -470,7 +470,7 @@ def embed(
     if folder is not None and prompt_name is not None:
         folder = folder.with_prompt(prompt_name)
     if not texts:
-        return embed(run, ["a"], pooling)[:0]
+        return embed(run, [[]], pooling)[:0]
     vectors: list[Tensor] = []
     for start in range(0, len(texts), batch_size):
         x, ctx = _hidden(run, texts[start : start + batch_size], first + start, folder)
