@@ -38,6 +38,10 @@ class Shortened(UserWarning):
     """A text is longer than training allowed; the message names the model and the length."""
 
 
+class UnknownCharacters(UserWarning):
+    """Characters of texts are read as the unknown token; the message names and counts them."""
+
+
 class MissingOperator(UserWarning):
     """One of our operators cannot be built; the message has the reason and the fallback."""
 
@@ -56,7 +60,13 @@ def print_warnings() -> None:
     warnings.showwarning = lambda message, category, *place: (
         print(f"addnorm: {message}", file=sys.stderr)
         if issubclass(
-            category, IgnoredSettings | MissingOperator | Shortened | Stopped | Unfinished
+            category,
+            IgnoredSettings
+            | MissingOperator
+            | Shortened
+            | Stopped
+            | Unfinished
+            | UnknownCharacters,
         )
         else show(message, category, *place)
     )

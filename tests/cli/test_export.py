@@ -35,6 +35,9 @@ def test_mistakes_are_one_message(run: Path, tmp_path: Path, addnorm: Command) -
     code, _, err = addnorm("export", run, tmp_path / "x", "--family", "gtp2")
     assert code == 2
     assert "Did you mean 'gpt2'?" in err
+    for words, name in (((run,), "OUT"), (("--out", run), "--out")):
+        code, _, err = addnorm("export", run, *words)
+        assert (code, err.endswith(f"its own model: give another {name}\n")) == (2, True)
     code, _, err = addnorm("export", tmp_path / "nothing", tmp_path / "x")
     assert code == 2
     assert err.startswith(f"addnorm: {tmp_path / 'nothing'}: no such folder")

@@ -49,7 +49,11 @@ def test_resume(tmp_path: Path, addnorm: Command) -> None:
     assert (code, "--resume" in err) == (2, True)
     code, _, err = addnorm("train", recipe, "--out", run, "--resume", "--model.d_model", "32")
     assert (code, "model.d_model is 16 there and 32 here" in err) == (2, True)
-    assert addnorm("train", recipe, "--out", run, "--resume")[0] == 0
+    code, _, err = addnorm("train", recipe, "--out", run, "--resume")
+    assert (code, "nothing left to do" in err) == (0, False)
+    for words in ((recipe, "--out", run), (run,)):
+        code, _, err = addnorm("train", "--resume", *words)
+        assert (code, f"{run}: training ended after step 4: nothing left to do" in err) == (0, True)
     steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert sorted(set(steps)) == [1, 2, 3, 4]
 

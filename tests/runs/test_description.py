@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console, RenderableType
-from tests.runs.tiny import RECIPES, write_recipe
+from tests.runs.tiny import RECIPES, train_tiny, write_recipe
 from tests.test_house import write_gpt2
 
 from addnorm.errors import InputError
@@ -46,6 +46,12 @@ def test_a_run_and_its_recipe(task: str, run_of: RunOf) -> None:
     assert task in text
     assert "d_model = 16" in text
     assert "max_len" not in text or task == "tagging", "what is at its default is not shown"
+
+
+def test_a_tokenizer_that_was_learnt_from_a_sample_says_so(tmp_path: Path) -> None:
+    tables = {"tokenizer.kind": "bpe", "tokenizer.vocab_size": "280", "tokenizer.sample": "100"}
+    text = shown(describe(train_tiny(tmp_path, "classification", **tables)))
+    assert re.search(r"tokenizer +learnt from one of \d+ texts: tokenizer.sample says", text)
 
 
 def test_lists_are_not_markup(run_of: RunOf) -> None:

@@ -176,7 +176,7 @@ def _of_server(
     client = ChatClient(address, None if file is None else read_key(file))
     names = client.models()
     if model is not None and model not in names:
-        raise InputError(f"{address}: no model {model!r}.{choices(model, names)}")
+        raise InputError(f"--model {model}: not served by {address}.{choices(model, names)}")
     options = {
         "model": model or names[0],
         "temperature": asked["temperature"],

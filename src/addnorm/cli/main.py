@@ -4,6 +4,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from errno import ENOSPC
@@ -15,6 +16,7 @@ from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, Token,
 
 from addnorm import __version__
 from addnorm.arguments import problem_of_number
+from addnorm.cli.interruption import INTERRUPTED, interruptible
 from addnorm.cli.messages import in_options, message_of
 from addnorm.errors import (
     InputError,
@@ -110,6 +112,9 @@ GROUPS = {
 }
 """The commands as help shows them, in the order of a first day."""
 
+SAVES_NOTHING = {*GROUPS["Use"], *GROUPS["Look"]} - {"serve"}
+"""The commands that can end at any moment: they have no work to save."""
+
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
 for place, (title, names) in enumerate(GROUPS.items()):
     group = Group(title, sort_key=place)
@@ -147,13 +152,16 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8")  # input is UTF-8, so output is too
     print_warnings()
-    sys.exit(status(sys.argv[1:]))
+    words = sys.argv[1:]
+    with interruptible() if words and words[0] in SAVES_NOTHING else nullcontext():
+        code = status(words)
+    sys.exit(code)
 
 
 words_given: ContextVar[Sequence[str]] = ContextVar("words_given", default=())
 """The words of the command that runs."""
 
-ENDS: dict[type[Exception], int] = {NonFiniteError: 3, Interrupted: 130}
+ENDS: dict[type[Exception], int] = {NonFiniteError: 3, Interrupted: INTERRUPTED}
 """The exit statuses of training that ended early."""
 
 
@@ -186,7 +194,7 @@ def status(words: Sequence[str]) -> int:
     except RankLostError as error:
         return _lost(error)
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def _lost(error: RankLostError) -> int:

@@ -68,6 +68,7 @@ def in_options(message: str, app: App, words: Sequence[str]) -> str:
         return message
     command = _command(app, words)
     options, fields = options_of(command), takes_fields(command)
+    by_place, given = placed_options(command), {str(word).partition("=")[0] for word in words}
 
     def option(match: re.Match[str]) -> str:
         name, value = match.groups()
@@ -80,6 +81,8 @@ def in_options(message: str, app: App, words: Sequence[str]) -> str:
             meant = f"--{name}"
         if meant is None:
             return match[0]
+        if meant in by_place and meant not in given:
+            meant = meant.removeprefix("--").upper()
         return meant if value is None else f"{meant} {_as_given(meant, value, words)}"
 
     return NAME.sub(option, message)
@@ -110,6 +113,17 @@ def options_of(command: App) -> dict[str, str]:
         for argument in command.assemble_argument_collection()
         if (option := next((name for name in argument.names if name.startswith("--")), None))
         for name in (argument.field_info.name, option)
+    }
+
+
+def placed_options(command: App) -> set[str]:
+    """The options of a command that are also given by their place, without a name."""
+    arguments = command.assemble_argument_collection()
+    return {
+        name
+        for argument in arguments
+        if argument.field_info.is_positional
+        for name in argument.names
     }
 
 

@@ -15,6 +15,7 @@ from addnorm.convert.folder import check_weights, hf_model_type
 from addnorm.convert.weights.files import INDEX, PICKLED, SAFE
 from addnorm.convert.weights.gguf_file import GGUF, is_gguf
 from addnorm.convert.weights.peft import is_adapter, name_of_base
+from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.models import EncoderConfig
 from addnorm.nn.heads import has_joint_loss
 from addnorm.parts import kind_of
@@ -64,8 +65,7 @@ def describe_run(folder: Path) -> RenderableType:
         "parameters": f"{count_parameters(recipe, tokenizers, labels):,}",
     }
     if tokenizers is not None:
-        sizes = dict.fromkeys((tokenizers.source.vocab_size, tokenizers.target.vocab_size))
-        rows["vocabulary"] = " and ".join(f"{n:,}" for n in sizes)
+        rows |= _vocabulary(tokenizers)
     if labels:
         rows["labels"] = f"{len(labels)}: {', '.join(labels)}"
     if gguf is not None:
@@ -85,6 +85,15 @@ def describe_run(folder: Path) -> RenderableType:
         model = build_model(recipe, tokenizers, labels)
         rows |= exports(TrainedModel(folder, recipe, tokenizers, labels, model))
     return Group(facts(rows), Text(), planned(recipe))
+
+
+def _vocabulary(tokenizers: Tokenizers) -> dict[str, str]:
+    """The rows on the tokenizers: their sizes, and whether they were learnt from a sample."""
+    sizes = dict.fromkeys((tokenizers.source.vocab_size, tokenizers.target.vocab_size))
+    rows = {"vocabulary": " and ".join(f"{n:,}" for n in sizes)}
+    if tokenizers.sampled:
+        rows["tokenizer"] = tokenizers.sampled.removeprefix("tokenizer: ")
+    return rows
 
 
 SMALL = 10**8

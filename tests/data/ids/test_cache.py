@@ -213,6 +213,14 @@ def test_every_tokenizer_counts(play: Path) -> None:
         same(store_of(data).encoded(both), encode(data.load(), both))
 
 
+def test_a_tokenizer_learnt_from_a_sample_is_kept_as_one(play: Path) -> None:
+    config = BPEConfig(vocab_size=290, sample=len(TEXT) // 2)
+    lines = list[str]()
+    first, again = (store_of(TextConfig(train=play), lines).tokenizers(config) for _ in range(2))
+    assert [first.sampled] == lines
+    assert again.sampled == first.sampled != ""
+
+
 def test_our_own_code_counts(play: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = TextConfig(train=play)
     before = text_cache.cache_key(data)

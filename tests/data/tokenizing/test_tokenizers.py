@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -11,7 +12,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from addnorm.data.examples import Corpus, Labelled, Pair, Text
 from addnorm.data.ids.framing import encode_for_task, encode_words
-from addnorm.data.tokenizing.sides import Tokenizers
+from addnorm.data.tokenizing.pieces import encoder_of
+from addnorm.data.tokenizing.sides import Tokenizers, with_special_tokens
 from addnorm.data.tokenizing.tokenizers import (
     BOS_ID,
     EOS_ID,
@@ -487,3 +489,35 @@ def test_pairs_are_learnt_from_every_nth_text_of_many_characters() -> None:
     assert tokenizer.vocab_size < whole.vocab_size
     assert Tokenizers(whole, tokenizer).sampled.startswith("tokenizer: learnt from one of 3 texts")
     assert not Tokenizers(whole, whole).sampled
+
+
+def test_a_saved_tokenizer_knows_that_it_was_learnt_from_a_sample(tmp_path: Path) -> None:
+    texts = [word * 10 for word in ("ab ", "cd ", "ef ", "gh ", "ij ")]
+    third = BPEConfig(vocab_size=300, sample=61).train(texts)
+    both = with_special_tokens(Tokenizers(third, third), ["<mask>"])
+    both.save(tmp_path)
+    assert Tokenizers.load(tmp_path).sampled == both.sampled != ""
+    Tokenizers(CHAR, CHAR).save(tmp_path)
+    assert not Tokenizers.load(tmp_path).sampled
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+
+
+def test_unknown_characters_are_named_once_with_their_number(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    tokenizer = CharConfig().train(["to be"])
+    before, pieces = (
+        tokenizer.encode_batch(["to", "Xé X", "be é"]),
+        encoder_of(tokenizer, np.dtype(np.uint16)),
+    )
+    tokenizer.lowercased().encode_words(["X", "To"])
+    pieces(["X z", "be"])
+    assert [ids.count(UNK_ID) for ids in before] == [0, 3, 1]
+    messages = [str(warning.message) for warning in recwarn]
+    names = [message.rpartition("unknown: ")[2] for message in messages]
+    assert names == ["'X' (2 times), 'é' (2 times)", "'x'", "'z'"]
+    assert messages[0].startswith("the tokenizer does not know 2 characters, which")
+    assert messages[2].startswith("the tokenizer does not know a character, which")
+    WORD.encode("Xylophon")
+    BPE.encode("Xé")
+    assert len(recwarn) == 3, "other tokenizers learn what an unknown word is, or have none"

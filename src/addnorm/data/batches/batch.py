@@ -158,13 +158,12 @@ def chunks(items: Sequence[Item], size: int) -> list[Sequence[Item]]:
 
 def by_width(items: Sequence[Item], width: Callable[[Item], int], most: int) -> list[list[Item]]:
     """Group items of similar width into batches, each of at most `most` including padding."""
-    batches: list[list[Item]] = []
-    for item in sorted(items, key=width):
-        if batches and (len(batches[-1]) + 1) * width(item) <= most:
-            batches[-1].append(item)
-        else:
-            batches.append([item])
-    return batches
+    items, batches, start = sorted(items, key=width), list[list[Item]](), 0
+    for stop, widest in enumerate(map(width, items)):
+        if (stop - start + 1) * widest > most and stop > start:
+            batches.append(items[start:stop])
+            start = stop
+    return [*batches, items[start:]] if items else batches
 
 
 def inputs_of(medium: Medium, signals: Sequence[Tensor]) -> dict[str, Tensor]:

@@ -90,15 +90,17 @@ class TextStore:
         """Return the configured tokenizers, learnt from these texts or read from the cache."""
         if type(config) not in (BPEConfig, CharConfig, WordConfig):  # whose code is not ours
             return Tokenizers.train(config, self.corpus)
-        file = self.file({"tokenizer": dump(config)}, "tokenizer")
+        file = self.file({"learnt": dump(config)}, "tokenizer")
         if file is not None and (content := intact_content(file)) is not None:
-            return _both(Tokenizer.learnt(library.Tokenizer.from_str(content.decode())))
+            step, text = json.loads(content)
+            return _both(Tokenizer.learnt(library.Tokenizer.from_str(text), step))
         characters = int(characters_of(self.corpus.train).sum())
         with self.show("learning the tokenizer", characters):
             learnt = Tokenizers.train(config, self.corpus)
         if learnt.sampled:
             self.say(learnt.sampled)
-        self.keep(file, lambda path: _write(path, learnt.source.inner.to_str().encode()))
+        content = json.dumps([learnt.source.step, learnt.source.inner.to_str()])
+        self.keep(file, lambda path: _write(path, content.encode()))
         return learnt
 
     def encoded(self, tokenizers: Tokenizers) -> EncodedCorpus:

@@ -50,9 +50,17 @@ def encoder_of(
     if table is None:
         words = WordIds(tokenizer)
         return lambda pieces: _rows(*words.encode(pieces), dtype)
-    last = len(table) - 1
+    last, unknown = len(table) - 1, int(table[-1])
     narrow = table.astype(dtype)
-    return lambda pieces: [narrow[np.minimum(_code_points(piece), last)] for piece in pieces]
+
+    def look_up(pieces: Sequence[str]) -> Sequence[Ids]:
+        rows = [narrow[np.minimum(_code_points(piece), last)] for piece in pieces]
+        tokenizer.warn_of_unknown(
+            piece for piece, ids in zip(pieces, rows, strict=True) if (ids == unknown).any()
+        )
+        return rows
+
+    return look_up
 
 
 def _rows(ids: Ids, lengths: Ids, dtype: "np.dtype[Any]") -> Sequence[Ids]:

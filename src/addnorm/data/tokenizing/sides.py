@@ -134,7 +134,7 @@ def with_special_tokens(tokenizers: Tokenizers, names: Sequence[str]) -> Tokeniz
 def _with(tokenizer: Tokenizer, names: Sequence[str]) -> Tokenizer:
     inner = library.Tokenizer.from_str(tokenizer.inner.to_str())
     inner.add_special_tokens([*names])
-    return Tokenizer.learnt(inner)
+    return Tokenizer.learnt(inner, tokenizer.step)
 
 
 def around(task: str, tokenizer: Tokenizer) -> tuple[Sequence[int], Sequence[int]]:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from warnings import warn
 
 import tokenizers
 from pydantic import Field, NonNegativeInt, PositiveInt, TypeAdapter, ValidationError
@@ -32,7 +33,7 @@ from addnorm.data.tokenizing.word_splitting import (
     word_splitter,
     words_of,
 )
-from addnorm.errors import InputError
+from addnorm.errors import InputError, UnknownCharacters, some_of
 from addnorm.files import read_file, read_json
 from addnorm.parts import FROM_FILE, Family, dump
 
@@ -87,14 +88,19 @@ class Tokenizer:
         self.lowercase = False
         self.step = 1  # learnt from one of so many texts
         self.spelt: Mapping[int, str] = {}
+        self.warned_of = set[str]()  # the unknown characters that a warning has named
         self.special_ids = self.codec.special_ids
         self.byte_ids = self.codec.byte_ids
 
     @classmethod
-    def learnt(cls, inner: tokenizers.Tokenizer) -> "Tokenizer":
-        """Return a tokenizer trained here; lower case becomes a setting, not a normalizer."""
+    def learnt(cls, inner: tokenizers.Tokenizer, step: int = 1) -> "Tokenizer":
+        """Return a tokenizer trained here, from one of so many texts.
+
+        Lower case becomes a setting, not a normalizer.
+        """
         lowercase = isinstance(inner.normalizer, normalizers.Lowercase)
-        return cls(without_lower_case(inner) if lowercase else inner).lowercased(lowercase)
+        plain = without_lower_case(inner) if lowercase else inner
+        return cls(plain).lowercased(lowercase)._with(step=step)
 
     def lowercased(self, lowercase: bool = True) -> "Tokenizer":
         """Return this tokenizer converting texts to lower case first, or not."""
@@ -151,11 +157,12 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of many texts, computed on all cores."""
         texts = [self.prepared(text) for text in texts] if self.lowercase else texts
-        # A whole word may be spelt like a special token; as text it is an unknown word.
-        return [
-            ids if self.special_ids.isdisjoint(ids) else self._without_special(ids)
-            for ids in self.codec.encode(texts)
-        ]
+        rows = self.codec.encode(texts)
+        special = [n for n, ids in enumerate(rows) if not self.special_ids.isdisjoint(ids)]
+        self.warn_of_unknown(texts[n] for n in special)
+        for n in special:
+            rows[n] = self._without_special(rows[n])
+        return rows
 
     def encode_marked(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of texts, reading an imported tokenizer's special tokens in them.
@@ -171,7 +178,27 @@ class Tokenizer:
         """Return a text as it will be encoded: in lower case, if this tokenizer uses that."""
         return lower_case(text) if self.lowercase else text
 
+    def warn_of_unknown(self, texts: Iterable[str]) -> None:
+        """Warn of the characters in prepared texts that a character tokenizer does not know.
+
+        Each is named once. Training has none: all characters of its texts are known.
+        """
+        if self.codec.unknown_character is None:
+            return
+        counts = Counter(chain.from_iterable(texts))
+        new = {c: n for c, n in counts.items() if c not in self.warned_of and self.id_of(c) is None}
+        self.warned_of.update(new)
+        if new:
+            names = some_of(f"{c!r} ({n:,} times)" if n > 1 else repr(c) for c, n in new.items())
+            what = f"{len(new):,} characters" if len(new) > 1 else "a character"
+            warn(
+                f"the tokenizer does not know {what}, which the model reads as unknown: {names}",
+                UnknownCharacters,
+                stacklevel=3,
+            )
+
     def _without_special(self, ids: Sequence[int]) -> list[int]:
+        # A whole word may be spelt like a special token; as text it is an unknown word.
         unknown = [] if self.unk_id is None else [self.unk_id]
         return [j for i in ids for j in (unknown if i in self.special_ids else [i])]
 
@@ -219,7 +246,8 @@ class Tokenizer:
     def save(self, path: Path) -> None:
         """Write a `tokenizer.json` that the library can read.
 
-        The ids of an imported tokenizer are written next to it, to `tokenizer.ids.json`. A custom
+        The ids of an imported tokenizer are written next to it, to `tokenizer.ids.json`; of one
+        that was learnt from one of several texts, how many, to `tokenizer.sample.json`. A custom
         tokenizer writes itself into the folder `tokenizer`; its `tokenizer.json` has the
         configuration that reads it.
         """
@@ -230,6 +258,11 @@ class Tokenizer:
             atomic_write(path, json.dumps(table, indent=1) + "\n")
             return
         atomic_write(path, self.inner.to_str(pretty=True))
+        sample = path.with_suffix(".sample.json")
+        if self.step > 1:
+            atomic_write(sample, json.dumps({"one_of": self.step}) + "\n")
+        else:
+            sample.unlink(missing_ok=True)
         ids = path.with_suffix(".ids.json")
         if self.before is None or self.after is None:
             ids.unlink(missing_ok=True)
@@ -255,7 +288,16 @@ class Tokenizer:
             raise InputError(
                 f"{path} does not start with {' '.join(SPECIALS)}: not saved by AddNorm"
             )
-        return cls.learnt(inner)
+        sample = path.with_suffix(".sample.json")
+        step = read_json(sample, TypeAdapter(Sample)).one_of if sample.exists() else 1
+        return cls.learnt(inner, step)
+
+
+@config
+class Sample:
+    """The texts from which a tokenizer was learnt: one of so many."""
+
+    one_of: PositiveInt
 
 
 SAMPLE = 8_000_000
@@ -462,9 +504,7 @@ class BPEConfig:
             show_progress=False,
         )
         inner.train_from_iterator(islice(whole_words(texts), 0, None, step), trainer)
-        tokenizer = Tokenizer(inner)
-        tokenizer.step = step
-        return tokenizer
+        return Tokenizer.learnt(inner, step)
 
 
 @config

@@ -62,6 +62,7 @@ AROUND = (
     "config.json",
     "*tokenizer.json",
     "*tokenizer.ids.json",
+    "*tokenizer.sample.json",
     "labels.json",
     QUANTIZATION,
     SCALING,

@@ -100,7 +100,7 @@ def before_gap(tokenizer: Tokenizer, part: str) -> str:
 
 def joins_spaces(tokenizer: Tokenizer) -> bool:
     """Return whether the space before a word is in the word's first token."""
-    spaced, alone = tokenizer.encode_batch([" a", "a"])
+    spaced, alone = tokenizer.codec.encode([" a", "a"])
     return len(spaced) == len(alone) and spaced != alone
 
 

@@ -359,10 +359,10 @@ def _reader(run: TrainedModel) -> Callable[[Path], Tensor]:
 
 def _reads_no_files(run: TrainedModel) -> InputError:
     """The error for a model that reads text or tables, or whose data were given in Python."""
-    if run.medium == "series":
-        return wrong_task(run, "reads no files of images or sound")
     if run.medium is None or not has_signals(run.medium):
         return InputError(f"{run.name}: this model reads text, and no files of images or sound")
+    if run.recipe.data is not None:
+        return wrong_task(run, "reads no files of images or sound")
     return InputError(
         f"{run.name}: its {run.medium} were given in Python, which does not tell how files are "
         "read: train it on files"

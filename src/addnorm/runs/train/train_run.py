@@ -422,6 +422,9 @@ def fit(
             before, heard = setup.saved and setup.saved.recipe.train, heard_so_far(folder)
             for problem in trainer.resume(before):
                 console.out(f"skipped: {problem}", highlight=False)
+            if before is not None and trainer.finished():
+                done = f"{folder}: training ended after step {trainer.state.step:,}"
+                console.out(f"{done}: nothing left to do", highlight=False)
             # Once the checkpoint has what it was measured by before.
             world.lead(lambda: setup.write_changes(folder), None)
             if world.leads:
