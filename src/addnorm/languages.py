@@ -20,7 +20,7 @@ def locale_called(name: str) -> Locale:
         codes = {str(Locale(code).english_name).lower(): code for code in LANGUAGES}
         hint = nearest(codes.get(name.lower(), name), LANGUAGES)
         raise InputError(
-            f"Unknown language to = {name!r}.{hint} "
+            f"`to = {name!r}`: no such language.{hint} "
             f"Known, with numbers in words: {', '.join(LANGUAGES)}; "
             "CLDR's other languages work too, with numbers in digits."
         ) from error

@@ -207,7 +207,7 @@ def test_help_says_what_the_options_do(name: str, addnorm: Command) -> None:
         (["classify"], "classify: RUN is missing. See `addnorm help classify`"),
         (["look", "none"], "look: TEXT is missing"),
         (["swap", "none"], "swap: --out is missing"),
-        (["swap", "none", "--out"], "--out requires an argument"),
+        (["swap", "none", "--out"], "swap: --out needs a value. See `addnorm help swap`"),
         (["schema", "recipe.json", "x"], "schema: unexpected: recipe.json x. See `addnorm help"),
         (["info", "none"], "none: no such folder"),
     ],

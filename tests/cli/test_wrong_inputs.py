@@ -331,6 +331,9 @@ WORDS = [
     ("evaluate RUN --eval.metrc bleu", "Did you mean 'metric'?"),
     ("evaluate RUN --predictions p.txt", "leave --predictions out"),
     ("evaluate RUN --model.d_model 32", "does not fit this model"),
+    ("embed RUN TEXT --out v", "--out v: lacks an ending. Valid: .npy"),
+    ("embed RUN TEXT --out gone/v.npy", "--out gone/v.npy: there is no folder gone"),
+    ("generate RUN TEXT gone.txt", "gone.txt: No such file or directory"),
     ("embed RUN TEXT --out v.txt", "--out v.txt: .txt is not a valid form. Did you mean '.jsonl'?"),
     ("embed RUN TEXT --pooling max", "Did you mean 'mean'? Valid: mean, first, last, head"),
     ("embed RUN TEXT --pooling head", "needs a head"),
@@ -358,7 +361,7 @@ WORDS = [
     ("check --sample -1", "--sample | 0"),
     ("bench nothing", "nothing"),
     ("bench decode --rounds 0", "--rounds | 1"),
-    ("demo --to xx", "Unknown language to = 'xx'"),
+    ("demo --to xx", "--to xx: no such language"),
     ("help tarin", "Did you mean 'train'?"),
 ]  # fmt: skip
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files
-from addnorm.cli.plot import check_ending
+from addnorm.cli.plot import check_ending, check_folder
 from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named, working
 from addnorm.errors import InputError
 from addnorm.runs.options import PoolingOptions, PromptNameOptions
@@ -56,6 +56,7 @@ def embed(
     check_files(files)
     if out is not None:
         check_ending(out, "--out", FORMS)
+        check_folder(out, "--out")
     import_named(imports)
     opened = where.open(run)
     pictures = opened.reads_files and not (opened.compares and _are_texts(files))

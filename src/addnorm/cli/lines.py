@@ -137,12 +137,16 @@ class Lines:
     r"""The lines of the files; those of standard input if there are no files or one is `-`.
 
     Lines end at "\n" alone. They come in groups worth a batch, or fewer as soon as nothing more is
-    there: a pause in a pipe does not delay them.
+    there: a pause in a pipe does not delay them. Raises `InputError` for a file that is missing,
+    before any other is read.
     """
 
     def __init__(
         self, files: Sequence[Path], reading: Reading = STRICT, rows: Rows | None = None
     ) -> None:
+        for file in files:
+            if str(file) != "-" and not file.exists():
+                raise InputError(f"{file}: No such file or directory")
         self.files = files
         self.reading = reading
         self.rows = rows

@@ -165,6 +165,8 @@ def _of_arguments(error: CycloptsError, app: App) -> str:
     match error:
         case UnusedCliTokensError(unused_tokens=[*left]) if left:
             return f"{command}: unexpected: {' '.join(left)}. See `addnorm help {command}`"
+        case MissingArgumentError(keyword=str(option)):
+            return f"{command}: {option} needs a value. See `addnorm help {command}`"
         case MissingArgumentError(argument=one, keyword=None) if one is not None and not one.tokens:
             missing = _name(one) if not one.field_info.is_positional else _shown(one)
             return f"{command}: {missing} is missing. See `addnorm help {command}`"

@@ -54,10 +54,8 @@ def check_picture(out: Path, option: str = "--out") -> None:
 def check_ending(out: Path, option: str, valid: Sequence[str]) -> None:
     """Raise `InputError` for a file whose name does not end in one of the `valid` suffixes."""
     if out.suffix not in valid:
-        ending = out.suffix or "no ending"
-        raise InputError(
-            f"{option} {out}: {ending} is not a valid form.{choices(out.suffix, valid)}"
-        )
+        problem = f"{out.suffix} is not a valid form" if out.suffix else "lacks an ending"
+        raise InputError(f"{option} {out}: {problem}.{choices(out.suffix, valid)}")
 
 
 def check_folder(out: Path, option: str) -> None:

@@ -75,7 +75,8 @@ class ChatClient:
             response = connection.getresponse()
         except (OSError, HTTPException) as error:
             connection.close()
-            raise InputError(f"{self._url}: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise InputError(f"{self._url}: {reason}") from error
         if response.status != 200:
             with response:
                 raise InputError(f"{self._url}: {_message(response)}")
