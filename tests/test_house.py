@@ -318,16 +318,6 @@ def test_importing_addnorm_leaves_torch_alone() -> None:
     assert subprocess.run([sys.executable, "-c", script]).returncode == 0
 
 
-def test_opening_models_leaves_the_compiler_of_torch_alone() -> None:
-    """It takes as long to import as all else; a decorator of `torch.compiler` imports it."""
-    script = """
-import sys
-import addnorm.runs.run, addnorm.runs.train.train_run, addnorm.serve.worker
-sys.exit("torch._dynamo" in sys.modules)
-"""
-    assert subprocess.run([sys.executable, "-c", script]).returncode == 0
-
-
 def _blocks(*languages: str, readme: Path = README) -> list[str]:
     text = readme.read_text(encoding="utf-8")
     return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)

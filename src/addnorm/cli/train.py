@@ -11,6 +11,7 @@ from addnorm.cli.main import at_least
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError, Interrupted, RankLostError, nearest
 from addnorm.files import check_recipe_file
+from addnorm.machine import lasting_imports
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,8 +65,9 @@ def train(
     fields = fields_given(overrides)
     import_named(imports)
     named = recipe_named(recipe, resume=resume)
-    from addnorm.cli.terminal import console
-    from addnorm.training.parallel.plan import check_processes, launched
+    with lasting_imports():
+        from addnorm.cli.terminal import console
+        from addnorm.training.parallel.plan import check_processes, launched
 
     parsed, folder = recipe_and_folder(named, fields, out, resume=resume)
     if dry_run:
@@ -103,8 +105,9 @@ def recipe_and_folder(
     recipe: Path, fields: dict[str, str], out: Path | None, *, resume: bool
 ) -> "tuple[Recipe, Path]":
     """The recipe, from a file or from the run to resume, and the run folder."""
-    from addnorm.runs.files.resuming import resumed_recipe
-    from addnorm.runs.recipes.recipe import read_recipe
+    with lasting_imports():
+        from addnorm.runs.files.resuming import resumed_recipe
+        from addnorm.runs.recipes.recipe import read_recipe
 
     if not recipe.is_dir():
         return read_recipe(recipe, fields, import_parts=True), out or Path("runs") / recipe.stem
@@ -119,10 +122,11 @@ def trained(
     recipe: "Recipe", folder: Path, rank: int, *, resume: bool, patience: float | None = None
 ) -> int:
     """Train in this process; return the exit status."""
-    from addnorm.cli.terminal import console
-    from addnorm.runs.files.resuming import resume_command
-    from addnorm.runs.train.train_run import train_run
-    from addnorm.training.interruptions import ExhaustedError
+    with lasting_imports():
+        from addnorm.cli.terminal import console
+        from addnorm.runs.files.resuming import resume_command
+        from addnorm.runs.train.train_run import train_run
+        from addnorm.training.interruptions import ExhaustedError
 
     if rank:
         from rich.console import Console

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from addnorm.cli.main import at_least, failed, words_given
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder
+from addnorm.machine import lasting_imports
 from addnorm.runs.options import Weights
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ class Where:
         """Open the run in a folder, on this device and with this dtype."""
         check_model_folder(folder)
         with working("opening the model"):
-            from addnorm.runs.run import Run
+            with lasting_imports():
+                from addnorm.runs.run import Run
 
             device, dtype = self.device, self.dtype
             return Run.open(folder, overrides, device=device, dtype=dtype, weights=weights)

@@ -62,19 +62,19 @@ class LayerDrop(nn.Module):
 def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     """A random mask: `1 / (1 - p)` where `x` is kept, 0 where dropped; uses torch's generator."""
     if torch.compiler.is_compiling():
-        return _mask_of_seed(x.detach(), p, torch.randint(2**62, (1,), device=x.device))
+        return torch.ops.addnorm.keep_mask(x.detach(), p, torch.randint(2**62, (1,), device=x.device))
     return _mask(x, p, None)
 
 
-@torch.library.custom_op("addnorm::keep_mask", mutates_args=())
 def _mask_of_seed(x: Tensor, p: float, seed: Tensor) -> Tensor:
     """The mask of a seed: a pure function, which a compiler may compute again or only once."""
     return _mask(x, p, torch.Generator().manual_seed(int(seed)))
 
 
-@_mask_of_seed.register_fake
-def _(x: Tensor, p: float, seed: Tensor) -> Tensor:
-    return x.new_empty(x.shape)
+_library = torch.library.Library("addnorm", "FRAGMENT")
+_library.define("keep_mask(Tensor x, float p, Tensor seed) -> Tensor")
+_library.impl("keep_mask", _mask_of_seed, "CPU")
+_library.impl("keep_mask", lambda x, p, seed: x.new_empty(x.shape), "Meta")
 
 
 def _mask(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:

@@ -159,7 +159,7 @@ DRAWS = (Tensor.normal_, Tensor.uniform_, nn.init.normal_, nn.init.uniform_)
 
 
 class _NothingDrawn(TorchFunctionMode):
-    """Turn functions that fill tensors with random numbers into no-ops."""
+    """Turn functions that fill tensors with random numbers into no-ops, and count on the CPU."""
 
     def __torch_function__(
         self,
@@ -171,6 +171,8 @@ class _NothingDrawn(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in DRAWS:
             return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        if func is torch.arange and str(kwargs.get("device") or "meta") == "meta":
+            return func(*args, **{**kwargs, "device": "cpu"}).to("meta")
         return func(*args, **kwargs)
 
 
@@ -178,7 +180,8 @@ class _NothingDrawn(TorchFunctionMode):
 def without_values() -> Generator[None]:
     """Build models on the meta device: tensors without memory, left uninitialised.
 
-    Filling a meta tensor with random numbers would import torch's compiler, which takes a second.
+    Filling a meta tensor with random numbers would import torch's compiler, which takes a second,
+    and `torch.arange` on that device its symbolic shapes, which take a quarter of one.
     """
     with torch.device("meta"), _NothingDrawn():
         yield

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from addnorm.nn.linear import multiplies_natively
 from addnorm.training.parallel.tensors import by_matrix, piece_of, whole_shape
+from addnorm.training.torch_optimizers import without_compiler
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """The quintic's `a, b, c`, steepest at zero: five iterations map 0.001 near 1."""
@@ -17,6 +18,7 @@ AT_ONCE = 2**22
 """The most values of one shape that are iterated together, which bounds the memory of copies."""
 
 
+@without_compiler
 class Muon(torch.optim.Optimizer):
     """Muon (Jordan et al. 2024): each matrix moves along its momentum, made nearly orthogonal.
 

@@ -18,6 +18,7 @@ from addnorm.parts import Family, kind_of
 from addnorm.quantize.torchao_import import torchao_for
 from addnorm.training.muon import Muon
 from addnorm.training.parallel.tensors import is_part, like, local, piece_within_stage, whole_shape
+from addnorm.training.torch_optimizers import Adadelta, AdamW
 
 Betas = tuple[Probability, Probability]
 T = TypeVar("T")
@@ -43,7 +44,7 @@ class AdamWConfig:
         self, decayed: list[nn.Parameter], plain: list[nn.Parameter], lr: float
     ) -> torch.optim.Optimizer:
         """AdamW over these parameters, with weight decay on `decayed` only."""
-        return torch.optim.AdamW(
+        return AdamW(
             _groups(decayed, plain, self.weight_decay),
             lr=lr,
             betas=self.betas,
@@ -154,7 +155,7 @@ class AdadeltaConfig:
     def build(self, model: nn.Module, lr: float) -> list[torch.optim.Optimizer]:
         roles = roles_of(model)
         groups = _groups(roles.matrices + roles.tables, roles.vectors, self.weight_decay)
-        return [torch.optim.Adadelta(groups, lr=lr, rho=self.rho, eps=self.eps)]
+        return [Adadelta(groups, lr=lr, rho=self.rho, eps=self.eps)]
 
 
 @runtime_checkable
