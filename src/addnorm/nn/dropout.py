@@ -62,7 +62,9 @@ class LayerDrop(nn.Module):
 def keep_mask(x: Float[Tensor, "*shape"], p: float) -> Float[Tensor, "*shape"]:
     """A random mask: `1 / (1 - p)` where `x` is kept, 0 where dropped; uses torch's generator."""
     if torch.compiler.is_compiling():
-        return torch.ops.addnorm.keep_mask(x.detach(), p, torch.randint(2**62, (1,), device=x.device))
+        return torch.ops.addnorm.keep_mask(
+            x.detach(), p, torch.randint(2**62, (1,), device=x.device)
+        )
     return _mask(x, p, None)
 
 
