@@ -19,8 +19,8 @@ def without_compiler(optimizer: type[T]) -> type[T]:
     """
     plain: dict[str, Any] = {name: unwrap(getattr(optimizer, name)) for name in SHIELDED}
     plain["step"] = torch.no_grad()(unwrap(optimizer.step))
-    kept = {name: getattr(optimizer, name) for name in ("__doc__", "__module__")}
-    return cast(type[T], type(optimizer.__name__, (optimizer,), {**kept, **plain}))
+    about = {name: getattr(optimizer, name) for name in ("__doc__", "__module__")}
+    return cast(type[T], type(optimizer.__name__, (optimizer,), {**about, **plain}))
 
 
 AdamW = without_compiler(torch.optim.AdamW)
