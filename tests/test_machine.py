@@ -1,7 +1,6 @@
 """The machine: freed pages are kept, and the processor's name says what libraries may use."""
 
 import gc
-import importlib
 import os
 import platform
 import subprocess
@@ -12,15 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from addnorm import machine as module
-from addnorm.machine import (
-    LIMITS,
-    cores,
-    file_name,
-    instructions,
-    lasting_imports,
-    processor,
-    rare_collections,
-)
+from addnorm.machine import LIMITS, cores, file_name, instructions, processor, rare_collections
 
 FAULTS = """
 import resource
@@ -56,28 +47,6 @@ def test_collections_are_rare_within_and_as_before_after() -> None:
     with rare_collections():
         assert gc.get_threshold() == (200_000, *before[1:])
     assert gc.get_threshold() == before
-
-
-def test_only_what_imports_made_is_left_out_of_collections(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "lasting_module.py").write_text("KEPT = [[]]")
-    gc.collect()
-    try:
-        before = gc.get_freeze_count()
-        with lasting_imports():
-            assert not gc.isenabled()
-        assert (gc.isenabled(), gc.get_freeze_count()) == (True, before)
-        with lasting_imports():
-            importlib.import_module("lasting_module")
-        assert gc.get_freeze_count() > before
-        with pytest.raises(ModuleNotFoundError, match="absent_module"), lasting_imports():
-            importlib.import_module("absent_module")
-        assert gc.isenabled()
-    finally:
-        sys.modules.pop("lasting_module", None)
-        gc.unfreeze()
 
 
 @pytest.mark.parametrize("name", LIMITS)

@@ -68,24 +68,6 @@ def rare_collections() -> Generator[None]:
         gc.set_threshold(*before)
 
 
-@contextmanager
-def lasting_imports() -> Generator[None]:
-    """In this context, which imports modules, collect no garbage, and never look at them later.
-
-    Imports make a quarter of a million objects that stay. Going through them while they are made
-    takes a sixth of the time of importing torch and a quarter of that of importing AddNorm.
-    """
-    enabled, imported = gc.isenabled(), len(sys.modules)
-    gc.disable()
-    try:
-        yield
-    finally:
-        if len(sys.modules) > imported:
-            gc.freeze()
-        if enabled:
-            gc.enable()
-
-
 def pages_can_be_kept() -> bool:
     """Whether the C library is glibc, or has its setting for freed memory."""
     return _mallopt() is not None

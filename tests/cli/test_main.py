@@ -1,5 +1,7 @@
 """The command line as a whole: its options, exit statuses and error messages."""
 
+import gc
+import importlib
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +13,7 @@ from cyclopts import App
 from tests.commands import messages
 
 from addnorm.cli import main, train
-from addnorm.cli.main import app, at_least, check_number, status
+from addnorm.cli.main import app, at_least, check_number, lasting_imports, status
 from addnorm.errors import InputError, Interrupted, NonFiniteError
 
 RunOf = Callable[[str], Path]
@@ -361,3 +363,25 @@ def test_a_least_number() -> None:
     for value in (0, -3):
         with pytest.raises(ValueError, match="must be at least 1"):
             at_least(1)(int, value)
+
+
+def test_only_what_imports_made_is_left_out_of_collections(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "lasting_module.py").write_text("KEPT = [[]]")
+    gc.collect()
+    try:
+        before = gc.get_freeze_count()
+        with lasting_imports():
+            assert not gc.isenabled()
+        assert (gc.isenabled(), gc.get_freeze_count()) == (True, before)
+        with lasting_imports():
+            importlib.import_module("lasting_module")
+        assert gc.get_freeze_count() > before
+        with pytest.raises(ModuleNotFoundError, match="absent_module"), lasting_imports():
+            importlib.import_module("absent_module")
+        assert gc.isenabled()
+    finally:
+        sys.modules.pop("lasting_module", None)
+        gc.unfreeze()

@@ -1,10 +1,11 @@
 """The `addnorm` command: subcommands and error handling."""
 
+import gc
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
 from errno import ENOSPC
@@ -206,6 +207,24 @@ def _lost(error: RankLostError) -> int:
         return 1
     status = EXPLAINED if here.by_us else 1
     return status if error.reported else failed(error, status)
+
+
+@contextmanager
+def lasting_imports() -> Generator[None]:
+    """In this context, which imports modules, collect no garbage, and never look at them later.
+
+    Imports make a quarter of a million objects that stay. Going through them while they are made
+    takes a sixth of the time of importing torch and a quarter of that of importing AddNorm.
+    """
+    enabled, imported = gc.isenabled(), len(sys.modules)
+    gc.disable()
+    try:
+        yield
+    finally:
+        if len(sys.modules) > imported:
+            gc.freeze()
+        if enabled:
+            gc.enable()
 
 
 def with_options(message: str, command: str) -> str:

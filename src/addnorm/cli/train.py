@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.main import at_least
+from addnorm.cli.main import at_least, lasting_imports
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError, Interrupted, RankLostError, nearest
 from addnorm.files import check_recipe_file
-from addnorm.machine import lasting_imports
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from addnorm.cli.main import at_least, failed, words_given
+from addnorm.cli.main import at_least, failed, lasting_imports, words_given
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder
-from addnorm.machine import lasting_imports
 from addnorm.runs.options import Weights
 
 if TYPE_CHECKING:
