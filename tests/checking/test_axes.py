@@ -25,6 +25,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
+from addnorm.nn.no_sublayer import NoFeedForwardConfig
 from addnorm.nn.positions import (
     AxialRotaryConfig,
     RotaryConfig,
@@ -39,14 +40,15 @@ from addnorm.parts import members
 def test_every_part_is_on_its_axis(axis: str) -> None:
     field, union = PARTS[axis].field, PARTS[axis].union
     parts = [change[field] for change in AXES[axis].values()]
-    apart = {AxialRotaryConfig, RoundedALiBiConfig}  # of pictures, of decoders
+    # Of pictures, of decoders, and of layers beside others: variants and tests of their own.
+    apart = {AxialRotaryConfig, RoundedALiBiConfig, NoFeedForwardConfig}
     assert {type(part) for part in parts if part is not None} == {*members(union)} - apart
     assert (None in parts) == (PARTS[axis].unset is not None)
 
 
 def test_what_has_no_axis_is_in_the_matrix_too() -> None:
     mixers = {type(change["attention"]) for change in MIXERS.values()}
-    assert mixers | {AttentionConfig} == {*members(MixerConfig)}
+    assert mixers | {AttentionConfig, NoMixerConfig} == {*members(MixerConfig)}
     of_two = {DualEncoderConfig}  # two encoders: tests/models/test_dual_encoder.py has it
     assert {*MODELS.values()} == {*members(ModelConfig)} - of_two
     varied = [part for variant in VARIANTS.values() for part in variant.changes.values()]

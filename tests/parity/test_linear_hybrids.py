@@ -121,7 +121,37 @@ def granitemoehybrid(draw: Draw) -> Keys:
     }
 
 
+def nemotron_h(draw: Draw) -> Keys:
+    """Layers of one sublayer each, of all kinds; experts in groups, and heads of other widths."""
+    tree = sizes(draw) | {"tie_word_embeddings": False, "time_step_min": 1e-9}
+    groups, per_group = draw.randint(1, 2), draw.randint(2, 3)
+    kinds = [draw.choice(("linear_attention", "mlp", "moe")) for _ in range(draw.randint(0, 4))]
+    kinds.insert(draw.randint(0, len(kinds)), "full_attention")  # as for `types`
+    del tree["num_hidden_layers"]
+    n_groups = draw.randint(1, 2)
+    return tree | {
+        "layers_block_type": kinds,
+        "head_dim": draw.choice((4, 8)),
+        "layer_norm_epsilon": draw.choice((1e-6, 1e-3)),
+        "mlp_hidden_act": draw.choice(("relu2", "silu", "gelu")),
+        **flags(draw, "mlp_bias", "use_conv_bias", "norm_topk_prob"),
+        "mamba_num_heads": n_groups * draw.randint(1, 3),
+        "mamba_head_dim": draw.randint(1, 6),
+        "n_groups": n_groups,
+        "ssm_state_size": draw.randint(1, 5),
+        "conv_kernel": draw.randint(2, 5),
+        "n_routed_experts": groups * per_group,
+        "n_group": groups,
+        "topk_group": draw.randint(1, groups),
+        "num_experts_per_tok": draw.randint(1, 2),
+        "moe_intermediate_size": draw.randint(3, 12),
+        "moe_shared_expert_intermediate_size": draw.randint(3, 12),
+        "routed_scaling_factor": draw.choice((1.0, 2.5)),
+    }
+
+
 FAMILIES: dict[str, tuple[str, str, Callable[[Draw], Keys]]] = {
+    "nemotron_h": ("NemotronH", "NemotronHConfig", nemotron_h),
     "qwen3_next": ("Qwen3Next", "Qwen3NextConfig", qwen3_next),
     "qwen3_5": ("Qwen3_5", "Qwen3_5TextConfig", qwen3_5),
     "qwen3_5_moe": ("Qwen3_5Moe", "Qwen3_5MoeTextConfig", qwen3_5_moe),
@@ -173,7 +203,12 @@ def both_kinds(name: str, **changes: Any) -> Any:
     tree = draw(random.Random(name)) | {"vocab_size": 64, "num_hidden_layers": 4}
     for key in ("full_attn_idxs", "full_attention_interval", "mlp_only_layers"):
         tree.pop(key, None)
-    tree |= {"layer_types": [linear, linear, "full_attention", linear]}
+    kinds = [linear, linear, "full_attention", linear]
+    if name == "nemotron_h":
+        kinds = [linear, "moe", "full_attention", "mlp"]
+        tree.pop("num_hidden_layers")
+        tree.pop("layers_block_type")
+    tree |= {"layer_types": kinds}
     return getattr(transformers, kind)(**tree | changes)
 
 
@@ -206,6 +241,37 @@ def test_gated_convolutions_with_biases(bias: bool, tmp_path: Path) -> None:
     assert loaded.spec.model.layer(0).attention.bias == bias
     ids, _ = padded(prompts(64, (7, 7)), left=False)
     check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+
+
+def test_mamba_with_biases_of_its_projections(tmp_path: Path) -> None:
+    """Without padding, as above."""
+    config = both_kinds("nemotron_h", use_bias=True)
+    theirs, loaded = made("NemotronHForCausalLM", config, tmp_path)
+    theirs.set_experts_implementation("eager")
+    assert loaded.spec.model.layer(0).attention.bias
+    ids, _ = padded(prompts(64, (7, 7)), left=False)
+    check_logits(theirs, tmp_path, {"input_ids": ids}, {"tokens": ids})
+
+
+def test_layers_by_the_letters_of_an_older_file() -> None:
+    """`M` for Mamba-2, `*` for attention, `-` for a feed-forward, `E` for experts."""
+    tree = random_settings("nemotron_h", 0).tree
+    kinds = ["linear_attention", "mlp", "full_attention", "moe"]
+    listed = tree | {"layers_block_type": kinds}
+    lettered = {**tree, "hybrid_override_pattern": "M-*E", "num_hidden_layers": 4}
+    del lettered["layers_block_type"]
+    models = [read_config(family_of(s), s).model for s in map(Settings, (listed, lettered))]
+    assert models[0] == models[1]
+    for changes, match in (
+        ({"hybrid_override_pattern": "M-X"}, "X is not one of"),
+        ({"num_hidden_layers": 5}, "lists 4 layers, not 5"),
+        ({"moe_latent_size": 4}, "moe_latent_size = 4"),
+        ({"sliding_window": 4}, "sliding_window = 4"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings = True"),
+    ):
+        settings = Settings(lettered | changes)
+        with pytest.raises(InputError, match=match):
+            read_config(family_of(settings), settings)
 
 
 SIGHT: Keys = {

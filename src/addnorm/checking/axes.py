@@ -30,7 +30,9 @@ from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.heads import HeadConfig, TokenHeadConfig, TransformConfig
 from addnorm.nn.layer_convolution import LayerConvolutionConfig
+from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.moe import AnyFeedForwardConfig, MixtureOfExpertsConfig
+from addnorm.nn.no_sublayer import NoFeedForwardConfig, NoMixerConfig
 from addnorm.nn.norms import DynamicTanhConfig, LayerNormConfig, NormConfig, RMSNormConfig
 from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
 from addnorm.nn.positions import (
@@ -321,6 +323,19 @@ VARIANTS: Mapping[str, Variant] = {
             "layer_pattern": (LayerConfig(attention=TWO_WIDE_HEADS), LayerConfig()),
         }
     ),
+    "layers_of_one_sublayer": Variant(
+        {
+            "n_layers": 4,
+            "position": RotaryConfig(),
+            "layer_pattern": (
+                LayerConfig(attention=NoMixerConfig()),
+                LayerConfig(feedforward=NoFeedForwardConfig()),
+                LayerConfig(attention=Mamba2Config(), feedforward=NoFeedForwardConfig()),
+                LayerConfig(),
+            ),
+        }
+    ),
+    "attention_alone": Variant({"feedforward": NoFeedForwardConfig()}),
     "layers_of_two_norms": Variant(
         {"layer_pattern": (LayerConfig(), LayerConfig(norm=RMSNormConfig()))}
     ),

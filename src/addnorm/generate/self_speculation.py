@@ -22,6 +22,7 @@ from addnorm.nn.attention import CrossLayerAttention, LatentAttention, SelfAtten
 from addnorm.nn.cache import NoCache, SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal
+from addnorm.nn.no_sublayer import NoMixer
 from addnorm.nn.positions.position import Position
 from addnorm.nn.token_ahead import TokenAhead
 
@@ -149,6 +150,8 @@ def check_speculates(model: nn.Module) -> None:
         )
     check_writes(model)
     for i, mixer in enumerate(model.stack.mixers):
+        if isinstance(mixer, NoMixer):
+            continue
         attends = isinstance(mixer, SelfAttention | LatentAttention | CrossLayerAttention)
         if not attends or type(mixer.new_cache()) not in (SelfCache, NoCache):
             raise InputError(

@@ -11,6 +11,7 @@ from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.delta import GatedDeltaConfig
 from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.moe import AnyFeedForwardConfig
+from addnorm.nn.no_sublayer import NoMixerConfig, is_absent
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import (
     ALiBiConfig,
@@ -46,6 +47,7 @@ WITHOUT_POSITIONS = (
     GatedDeltaConfig,
     Mamba2Config,
     GatedConvolutionConfig,
+    NoMixerConfig,
 )
 """The mixers that need no positions."""
 
@@ -94,7 +96,8 @@ class LayerParts:
     def with_own(self, layer: LayerConfig) -> "LayerParts":
         """These parts, each replaced by the layer's own if it has one, except `cross_attention`.
 
-        Raises `ValueError` for a pattern or positions where no attention could use them.
+        Raises `ValueError` for a pattern or positions where no attention could use them, and for a
+        layer of nothing.
         """
         attention = layer.attention or self.attention
         if layer.pattern is not None:
@@ -103,10 +106,16 @@ class LayerParts:
             raise ValueError(
                 f"position acts in attention, and the mixer of this layer is {kind_of(attention)!r}"
             )
+        feedforward = layer.feedforward or self.feedforward
+        if is_absent(attention) and is_absent(feedforward):
+            raise ValueError(
+                "attention.kind = 'none' and feedforward.kind = 'none' leave nothing in this "
+                "layer: give one of them another kind"
+            )
         return replace(
             self,
             attention=attention,
-            feedforward=layer.feedforward or self.feedforward,
+            feedforward=feedforward,
             norm=layer.norm or self.norm,
             position=layer.position or self.position,
         )

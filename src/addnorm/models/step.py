@@ -23,6 +23,7 @@ from addnorm.nn.audio import LogMelEmbedding
 from addnorm.nn.blocks import Stack
 from addnorm.nn.cache import ConcatenatedCache, FixedCache, KVCache
 from addnorm.nn.masks import Branches
+from addnorm.nn.no_sublayer import NoMixer
 from addnorm.nn.patches import SeriesEmbedding
 from addnorm.nn.types import KeysValues
 from addnorm.nn.waveform import WaveformEmbedding
@@ -217,6 +218,8 @@ def _check_mixers(purpose: str, path: str, stack: Stack) -> None:
     """Raise `InputError` naming the first layer whose mixer is not attention."""
     of = f" of the {path}" if path in ("encoder", "decoder") else ""
     for i, mixer in enumerate(stack.mixers):
+        if isinstance(mixer, NoMixer):
+            raise InputError(f"{purpose}: layer {i}{of} has no attention, as every layer must")
         if not isinstance(mixer, SelfAttention | CrossLayerAttention):
             raise InputError(
                 f"{purpose}: only attention can be traced, and in layer {i}{of} a "

@@ -36,6 +36,7 @@ from addnorm.nn.hyper_connections import WITH_STREAMS
 from addnorm.nn.init import InitName
 from addnorm.nn.layer_convolution import LayerConvolutionConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
+from addnorm.nn.no_sublayer import NoPlacement, is_absent
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
 from addnorm.nn.positions import PositionConfig, SinusoidalConfig
@@ -379,20 +380,7 @@ class TransformerConfig:
     def build_block(self, shared: SharedPositions, depth: Depth, *, cross: bool) -> AnyBlock:
         """Build layer `depth.layer` of a stack, with every sublayer in its placement."""
         layer = self.layer(depth.layer)
-        names = ["attention", *(["cross_attention"] if cross else []), "feedforward"]
-        first, per_layer = depth.layer * len(names), self.per_layer
-        parts: dict[str, Any] = {
-            f"{name}_residual": self.build_residual(
-                layer.norm,
-                replace(
-                    depth,
-                    sublayer=first + i,
-                    ends_layer=name == "feedforward" and per_layer is None,
-                ),
-                first=i == 0,
-            )
-            for i, name in enumerate(names)
-        }
+        parts, per_layer = self._build_residuals(layer, depth, cross=cross), self.per_layer
         position = self._position_in(layer, shared, depth).in_layer(depth.layer)
         parts["attention"] = build_mixer(
             layer.attention, self.d_model, position, depth.causal, depth.layer
@@ -411,6 +399,24 @@ class TransformerConfig:
             parts["norm"] = self.residual.build_shared(self.d_model, layer.norm)
             return ParallelCrossBlock(**parts) if cross else ParallelBlock(**parts)
         return CrossBlock(**parts) if cross else Block(**parts)
+
+    def _build_residuals(
+        self, layer: LayerParts, depth: Depth, *, cross: bool
+    ) -> dict[str, nn.Module]:
+        """Build the placement of every sublayer of a layer, by its name in the block."""
+        names = ["attention", *(["cross_attention"] if cross else []), "feedforward"]
+        present = [name for name in names if not is_absent(getattr(layer, name))]
+        begin, ends = depth.layer * len(names), self.per_layer is None
+        return {
+            f"{name}_residual": self.build_residual(
+                layer.norm,
+                replace(depth, sublayer=begin + i, ends_layer=ends and name == present[-1]),
+                first=name == present[0],
+            )
+            if name in present
+            else NoPlacement()
+            for i, name in enumerate(names)
+        }
 
     def _build_output_norm(self, norm: NormConfig, depth: Depth) -> nn.Module:
         """The placement of the sublayer of per-layer embeddings: a norm of its output."""

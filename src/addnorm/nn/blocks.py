@@ -20,6 +20,7 @@ from addnorm.nn.dropout import LayerDrop
 from addnorm.nn.hyper_connections import CollapsedNorm
 from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.masks import Causal, Full, Mask
+from addnorm.nn.no_sublayer import NoMixerConfig
 from addnorm.nn.per_layer_embedding import PerLayerInput
 from addnorm.nn.positions.position import Position
 from addnorm.nn.recurrent import RecurrentConfig
@@ -73,6 +74,7 @@ MixerConfig = Annotated[
     | GatedDeltaConfig
     | Mamba2Config
     | GatedConvolutionConfig
+    | NoMixerConfig
     | MixerPart,
     Family("mixer", MixerPart, default="attention"),
 ]

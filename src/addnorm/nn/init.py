@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from addnorm.nn.blocks import Stack
 from addnorm.nn.deferred_init import truncated_normal_
 from addnorm.nn.heads import TokenHead
+from addnorm.nn.no_sublayer import NoPlacement
 from addnorm.nn.residuals import DeepNorm
 
 Fill = Callable[[Tensor, int], object]
@@ -109,8 +110,10 @@ def initialise(model: nn.Module, scheme: InitName) -> None:
 
 def _count_sublayers(stack: Stack) -> int:
     """The number of sublayers of the stack that write to the residual stream."""
-    names = [name for block in stack.blocks for name, _ in block.named_children()]
-    return sum(name.endswith("_residual") for name in names)
+    children = [child for block in stack.blocks for child in block.named_children()]
+    return sum(
+        name.endswith("_residual") and not isinstance(part, NoPlacement) for name, part in children
+    )
 
 
 def _reset(model: nn.Module) -> None:

@@ -27,6 +27,7 @@ from addnorm.nn.feedforward import (
 )
 from addnorm.nn.functional import eagerly
 from addnorm.nn.linear import Linear
+from addnorm.nn.no_sublayer import NoFeedForwardConfig
 from addnorm.nn.routers import (
     AnyRouterConfig,
     Router,
@@ -356,6 +357,7 @@ AnyFeedForwardConfig = Annotated[
     | GatedFeedForwardConfig
     | ClampedFeedForwardConfig
     | MixtureOfExpertsConfig
+    | NoFeedForwardConfig
     | FeedForwardPart,
     Family("feedforward", FeedForwardPart),
 ]

@@ -19,6 +19,7 @@ from addnorm.nn.convolution import Convolution
 from addnorm.nn.delta import GatedDelta
 from addnorm.nn.feedforward import FeedForward, GatedFeedForward
 from addnorm.nn.mamba import Mamba2
+from addnorm.nn.no_sublayer import NoMixer
 from addnorm.nn.positions.alibi import ALiBi
 from addnorm.nn.positions.kerple import KERPLE
 from addnorm.nn.positions.learned import Learned
@@ -35,7 +36,7 @@ BY_HEAD = (T5Bias, ALiBi, RoundedALiBi, KERPLE, TransformerXL)
 """The positions that have parameters for each head."""
 CORES = (SDPACore, EagerCore, FlexCore)
 OUTPUTS = (PlainOutput, GatedOutput)
-WITHOUT_HEADS = (Recurrent, Convolution, GatedDelta, Mamba2, GatedConvolution)
+WITHOUT_HEADS = (Recurrent, Convolution, GatedDelta, Mamba2, GatedConvolution, NoMixer)
 """The mixers that have no heads of attention."""
 POSITIONS = (NoPosition, Sinusoidal, Learned, Rotary, DynamicRotary, T5Bias)
 """The positions that treat all heads alike, and T5's, whose table has a column for each head."""

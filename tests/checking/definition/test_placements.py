@@ -29,7 +29,7 @@ def test_sublayers() -> None:
     assert placed(SandwichNormConfig()) == 3 + (2 * (3 + 1) + 1)
     assert placed(SandwichNormConfig(norms="output")) == 3 + (2 * 3 + 1)
     assert placed(DeepNormConfig()) == 2 * 3 + 6 + 1  # (2 · 8)^¼ = 2
-    first, second = Depth(), Depth(name="feedforward")
+    first, second = Depth(), Depth(first=False)
     assert placed(PreNormConfig(first=False), first) == 3 + 6
     assert placed(PreNormConfig(first=False), second) == 3 + 2 * (3 + 1)
 

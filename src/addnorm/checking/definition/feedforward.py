@@ -15,6 +15,7 @@ from addnorm.nn.feedforward import (
     GatedFeedForwardConfig,
 )
 from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.no_sublayer import NoFeedForwardConfig
 
 
 def mlp(config: Any, weights: Weights, x: Tokens) -> Tokens:
@@ -88,6 +89,7 @@ FEEDFORWARDS = Definitions[Callable[[Any, Weights, Tokens], Tokens]](
         GatedFeedForwardConfig: gated,
         ClampedFeedForwardConfig: clamped,
         MixtureOfExpertsConfig: mixture_of_experts,
+        NoFeedForwardConfig: lambda config, weights, x: torch.zeros_like(x),
     },
 )
 

@@ -19,6 +19,7 @@ from addnorm.nn.attention import AttentionConfig, LatentAttentionConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.delta import GatedDeltaConfig
 from addnorm.nn.mamba import Mamba2Config
+from addnorm.nn.no_sublayer import NoMixerConfig
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.short_convolution import GatedConvolutionConfig
 
@@ -145,5 +146,6 @@ MIXERS = Definitions[Callable[[Any, Weights, Tokens, MixerContext], Tokens]](
         GatedDeltaConfig: gated_delta,
         Mamba2Config: mamba2,
         GatedConvolutionConfig: gated_convolution,
+        NoMixerConfig: lambda config, weights, x, context: torch.zeros_like(x),
     },
 )

@@ -19,6 +19,7 @@ from addnorm.checking.definition.positions import embedded
 from addnorm.checking.definition.texts import MixerContext, Texts
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.residuals import SandwichNormConfig
+from addnorm.parts import kind_of
 
 Logits = Float[Tensor, "rows outputs"]
 OUTPUT_NORM = SandwichNormConfig(norms="output")
@@ -227,6 +228,11 @@ class _Stack:
             x, last = streams.collapsed(residual, last, x), under(last, "norm")
         return normalised(self.config.norm, last, x, self.observed) if placement.final else x
 
+    def _present(self, layer: int) -> list[str]:
+        """The sublayers of a layer, without those that are of the kind `none`."""
+        parts = layer_parts(self.config, layer)._asdict()
+        return [n for n in self.sublayers if n not in parts or kind_of(parts[n]) != "none"]
+
     def block(self, weights: Weights, x: Tokens, layer: int) -> Tokens:
         """Apply one block: every sublayer in its placement."""
         residual = self.config.residual
@@ -242,14 +248,15 @@ class _Stack:
         if placement.block is not None:
             branches = {name: sublayer(name) for name in self.sublayers}
             return placement.block(residual, norm, x, branches)
-        for name in self.sublayers:
+        present = self._present(layer)
+        for name in present:
             here, f = _beneath(norm, f"{name}_residual"), sublayer(name)
             of_placement = under(weights, f"{name}_residual")
             if placement.streams is not None:
                 x = placement.streams.sublayer(residual, of_placement, here, x, f)
                 continue
             assert placement.sublayer is not None
-            depth = replace(self.depth, layer=layer, name=name, weights=of_placement)
+            depth = replace(self.depth, layer=layer, first=name == present[0], weights=of_placement)
             if name == "per_layer":  # its output has a norm, whatever the placement of others
                 x = sandwich(OUTPUT_NORM, here, x, f, depth)
                 continue

@@ -35,15 +35,15 @@ Sublayer = Callable[[Tokens], Tokens]
 class Depth:
     """The position of a sublayer: its layer, from 0, and the depth of the model.
 
-    `causal` is true in a decoder; `name` is the name of the sublayer, and `weights` are those of
-    its placement.
+    `causal` is true in a decoder; `first` says whether the sublayer is the first of its layer, and
+    `weights` are those of its placement.
     """
 
     encoder: int = 0
     decoder: int = 0
     causal: bool = False
     layer: int = 0
-    name: str = "attention"
+    first: bool = True
     weights: Weights = field(default_factory=dict[str, Tensor])
 
 
@@ -54,7 +54,7 @@ def post(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Token
 
 def pre(config: Any, norm: Norm, x: Tokens, f: Sublayer, depth: Depth) -> Tokens:
     """Xiong et al. 2020, fig. 1b; without the very first in Warner et al. 2024, §2.1."""
-    if not config.first and depth.layer == 0 and depth.name == "attention":
+    if not config.first and depth.layer == 0 and depth.first:
         return x + config.scale * f(x)
     return x + config.scale * f(norm("norm", x))
 

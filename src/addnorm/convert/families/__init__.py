@@ -73,6 +73,7 @@ MODULES = {
     "olmo3": "olmo",
     "nemotron": "nemotron",
     "apertus": "nemotron",
+    "nemotron_h": "nemotron_hybrid",
     "qwen3_next": "qwen_delta",
     "qwen3_5_text": "qwen_delta",
     "qwen3_5_moe_text": "qwen_delta",

@@ -29,7 +29,7 @@ from addnorm.convert.families.llama import (
 )
 from addnorm.convert.families.qwen_delta import LINEAR
 from addnorm.errors import InputError
-from addnorm.models.layers import LayerConfig
+from addnorm.models.layers import LayerConfig, LayerParts
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.moe import MixtureOfExpertsConfig
@@ -165,6 +165,20 @@ OF_MAMBA: Mapping[str, str] = {
     "out_proj.bias": "out_proj.bias",
 }
 
+
+def mamba_maps(layer: LayerParts, d_model: int, ours: str, theirs: str) -> Iterator[TensorMap]:
+    """The maps of a layer's Mamba-2, if it has one, whose projections share a matrix."""
+    if not isinstance(mamba := layer.attention, Mamba2Config):
+        return
+    for name, other in OF_MAMBA.items():
+        yield Renamed(f"{ours}.{name}", f"{theirs}.{other}")
+    width, shared = mamba.n_heads * mamba.width(d_model), mamba.n_groups * mamba.d_state
+    for kind in ("weight", "bias"):
+        names = (f"{ours}.{part}_proj.{kind}" for part in ("gate", "v", "k", "q", "step"))
+        sizes = (width, width, shared, shared, mamba.n_heads)
+        yield Concatenated(tuple(names), f"{theirs}.in_proj.{kind}", sizes)
+
+
 _EXPERTS = concatenated_experts(
     "model.layers.*.block_sparse_moe.input_linear.weight",
     "model.layers.*.block_sparse_moe.output_linear.weight",
@@ -176,16 +190,7 @@ def _maps(spec: ModelSpec) -> Iterator[TensorMap]:
     yield from _EXPERTS(spec)
     for i, layer in enumerate(spec.model.layers(spec.model.n_layers)):
         ours, theirs = f"stack.blocks.{i}", f"model.layers.{i}"
-        if isinstance(mamba := layer.attention, Mamba2Config):
-            for name, other in OF_MAMBA.items():
-                yield Renamed(f"{ours}.attention.{name}", f"{theirs}.mamba.{other}")
-            width, shared = mamba.n_heads * mamba.width(spec.model.d_model), mamba.n_groups
-            shared *= mamba.d_state
-            for kind in ("weight", "bias"):
-                parts = ("gate", "v", "k", "q", "step")
-                names = tuple(f"{ours}.attention.{part}_proj.{kind}" for part in parts)
-                sizes = (width, width, shared, shared, mamba.n_heads)
-                yield Concatenated(names, f"{theirs}.mamba.in_proj.{kind}", sizes)
+        yield from mamba_maps(layer, spec.model.d_model, f"{ours}.attention", f"{theirs}.mamba")
         part, name = layer.feedforward, f"{ours}.feedforward"
         if isinstance(part, MixtureOfExpertsConfig):
             part, name = part.shared, f"{name}.shared"

@@ -65,6 +65,7 @@ OF_MODEL = {
     "mpt": "GPTNeoXTokenizer",
     "mt5": "T5Tokenizer",
     "nemotron": GENERIC,
+    "nemotron_h": GENERIC,
     "nomic_bert": "BertTokenizer",
     "olmo": "GPTNeoXTokenizer",
     "olmo2": GENERIC,

@@ -12,6 +12,7 @@ from addnorm.generate.next_token import device_of, evaluating
 from addnorm.models import DecoderModel, EncoderDecoderModel
 from addnorm.nn.attention import CrossLayerAttention, LatentAttention, SelfAttention
 from addnorm.nn.cache import KVCache, NoCache, SelfCache
+from addnorm.nn.no_sublayer import NoMixer
 from addnorm.nn.positions.position import Position
 from addnorm.serve.engine.choosing import Answer, Chooser, Logits, choose, reported, token_scores
 from addnorm.serve.engine.decoder import PagedDecoder
@@ -30,6 +31,8 @@ def why_not_paged(model: DecoderModel | EncoderDecoderModel) -> str | None:
     if isinstance(model, EncoderDecoderModel):
         return "its decoder attends to an encoder"
     for i, mixer in enumerate(model.stack.mixers):
+        if isinstance(mixer, NoMixer):
+            continue
         if not isinstance(mixer, SelfAttention | LatentAttention | CrossLayerAttention):
             return f"layer {i} is not attention but {type(mixer).__name__}, which keeps a state"
         if type(mixer.new_cache()) not in (SelfCache, NoCache):

@@ -20,6 +20,7 @@ from addnorm.nn.cache import AttentionCache, NewKeys, NewValues, SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
 from addnorm.nn.heads import TaggingHead, TokenHead
+from addnorm.nn.no_sublayer import NoMixer
 from addnorm.nn.types import KeysValues, Length
 from addnorm.training.parallel.chunks import by_chunk
 from addnorm.training.parallel.own_parts import check_batch_norms, has_own_parts
@@ -67,6 +68,8 @@ class SplitStack:
             embed.register_forward_pre_hook(self._enter_embedding)
         vars(stack)["layer_outputs"] = self._own_outputs(stack.layer_outputs)
         for mixer in stack.mixers:
+            if isinstance(mixer, NoMixer):
+                continue
             module = cast(nn.Module, mixer)
             module.register_forward_pre_hook(self._give_keys)
             module.register_forward_hook(_check_read)

@@ -22,6 +22,7 @@ from addnorm.nn.blocks import Block, CrossBlock, ParallelBlock, ParallelCrossBlo
 from addnorm.nn.feedforward import ACTIVATIONS, FeedForward, GatedFeedForward
 from addnorm.nn.masks import Full, Window
 from addnorm.nn.moe import MixtureOfExperts
+from addnorm.nn.no_sublayer import NoFeedForward, NoMixer, NoPlacement
 from addnorm.nn.norms import (
     BatchNorm,
     DynamicErf,
@@ -123,7 +124,7 @@ def _read(module: nn.Module, layer: _Layer) -> Iterator[Part]:
     """Yield the parts of a block: its sublayers, norms and residual connections."""
     match module:
         case Block() | CrossBlock():
-            for child in module.children():
+            for child in _present(module):
                 yield from _read(child, layer)
         case ParallelBlock() | ParallelCrossBlock():
             yield from _in_parallel(module, layer)
@@ -137,6 +138,12 @@ def _read(module: nn.Module, layer: _Layer) -> Iterator[Part]:
             yield from _mixture(module, layer.width)
         case _:
             yield norm(module, layer.width)
+
+
+def _present(block: nn.Module) -> list[nn.Module]:
+    """The parts of a block, without those of a sublayer that it lacks."""
+    absent = NoMixer, NoFeedForward, NoPlacement
+    return [child for child in block.children() if not isinstance(child, absent)]
 
 
 Placement = PreNorm | LayerScale | PostNorm | DeepNorm | Branch | SandwichNorm
