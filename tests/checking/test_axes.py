@@ -25,7 +25,7 @@ from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.crf import CRFHeadConfig
 from addnorm.nn.forecast import ForecastHeadConfig
-from addnorm.nn.no_sublayer import NoFeedForwardConfig
+from addnorm.nn.no_sublayer import NoFeedForwardConfig, NoMixerConfig
 from addnorm.nn.positions import (
     AxialRotaryConfig,
     RotaryConfig,

@@ -272,6 +272,7 @@ def test_the_union_lists_each_mixer_once() -> None:
         "gated_delta",
         "latent",
         "mamba2",
+        "none",
         "recurrent",
     ]
 

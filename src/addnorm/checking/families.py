@@ -94,7 +94,7 @@ def _alike(family: Family, part: Any) -> int:
 
 def _by_built_module(names: list[str], part: Any) -> list[str]:
     """Decide by the module that it builds: norms take `(x, valid)`, feed-forwards `x`."""
-    config = next(iter(part_examples(part).values()))
+    config = next(iter(part_examples(part).values()), None) or part()
     if {"norm", "feedforward"} <= {*names}:
         module = _built_from_width(config)
         if module is None or isinstance(module, Position):

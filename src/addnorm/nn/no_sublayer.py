@@ -22,7 +22,10 @@ class NoPlacement(nn.Module):
 
 
 class NoMixer(nn.Module):
-    """`0`: no exchange between tokens."""
+    """`y = 0`: no exchange between tokens, in a layer of a feed-forward alone.
+
+    Nemotron-H (NVIDIA 2025, §2.1).
+    """
 
     pattern: Mask = Full()
 
@@ -35,7 +38,10 @@ class NoMixer(nn.Module):
 
 
 class NoFeedForward(nn.Module):
-    """`0`: no layer that acts on each token alone."""
+    """`y = 0`: no layer that acts on each token alone, in a layer of a mixer alone.
+
+    Attention alone is a model too (Elhage et al. 2021).
+    """
 
     def forward(self, x: Hidden) -> Hidden:
         return torch.zeros_like(x)

@@ -18,6 +18,7 @@ from addnorm.nn.choices import DEFAULTS, use_choices
 from addnorm.nn.feedforward import ACTIVATIONS, FeedForwardConfig, GatedFeedForwardConfig
 from addnorm.nn.heads import TokenHeadConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.no_sublayer import NoFeedForwardConfig, NoMixerConfig
 from addnorm.nn.norms import (
     BatchNormConfig,
     DynamicErfConfig,
@@ -85,6 +86,8 @@ PARTS: dict[str, dict[str, Any]] = {
     "dynamic_tanh": {"norm": DynamicTanhConfig()},
     "dynamic_erf": {"norm": DynamicErfConfig()},
     "batchnorm": {"norm": BatchNormConfig()},
+    "attention_alone": {"feedforward": NoFeedForwardConfig()},
+    "feedforward_alone": {"attention": NoMixerConfig()},
     "learned": {"position": LearnedConfig()},
     "rotary": {"position": RotaryConfig()},
     "alibi": {"position": ALiBiConfig()},
