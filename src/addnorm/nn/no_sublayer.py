@@ -64,7 +64,7 @@ class NoMixerConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """No examples here: it is tested beside layers that have one."""
+        """No examples here: it is tested together with layers that have one."""
         return {}
 
     def conflict(self, around: Any) -> str | None:
@@ -83,7 +83,7 @@ class NoFeedForwardConfig:
 
     @classmethod
     def examples(cls) -> dict[str, Any]:
-        """No examples here: it is tested beside layers that have one."""
+        """No examples here: it is tested together with layers that have one."""
         return {}
 
     def conflict(self, around: Any) -> str | None:

@@ -150,10 +150,10 @@ def _write_layers(spec: ModelSpec) -> Json:
 
 def _only(parts: Sequence[object], kind: type[P]) -> P | None:
     """The only part of this kind, if there is one. Raises `InputError` for several."""
-    found = {part for part in parts if isinstance(part, kind)}
-    if len(found) > 1:
-        raise InputError(f"this family has one form of {kind_of(found.pop())} in all its layers")
-    return found.pop() if found else None
+    forms = {part for part in parts if isinstance(part, kind)}
+    if len(forms) > 1:
+        raise InputError(f"this family has one form of {kind_of(forms.pop())} in all its layers")
+    return forms.pop() if forms else None
 
 
 def _write_mamba(mamba: Mamba2Config, d_model: int) -> Json:
