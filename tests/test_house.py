@@ -76,6 +76,7 @@ UNMIRRORED = {
     "cli/distill.py": "runs/train/test_teacher.py",
     "convert/families/granite_hybrid.py": "parity/test_linear_hybrids.py",
     "convert/families/lfm2.py": "parity/test_linear_hybrids.py",
+    "convert/families/nemotron_hybrid.py": "parity/test_linear_hybrids.py",
     "convert/families/qwen_delta.py": "parity/test_linear_hybrids.py",
     "convert/families/albert.py": "parity/test_encoders.py",
     "convert/families/deberta.py": "parity/test_encoders.py",
