@@ -11,7 +11,7 @@ from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.delta import GatedDeltaConfig
 from addnorm.nn.mamba import Mamba2Config
 from addnorm.nn.moe import AnyFeedForwardConfig
-from addnorm.nn.no_sublayer import NoMixerConfig, is_absent
+from addnorm.nn.no_sublayer import ABSENT, NoMixerConfig
 from addnorm.nn.norms import NormConfig
 from addnorm.nn.positions import (
     ALiBiConfig,
@@ -107,7 +107,7 @@ class LayerParts:
                 f"position acts in attention, and the mixer of this layer is {kind_of(attention)!r}"
             )
         feedforward = layer.feedforward or self.feedforward
-        if is_absent(attention) and is_absent(feedforward):
+        if isinstance(attention, ABSENT) and isinstance(feedforward, ABSENT):
             raise ValueError(
                 "attention.kind = 'none' and feedforward.kind = 'none' leave nothing in this "
                 "layer: give one of them another kind"

@@ -36,7 +36,7 @@ from addnorm.nn.hyper_connections import WITH_STREAMS
 from addnorm.nn.init import InitName
 from addnorm.nn.layer_convolution import LayerConvolutionConfig
 from addnorm.nn.moe import AnyFeedForwardConfig
-from addnorm.nn.no_sublayer import NoPlacement, is_absent
+from addnorm.nn.no_sublayer import ABSENT, NoPlacement
 from addnorm.nn.norms import LayerNormConfig, NoNorm, NormConfig, build_norm
 from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
 from addnorm.nn.positions import PositionConfig, SinusoidalConfig
@@ -405,7 +405,7 @@ class TransformerConfig:
     ) -> dict[str, nn.Module]:
         """Build the placement of every sublayer of a layer, by its name in the block."""
         names = ["attention", *(["cross_attention"] if cross else []), "feedforward"]
-        present = [name for name in names if not is_absent(getattr(layer, name))]
+        present = [name for name in names if not isinstance(getattr(layer, name), ABSENT)]
         begin, ends = depth.layer * len(names), self.per_layer is None
         return {
             f"{name}_residual": self.build_residual(

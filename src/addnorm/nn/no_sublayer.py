@@ -96,8 +96,3 @@ class NoFeedForwardConfig:
 
 ABSENT = (NoMixerConfig, NoFeedForwardConfig)
 """The parts of sublayers that a layer lacks."""
-
-
-def is_absent(part: Any) -> bool:
-    """Whether this part says that a layer lacks the sublayer."""
-    return isinstance(part, ABSENT)
