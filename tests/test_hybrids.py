@@ -117,7 +117,10 @@ def _looked(run: Run, out: Path) -> None:
     assert sorted({one.layer for one in seen.attention}) == attends
     for i in {0, 1} - {*attends}:
         kind = run.recipe.model.layer(i).attention.kind
-        assert any(f"layer {i} mixes tokens by {kind}" in note for note in seen.notes)
+        assert any(
+            f"layer {i} has no attention to draw: the mixer is {kind}" in note
+            for note in seen.notes
+        )
         assert seen.mixer == f"{kind} and self-attention"
     assert seen.positions[0].lines.keys() <= {f"layer {attends[0]}"}
 

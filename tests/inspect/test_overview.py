@@ -110,7 +110,7 @@ def test_missing_views_are_explained_in_notes(run_of: RunOf, tmp_path: Path) -> 
     """Layers without attention, a core that hides its weights: the rest is drawn, with a note."""
     cell = {"model.attention": '{ kind = "recurrent", cell = "gru" }', "model.position": "none"}
     without = Run.open(train_tiny(tmp_path, "language", **cell))
-    why = "its layers mix tokens by recurrent, which has no attention to draw"
+    why = "no layer has attention to draw: the mixer is recurrent"
     figure = overview(look(without, "To\nbe"))
     assert why in figure.get_supxlabel().replace("\n", " ")
     assert "positions of the kind 'none' have no effect" in figure.get_supxlabel()

@@ -161,3 +161,8 @@ def test_a_direct_call_of_a_missing_method_says_so_too() -> None:
     for task in (WithoutEncode(), WithoutTarget()):
         with pytest.raises(InputError, match=f"the task {type(task).__name__} lacks"):
             encode(corpus, tokenizers, task=task)
+
+
+def test_the_former_name_of_a_call_is_said() -> None:
+    with pytest.warns(FutureWarning, match=r"Task\.command is now Task\.call"):
+        type("Former", (Counting,), {"command": "addnorm predict"})

@@ -167,12 +167,13 @@ def _record_attention(
     for name, tower in towers.items():
         bare = _without_attention(tower)
         kinds = dict.fromkeys(kind_of(run.recipe.model.stacks[name][i].attention) for i in bare)
-        mixed = f"by {' and '.join(kinds)}, which has no attention to draw"
+        mixers = f"{'mixers are' if len(kinds) > 1 else 'mixer is'} {' and '.join(kinds)}"
         if len(bare) == len(tower.stack.blocks):
-            without.append(f"{name}: its layers mix tokens {mixed}")
+            without.append(f"{name}: no layer has attention to draw: the {mixers}")
         elif bare:
-            which = "layers {} mix" if len(bare) > 1 else "layer {} mixes"
-            partly.append(f"{name}: {which.format(' '.join(map(str, bare)))} tokens {mixed}")
+            which = "layers {} have" if len(bare) > 1 else "layer {} has"
+            layers = which.format(" ".join(map(str, bare)))
+            partly.append(f"{name}: {layers} no attention to draw: the {mixers}")
     only_attention = len(views) == 1 and "attention" in views
     if only_attention and len(without) == len(towers) == 1:
         raise InputError(f"{run.name}: {without[0]}: look at depth or gradients")

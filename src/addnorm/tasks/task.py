@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, ClassVar, NoReturn, Protocol, runtime_checkable
+from warnings import warn
 
 import torch
 from jaxtyping import Bool, Float
@@ -144,6 +145,11 @@ class Task:
     A subclass defines its task; `addnorm.tasks.registry.TASKS` lists those of AddNorm. A custom
     task is named by the head of its models: `task = MyTask()` in its configuration.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "command" in vars(cls):
+            warn("Task.command is now Task.call, such as 'run.predict(rows)'", FutureWarning, 2)
 
     # What it is called.
 
