@@ -98,6 +98,8 @@ from addnorm.nn.hyper_connections import HyperConnectionsConfig as HyperConnecti
 from addnorm.nn.hyper_connections import ManifoldConnectionsConfig as ManifoldConnectionsConfig
 from addnorm.nn.mamba import Mamba2Config as Mamba2Config
 from addnorm.nn.moe import MixtureOfExpertsConfig as MixtureOfExpertsConfig
+from addnorm.nn.no_sublayer import NoFeedForwardConfig as NoFeedForwardConfig
+from addnorm.nn.no_sublayer import NoMixerConfig as NoMixerConfig
 from addnorm.nn.norms import BatchNormConfig as BatchNormConfig
 from addnorm.nn.norms import DynamicErfConfig as DynamicErfConfig
 from addnorm.nn.norms import DynamicTanhConfig as DynamicTanhConfig
@@ -118,6 +120,7 @@ from addnorm.nn.positions import LearnedConfig as LearnedConfig
 from addnorm.nn.positions import LearnedT5Config as LearnedT5Config
 from addnorm.nn.positions import NoPositionConfig as NoPositionConfig
 from addnorm.nn.positions import RotaryConfig as RotaryConfig
+from addnorm.nn.positions import RoundedALiBiConfig as RoundedALiBiConfig
 from addnorm.nn.positions import SinusoidalConfig as SinusoidalConfig
 from addnorm.nn.positions import T5BiasConfig as T5BiasConfig
 from addnorm.nn.positions import TransformerXLConfig as TransformerXLConfig

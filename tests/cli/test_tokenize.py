@@ -22,9 +22,7 @@ def test_texts_to_shards(
     assert "; 37 kept in s/valid; 163 kept for training: " in said
     assert 'Next: data.kind = "shards", data.train = "s"' in said
     assert status(words) == 2
-    assert "s/index.json: the unfinished shards differ in valid_fraction" in (
-        capfd.readouterr().err
-    )
+    assert "s/index.json: its shards differ in valid_fraction" in (capfd.readouterr().err)
     for wrong, message in (
         (["tokenize", "--out", "t"], "name files, folders or URLs"),
         (["tokenize", "aa.jsonl", "--out", "t", "--vocab-size", "300"], "Did you mean 'a.jsonl'"),

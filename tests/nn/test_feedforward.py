@@ -27,6 +27,7 @@ from addnorm.nn.feedforward import (
     GatedFeedForwardConfig,
 )
 from addnorm.nn.moe import AnyFeedForwardConfig, MixtureOfExpertsConfig
+from addnorm.nn.no_sublayer import NoFeedForwardConfig
 
 DENSE = [r for r in FEEDFORWARD_RECORDS if not isinstance(r, MixtureOfExpertsConfig)]
 
@@ -46,7 +47,7 @@ PAPER = {
 
 
 def test_every_feedforward_has_a_record() -> None:
-    check_records(AnyFeedForwardConfig, FEEDFORWARD_RECORDS)
+    check_records(AnyFeedForwardConfig, [*FEEDFORWARD_RECORDS, NoFeedForwardConfig()])
     assert PAPER.keys() == ACTIVATIONS.keys()
 
 

@@ -25,6 +25,7 @@ from addnorm.nn.moe import (
     load_balance,
     within_capacity,
 )
+from addnorm.nn.no_sublayer import NoFeedForwardConfig
 
 GELU = FeedForwardConfig(activation="gelu", d_ff=5)
 RECORDS = [
@@ -54,7 +55,7 @@ def test_contract(config: MixtureOfExpertsConfig) -> None:
 
 def test_the_union_and_its_records() -> None:
     plain = [FeedForwardConfig(), GatedFeedForwardConfig(), ClampedFeedForwardConfig()]
-    check_records(AnyFeedForwardConfig, [*plain, *RECORDS])
+    check_records(AnyFeedForwardConfig, [*plain, NoFeedForwardConfig(), *RECORDS])
 
 
 @pytest.mark.parametrize("config", named(RECORDS))

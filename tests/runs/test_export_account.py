@@ -204,6 +204,7 @@ def test_parts_outside_a_forward_pass_are_in_the_account(tmp_path: Path) -> None
 FACTS = {
     "*tokenizer.json": "tokenizer",
     "*tokenizer.ids.json": "tokenizer",
+    "*tokenizer.sample.json": "tokenizer",
     "labels.json": "labels",
     "scaling.json": "scaling",
     "variables.json": "variables",

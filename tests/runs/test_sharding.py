@@ -247,5 +247,5 @@ def test_a_learnt_tokenizer_stays_where_it_resumes(folder: Path) -> None:
     tokenize_to_shards([folder / "train.txt"], folder / "s", options=options)
     assert content(folder / "s") == before
     other = replace(options, vocab_size=280)
-    with pytest.raises(InputError, match="another vocab_size: 300, and now 280"):
+    with pytest.raises(InputError, match="differ in vocab_size: 300, and now 280"):
         tokenize_to_shards([folder / "train.txt"], folder / "s", options=other)

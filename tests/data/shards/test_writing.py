@@ -55,7 +55,7 @@ def test_near_copies_are_left_out_of_both_splits(tmp_path: Path) -> None:
     assert "9 left out: duplicate, 40 left out: near duplicate" in str(report.documents)
     assert sorted(texts_of(tmp_path / "s") + texts_of(tmp_path / "s" / "valid")) == sorted(texts)
     assert shards([*texts, *copies, *texts[:9]], tmp_path / "s", **options) == report
-    with pytest.raises(InputError, match=r"another near_threshold: 0\.8, and now 0\.7"):
+    with pytest.raises(InputError, match=r"differ in near_threshold: 0\.8, and now 0\.7"):
         shards([*texts, *copies, *texts[:9]], tmp_path / "s", **options, near_threshold=0.7)
 
 

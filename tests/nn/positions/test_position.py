@@ -27,6 +27,7 @@ from addnorm.nn.positions import (
     Position,
     PositionConfig,
     RotaryConfig,
+    RoundedALiBiConfig,
     T5BiasConfig,
     YaRNScaling,
 )
@@ -70,9 +71,9 @@ class Model(torch.nn.Module):
 
 
 def test_every_position_has_a_record() -> None:
-    pictures = AxialRotaryConfig()  # in a file of its own
-    check_records(PositionConfig, [*POSITION_RECORDS, pictures])
-    check_records(PositionConfig, [*CONFIGS, pictures])
+    tested_alone = [AxialRotaryConfig(), RoundedALiBiConfig()]  # each in a file of its own
+    check_records(PositionConfig, [*POSITION_RECORDS, *tested_alone])
+    check_records(PositionConfig, [*CONFIGS, *tested_alone])
 
 
 @pytest.mark.parametrize("config", SCHEMES)

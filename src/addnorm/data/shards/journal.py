@@ -120,6 +120,6 @@ def check_same(file: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
         if before.get(name) != value:
             shown = "" if len(repr(value)) > 60 else f": {before.get(name)!r}, and now {value!r}"
             raise InputError(
-                f"{file}: the unfinished shards differ in {name}{shown}. Give the same again, "
+                f"{file}: its shards differ in {name}{shown}. Give the same again, "
                 "or choose another folder"
             )
