@@ -48,7 +48,8 @@ def in_two(*words: object) -> "subprocess.CompletedProcess[str]":
 def test_two_processes_write_what_one_does(
     task: str, words: list[object], run_of: RunOf, tmp_path: Path, addnorm: Command
 ) -> None:
-    (tmp_path / "in.txt").write_text("a red cat\n\na dog\n")
+    lines = "the question\n\nto be\n" if task == "language" else "a red cat\n\na dog\n"
+    (tmp_path / "in.txt").write_text(lines)
     command = ("generate", run_of(task), tmp_path / "in.txt", *words)
     done = in_two(*command)
     assert (done.returncode, done.stdout) == addnorm(*command)[:2], done.stderr

@@ -11,7 +11,12 @@ from addnorm.generate.decode import decode
 from addnorm.generate.next_token import evaluating, padded
 from addnorm.models import DecoderConfig, DecoderModel, EncoderDecoderConfig, EncoderDecoderModel
 from addnorm.nn.attention import AttentionConfig, WindowPatternConfig
-from addnorm.nn.positions import AxialRotaryConfig, LearnedConfig, PositionConfig
+from addnorm.nn.positions import (
+    AxialRotaryConfig,
+    LearnedConfig,
+    PositionConfig,
+    RoundedALiBiConfig,
+)
 from addnorm.parts import members
 
 pytestmark = pytest.mark.usefixtures("types_unchecked")
@@ -59,6 +64,9 @@ def scores(results) -> list[float]:
 @pytest.mark.parametrize("architecture", ["decoder", "encoder_decoder"])
 @given(rows=ROWS, decoding=A_DECODING, seed=st.integers(0, 99))
 def test_the_cache_changes_nothing(architecture, position, rows, decoding, seed) -> None:
+    if architecture != "decoder" and isinstance(position, RoundedALiBiConfig):
+        pytest.skip("no encoder has these positions")
+
     def next_token(cached: bool) -> Continuation | Translation:
         if architecture == "decoder":
             return Continuation(decoder(seed, position=position), cached=cached)
@@ -79,10 +87,10 @@ def test_the_cache_changes_nothing(architecture, position, rows, decoding, seed)
 @given(rows=ROWS, decoding=A_DECODING, seed=st.integers(0, 99))
 def test_batch_mates_change_nothing(position, rows, decoding, seed) -> None:
     """Whether a row is padded or alone, and how the rows fall into batches."""
-    for next_token in (
-        Continuation(decoder(seed, position=position)),
-        Translation(encoder_decoder(seed, position=position), BOS),
-    ):
+    writers = [Continuation(decoder(seed, position=position))]
+    if not isinstance(position, RoundedALiBiConfig):  # no encoder has those
+        writers.append(Translation(encoder_decoder(seed, position=position), BOS))
+    for next_token in writers:
         limits = [6] * len(rows)
         together = decode(next_token, rows, decoding, limits, eos_id=3)
         in_pairs = decode(next_token, rows, decoding, limits, eos_id=3, batch_size=2)
