@@ -163,6 +163,6 @@ def test_a_direct_call_of_a_missing_method_says_so_too() -> None:
             encode(corpus, tokenizers, task=task)
 
 
-def test_the_former_name_of_a_call_is_said() -> None:
+def test_the_former_name_of_a_call_warns() -> None:
     with pytest.warns(FutureWarning, match=r"Task\.command is now Task\.call"):
         type("Former", (Counting,), {"command": "addnorm predict"})
