@@ -44,3 +44,19 @@ def test_a_long_operator_does_not_hold_up_an_interruption(then: str) -> None:
         rest, status = process.stdout.read(), process.wait()
         assert time.monotonic() - start < 10
     assert (rest, status) == (("", 130) if then == LONG else ("left\n", 0))
+
+
+IGNORED = """
+import signal
+from addnorm.cli.interruption import interruptible
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+with interruptible():
+    signal.raise_signal(signal.SIGINT)
+    print("not interrupted")
+"""
+
+
+def test_an_ignored_interruption_stays_ignored() -> None:
+    """As of a command that a script started in the background."""
+    done = subprocess.run([sys.executable, "-c", IGNORED], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "not interrupted\n"), done.stderr

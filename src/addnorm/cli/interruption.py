@@ -20,9 +20,11 @@ INTERRUPTED = 130
 def interruptible() -> Generator[None]:
     """Let Ctrl-C end the process even where Python cannot raise `KeyboardInterrupt` soon.
 
-    For commands that have nothing to save: what they have written is flushed line by line.
+    For commands that have nothing to save: what they have written is flushed line by line. Where
+    Ctrl-C is handled otherwise, or ignored as by `nohup` and in the background, that stays.
     """
-    if current_thread() is not main_thread() or os.name != "posix":
+    handled = signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+    if handled or current_thread() is not main_thread() or os.name != "posix":
         yield
         return
     raised = 0
