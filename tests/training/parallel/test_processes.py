@@ -1,6 +1,7 @@
 """Two processes train as one: losses, norms and weights after twenty steps; planted faults show."""
 
 import json
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 
@@ -50,6 +51,14 @@ def check_saved_again(folder: Path) -> None:
         tiny.same(saved[group], again[group])
 
 
+def check_begins(one: Path, several: Path, plans: Sequence[str]) -> None:
+    """A model begins with the weights of one process to the bit."""
+    cases.begins(one / "begins", OneProcess())
+    for plan in plans:
+        first, theirs = (f / "begins" / of for f, of in ((one, ""), (several, plan)))
+        tiny.same(*(load_weights(f / "first.safetensors") for f in (first, theirs)))
+
+
 def difference_of_steps(a: Path, b: Path) -> float:
     """The largest relative difference of losses and norms in the steps that both have."""
     lines = [*zip(tiny.journal(a), tiny.journal(b), strict=False)]
@@ -79,10 +88,7 @@ def test_two_processes_train_as_one(two: Path, one: Path, case: str, plan: str) 
 
 
 def test_a_model_begins_with_the_weights_of_one_process_to_the_bit(two: Path, one: Path) -> None:
-    cases.begins(one / "begins", OneProcess())
-    for plan in cases.PLANS:
-        first, theirs = (f / "first.safetensors" for f in (one / "begins", two / "begins" / plan))
-        tiny.same(load_weights(first), load_weights(theirs))
+    check_begins(one, two, [*cases.PLANS])
 
 
 @pytest.mark.slow
@@ -153,8 +159,10 @@ def test_more_processes_train_as_one(tmp_path: Path, one: Path, n: int, plans: l
         for case in cases.cases_of(plan, n)
     }
     assert not {cell: by for cell, by in differences.items() if not by < 1e-5}
-    for first, then in cases.RESUMED_BY if n == 4 else ():
-        check_saved_again(tmp_path / "resumed" / f"{first}_{then}")
+    if n == 4:
+        for first, then in cases.RESUMED_BY:
+            check_saved_again(tmp_path / "resumed" / f"{first}_{then}")
+        check_begins(one, tmp_path, plans)
 
 
 def test_a_run_resumes_by_another_plan(two: Path, tmp_path: Path) -> None:

@@ -67,7 +67,8 @@ def sharded(
     number.
     """
     _check_shapes(twin)
-    blocks = [b for stack in twin.modules() if isinstance(stack, Stack) for b in stack.blocks]
+    stacks = [module for module in twin.modules() if isinstance(module, Stack)]
+    present = {block for stack in stacks for block in stack.blocks}  # those of this stage
     shared = shared_weights(twin)
     around = {
         parameter
@@ -75,9 +76,9 @@ def sharded(
         if ".blocks." not in name
     }
     elsewhere = {parameter for parameter in twin.parameters() if not parameter.numel()}
-    for block in blocks:
-        if not {*block.parameters()} & (shared - around):
-            fill(block)
+    for block in (block for stack in stacks for block in stack.blocks.children()):
+        fill(block)  # in every stage, since all processes fill the same weight at a time
+        if block in present and not {*block.parameters()} & (shared - around):
             fully_shard(block, mesh=mesh, ignored_params=shared)
     fill(twin)
     fully_shard(twin, mesh=mesh, ignored_params=elsewhere)
