@@ -151,7 +151,7 @@ def test_plans_that_train_cannot_run_say_why(recipe: Recipe) -> None:
     assert refusal(recipe, Plan(data=4), training) is None
     assert refusal(recipe, Plan(data=2, shard=True, tensor=2), training) is None
     norm = replace(recipe, model=replace(recipe.model, norm=BatchNormConfig()))
-    assert "batchnorm would normalise" in (refusal(norm, Plan(data=4), training) or "")
+    assert "batchnorm of layer 0 would normalise" in (refusal(norm, Plan(data=4), training) or "")
 
 
 def test_each_step_of_a_plan_has_the_rows_of_the_recipe(recipe: Recipe) -> None:

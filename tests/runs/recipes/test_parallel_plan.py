@@ -18,12 +18,20 @@ REFUSED = {
     "batchnorm in a layer": (
         {"model.layer_pattern": '[{}, { norm = "batchnorm" }]', "model.n_layers": "2"},
         2,
-        "batchnorm would normalise by the rows of each process",
+        "batchnorm of layer 1 would normalise by the rows of each process",
     ),
     "capacity": (
         {"model.feedforward": '{ kind = "moe", capacity_factor = 1.0 }'},
         2,
         "leave capacity_factor out",
+    ),
+    "capacity in a layer": (
+        {
+            "model.layer_pattern": '[{}, { feedforward = { kind = "moe", capacity_factor = 1 } }]',
+            "model.n_layers": "2",
+        },
+        2,
+        "experts of layer 1 would be full by the rows of each process",
     ),
     "compiled": ({"train.compile": "true"}, 2, "leave compile out"),
     "states in 8 bits": (
@@ -34,7 +42,7 @@ REFUSED = {
     "single numbers": (
         {"model.norm": "scalenorm", "parallel.shard": "true"},
         2,
-        "scalenorm learns single numbers",
+        "scalenorm of layer 0 learns single numbers",
     ),
     "shards of one": ({"parallel.shard": "true"}, 1, "give data = 2, or leave shard out"),
 }
@@ -148,7 +156,7 @@ POSITIONS = {
     ),
     "capacity": (
         {"model.feedforward": '{ kind = "moe", capacity_factor = 1.0 }'},
-        "experts would be full by the positions of each process",
+        "experts of layer 0 would be full by the positions of each process",
     ),
     "compiled": ({"train.compile": "true"}, "leave compile out"),
 }

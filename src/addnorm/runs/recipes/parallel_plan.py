@@ -165,18 +165,18 @@ def _of_rows(
 
 def _of_batches(model: ModelConfig, split: str, remedy: str) -> Iterator[tuple[str, str]]:
     """Problems of parts that compute over all tokens of a batch: the field, problem and remedy."""
-    for part in parts_of(model):
+    for place, part in _placed_parts(model):
         if isinstance(part, BatchNormConfig):
             yield (
                 "model.norm",
-                f"batchnorm would normalise by the {split} of each process and not of the batch: "
-                f"use another norm, or {remedy}",
+                f"batchnorm{place} would normalise by the {split} of each process and not of the "
+                f"batch: use another norm, or {remedy}",
             )
         if isinstance(part, MixtureOfExpertsConfig) and part.capacity_factor:
             yield (
                 "model.feedforward.capacity_factor",
-                f"experts would be full by the {split} of each process and not of the batch: leave "
-                f"capacity_factor out, or use {remedy}",
+                f"experts{place} would be full by the {split} of each process and not of the "
+                f"batch: leave capacity_factor out, or use {remedy}",
             )
 
 
@@ -203,8 +203,12 @@ def named_layers(model: ModelConfig) -> Iterator[tuple[str, LayerParts]]:
 
 def _of_heads(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
     """Problems of splitting heads: the field, and the problem with the nearest valid number."""
-    if any(isinstance(part, BatchNormConfig) for part in parts_of(model)):
-        yield "model.norm", "batchnorm trains in one process: use another norm, or one process"
+    for place, part in _placed_parts(model):
+        if isinstance(part, BatchNormConfig):
+            yield (
+                "model.norm",
+                f"batchnorm{place} trains in one process: use another norm, or one process",
+            )
     for heads, nearest in _undivided(model, plan.tensor):
         yield (
             heads.field,
@@ -291,12 +295,13 @@ def _of_layers(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tup
             f"{plan.stages} groups of layers{two if each > 1 else ''}: the model has {n}: give "
             f"{nearest}{simpler if each > 1 else ''}",
         )
-    if any(isinstance(part, BatchNormConfig) for part in parts_of(model)):
-        yield (
-            "model.norm",
-            "batchnorm would keep other running statistics in each process: use another norm, or "
-            "parallel.pipeline = 1",
-        )
+    for place, part in _placed_parts(model):
+        if isinstance(part, BatchNormConfig):
+            yield (
+                "model.norm",
+                f"batchnorm{place} would keep other running statistics in each process: use "
+                "another norm, or parallel.pipeline = 1",
+            )
     if not isinstance(model, EncoderDecoderConfig) and model.exits:
         yield (
             "model.exits",
@@ -324,13 +329,22 @@ def _of_weights(train: TrainConfig) -> Iterator[tuple[str, str]]:
 
 def _of_shards(model: ModelConfig) -> Iterator[tuple[str, str]]:
     """Problems of splitting weights: the field, and the problem with its remedy."""
-    for part in parts_of(model):
+    for place, part in _placed_parts(model):
         if isinstance(part, ScaleNormConfig | DynamicTanhConfig | DynamicErfConfig):
             yield (
                 "model.norm",
-                f"{kind_of(part)} learns single numbers, which have no parts: use another norm, or "
-                "parallel.shard = false",
+                f"{kind_of(part)}{place} learns single numbers, which have no parts: use another "
+                "norm, or parallel.shard = false",
             )
+
+
+def _placed_parts(model: ModelConfig) -> Iterator[tuple[str, Any]]:
+    """Yield each part of the layers with a place for messages, then those of the whole model."""
+    for name, layer in named_layers(model):
+        for part in parts_of(layer):
+            yield f" of {name}", part
+    for part in parts_of(model):
+        yield "", part
 
 
 def parts_of(config: Any) -> Iterator[Any]:
