@@ -125,8 +125,9 @@ def test_a_file_elsewhere() -> None:
     assert read("memory://texts/a.jsonl.gz") == [("memory://texts/a.jsonl.gz:1", "far")]
     with pytest.raises(InputError, match="no file has such a name"):
         files_of(["memory://texts/*.txt"])
-    with pytest.raises(InputError, match=r"memory://none\.txt cannot be read"):
-        read("memory://none.txt")
+    for file in ("memory://none.txt", "nowhere://none.txt"):
+        with pytest.raises(InputError, match=f"{file} cannot be read"):
+            read(file)
 
 
 WRONG = {

@@ -233,8 +233,9 @@ def opened(file: str) -> Generator[io.IOBase]:
 @contextmanager
 def _raw(file: str) -> Generator[io.IOBase]:
     remote = "://" in file
-    source = optional("fsspec", "shards", file).open(file, "rb") if remote else Path(file)
+    fsspec = optional("fsspec", "shards", file) if remote else None
     try:
+        source = Path(file) if fsspec is None else fsspec.open(file, "rb")
         stream = cast(io.IOBase, source.open() if remote else source.open("rb"))
     except (OSError, ValueError, ImportError) as error:
         raise InputError(f"{file} cannot be read: {error}") from error
