@@ -17,6 +17,7 @@ from addnorm.atomic import (
     atomic_directory,
     atomic_file,
     atomic_write,
+    make_folder,
     remove_partial,
     write_tensors,
 )
@@ -248,6 +249,15 @@ def test_an_error_of_the_disk_names_the_path(tmp_path: Path) -> None:
             with pytest.raises(OSError, match="No space") as caught, writes(tmp_path / "x") as path:
                 raise OSError(ENOSPC, "No space", None if at is None else str(path / at))
             assert caught.value.filename == str(tmp_path / "x")
+
+
+def test_an_error_of_making_the_folder_names_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError) as caught, atomic_directory(tmp_path / "file" / "x"):
+        pass
+    assert caught.value.filename == str(tmp_path / "file" / "x")
+    with pytest.raises(NotADirectoryError, match="Not a directory"):
+        make_folder(tmp_path / "file")
 
 
 def test_a_file_of_tensors_has_the_bytes_of_safetensors_itself(tmp_path: Path) -> None:

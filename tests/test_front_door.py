@@ -300,6 +300,7 @@ MISTAKES = {
     "an.DecoderConfig(norm='rmsnrom')": "norm = 'rmsnrom' does not exist. Did you mean 'rmsnorm'?",
     "an.DecoderConfig(norm={'kind': 'rmsnorm', 'epss': 1})": "epss is not a field. "
     "Did you mean 'eps'?",
+    "an.DecoderConfig(n_heads=3)": "n_heads is not a field. Did you mean 'attention.n_heads'?",
     "an.AttentionConfig(n_heads=0)": "n_heads = 0: must be greater than 0.",
     "an.train(an.DecoderConfig(), an.text(['x']), stpes=10)": "Did you mean 'steps'?",
     "an.train(an.DecoderConfig(), an.text(['x']), tokenizer='chra', steps=1)": "'char'?",
@@ -343,6 +344,7 @@ MISTAKES = {
     "an.load('gpt2').export('gpt2/config.json', to='onnx')": "is a file: onnx needs the name of a "
     "folder",
     "an.load('gpt2').export('gpt2/config.json')": "is a file: hf needs the name of a folder",
+    "an.load('gpt2').save('gpt2/config.json')": "gpt2/config.json: is a file: save in a new folder",
     "an.load('gpt2').save(7)": "must be a path, a string or a Path",
 }
 

@@ -133,9 +133,9 @@ def atomic_directory(
     """
     merge = folder.is_dir() and not whole
     partial = folder / ".partial" if merge else partial_of(folder)
-    begin_folder(partial)
     try:
         with named_as(folder, partial):
+            begin_folder(partial)
             yield partial
         if merge:
             _sync_files(partial)
@@ -144,6 +144,18 @@ def atomic_directory(
             publish_folder(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it, unless it is there.
+
+    Raises `NotADirectoryError`, not `FileExistsError`, where a file has its name.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except FileExistsError as error:
+        reason = os.strerror(errno.ENOTDIR)
+        raise NotADirectoryError(errno.ENOTDIR, reason, str(folder)) from error
 
 
 def begin_folder(partial: Path) -> None:

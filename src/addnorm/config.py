@@ -33,7 +33,7 @@ from pydantic_core import (
 from pydantic_core.core_schema import ErrorType
 
 from addnorm.arguments import AsWritten
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, choices, closest
 from addnorm.notebooks import html_table
 
 T = TypeVar("T")
@@ -212,8 +212,8 @@ def sentence(config: type, error: ErrorDetails) -> str:
     where = config.__name__
     match error["type"]:
         case "unexpected_keyword_argument":
-            valid = [field.name for field in fields(_class_at(config, loc[:-1]) or config)]
-            return f"{where}: {name} is not a field.{choices(str(loc[-1]), valid)}"
+            around = _class_at(config, loc[:-1]) or config
+            return f"{where}: {name} is not a field.{field_meant(around, str(loc[-1]))}"
         case "union_tag_invalid":
             tag, valid = str(context["tag"]), _quoted(context["expected_tags"])
             return f"{where}: {name} = {_short(tag)} does not exist.{choices(tag, valid)}"
@@ -310,6 +310,22 @@ def classes_in(annotation: Any) -> tuple[Any, ...]:
     if isinstance(annotation, type) and is_dataclass(annotation):
         return (annotation,)
     return tuple(cls for inner in get_args(annotation) for cls in classes_in(inner))
+
+
+def field_meant(configuration: Any, name: str) -> str:
+    """A hint at the field of that name in a part, or at the field with the nearest name."""
+    below = {
+        field.name: f"{part}.{field.name}"
+        for part, annotation in reversed(hints_of(configuration).items())
+        for config in reversed(classes_in(annotation))
+        for field in fields(config)
+    }
+    if name in below:
+        return f" Did you mean {below[name]!r}?"
+    valid = [field.name for field in fields(configuration)]
+    near = None if closest(name, valid) else closest(name, below)
+    hint = "" if near is None else f" Did you mean {below[near]!r}?"
+    return f"{hint}{choices(name, valid)}"
 
 
 def _raised_again(error: ErrorDetails) -> InitErrorDetails:

@@ -9,7 +9,7 @@ import torch
 from addnorm.data.tokenizing.sides import around, start_of_prompts
 from addnorm.errors import InputError
 from addnorm.runs.run import Run
-from addnorm.serve.whole_inputs import outputs_for
+from addnorm.serve.whole_inputs import outputs_for, token_counts
 
 RunOf = Callable[[str], Path]
 TEXTS = ["one dog", "the cat sees a dog"]
@@ -80,3 +80,10 @@ def test_ids_may_have_special_tokens(run_of: RunOf, task: str) -> None:
 def test_an_endpoint_that_does_not_exist(run_of: RunOf) -> None:
     with pytest.raises(InputError, match="Did you mean '/classify'"):
         outputs_for(Run.open(run_of("classification")), "/clasify", TEXTS, {})
+
+
+def test_unknown_tokens_are_counted(run_of: RunOf) -> None:
+    run = Run.open(run_of("classification"))
+    unknown = run.tokenizers.source.unk_id
+    assert token_counts(run, ["☃ ☃"])[1] == 2
+    assert token_counts(run, [[5, unknown, 4], [6, unknown]])[1] == 2

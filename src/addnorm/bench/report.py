@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from addnorm.atomic import make_folder
 from addnorm.bench.benchmark import Outcome, Spread, TargetResult
 from addnorm.bench.run import Result, facts
 from addnorm.machine import file_name, processor
@@ -151,7 +152,7 @@ def rounded(figures: dict[str, Any]) -> dict[str, Any]:
 
 def write(result: Result, folder: Path) -> Path:
     """Write the result to `bench-NAME-PROCESSOR.json`, one file per processor."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     file = folder / f"bench-{result.benchmark.name}-{file_name(processor())}.json"
     file.write_text(json.dumps(as_json(result), indent=1, ensure_ascii=False) + "\n", "utf-8")
     return file

@@ -9,7 +9,7 @@ from typing import Any
 from jaxtyping import Float
 from torch import Tensor
 
-from addnorm.atomic import atomic_file
+from addnorm.atomic import atomic_file, make_folder
 from addnorm.errors import InputError
 
 try:
@@ -291,8 +291,8 @@ def finished(
         kinds = figure.canvas.get_supported_filetypes()
         if path.suffix[1:].lower() not in kinds:
             raise InputError(f"Cannot draw {path}: end the name in .png, .pdf or .svg.")
-        path.parent.mkdir(parents=True, exist_ok=True)
         try:
+            make_folder(path.parent)
             with atomic_file(path) as partial:
                 kind = path.suffix[1:].lower()
                 metadata = {"Date": None} if kind == "svg" else None

@@ -9,7 +9,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Column, Table
 
-from addnorm.atomic import atomic_write
+from addnorm.atomic import atomic_write, make_folder
 from addnorm.errors import InputError
 from addnorm.inspect.curves import Curves, distinct_names, training_picture
 from addnorm.lab import latex
@@ -261,7 +261,7 @@ def write_comparison(comparison: Comparison, out: Path) -> list[Path]:
 
     Returns the paths. If a run has no steps there are no pictures, and earlier ones are deleted.
     """
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     for name in PICTURES:
         (out / name).unlink(missing_ok=True)
     atomic_write(out / TEXTS[0], comparison_markdown(comparison))

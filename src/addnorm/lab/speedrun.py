@@ -15,7 +15,7 @@ from statistics import fmean, median
 from rich.console import Console
 from rich.table import Column, Table
 
-from addnorm.atomic import atomic_write
+from addnorm.atomic import atomic_write, make_folder
 from addnorm.errors import InputError
 from addnorm.lab.digest import sources_of
 from addnorm.lab.records import BOARDS, record_file
@@ -47,7 +47,7 @@ def contenders(board: str, recipe: Path | None, folder: Path) -> dict[str, Path]
     else:
         check_rules(board, recipe)
         texts = {f"{recipe.stem} (yours)": recipe.read_text("utf-8"), **texts}
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     for file in imported(recipe) if recipe is not None else ():
         atomic_write(folder / file.name, file.read_text("utf-8"))
     recipes = {name: folder / f"{file_name(name)}.toml" for name in texts}

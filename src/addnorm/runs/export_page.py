@@ -20,7 +20,7 @@ from addnorm.data.readers.text_files import find
 from addnorm.data.tokenizing.sides import MASKS, mask_id_of, start_of_prompts
 from addnorm.data.tokenizing.tokenizers import Tokenizer
 from addnorm.errors import InputError
-from addnorm.generate import SampleConfig
+from addnorm.generate import BeamConfig, SampleConfig
 from addnorm.generate.decode import NEW_TOKENS
 from addnorm.models import DecoderModel, EncoderConfig, EncoderDecoderModel, EncoderModel
 from addnorm.models.inputs import Input
@@ -40,6 +40,9 @@ from addnorm.runs.trained_model import TrainedModel
 
 Facts = dict[str, Any]
 
+WRITING = ("continue", "translate")
+"""The views of models that write texts, which a page does without beam search."""
+
 
 def write_page(run: TrainedModel, out: Path) -> list[str]:
     """Write the page of a run; return a line for users. Errors are those of `check_page`."""
@@ -47,6 +50,12 @@ def write_page(run: TrainedModel, out: Path) -> list[str]:
     export_page(giving_vectors(run.model), run.recipe.model, facts, out)
     size = out.stat().st_size / 2**20
     lines = [f"{out}: a page of {size:.1f} MiB, with the model in it: open it in a browser"]
+    decoding = usual_decoding(run.recipe)
+    if facts["view"] in WRITING and isinstance(decoding, BeamConfig) and decoding.beams > 1:
+        lines.append(
+            f"{out}: writes the likeliest token each time; the run searches with "
+            f"{decoding.beams} beams"
+        )
     if facts["examples"] or facts["history"]:
         lines.append(f"{out}: shows examples of the run's data to whoever opens it")
     return lines

@@ -41,7 +41,8 @@ def save_run(run: TrainedModel, folder: Path) -> None:
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         if _holds(folder, run):
             return
-        raise InputError(f"{folder}: is there already: save in a new folder")
+        what = "is there already" if folder.is_dir() else "is a file"
+        raise InputError(f"{folder}: {what}: save in a new folder")
     check_model(run.model, run.recipe, run.text, run.labels, run.quantization)
     with atomic_directory(folder, index="config.json") as partial:
         write_run(partial, run)

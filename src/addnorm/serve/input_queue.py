@@ -11,7 +11,7 @@ from addnorm.errors import InputError
 from addnorm.runs.run import Run
 from addnorm.serve.engine.interruption import Interrupted, interruptible
 from addnorm.serve.messages import Apply, Error, Result
-from addnorm.serve.whole_inputs import outputs_for, token_count
+from addnorm.serve.whole_inputs import outputs_for, token_counts
 
 FAULTS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What code that reads an input raises where it expects another one; the model still works."""
@@ -173,8 +173,9 @@ class InputQueue:
         """The complete result of a request, which is then removed."""
         request = job.request
         self._jobs.remove(job)
-        n = token_count(self._run, request.inputs)
-        return Result(name=request.name, outputs=tuple(job.outputs), n_tokens=n)
+        n, n_unknown = token_counts(self._run, request.inputs)
+        outputs = tuple(job.outputs)
+        return Result(name=request.name, outputs=outputs, n_tokens=n, n_unknown=n_unknown)
 
 
 def _sizes(run: Run, inputs: Sequence[Any]) -> list[int]:

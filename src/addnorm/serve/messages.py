@@ -158,12 +158,13 @@ class Events:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """The outputs for the inputs of an `Apply`, and the number of tokens read."""
+    """The outputs for the inputs of an `Apply`, and the numbers of tokens read and unknown."""
 
     type: Literal["result"] = "result"
     name: str
     outputs: tuple[Any, ...]
     n_tokens: int = 0
+    n_unknown: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -88,13 +88,16 @@ def outputs_for(
     """
     if endpoint not in ENDPOINTS:
         raise InputError(f"no endpoint {endpoint}.{choices(endpoint, ENDPOINTS)}")
-    return ENDPOINTS[endpoint](run, inputs, options), token_count(run, inputs)
+    return ENDPOINTS[endpoint](run, inputs, options), token_counts(run, inputs)[0]
 
 
-def token_count(run: Run, inputs: Sequence[Any]) -> int:
-    """The number of tokens in the inputs, including special ones; ids count as they are."""
+def token_counts(run: Run, inputs: Sequence[Any]) -> tuple[int, int]:
+    """The number of tokens in the inputs, including special ones, and how many are unknown.
+
+    Ids count as they are.
+    """
     if run.text is None:
-        return 0
+        return 0, 0
     before, after = around(run.task, run.tokenizers.source)
     if isinstance(run.model, DecoderModel):
         before = start_of_prompts(run.tokenizers.source)
@@ -107,7 +110,8 @@ def token_count(run: Run, inputs: Sequence[Any]) -> int:
         if isinstance(each, list | tuple) and _are_ids(each)
     ]
     rows = [*run.tokenizers.source.encode_batch(texts), *ids]
-    return sum(len(row) + special for row in rows)
+    n_unknown = sum(run.tokenizers.source.count_unknown(row) for row in rows)
+    return sum(len(row) + special for row in rows), n_unknown
 
 
 def _are_ids(values: Sequence[Any]) -> bool:

@@ -210,8 +210,8 @@ class Trainer:
     def stopping(self) -> None:
         """Explain what the first Ctrl-C does, and what a second one would do."""
         self.world.say(
-            "stopping after this step, which is then saved; Ctrl-C again stops at once and loses "
-            f"the steps after step {self.saved_step}"
+            "stopping after this step; Ctrl-C again stops at once and loses the steps after step "
+            f"{self.saved_step}"
         )
 
     @contextmanager

@@ -177,6 +177,11 @@ def test_an_unknown_field_is_ignored_and_named(client: httpx.Client) -> None:
     assert response.headers["x-addnorm-ignored"] == "tempreature"
 
 
+def test_unknown_tokens_of_prompts_are_counted(client: httpx.Client) -> None:
+    details = answer(client, prompt=[[1, 9, 1], [9]])["usage"]["prompt_tokens_details"]
+    assert details["unknown_tokens"] == 2
+
+
 def test_an_unknown_model_is_404_with_the_nearest(client: httpx.Client) -> None:
     response = client.post(PATH, json={"prompt": "a", "model": "fale"})
     assert response.status_code == 404

@@ -197,6 +197,15 @@ class Tokenizer:
                 stacklevel=3,
             )
 
+    def count_unknown(self, ids: Sequence[int]) -> int:
+        """The number of ids that stand for what the tokenizer does not know.
+
+        GPT-2's unknown token, which nothing is read as, is its end token.
+        """
+        if self.unk_id is None or self.unk_id in (self.bos_id, *self.eos_ids):
+            return 0
+        return ids.count(self.unk_id)
+
     def _without_special(self, ids: Sequence[int]) -> list[int]:
         # A whole word may be spelt like a special token; as text it is an unknown word.
         unknown = [] if self.unk_id is None else [self.unk_id]

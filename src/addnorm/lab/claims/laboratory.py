@@ -15,6 +15,7 @@ import xxhash
 from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
+from addnorm.atomic import make_folder
 from addnorm.errors import InputError
 from addnorm.lab.claims import CLAIMS, claim_called, claims_called
 from addnorm.lab.claims.claim import (
@@ -98,7 +99,7 @@ def left_of(jobs: Sequence[Job], folder: Path) -> list[Job]:
 
 def run_claims(jobs: Sequence[Job], folder: Path, at_once: int, watch: Watch) -> None:
     """Measure the cells without figures in `folder`; those that measure time run last, alone."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     left = left_of(jobs, folder)
     together = [job for job in left if not job.settings.get(ALONE)]
     alone = [job for job in left if job.settings.get(ALONE)]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter, ValidationError
 
-from addnorm.atomic import atomic_write
+from addnorm.atomic import atomic_write, make_folder
 from addnorm.config import config, first_problem
 from addnorm.errors import InputError
 from addnorm.files import read_file
@@ -216,7 +216,7 @@ class Study:
 
     def write_settings(self) -> None:
         """Write `study.json`, and each variant's recipe."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         facts = SETTINGS_OF.dump_python(self.settings, mode="json")
         atomic_write(self.folder / SETTINGS, json.dumps(facts, indent=1, ensure_ascii=False))
         recipes = self.folder / "recipes"

@@ -1,13 +1,12 @@
 """Turning pydantic's errors about a recipe into readable messages."""
 
 import re
-from dataclasses import fields
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic_core import ErrorDetails
 
-from addnorm.config import classes_in, hints_of, problem_of
-from addnorm.errors import choices, closest, nearest, some_of
+from addnorm.config import classes_in, field_meant, hints_of, problem_of
+from addnorm.errors import choices, nearest, some_of
 from addnorm.parts import chooses, installed_parts, kind_of
 
 Location = tuple[int | str, ...]
@@ -67,7 +66,7 @@ def explain(root: Config, error: ErrorDetails) -> str:
     match error["type"]:
         case "unexpected_keyword_argument":
             _, around = walk(root, error["loc"][:-1])
-            return f"{name} is not a field.{_field_meant(around[0], path[-1])}"
+            return f"{name} is not a field.{field_meant(around[0], path[-1])}"
         case "union_tag_invalid":
             tag = str(context["tag"])
             valid = _kinds(here)
@@ -115,22 +114,6 @@ def _words(annotation: Any) -> list[str]:
     if bool not in members or not all(m is bool or get_origin(m) is Literal for m in members):
         return []
     return ["true", "false", *(str(word) for m in members for word in get_args(m))]
-
-
-def _field_meant(configuration: Config, name: str) -> str:
-    """A hint at the field of that name in a part, or at the field with the nearest name."""
-    below = {
-        field.name: f"{part}.{field.name}"
-        for part, annotation in reversed(hints_of(configuration).items())
-        for config in reversed(classes_in(annotation))
-        for field in fields(config)
-    }
-    if name in below:
-        return f" Did you mean {below[name]!r}?"
-    valid = [field.name for field in fields(configuration)]
-    near = None if closest(name, valid) else closest(name, below)
-    hint = "" if near is None else f" Did you mean {below[near]!r}?"
-    return f"{hint}{choices(name, valid)}"
 
 
 def _short(value: object) -> str:

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from addnorm.serve.http.generation import whole
+from addnorm.serve.http.generation import usage_of, whole
 from addnorm.serve.http.schemas import EmbeddingsRequest
 from addnorm.serve.http.served import models_of, unless_gone
 from addnorm.web.errors import WebError
@@ -29,8 +29,9 @@ async def embeddings(body: EmbeddingsRequest, request: HttpRequest) -> Response:
         {"object": "embedding", "index": i, "embedding": base64_of(vector) if packed else vector}
         for i, vector in enumerate(result.outputs)
     ]
-    tokens = {"prompt_tokens": result.n_tokens, "total_tokens": result.n_tokens}
-    return whole(body, {"object": "list", "data": vectors, "model": served.name, "usage": tokens})
+    return whole(
+        body, {"object": "list", "data": vectors, "model": served.name, "usage": usage_of(result)}
+    )
 
 
 def base64_of(vector: Sequence[float]) -> str:

@@ -16,7 +16,7 @@ from addnorm.data.tool_calls import CallForm, CallReader, Reply
 from addnorm.serve.engine.events import PromptScores
 from addnorm.serve.http.answers import AnswerText, FinishReason, Piece, Score
 from addnorm.serve.http.served import Served, models_of
-from addnorm.serve.messages import Generate
+from addnorm.serve.messages import Generate, Result
 from addnorm.serve.sampling_options import ApiRequest
 from addnorm.web.errors import WebError
 from addnorm.web.events import EventStream
@@ -48,6 +48,11 @@ class Job:
     """Those of the prompt, once they have come."""
     n_cached: int = 0
     n_written: int = 0
+
+    @property
+    def n_unknown(self) -> int:
+        """The number of the prompt's tokens that stand for what the tokenizer does not know."""
+        return self.served.tokenizer.count_unknown(self.request.prompt)
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         """Yield the pieces of all answers, each with its answer's number."""
@@ -120,14 +125,26 @@ class ReplyReader:
 
 
 def usage(jobs: Sequence[Job]) -> dict[str, Any]:
-    """The numbers of tokens in prompts and answers so far."""
+    """The numbers of tokens in prompts and answers so far, and of those that are unknown."""
     n_prompt = sum(len(job.request.prompt) for job in jobs)
     n_written = sum(job.n_written for job in jobs)
     return {
         "prompt_tokens": n_prompt,
         "completion_tokens": n_written,
         "total_tokens": n_prompt + n_written,
-        "prompt_tokens_details": {"cached_tokens": sum(job.n_cached for job in jobs)},
+        "prompt_tokens_details": {
+            "cached_tokens": sum(job.n_cached for job in jobs),
+            "unknown_tokens": sum(job.n_unknown for job in jobs),
+        },
+    }
+
+
+def usage_of(result: Result) -> dict[str, Any]:
+    """The numbers of tokens in whole inputs."""
+    return {
+        "prompt_tokens": result.n_tokens,
+        "total_tokens": result.n_tokens,
+        "prompt_tokens_details": {"unknown_tokens": result.n_unknown},
     }
 
 

@@ -7,7 +7,7 @@ from fastapi import APIRouter
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from addnorm.serve.http.generation import Answer, Job, all_answers, usage, whole
+from addnorm.serve.http.generation import Answer, Job, all_answers, usage, usage_of, whole
 from addnorm.serve.http.schemas import (
     ClassifyRequest,
     PredictRequest,
@@ -107,5 +107,4 @@ async def _applied(
     served = models_of(request)[body.model]
     served.check_endpoint(endpoint)
     result = await unless_gone(request, served.apply(endpoint, inputs, field=field, **options))
-    tokens = {"prompt_tokens": result.n_tokens, "total_tokens": result.n_tokens}
-    return whole(body, {"model": served.name, name: result.outputs, "usage": tokens})
+    return whole(body, {"model": served.name, name: result.outputs, "usage": usage_of(result)})
