@@ -91,7 +91,8 @@ def test_a_request_at_which_the_task_fails_fails_alone(
     queue.add(Apply(name="good", endpoint="/classify", inputs=("dog", "dog")))
     queue.add(Apply(name="bad", endpoint="/classify", inputs=("dog", "cat"), field="rows"))
     ended = emptied(queue, 1000)
-    assert ended["good"] == Result(name="good", outputs=(1, 1), n_tokens=ended["good"].n_tokens)
+    assert isinstance(ended["good"], Result)
+    assert ended["good"].outputs == (1, 1)
     assert ended["bad"] == Error(name="bad", message="rows: KeyError: 'cat'", kind="failed")
     assert "KeyError" in capsys.readouterr().err
 
