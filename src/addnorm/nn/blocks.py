@@ -23,6 +23,7 @@ from addnorm.nn.masks import Causal, Full, Mask
 from addnorm.nn.no_sublayer import NoMixerConfig
 from addnorm.nn.per_layer_embedding import PerLayerInput
 from addnorm.nn.positions.position import Position
+from addnorm.nn.protocols import OfModules
 from addnorm.nn.recurrent import RecurrentConfig
 from addnorm.nn.short_convolution import GatedConvolutionConfig
 from addnorm.nn.types import Hidden, Stream
@@ -30,7 +31,7 @@ from addnorm.parts import Family
 
 
 @runtime_checkable
-class Mixer(Protocol):
+class Mixer(Protocol, metaclass=OfModules):
     """A token mixer: the sublayer in which tokens exchange information, such as attention."""
 
     @property
@@ -44,7 +45,7 @@ class Mixer(Protocol):
 
 
 @runtime_checkable
-class ReadingMixer(Mixer, Protocol):
+class ReadingMixer(Mixer, Protocol, metaclass=OfModules):
     """A mixer that can read the keys and values that an earlier layer has stored in this pass."""
 
     @property

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from addnorm.nn.context import Context, Memory
 from addnorm.nn.masks import Evaluated
 from addnorm.nn.positions.position import Position
+from addnorm.nn.protocols import OfModules
 from addnorm.nn.types import Heads, Hidden, Keys, KeysValues, Length, Queries, Values
 
 NewKeys = Float[Tensor, "batch kv_heads seq d_head"]
@@ -41,7 +42,7 @@ class JoinableCache(Cache, Protocol):
 
 
 @runtime_checkable
-class Attention(Protocol):
+class Attention(Protocol, metaclass=OfModules):
     """Self-attention without its projections: the core, with its mask and positions."""
 
     core: nn.Module
@@ -280,7 +281,7 @@ class SegmentMemory(AttentionCache):
 
 
 @runtime_checkable
-class MemoryAttention(Protocol):
+class MemoryAttention(Protocol, metaclass=OfModules):
     """Cross-attention without the projections of its queries and outputs."""
 
     core: nn.Module

@@ -30,6 +30,7 @@ from addnorm.nn.per_layer_embedding import PerLayerEmbeddingConfig
 from addnorm.nn.positions.disentangled import DisentangledConfig
 from addnorm.nn.positions.position import Position
 from addnorm.nn.positions.transformer_xl import TransformerXLConfig
+from addnorm.nn.protocols import OfModules
 from addnorm.nn.residuals import ParallelConfig
 from addnorm.nn.splits import Split, Splits
 from addnorm.parts import Family
@@ -207,7 +208,7 @@ class EmbeddingPart(Protocol):
 
 
 @runtime_checkable
-class HasTable(Protocol):
+class HasTable(Protocol, metaclass=OfModules):
     """The attributes that models need from a token embedding, built-in or custom."""
 
     tokens: nn.Embedding
