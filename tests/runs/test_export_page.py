@@ -219,7 +219,7 @@ def test_a_page_answers_as_its_run_does(kind: str, window: Browser, tmp_path: Pa
     run, page = write_kind(tmp_path, kind), tmp_path / "page.html"
     lines = export_run(run, page, to="web", dtype="float32")
     assert re.fullmatch(r".*page\.html: a page of \d\.\d MiB, .*", lines[0])
-    searches = f"{page}: writes the likeliest token each time; the run searches with 5 beams"
+    searches = f"{page}: writes the likeliest token each time; the run searches with 2 beams"
     assert (searches in lines) == (kind == "translation")
     window.open(page)
     window.wait("window.addnorm")
