@@ -5,6 +5,7 @@ divide are refused by the part (`nn/test_routers.py`).
 """
 
 import json
+import math
 import struct
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,6 +62,25 @@ def fp8(folder: Path) -> None:
     tensor("model.layers.0.mlp.up_proj.weight", lambda w: w.to(torch.float8_e4m3fn))(folder)
 
 
+def vector_of_fp8(folder: Path) -> None:
+    config(quantization_config=FP8)(folder)
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight_scale_inv"] = torch.ones(1)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"].to(torch.float8_e4m3fn)
+    save_file(tensors, folder / "model.safetensors")
+
+
+def gptq_beside_the_weight(folder: Path) -> None:
+    config(quantization_config={"quant_method": "gptq", "bits": 4, "group_size": 128})(folder)
+    tensors = load_file(folder / "model.safetensors")
+    layer = "model.layers.0.mlp.up_proj"
+    rows, columns = tensors[f"{layer}.weight"].shape
+    tensors[f"{layer}.qweight"] = torch.zeros(columns // 8, rows, dtype=torch.int32)
+    tensors[f"{layer}.qzeros"] = torch.zeros(1, rows // 8, dtype=torch.int32)
+    tensors[f"{layer}.scales"] = torch.ones(1, rows, dtype=torch.float16)
+    save_file(tensors, folder / "model.safetensors")
+
+
 CHECKPOINTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "a key that no rule reads": (config(rope_tetha=5.0), "config.json: rope_tetha = 5.0 is not"),
     "an unknown layer type": (
@@ -74,6 +94,30 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], None], str]] = {
     "scales missing beside FP8": (
         fp8,
         "up_proj.weight is float8_e4m3fn without scales: model.layers.0.mlp.up_proj.weight_scale",
+    ),
+    "a vector of FP8": (vector_of_fp8, "model.norm.weight has shape (32,): FP8 has scales for"),
+    "a weight of two forms": (
+        gptq_beside_the_weight,
+        "model.layers.0.mlp.up_proj.weight is stored twice: as it is, and as gptq in",
+    ),
+    "a weight of another shape": (
+        tensor("model.layers.0.mlp.up_proj.weight", lambda weight: weight[1:].clone()),
+        "config.json: model.layers.0.mlp.up_proj.weight: stack.blocks.0.feedforward.up_proj.weight",
+    ),
+    "a number that is none": (
+        config(rope_parameters={"rope_type": "longrope", "short_factor": [math.nan]}),
+        "config.json: damaged: 'short_factor': NaN is not JSON",
+    ),
+    "many wrong numbers": (
+        config(
+            rope_parameters={
+                "rope_type": "longrope",
+                "original_max_position_embeddings": 8,
+                "short_factor": [0.0] * 4,
+                "long_factor": [0.0] * 4,
+            }
+        ),
+        "short_factor[0] = 0.0",
     ),
     "another quantisation": (
         config(quantization_config={"quant_method": "bitsandbytes"}),

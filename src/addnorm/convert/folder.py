@@ -45,7 +45,7 @@ from addnorm.convert.weights.mapped import check_readable, one_dtype
 from addnorm.convert.weights.peft import is_adapter
 from addnorm.data.ids.framing import around
 from addnorm.data.tokenizing.sides import Tokenizers
-from addnorm.errors import IgnoredSettings, InputError
+from addnorm.errors import IgnoredSettings, InputError, some_of
 from addnorm.models import DualEncoderConfig, Model, ModelConfig
 from addnorm.models.ledger import Ledger, check_as_built
 from addnorm.nn.functional import wide_dtype
@@ -136,7 +136,7 @@ def load(
         new = build_untrained(spec if model is None else replace(spec, model=model))
     matched = _matched(family, spec, new, weights, folder)
     tensors = _read_tensors(matched, weights, folder, _buffers(new), dtype)
-    _check_shapes(new, tensors, folder)
+    _check_shapes(new, tensors, matched, folder)
     set_parameters(new, tensors)
     return LoadedModel(spec, new.eval(), text)
 
@@ -168,7 +168,7 @@ def check_weights(folder: Path) -> None:
         new = build_untrained(spec)
     matched = _matched(family, spec, new, weights, folder)
     tensors = _read_tensors(matched, weights.without_values(), folder, _buffers(new))
-    _check_shapes(new, tensors, folder)
+    _check_shapes(new, tensors, matched, folder)
 
 
 EARLIER = (
@@ -424,11 +424,17 @@ def _read(
         raise InputError(f"{folder}: {', '.join(names)} {error}") from error
 
 
-def _check_shapes(model: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+def _check_shapes(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    matched: Sequence[tuple[TensorMap, Sequence[str]]],
+    folder: Path,
+) -> None:
+    theirs = {name: some_of(names, 5) for tensor_map, names in matched for name in tensor_map.ours}
     expected = {name: tuple(tensor.shape) for name, tensor in stored_tensors(model).items()}
     assert expected.keys() == tensors.keys(), expected.keys() ^ tensors.keys()
     problems = [
-        f"{name} has shape {tuple(tensors[name].shape)}, expected {shape}"
+        f"{theirs[name]}: {name} has shape {tuple(tensors[name].shape)}, expected {shape}"
         for name, shape in expected.items()
         if tuple(tensors[name].shape) != shape
     ]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from addnorm.convert.weights.mapped import read_object
-from addnorm.errors import InputError, choices
+from addnorm.errors import InputError, choices, some_of
 
 Json = dict[str, Any]
 T = TypeVar("T", bool, int, float, str)
@@ -203,7 +203,7 @@ class Settings:
         numbers = [*_numbers(suspected)]
         same = [(key, number) for key, number in numbers if number == value]
         chosen = dict(same or numbers)
-        return f"{', '.join(f'{key} = {number!r}' for key, number in chosen.items())}: " * bool(
+        return f"{some_of([f'{key} = {number!r}' for key, number in chosen.items()], 8)}: " * bool(
             chosen
         )
 

@@ -50,6 +50,11 @@ def dequantised(weights: Weights, settings: Settings) -> Weights:
     stored = {name: weights.stored(name) for name in weights}
     joined, used = dict[str, StoredTensor](), set[str]()
     for name, tensor, *parts in read(stored, settings.where):
+        if name in stored and name not in parts:
+            raise InputError(
+                f"{settings.where}: {name} is stored twice: as it is, and as {form} in "
+                f"{' and '.join(parts)}"
+            )
         joined[name] = tensor
         used.update(parts)
     kinds = " and ".join(dict.fromkeys(name_of(tensor.dtype) for tensor in joined.values()))
@@ -120,7 +125,11 @@ def _of_fp8(stored: Stored, where: str) -> Iterator[Joined]:
 
     for name in _names(stored, "", "_scale_inv", is_fp8, where):
         shape = stored[name].shape
-        _check(stored[name], shape[:2], (torch.float8_e4m3fn,), f"{where}: {name}")
+        if len(shape) != 2:
+            raise InputError(
+                f"{where}: {name} has shape {shape}: FP8 has scales for blocks of a matrix, which "
+                "has two dimensions"
+            )
         expected = tuple(-(-size // BLOCK) for size in shape)
         kinds = (torch.float32, torch.bfloat16)
         _check(stored[f"{name}_scale_inv"], expected, kinds, f"{where}: {name}_scale_inv")

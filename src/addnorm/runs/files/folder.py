@@ -17,6 +17,7 @@ from pydantic_core import PydanticSerializationError
 from addnorm.atomic import atomic_write
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.modules import generating_place, is_run_folder, places_of
+from addnorm.convert.core.settings import Settings
 from addnorm.convert.folder import describe_folder, is_hf_folder
 from addnorm.convert.importers.gguf import describe_gguf
 from addnorm.convert.weights.gguf_file import is_gguf
@@ -205,6 +206,7 @@ def settings_of(folder: Path, stored: Any, overrides: Mapping[str, str] | None =
             for name, value in (overrides or {}).items():
                 set_field(tree, name, value)
         case _:
+            Settings.of(folder)  # raises InputError for what is damaged
             raise InputError(
                 f"{file}: not a run of this version of AddNorm (format {FORMAT}), "
                 "and no model_type names a model of Hugging Face's"
