@@ -1,6 +1,7 @@
 """Layers that predict further ahead: read as ours where a file's are, and written back."""
 
 import random
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import transformers
 from safetensors.torch import load_file, save_file
 from tests.parity.families import made
 from tests.parity.test_families import FAMILIES
+from tests.parity.test_linear_hybrids import FAMILIES as HYBRIDS
+from tests.parity.test_linear_hybrids import both_kinds
 from torch.testing import assert_close
 
 from addnorm.checking.wide import Wide
@@ -22,6 +25,8 @@ pytestmark = pytest.mark.parity
 
 TOKENS = torch.tensor([[5, 9, 7, 3, 8, 4], [6, 3, 3, 9, 5, 7]])
 N_AHEAD = 2
+TEXT = {"qwen3_next": "", "qwen3_5": "_text", "qwen3_5_moe": "_text"}
+"""How a model of text alone is named."""
 
 
 def with_layers_ahead(name: str, folder: Path, seed: int = 1) -> tuple[Any, Any]:
@@ -101,6 +106,61 @@ def test_the_states_ahead_are_theirs(name: str, tmp_path: Path) -> None:
     weights, same = model.state_dict(), again.model.state_dict()
     assert weights.keys() == same.keys()
     assert all(torch.equal(weights[name], same[name]) for name in weights)
+
+
+def with_qwens_layer(name: str, folder: Path) -> tuple[Any, Any, dict[str, torch.Tensor]]:
+    """A folder of Qwen with one layer ahead; their model, that layer as a model, and the rest."""
+    last = {"layer_types": ["linear_attention", "full_attention"], "num_hidden_layers": 2}
+    config, stem = both_kinds(name, **last), HYBRIDS[name][0]
+    theirs, _ = made(f"{stem}ForCausalLM", config, folder)
+    alone = deepcopy(config)
+    alone.num_hidden_layers, alone.layer_types = 1, ["full_attention"]
+    ahead, _ = made(f"{stem}ForCausalLM", alone, folder / "ahead")
+    layer = {
+        key.replace("model.", "mtp.", 1): weight
+        for key, weight in load_file(folder / "ahead" / "model.safetensors").items()
+        if key.startswith(("model.layers.0.", "model.norm."))
+    }
+    d = config.hidden_size
+    own = {
+        "mtp.pre_fc_norm_embedding.weight": 0.3 * torch.randn(d),
+        "mtp.pre_fc_norm_hidden.weight": 0.3 * torch.randn(d),
+        "mtp.fc.weight": torch.randn(d, 2 * d),
+    }
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | layer | own, file)
+    return theirs, ahead, own
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["qwen3_next", "qwen3_5", "qwen3_5_moe"])
+def test_the_layer_ahead_of_qwen(name: str, tmp_path: Path) -> None:
+    """By the layout of its files: the norm of the embedding comes first, each with a gain 1 + g."""
+    theirs, ahead, own = with_qwens_layer(name, tmp_path)
+    for model in (theirs, ahead):
+        if name != "qwen3_5":
+            model.set_experts_implementation("eager")  # the grouped one has no float64
+    loaded, model = loaded_decoder(tmp_path)
+    eps = theirs.config.rms_norm_eps
+
+    def normed(part: str, x: torch.Tensor) -> torch.Tensor:
+        gain = 1 + own[f"mtp.pre_fc_norm_{part}.weight"].double()
+        return gain * x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+
+    with torch.no_grad(), Wide():
+        hidden = theirs.model(TOKENS).last_hidden_state[:, :-1]
+        token = theirs.get_input_embeddings()(TOKENS[:, 1:])
+        halves = torch.cat([normed("embedding", token), normed("hidden", hidden)], dim=-1)
+        inputs = halves @ own["mtp.fc.weight"].double().T
+        expected = ahead.model(inputs_embeds=inputs).last_hidden_state
+        [(got, _)] = model.hidden_ahead(model.hidden(TOKENS)[0], TOKENS)
+    assert_close(got, expected, rtol=0, atol=1e-9)
+    save(tmp_path / "saved", loaded.spec, model.float(), None, model_type=f"{name}{TEXT[name]}")
+    first, again = (
+        load_file(folder / "model.safetensors") for folder in (tmp_path, tmp_path / "saved")
+    )
+    assert first.keys() == again.keys()
+    assert all(torch.equal(first[name], again[name]) for name in first)
 
 
 def test_other_layers_than_ours_are_left_aside(tmp_path: Path) -> None:
