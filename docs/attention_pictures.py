@@ -14,6 +14,8 @@ from addnorm.nn.attention.scores import DotProduct
 from addnorm.nn.attention.sinks import SinkCore
 from addnorm.nn.blocks import MixerConfig
 from addnorm.nn.cache import SelfCache
+from addnorm.nn.canon import Canon
+from addnorm.nn.context import Context
 from addnorm.nn.masks import Causal
 from addnorm.nn.positions import RotaryConfig
 
@@ -33,6 +35,19 @@ def sinks() -> Figure:
     assert image is not None
     axes[0].set_ylabel("query")
     figure.colorbar(image, ax=axes)
+    return figure
+
+
+def canon() -> Figure:
+    """What a sublayer behind a Canon layer reads, of a row with two documents."""
+    layer, begins = Canon(1, 4, bias=False), torch.arange(12) >= 7
+    layer.short.conv.weight.data = torch.tensor([[[0.2, 0.35, 0.5, 0.3]]])
+    ctx = Context.over(torch.zeros(1, 12), Causal(), segments=begins.long()[None])
+    reads = torch.stack([layer(row[None, :, None], ctx)[0, :, 0] for row in torch.eye(12)], dim=1)
+    figure, axis = plt.subplots(figsize=(4.4, 3.6), layout="constrained")
+    image = axis.imshow(reads.detach(), vmin=0, cmap="Blues")
+    axis.set(xlabel="token", ylabel="read at", title="two documents of 7 and 5 tokens")
+    figure.colorbar(image, ax=axis)
     return figure
 
 

@@ -11,7 +11,7 @@ import matplotlib as mpl
 mpl.use("Agg")
 
 import torch
-from attention_pictures import latent, sinks
+from attention_pictures import canon, latent, sinks
 from grounds import on_any_ground
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
@@ -93,7 +93,7 @@ def draw_all(folder: Path) -> None:
         curves,
     )
     others = (augmentation, masked, string, inside, patches, forecast, pages, plans)
-    parts = (sinks, latent, hyper_connections)
+    parts = (sinks, latent, canon, hyper_connections)
     for draw in (*drawn, *others, *parts):
         figure = on_any_ground(draw())
         figure.savefig(folder / f"{draw.__name__}.png", dpi=140, bbox_inches="tight")

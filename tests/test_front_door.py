@@ -48,6 +48,7 @@ NAMES = [
     "BlocksPatternConfig",
     "CRFHeadConfig",
     "CTCHeadConfig",
+    "CanonConfig",
     "CharConfig",
     "ChatConfig",
     "ClampedFeedForwardConfig",

@@ -74,6 +74,7 @@ from addnorm.nn.attention.scores import DotConfig as DotConfig
 from addnorm.nn.attention.scores import ScaledDotConfig as ScaledDotConfig
 from addnorm.nn.attention.sinks import SinkCoreConfig as SinkCoreConfig
 from addnorm.nn.audio import LogMelEmbeddingConfig as LogMelEmbeddingConfig
+from addnorm.nn.canon import CanonConfig as CanonConfig
 from addnorm.nn.contrastive import ContrastiveHeadConfig as ContrastiveHeadConfig
 from addnorm.nn.convolution import ConvolutionConfig as ConvolutionConfig
 from addnorm.nn.convolutional_embedding import (

@@ -25,6 +25,7 @@ from addnorm.nn.attention import (
     WindowPatternConfig,
 )
 from addnorm.nn.blocks import MixerConfig
+from addnorm.nn.canon import CanonConfig
 from addnorm.nn.convolution import ConvolutionConfig
 from addnorm.nn.embed import AnyEmbeddingConfig, EmbeddingConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
@@ -437,6 +438,23 @@ VARIANTS: Mapping[str, Variant] = {
             "norm": RMSNormConfig(),
         },
         ("encoder",),
+    ),
+    "canon": Variant({"canon": CanonConfig()}, ("decoder",)),
+    "canon_before_a_mixture": Variant(
+        {
+            "canon": CanonConfig(places="C", kernel_size=2, bias=True),
+            "feedforward": MixtureOfExpertsConfig(),
+            "residual": PreNormConfig(),
+            "norm": RMSNormConfig(),
+        },
+        ("decoder",),
+    ),
+    "canon_before_a_recurrence": Variant(
+        {
+            "canon": CanonConfig(places="A", kernel_size=3),
+            "layer_pattern": (LayerConfig(attention=Mamba2Config()), LayerConfig()),
+        },
+        ("decoder",),
     ),
     "tables_apart": Variant({"share_embeddings": False}, _BOTH),
     "decoder_positions": Variant(

@@ -9,9 +9,10 @@ from torch import Tensor, nn
 
 from addnorm.config import config
 from addnorm.models.earlier_layers import reads_of
-from addnorm.models.transformer import StackModel, TransformerConfig
-from addnorm.nn.blocks import Stack
+from addnorm.models.transformer import SharedPositions, StackModel, TransformerConfig
+from addnorm.nn.blocks import AnyBlock, Block, Stack
 from addnorm.nn.cache import KVCache
+from addnorm.nn.canon import CanonConfig
 from addnorm.nn.context import Context
 from addnorm.nn.embed import TokenEmbedding
 from addnorm.nn.exits import check_exits, exit_logits, tie_exits
@@ -149,13 +150,21 @@ class DecoderConfig(TransformerConfig):
     """Layers, counted from one, that get a head of their own for early exits."""
     mtp: MultiTokenConfig | None = None
     """Multi-token prediction, for training and for drafts of what comes next; by default none."""
+    canon: CanonConfig | None = None
+    """Canon layers: short convolutions of what the sublayers of each layer read; by default none.
+    """
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_conflicts([self.head, self.mtp], self)
+        check_conflicts([self.head, self.mtp, self.canon], self)
         check_exits(self.exits, self.n_layers)
-        last = self.n_layers - 1
-        if self.mtp is not None and last in (reads := reads_of(self.layers(self.n_layers))):
+        last, reads = self.n_layers - 1, reads_of(self.layers(self.n_layers))
+        if self.canon is not None and reads:
+            raise ValueError(
+                f"layer {min(reads)} reads the keys or values of layer {reads[min(reads)]}, which "
+                "a layer with canon does not hand on: leave canon out"
+            )
+        if self.mtp is not None and last in reads:
             raise ValueError(
                 "the modules of multi-token prediction are like the last layer, and layer "
                 f"{last} reads the keys or values of layer {reads[last]}: leave mtp out"
@@ -174,6 +183,14 @@ class DecoderConfig(TransformerConfig):
             tie_head(head, embed.tokens)
             tie_exits(exits, embed.tokens)
         return model
+
+    def build_block(self, shared: SharedPositions, depth: Depth, *, cross: bool) -> AnyBlock:
+        """Build layer `depth.layer`, with Canon layers before its sublayers if there are any."""
+        block = super().build_block(shared, depth, cross=cross)
+        if self.canon is None:
+            return block
+        assert isinstance(block, Block), "others are refused"
+        return self.canon.around(block, self.d_model)
 
     def _build_ahead(self, position: Position, depth: Depth) -> nn.ModuleList:
         """Build the modules of multi-token prediction, each with a block like the last layer's."""

@@ -162,6 +162,20 @@ class ConvolvedBlock(Sublayers):
         return self.convolution(x, y, ctx)
 
 
+class CanonBlock(Sublayers):
+    """Self-attention, then feed-forward, each with a Canon layer before it (see `canon`)."""
+
+    attention: nn.Module
+    attention_residual: nn.Module
+    feedforward: nn.Module
+    feedforward_residual: nn.Module
+
+    def forward(self, x: Stream, ctx: Context, cache: LayerCache | None = None) -> Stream:
+        held = None if cache is None else cache.self_cache
+        x = self.attention_residual(x, lambda h: self.attention(h, ctx, held), ctx.valid)
+        return self.feedforward_residual(x, lambda h: self.feedforward(h, ctx, held), ctx.valid)
+
+
 class CrossBlock(Sublayers):
     """Self-attention, cross-attention, then feed-forward: the original decoder layer."""
 
@@ -229,7 +243,15 @@ class ParallelCrossBlock(Sublayers):
         return x + attended + crossed + self.feedforward_residual(h, self.feedforward, ctx.valid)
 
 
-AnyBlock = Block | EmbeddedBlock | ConvolvedBlock | CrossBlock | ParallelBlock | ParallelCrossBlock
+AnyBlock = (
+    Block
+    | EmbeddedBlock
+    | ConvolvedBlock
+    | CanonBlock
+    | CrossBlock
+    | ParallelBlock
+    | ParallelCrossBlock
+)
 
 
 def first_layer(group: int, n_layers: int, n_distinct: int) -> int:

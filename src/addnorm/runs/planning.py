@@ -179,6 +179,7 @@ def _counted(recipe: Recipe) -> dict[str, bool]:
     return {
         "model.exits": not getattr(recipe.model, "exits", ()),
         "model.mtp": getattr(recipe.model, "mtp", None) is None,
+        "model.canon": getattr(recipe.model, "canon", None) is None,
         "train.adapter": train.adapter is None,
         "train.distillation": train.distillation is None,
         "train.r_drop": not train.r_drop,

@@ -12,6 +12,7 @@ from addnorm.checking.definition.embeddings import EMBEDDINGS, per_layer_vectors
 from addnorm.checking.definition.feedforward import feedforward
 from addnorm.checking.definition.heads import HEADS
 from addnorm.checking.definition.layers import Tokens, Weights, activated, linear, under
+from addnorm.checking.definition.linear_recurrences import convolved as convolved_alone
 from addnorm.checking.definition.mixers import MIXERS, convolved
 from addnorm.checking.definition.norms import Observed, normalised
 from addnorm.checking.definition.placements import PLACEMENTS, Depth, sandwich
@@ -63,6 +64,8 @@ def _logits(
 ) -> Logits:
     x = _embedding(config, under(weights, "embed"), tokens, texts, config.position, observed)
     sublayers = _sublayers(config, texts, causal=depth.causal)
+    if getattr(config, "canon", None) is not None:
+        sublayers = {name: _canon(f, texts) for name, f in sublayers.items()}
     if (per_layer := getattr(config.embedding, "per_layer", None)) is not None:
         own = under(weights, "embed.per_layer")
 
@@ -175,6 +178,17 @@ def _sublayers(config: Any, texts: Texts, *, causal: bool) -> dict[str, Sublayer
         return feedforward(layer_parts(config, layer).feedforward, w, x)
 
     return {"attention": mix, "feedforward": transform}
+
+
+def _canon(f: Sublayer, texts: Texts) -> Sublayer:
+    """`f(x + conv(x))` where the weights have a kernel, else `f(x)` (Allen-Zhu 2025)."""
+
+    def sublayer(w: Weights, x: Tokens, layer: int) -> Tokens:
+        if kernel := under(w, "canon.short"):
+            x = x + convolved_alone(kernel, x, texts)
+        return f(under(w, "sublayer"), x, layer)
+
+    return sublayer
 
 
 class Parts(NamedTuple):

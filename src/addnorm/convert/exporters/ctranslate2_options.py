@@ -19,6 +19,7 @@ from addnorm.nn.attention.multihead import MultiHead
 from addnorm.nn.blocks import (
     AnyBlock,
     Block,
+    CanonBlock,
     ConvolvedBlock,
     CrossBlock,
     EmbeddedBlock,
@@ -176,6 +177,8 @@ def _placement_options(block: AnyBlock, ledger: Ledger) -> Options:
     accepted = "'post', 'pre', 'sandwich' and, in decoder-only models, 'parallel'"
     if isinstance(block, ParallelCrossBlock):
         raise refusal("parallel cross-attention", accepted)
+    if isinstance(block, CanonBlock):
+        raise refusal("Canon layers", accepted)
     if isinstance(block, ConvolvedBlock):
         raise refusal("convolution next to the first layer", accepted)
     if isinstance(block, EmbeddedBlock):

@@ -102,11 +102,14 @@ def transfer_weights(
     """
     for model in (old, new):
         check_unshared(model, "a swap of parts")
-    state = {name: _wide(weight) for name, weight in _state(old, old_config).items()}
+    state = {
+        _placed(name, new_config): _wide(weight) for name, weight in _state(old, old_config).items()
+    }
     counts = layer_counts(old_config), layer_counts(new_config)
     chosen = {name: evenly_spaced_layers(counts[0][name], n) for name, n in counts[1].items()}
     chosen |= {name: tuple(places) for name, places in (layers or {}).items()}
-    source_names = {new_name for name in _named(old) for new_name in _renamed(name, chosen)}
+    old_names = (_placed(name, new_config) for name in _named(old))
+    source_names = {new_name for name in old_names for new_name in _renamed(name, chosen)}
     source = {new: weight for name, weight in state.items() for new in _renamed(name, chosen)}
     wide = copy.deepcopy(new).cpu().double()
     targets = _named(wide)
@@ -168,6 +171,15 @@ def _named(model: nn.Module) -> Weights:
     saved = model.state_dict().keys()
     tensors = [*model.named_parameters(), *model.named_buffers()]
     return {name: tensor.detach() for name, tensor in tensors if name in saved}
+
+
+def _placed(name: str, new: ModelConfig) -> str:
+    """The name of a weight of a sublayer, which Canon layers of the new model stand before."""
+    if getattr(new, "canon", None) is None:
+        return name.replace(".sublayer.", ".")
+    if ".canon." in name or ".sublayer." in name:
+        return name
+    return re.sub(r"(\.blocks\.\d+\.(attention|feedforward)\.)", r"\1sublayer.", name)
 
 
 def _renamed(name: str, layers: Layers) -> Iterator[str]:
