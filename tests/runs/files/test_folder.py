@@ -166,12 +166,16 @@ def test_labels_of_a_wrong_type(labels: str, copied: Path) -> None:
     assert "not a list of names" in refusal(copied)
 
 
-@pytest.mark.parametrize(
-    "config", ["[]", '"x"', '{"format": 2, "recipe": {}}', '{"format": 1, "recipe": []}']
-)
+@pytest.mark.parametrize("config", ['{"format": 2, "recipe": {}}', '{"format": 1, "recipe": []}'])
 def test_config_of_a_wrong_type(config: str, copied: Path) -> None:
     (copied / "config.json").write_text(config)
     assert "not a run of this version" in refusal(copied)
+
+
+@pytest.mark.parametrize("config", ["[]", '"x"'])
+def test_config_that_is_no_object(config: str, copied: Path) -> None:
+    (copied / "config.json").write_text(config)
+    assert f"{copied}/config.json: damaged: expected a JSON object" in refusal(copied)
 
 
 def test_a_field_of_a_wrong_type(copied: Path) -> None:
