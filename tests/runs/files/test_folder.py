@@ -173,7 +173,7 @@ def test_config_of_a_wrong_type(config: str, copied: Path) -> None:
 
 
 @pytest.mark.parametrize("config", ["[]", '"x"'])
-def test_config_that_is_no_object(config: str, copied: Path) -> None:
+def test_a_list_or_a_text_in_place_of_an_object(config: str, copied: Path) -> None:
     (copied / "config.json").write_text(config)
     assert f"{copied}/config.json: damaged: expected a JSON object" in refusal(copied)
 

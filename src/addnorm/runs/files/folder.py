@@ -206,7 +206,7 @@ def settings_of(folder: Path, stored: Any, overrides: Mapping[str, str] | None =
             for name, value in (overrides or {}).items():
                 set_field(tree, name, value)
         case _:
-            Settings.of(folder)  # raises InputError for what is damaged
+            Settings.of(folder)  # names the place of the damage
             raise InputError(
                 f"{file}: not a run of this version of AddNorm (format {FORMAT}), "
                 "and no model_type names a model of Hugging Face's"
