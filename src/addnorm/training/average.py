@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.models.weights import Weights, copy_into, weights_of
+from addnorm.training.parallel.tensors import local
 
 
 class MovingAverage:
@@ -26,8 +27,9 @@ class MovingAverage:
         decay = min(self.decay, (1 + self.updates) / (10 + self.updates))
         self.updates += 1
         current = weights_of(model)
+        averages = [local(weight) for weight in self.weights.values()]
         torch._foreach_lerp_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
-            list(self.weights.values()), [current[name] for name in self.weights], 1 - decay
+            averages, [local(current[name]) for name in self.weights], 1 - decay
         )
 
 

@@ -115,7 +115,14 @@ CASES: Mapping[str, Mapping[str, Any]] = {
     },
     "ahead": {"parts": {"mtp": MultiTokenConfig(depth=2)}},
     "exits": {"parts": {"n_layers": 3, "exits": (1, 2)}, "double": True},
-    "validated": {"validate": True, "select": "best", "validate_every": 3, "ema": 0.5},
+    "validated": {
+        "parts": {"feedforward": CORRECTED},
+        "validate": True,
+        "select": "best",
+        "validate_every": 3,
+        "ema": 0.5,
+        "double": True,
+    },
     "averaged": {"average": 2, "save_every": 5},
 }
 PLANS: Mapping[str, Mapping[str, Any]] = {
@@ -156,7 +163,7 @@ OF_TWO = {
         *("encoder", "norm_over_heads", "attention_dropout", "feature_dropout", "one_key_head"),
         *("moe_few_rows", "muon", "smoothing"),
     ),
-    "context": ("encoder", "one_key_head", "moe", "moe_few_rows", "accumulate", "smoothing"),
+    "context": ("encoder", "one_key_head", "moe", "moe_few_rows", "smoothing", "validated"),
     "pipeline": ("untied", "shared_layers", "accumulate", "norm_over_heads", "r_drop"),
 }
 """The cases that two processes try by a plan besides those of each; the others are slow."""
@@ -172,8 +179,9 @@ def cases_of(plan: str, size: int) -> list[str]:
     if size == 8:
         return [*OF_EIGHT]
     if size == 2:
-        elsewhere = {name for names in OF_TWO.values() for name in names} - {"moe", "accumulate"}
-        by_data = [name for name in CASES if name not in {*BY_EACH, *elsewhere}]
+        elsewhere = {name for names in OF_TWO.values() for name in names}
+        again = ("moe", "accumulate", "validated")
+        by_data = [name for name in CASES if name in again or name not in {*BY_EACH, *elsewhere}]
         return [*BY_EACH, *OF_TWO.get(plan, by_data)]
     left_out = {"exits"} if "pipeline" in plan else set[str]()
     if any(split in plan for split in ("context", "tensor", "pipeline")):

@@ -11,6 +11,8 @@ from addnorm.errors import InputError
 from addnorm.models import EncoderDecoderConfig
 from addnorm.models.weights import weights_of
 from addnorm.nn.deferred_init import without_memory
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.routers import SigmoidRouter, SigmoidRouterConfig
 from addnorm.training.parallel.pieces import Group, Piece
 from addnorm.training.parallel.tensors import name_pieces
 from addnorm.training.parallel.whole_weights import WholeWeights, computing_with
@@ -64,8 +66,13 @@ def test_the_others_continue_where_the_leading_process_fails() -> None:
 
 
 def test_a_model_without_memory_computes_with_weights_that_are_lent() -> None:
+    """With the corrections of routers too, which training moves."""
     torch.manual_seed(0)
-    model = EncoderDecoderConfig(d_model=16, n_layers=2).build(20, 20).eval()
+    experts = MixtureOfExpertsConfig(n_experts=3, router=SigmoidRouterConfig())
+    model = EncoderDecoderConfig(d_model=16, n_layers=2, feedforward=experts).build(20, 20).eval()
+    corrections = [m.correction for m in model.modules() if isinstance(m, SigmoidRouter)]
+    for correction in corrections:
+        correction += torch.randn(3)
     source, target = torch.arange(4, 12)[None], torch.arange(5, 9)[None]
 
     @torch.no_grad()
@@ -77,6 +84,8 @@ def test_a_model_without_memory_computes_with_weights_that_are_lent() -> None:
     before, weights = computed(), {n: w.clone() for n, w in weights_of(model).items()}
     for parameter in model.parameters():
         parameter.data = without_memory(parameter.data)
+    for correction in corrections:
+        correction.zero_()
     with computing_with(model, weights):
         assert all(map(torch.equal, computed(), before))
         block = model.decoder.blocks[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from typing import Any, TypeVar
 
 import torch
@@ -75,14 +76,19 @@ def computing_with(model: nn.Module, weights: Mapping[str, Tensor]) -> Generator
     """In this context, a model without memory for weights computes with these.
 
     It has those of a block while the block runs, or projects the memory that it attends to; and
-    those of tables, heads and norms, and the ones that blocks share, all the time.
+    those of tables, heads and norms, the ones that blocks share, and running statistics, all the
+    time.
     """
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    persistent = weights_of(model)
+    named = chain(model.named_parameters(), model.named_buffers())
+    names = {tensor: name for name, tensor in named if name in persistent}
     stacks = [module for module in model.modules() if isinstance(module, Stack)]
     shared = shared_weights(model)
     with ExitStack() as around:
         for block in {block for stack in stacks for block in stack.blocks}:
-            own = {p: names.pop(p) for p in block.parameters() if p not in shared}
+            own: dict[Tensor, str] = {
+                p: names.pop(p) for p in block.parameters() if p not in shared
+            }
             lent = _Lent(own, weights)
             around.enter_context(_calling_with(lent, block, "forward"))
             for attention in block.modules():
@@ -93,25 +99,25 @@ def computing_with(model: nn.Module, weights: Mapping[str, Tensor]) -> Generator
 
 
 class _Lent:
-    """A context, which may be nested, in which parameters have these weights."""
+    """A context, which may be nested, in which tensors of a model have these weights."""
 
-    def __init__(self, names: Mapping[nn.Parameter, str], weights: Mapping[str, Tensor]) -> None:
+    def __init__(self, names: Mapping[Tensor, str], weights: Mapping[str, Tensor]) -> None:
         self.names = names
         self.weights = weights
-        self.before = {parameter: parameter.data for parameter in names}
+        self.before = {tensor: tensor.data for tensor in names}
         self._depth = 0
 
     def __enter__(self) -> None:
         if not self._depth:
-            for parameter, name in self.names.items():
-                parameter.data = self.weights[name]
+            for tensor, name in self.names.items():
+                tensor.data = self.weights[name]
         self._depth += 1
 
     def __exit__(self, *_: object) -> None:
         self._depth -= 1
         if not self._depth:
-            for parameter, before in self.before.items():
-                parameter.data = before
+            for tensor, before in self.before.items():
+                tensor.data = before
 
 
 @contextmanager
