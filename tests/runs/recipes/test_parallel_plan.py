@@ -173,6 +173,14 @@ def test_what_cannot_be_split_by_positions_is_refused(tmp_path: Path, what: str)
     assert "\n" not in str(error.value)
 
 
+def test_a_convolution_beside_the_first_layer_is_split_by_features_alone(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "classification")
+    fields = {"train.device": "cpu", "model.first_convolution": "{ kernel_size = 3 }"}
+    assert read_recipe(recipe, {**fields, "parallel.tensor": "2"}).parallel.processes == 2
+    with pytest.raises(InputError, match=r"reads tokens .* use parallel.data = 2 and context = 1"):
+        read_recipe(recipe, {**fields, "parallel.context": "2"})
+
+
 LAYERS = {
     "more stages than layers": (
         {"model.n_layers": "3"},

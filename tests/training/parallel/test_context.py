@@ -150,10 +150,14 @@ def test_a_mixer_that_does_not_read_the_keys_of_others_is_named() -> None:
     [
         ({"own": (*OWN["own_mixer"], "own_mixer")}, "attention of layer 0 (OwnMixer) reads other"),
         ({"variant": "attention_beside_recurrence"}, "(Recurrent) reads other positions"),
+        (
+            {"family": "encoder", "variant": "first_convolution"},
+            "convolution of layer 0 (LayerConvolution) reads other positions",
+        ),
     ],
 )
 def test_what_cannot_be_split_is_named(changes: dict[str, Any], message: str) -> None:
-    model = Case.of(Cell(family="decoder", parts=usual(), **changes)).model
+    model = Case.of(Cell(**{"family": "decoder", "parts": usual(), **changes})).model
     with pytest.raises(InputError) as error:
         check_texts(model)
     assert message in str(error.value)

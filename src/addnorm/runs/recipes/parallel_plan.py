@@ -52,7 +52,6 @@ def check_parallel(
         *_of_any(train),
         *_of_tokens_ahead(model, plan),
         *_of_earlier_layers(model, plan),
-        *_of_convolution(model, plan),
         *(_of_rows(model, train, plan) if plan.data > 1 else ()),
         *(_of_positions(model, plan) if plan.context > 1 else ()),
         *(_of_heads(model, plan) if plan.tensor > 1 else ()),
@@ -138,17 +137,6 @@ def _of_earlier_layers(
         )
 
 
-def _of_convolution(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
-    """Where the convolution next to the first layer cannot be split: the field, and the problem."""
-    split = [name for name in ("context", "tensor") if getattr(plan, name) > 1]
-    if model.convolution is not None and split:
-        yield (
-            "model.first_convolution",
-            "the convolution next to the first layer reads whole texts and all features: use "
-            f"parallel.{split[0]} = 1",
-        )
-
-
 def _of_rows(
     model: ModelConfig, train: TrainConfig, plan: ParallelTrainingConfig
 ) -> Iterator[tuple[str, str]]:
@@ -182,14 +170,20 @@ def _of_batches(model: ModelConfig, split: str, remedy: str) -> Iterator[tuple[s
 
 def _of_positions(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[tuple[str, str]]:
     """Problems of splitting positions: the field, and the problem with its remedy."""
+    rows = f"parallel.data = {plan.data * plan.context} and context = 1"
     for name, layer in named_layers(model):
         if isinstance(layer.attention, WITHOUT_POSITIONS):
             yield (
                 "model.attention",
                 f"{kind_of(layer.attention)} of {name} reads earlier tokens, which other processes "
-                f"have: use attention, or parallel.data = {plan.data * plan.context} and context = "
-                "1",
+                f"have: use attention, or {rows}",
             )
+    if model.convolution is not None:
+        yield (
+            "model.first_convolution",
+            "the convolution next to layer 0 reads tokens beside it, which other processes have: "
+            f"leave first_convolution out, or use {rows}",
+        )
     yield from _of_batches(model, "positions", "parallel.context = 1")
 
 

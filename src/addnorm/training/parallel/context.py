@@ -15,7 +15,7 @@ from addnorm.models.transformer import StackModel
 from addnorm.nn import masks
 from addnorm.nn.attention.core import EagerCore
 from addnorm.nn.attention.scores import Additive
-from addnorm.nn.blocks import Mixer, Stack
+from addnorm.nn.blocks import ConvolvedBlock, Mixer, Stack
 from addnorm.nn.cache import AttentionCache, NewKeys, NewValues, SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.embed import Embedding
@@ -268,6 +268,12 @@ def check_texts(model: nn.Module) -> None:
     check_batch_norms(model, "positions", "parallel.data in place of context")
     paths = {module: path for path, module in model.named_modules()}
     for _, _, stack in _stacks(model):
+        for block in stack.blocks:
+            if isinstance(block, ConvolvedBlock):
+                convolution = block.convolution
+                raise InputError(
+                    f"{placed(paths[convolution])} ({type(convolution).__name__}) {NO_KEYS}"
+                )
         for mixer, read in zip(stack.mixers, stack.read_layers, strict=True):
             place = f"{placed(paths[cast(nn.Module, mixer)])} ({type(mixer).__name__})"
             if read is not None:
