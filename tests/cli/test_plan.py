@@ -65,6 +65,7 @@ def test_every_plan_is_a_line_of_json(addnorm: Command, my: Path) -> None:
         (["--card", "h100", "--link", "ib400,ib400,ib400"], "one within a node and one between"),
         (["--card", '{ card = "h100", memry = 3 }'], "memry is not a field. Did you mean 'memory'"),
         (["--card", '{ card = "h100", memory = -3 }'], "memory = -3 is not a positive number"),
+        (["--card", '{ card = "h100", memory = nan }'], "memory = nan is not a positive number"),
         (["--card", "{ memory = 3 }"], "give the card that it is like"),
         (["--card", "{ memory"], "not a table of TOML"),
         (["--card", "h100", "--train.stepz", "3"], "train.stepz is not a field."),

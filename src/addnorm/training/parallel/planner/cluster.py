@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from addnorm.errors import InputError, choices
@@ -250,7 +251,8 @@ def card_of(text: str) -> Card:
     for name, value in table.items():
         if name not in valid:
             raise InputError(f"`card`: {name} is not a field.{choices(name, ('card', *valid))}")
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 < value < inf:
             raise InputError(f"`card`: {name} = {value} is not a positive number")
     if "flops" in table:
         table["flops"] = dict.fromkeys(like.flops, table["flops"])
@@ -263,6 +265,6 @@ def link_of(name: str, card: Card) -> Link:
         bandwidth = float(name)
     except ValueError:
         return link_named(name, card)
-    if not bandwidth > 0:
+    if not 0 < bandwidth < inf:
         raise InputError(f"`link = {name}`: a link has a positive number of bytes a second")
     return Link(name, bandwidth)
