@@ -127,7 +127,6 @@ UNMIRRORED = {
     "training/parallel/planner/sizes.py": "training/parallel/planner/test_memory.py",
     "training/parallel/planner/traffic.py": "training/parallel/planner/test_memory.py",
     "training/parallel/planner/training.py": "training/parallel/planner/test_memory.py",
-    "training/parallel/shard.py": "training/parallel/test_processes.py",
     "training/parallel/tensors.py": "training/parallel/test_processes.py",
     "training/parallel/world.py": "training/parallel/test_processes.py",
 }

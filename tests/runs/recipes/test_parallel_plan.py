@@ -173,11 +173,13 @@ def test_what_cannot_be_split_by_positions_is_refused(tmp_path: Path, what: str)
     assert "\n" not in str(error.value)
 
 
-def test_a_convolution_beside_the_first_layer_is_split_by_features_alone(tmp_path: Path) -> None:
+def test_a_convolution_at_the_first_layer_is_not_split_by_positions(tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, "classification")
     fields = {"train.device": "cpu", "model.first_convolution": "{ kernel_size = 3 }"}
     assert read_recipe(recipe, {**fields, "parallel.tensor": "2"}).parallel.processes == 2
-    with pytest.raises(InputError, match=r"reads tokens .* use parallel.data = 2 and context = 1"):
+    with pytest.raises(
+        InputError, match=r"reads neighbouring .* use parallel.data = 2 and context = 1"
+    ):
         read_recipe(recipe, {**fields, "parallel.context": "2"})
 
 
@@ -225,6 +227,13 @@ def test_what_cannot_be_split_by_layers_is_refused(tmp_path: Path, what: str) ->
         read_recipe(recipe, fields)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_layer_without_a_mixer_reads_no_other_tokens(tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, "language")
+    fields = {"train.device": "cpu", "parallel.context": "2", "model.n_layers": "2"}
+    layers = {"model.layer_pattern": '[{}, { attention = "none" }]'}
+    assert read_recipe(recipe, {**fields, **layers}).parallel.processes == 2
 
 
 def test_weights_are_split_among_processes_of_positions_too(tmp_path: Path) -> None:

@@ -18,11 +18,13 @@ from addnorm.checking.matrix import Cell
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.models import DecoderConfig
+from addnorm.models.layers import LayerConfig
 from addnorm.nn.attention import AttentionConfig
 from addnorm.nn.attention.core import EagerCoreConfig
 from addnorm.nn.cache import SelfCache
 from addnorm.nn.context import Context
 from addnorm.nn.masks import Full
+from addnorm.nn.no_sublayer import NoFeedForwardConfig, NoMixerConfig
 from addnorm.nn.positions import DynamicScaling, RotaryConfig
 from addnorm.training.loss import cross_entropy_sum
 from addnorm.training.parallel.context import SplitTexts, check_texts, split_texts
@@ -56,7 +58,11 @@ def test_texts_of_any_length_have_the_loss_and_gradient_of_one(n: int, size: int
     segments = torch.tensor([[0] * n, [0] * n, [0] * (n // 2) + [1] * (n - n // 2)])
     targets = targets.where(valid, IGNORE)
 
-    alone = decoder(position=DYNAMIC)
+    halves = (
+        LayerConfig(attention=NoMixerConfig()),
+        LayerConfig(feedforward=NoFeedForwardConfig()),
+    )
+    alone = decoder(position=DYNAMIC, n_layers=3, layer_pattern=(LayerConfig(), *halves))
     loss = cross_entropy_sum(alone(tokens, valid, segments), targets)
     expected = [loss, *torch.autograd.grad(loss, [*alone.parameters()])]
 

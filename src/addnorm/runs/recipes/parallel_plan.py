@@ -12,6 +12,7 @@ from addnorm.models.earlier_layers import reads_of
 from addnorm.models.layers import WITHOUT_POSITIONS, LayerParts
 from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig, LatentAttentionConfig
 from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.nn.no_sublayer import NoMixerConfig
 from addnorm.nn.norms import (
     BatchNormConfig,
     DynamicErfConfig,
@@ -172,16 +173,17 @@ def _of_positions(model: ModelConfig, plan: ParallelTrainingConfig) -> Iterator[
     """Problems of splitting positions: the field, and the problem with its remedy."""
     rows = f"parallel.data = {plan.data * plan.context} and context = 1"
     for name, layer in named_layers(model):
-        if isinstance(layer.attention, WITHOUT_POSITIONS):
+        mixer = layer.attention
+        if isinstance(mixer, WITHOUT_POSITIONS) and not isinstance(mixer, NoMixerConfig):
             yield (
                 "model.attention",
-                f"{kind_of(layer.attention)} of {name} reads earlier tokens, which other processes "
+                f"{kind_of(mixer)} of {name} reads earlier tokens, which other processes "
                 f"have: use attention, or {rows}",
             )
     if model.convolution is not None:
         yield (
             "model.first_convolution",
-            "the convolution next to layer 0 reads tokens beside it, which other processes have: "
+            "the convolution at layer 0 reads neighbouring tokens, which other processes have: "
             f"leave first_convolution out, or use {rows}",
         )
     yield from _of_batches(model, "positions", "parallel.context = 1")

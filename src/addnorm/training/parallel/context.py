@@ -281,7 +281,7 @@ def check_texts(model: nn.Module) -> None:
                     f"{place} reads the keys or values of layer {read}, of which each process has "
                     "those of some positions: give parallel.data in place of context"
                 )
-            if not _attends(mixer):
+            if not isinstance(mixer, NoMixer) and not _attends(mixer):
                 raise InputError(f"{place} {NO_KEYS}")
 
 
