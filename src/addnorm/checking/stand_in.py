@@ -17,6 +17,8 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from addnorm.nn.positions.position import Position
+
 THERE = torch.device("meta")
 
 _MADE_FROM_NUMBERS = (torch.tensor, torch.as_tensor, Tensor.new_tensor)
@@ -74,6 +76,10 @@ def moved(model: M) -> M:
             for name, tensor in tensors.items():
                 if tensor is not None:
                     tensors[name] = done.setdefault(id(tensor), _there(tensor))  # pyright: ignore
+        if isinstance(module, Position):  # its constants follow it
+            for name, value in vars(module).items():
+                if isinstance(value, Tensor):
+                    setattr(module, name, _there(value))
     return model
 
 

@@ -8,11 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.contracts import POSITION_RECORDS, build_context, check_records, context, named, started
+from tests.devices import NothingFromTheCPU
 from tests.nn.positions.places import EVERYTHING, PROJECTIONS, at, scores
 from torch import Tensor
 from torch.testing import assert_close
 
+from addnorm.checking.stand_in import THERE, moved, stand_in_device
 from addnorm.nn.context import Context
+from addnorm.nn.masks import Causal, Full
 from addnorm.nn.positions import (
     AxialRotaryConfig,
     DynamicScaling,
@@ -31,7 +34,7 @@ from addnorm.nn.positions import (
     T5BiasConfig,
     YaRNScaling,
 )
-from addnorm.nn.positions.position import PairBias
+from addnorm.nn.positions.position import PairBias, on_device_of
 from addnorm.nn.positions.scaling import LengthScaling
 
 SCHEMES = [
@@ -213,6 +216,37 @@ def test_a_gpu_gives_the_same(config: PositionConfig) -> None:
     expected = model(x, ctx)
     there = replace(ctx, kv_positions=ctx.kv_positions.cuda())
     assert_close(model.cuda()(x.cuda(), there).cpu(), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.usefixtures("types_unchecked")
+@pytest.mark.parametrize("config", SCHEMES)
+def test_constants_are_where_the_module_is(config: PositionConfig) -> None:
+    """They are copied once, when the module is moved, not in each step."""
+    with stand_in_device():
+        model = moved(Model(config))
+        tokens = torch.zeros(2, 3, dtype=torch.long, device=THERE)
+        ctx = Context.over(tokens, Causal()).restrict(Full())
+        x = torch.zeros(2, 3, 8, device=THERE, dtype=torch.float64)
+        with NothingFromTheCPU():
+            assert model(x, ctx).device == THERE
+
+
+@pytest.mark.parametrize("config", SCHEMES)
+def test_constants_keep_their_type(config: PositionConfig) -> None:
+    model = Model(config)
+    before = [vars(module).copy() for module in model.modules()]
+    model.to("meta", torch.bfloat16)
+    for module, attributes in zip(model.modules(), before, strict=True):
+        for name, value in attributes.items():
+            if isinstance(value, Tensor):
+                assert getattr(module, name).dtype == torch.float64
+                assert torch.equal(getattr(module, name), value)
+
+
+def test_constants_follow_to_a_device() -> None:
+    constant = torch.ones(2, dtype=torch.float64)
+    assert on_device_of(lambda x: x.bfloat16(), constant) is constant
+    assert on_device_of(lambda x: x.to("meta"), constant) is constant
 
 
 def test_acts_nowhere() -> None:

@@ -137,7 +137,9 @@ def test_temperatures() -> None:
 def test_dynamic_follows_the_length() -> None:
     """`s(l) = s l / L - (s - 1)`: 1 up to L, then NTK-aware by `s(l)`."""
     dynamic = DynamicScaling(factor=4.0, original_max_len=64)
-    got = dynamic.frequencies(16, 10000.0, torch.tensor([1, 64, 65, 128, 131_072]))
+    got = dynamic.frequencies(
+        dynamic.constants(16, 10000.0), torch.tensor([1, 64, 65, 128, 131_072])
+    )
     assert_close(got[:2], frequencies(16).expand(2, -1))
     for row, length in ((2, 65), (3, 128), (4, 131_072)):
         ntk = NTKScaling(factor=4 * length / 64 - 3)
@@ -146,7 +148,7 @@ def test_dynamic_follows_the_length() -> None:
 
 def test_longrope_has_other_divisors_past_the_original_length() -> None:
     scaling = LongRoPEScaling(short=(1.0, 2.0), long=(4.0,), original_max_len=8)
-    got = scaling.frequencies(4, 100.0, torch.tensor([[1, 8], [9, 100]]))
+    got = scaling.frequencies(scaling.constants(4, 100.0), torch.tensor([[1, 8], [9, 100]]))
     assert_close(got[0], torch.tensor([1.0, 0.05]).double().expand(2, 2))
     assert_close(got[1], torch.tensor([0.25, 0.025]).double().expand(2, 2))
 
@@ -207,7 +209,9 @@ def test_equals_transformers(
     if isinstance(scaling, DynamicScaling):
         for now in (1, length, length + 1, 20 * length):
             theirs, _ = compute(config, "cpu", seq_len=now)
-            _agree(scaling.frequencies(width, theta, torch.tensor([now]))[0], theirs)
+            _agree(
+                scaling.frequencies(scaling.constants(width, theta), torch.tensor([now]))[0], theirs
+            )
         return
     theirs, temperature = compute(config, "cpu")
     _agree(scaling.frequencies(width, theta), theirs)

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.devices import NothingFromTheCPU
 from tests.serve.engine.test_decoder import CONFIGS, VOCAB, check_logits
 from torch import Tensor
 
+from addnorm.checking.stand_in import THERE, moved, stand_in_device
 from addnorm.errors import InputError
 from addnorm.models.step import LAST
 from addnorm.serve.engine import decoder as decoders
@@ -120,6 +122,17 @@ def test_sizes_are_few_and_waste_little() -> None:
         assert n <= rows < 2 * n
         assert n <= slots <= max(n + 255, n * 5 // 4)
     assert len({padded_slots(n) for n in range(1, 2**15)}) <= 24
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_step_takes_nothing_from_the_cpu(name: str) -> None:
+    with stand_in_device(), torch.inference_mode():
+        model = moved(CONFIGS[name].build(VOCAB).eval())
+        buffers = new_buffers(model, 401)
+        step = PagedStep(model, buffers, in_place=True)
+        tokens, slots, valid = (torch.ones_like(x, device=THERE) for x in inputs([7, 3], 401))
+        with NothingFromTheCPU():
+            assert step(tokens, slots, valid, buffers).device == THERE
 
 
 @pytest.mark.gpu

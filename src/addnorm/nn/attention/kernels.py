@@ -9,6 +9,7 @@ quadratic is saved for the backward pass, which recomputes the weights (Dao et a
 """
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from addnorm.kernels import attention as operator
 from addnorm.kernels.build import is_loaded
@@ -29,6 +31,13 @@ from addnorm.nn.types import ExpandedKeys, Keys, Mixed, Queries, Values
 BiasTensor = Float[Tensor, "#batch #heads q_seq kv_seq"]
 
 EVERYTHING = slice(None)
+
+RIGHT_WITH_MASKS = [
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+"""The kernels of a GPU that give zero for a query that sees no key; cuDNN's gives other numbers."""
 
 _softmax_gradient: Any = torch.ops.aten._softmax_backward_data.out
 
@@ -86,16 +95,18 @@ def dot_product_attention(
     bias = None if bias is None else bias.to(q.dtype)
     if bias is not None and allowed is not None:
         allowed = bias.masked_fill(~allowed, float("-inf"))
-    return F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=bias if allowed is None else allowed,
-        is_causal=causal,
-        dropout_p=dropout,
-        scale=scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-    )
+    seen = bias if allowed is None else allowed
+    with nullcontext() if seen is None or not q.is_cuda else sdpa_kernel(RIGHT_WITH_MASKS):
+        return F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=seen,
+            is_causal=causal,
+            dropout_p=dropout,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+        )
 
 
 def _with_sink_slot(

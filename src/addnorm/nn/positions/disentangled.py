@@ -36,7 +36,7 @@ def log_bucket(
     middle = buckets // 2
     distance = offset.abs()
     # The same rounding above and below gives exactly one at the distance max_distance - 1.
-    most = torch.tensor((max_distance - 1) / middle, device=offset.device).log()
+    most = torch.full((), (max_distance - 1) / middle, device=offset.device).log()
     share = (distance.clamp(min=middle) / middle).log() / most
     far = (middle + (share * (middle - 1)).ceil().long()) * offset.sign()
     return torch.where(distance <= middle, offset, far)

@@ -102,7 +102,18 @@ class Projections(Protocol):
 
 
 class Position(nn.Module):
-    """Base class of position encodings; a subclass overrides the hooks it needs."""
+    """Base class of position encodings; a subclass overrides the hooks it needs.
+
+    Tensors that are plain attributes are constants: they follow the module to its device, and keep
+    their own type where a buffer would be cast with the model.
+    """
+
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> "Position":
+        super()._apply(fn, recurse)
+        for name, constant in vars(self).items():
+            if isinstance(constant, Tensor):
+                setattr(self, name, on_device_of(fn, constant))
+        return self
 
     def embed(self, x: Hidden, ctx: Context) -> Hidden:
         """Modify the embeddings, before the first layer."""
@@ -137,6 +148,13 @@ class Position(nn.Module):
     def max_len(self) -> int | None:
         """The maximum number of positions; None if unbounded."""
         return None
+
+
+def on_device_of(fn: Callable[..., Tensor], constant: Tensor) -> Tensor:
+    """`constant` on the device to which `fn` moves tensors, unless that cannot hold it."""
+    device = fn(torch.empty(0, dtype=torch.long, device=constant.device)).device
+    lacks_it = device.type == "meta" or (device.type == "mps" and constant.dtype == torch.float64)
+    return constant if lacks_it else constant.to(device)
 
 
 def acts_in_attention(position: Position) -> bool:

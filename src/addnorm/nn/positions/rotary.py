@@ -100,11 +100,12 @@ class DynamicRotary(Position):
         self.width = width
         self.theta = theta
         self.scaling = scaling
+        self.constants = scaling.constants(width, theta)
         self.turn = LAYOUTS[layout]
 
     def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
         lengths = text_lengths(ctx.kv_positions, ctx.kv_valid, ctx.order)
-        current = self.scaling.frequencies(self.width, self.theta, lengths)
+        current = self.scaling.frequencies(self.constants, lengths)
         cos, sin = waves(ctx.kv_positions, current, wide_dtype(q.dtype))
         factor = self.scaling.temperature
         return _turned(self.turn, q, k, cos * factor, sin * factor)

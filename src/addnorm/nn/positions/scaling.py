@@ -67,14 +67,18 @@ class DynamicScaling:
 
     temperature: ClassVar[float] = 1.0
 
+    def constants(self, width: int, theta: float) -> Float[Tensor, "2 half"]:
+        """The frequencies of the training, and how much of the stretch each pair takes."""
+        return torch.stack((frequencies(width, theta), _ramp(width)))
+
     def frequencies(
-        self, width: int, theta: float, length: Int[Tensor, "*batch"]
+        self, constants: Float[Tensor, "2 half"], length: Int[Tensor, "*batch"]
     ) -> Float[Tensor, "*batch half"]:
         """The frequencies for each length."""
         longer = in_float64(length).clamp(min=self.original_max_len) / self.original_max_len
         stretch = self.factor * longer - (self.factor - 1)
-        plain, ramp = frequencies(width, theta), _ramp(width)
-        return plain.to(stretch.device) * stretch[..., None] ** -ramp.to(stretch.device)
+        plain, ramp = constants.to(stretch.device)
+        return plain * stretch[..., None] ** -ramp
 
 
 @config
@@ -188,15 +192,20 @@ class LongRoPEScaling:
                     f"turn in {width // 2} pairs: give {width // 2} divisors, or one for all"
                 )
 
-    def frequencies(
-        self, width: int, theta: float, length: Int[Tensor, "*batch"]
-    ) -> Float[Tensor, "*batch half"]:
-        """The frequencies for each length."""
-        plain, device = frequencies(width, theta), length.device
+    def constants(self, width: int, theta: float) -> Float[Tensor, "2 half"]:
+        """The frequencies of short and of long texts."""
+        plain = frequencies(width, theta)
         short, long = (
-            (plain / torch.tensor(divisors, dtype=torch.float64, device="cpu")).to(device)
+            plain / torch.tensor(divisors, dtype=torch.float64, device="cpu")
             for divisors in (self.short, self.long)
         )
+        return torch.stack((short, long))
+
+    def frequencies(
+        self, constants: Float[Tensor, "2 half"], length: Int[Tensor, "*batch"]
+    ) -> Float[Tensor, "*batch half"]:
+        """The frequencies for each length."""
+        short, long = constants.to(length.device)
         return torch.where(length[..., None] > self.original_max_len, long, short)
 
 

@@ -15,9 +15,11 @@ from addnorm.nn.types import Hidden
 Layout = Literal["interleaved", "halves"]
 
 
-def frequencies(width: int, theta: float = 10000.0) -> Float[Tensor, " half"]:
+def frequencies(
+    width: int, theta: float = 10000.0, device: torch.device | str = "cpu"
+) -> Float[Tensor, " half"]:
     """`ω_i = θ^(-2i/width)` for `i = 0 … width/2 - 1`, in float64, radians per position."""
-    return theta ** (-torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
+    return theta ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
 
 
 def waves(
@@ -48,7 +50,7 @@ def sinusoidal_encoding(
     layout: Layout = "interleaved",
 ) -> Float[Tensor, "*batch seq d_model"]:
     """`PE(p, 2i) = sin(p ω_i)`, `PE(p, 2i+1) = cos(p ω_i)` (Vaswani et al. 2017, §3.5)."""
-    cos, sin = waves(positions, frequencies(d_model, theta), dtype)
+    cos, sin = waves(positions, frequencies(d_model, theta, in_float64(positions).device), dtype)
     if layout == "halves":
         return torch.cat((sin, cos), dim=-1)[..., :d_model]
     return torch.stack((sin, cos), dim=-1).flatten(-2)[..., :d_model]

@@ -11,7 +11,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.functional import wide_dtype
 from addnorm.nn.positions.position import Bias, BuildContext, Position, not_a_dot_product
 from addnorm.nn.positions.rotary import turn_interleaved
-from addnorm.nn.positions.sinusoidal import frequencies, sinusoidal_encoding, waves
+from addnorm.nn.positions.sinusoidal import frequencies, in_float64, sinusoidal_encoding, waves
 from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Keys, Queries
 
@@ -70,7 +70,9 @@ class RelativeScores(Position):
 
         def tile(rows: slice, keys: slice) -> Float[Tensor, "batch heads q_seq kv_seq"]:
             wide = wide_dtype(q.dtype)
-            cos, sin = waves(ctx.positions[:, rows], frequencies(d_model), wide)
+            positions = ctx.positions[:, rows]
+            omega = frequencies(d_model, device=in_float64(positions).device)
+            cos, sin = waves(positions, omega, wide)
             turned = turn_interleaved(q[:, :, rows] @ to_heads, cos[:, None], sin[:, None])
             r = sinusoidal_encoding(-ctx.kv_positions[:, keys], d_model, dtype=q.dtype)
             return turned @ r[:, None].mT * self.scale
