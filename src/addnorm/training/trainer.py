@@ -159,7 +159,9 @@ class Trainer:
         """Whether a batch had a target so far."""
         self._stream: Iterator[Batch] | None = None
         self.total_steps, self.schedule_steps = self.steps_of(config)
-        compiled = compiler.compile(self.loss, dynamic=True) if config.compile else self.loss
+        # A GPU's kernels for fixed sizes are faster; they are made for any size once sizes change.
+        dynamic = None if self.device.type == "cuda" else True
+        compiled = compiler.compile(self.loss, dynamic=dynamic) if config.compile else self.loss
         self.loss_of: Callable[..., Tensor] = compiled
 
     def steps_of(self, config: TrainConfig) -> tuple[int, int]:

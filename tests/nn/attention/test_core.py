@@ -236,6 +236,17 @@ def test_cuda_kernels_equal_the_formula(backend: str, name: str) -> None:
         assert (a.cpu().double() - b).norm() <= 2e-2 * b.norm()
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["causal", "padding", "empty rows"])
+def test_a_gpu_compiles_masks(name: str) -> None:
+    inputs, mask, wanted = problem(name, 4, biased=False)
+    mask = Dense(mask.allowed.cuda()) if isinstance(mask, Dense) else mask
+    core = torch.compile(lambda q, k, v: built(SOFTMAX_CORES[0])(q, k, v, mask), fullgraph=True)
+    got = run(core, [x.cuda() for x in inputs], torch.bfloat16)
+    for a, b in zip(got, wanted, strict=True):
+        assert (a.cpu().double() - b).norm() <= 2e-2 * b.norm()
+
+
 @pytest.mark.parametrize("name", MASKS)
 @pytest.mark.parametrize("kv_heads", [4, 1])
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "bias"])
