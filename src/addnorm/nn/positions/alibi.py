@@ -9,7 +9,7 @@ from torch import Tensor
 from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.functional import wide_dtype
-from addnorm.nn.positions.position import BuildContext, PairBias, Position, distance_bias
+from addnorm.nn.positions.position import BuildContext, PairBias, Position, distance_bias, placed
 from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Queries
 
@@ -37,7 +37,9 @@ class ALiBi(Position):
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
-        self.slopes = slopes(n_heads)  # not a buffer: must not be cast to bfloat16 with the model
+        self.slopes = placed(
+            slopes(n_heads)
+        )  # not a buffer: must not be cast to bfloat16 with the model
 
     def score_bias(self, q: Queries, ctx: Context) -> PairBias:
         falls = -self.slopes.to(wide_dtype(q.dtype)).to(q.device)

@@ -11,7 +11,7 @@ from torch import Tensor
 from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.functional import wide_dtype
-from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_product
+from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_product, placed
 from addnorm.nn.positions.rotary import turn_half
 from addnorm.nn.positions.sinusoidal import in_float64
 from addnorm.nn.splits import Splits
@@ -32,7 +32,9 @@ class AxialRotary(Position):
 
     def __init__(self, frequencies: Float[Tensor, " quarter"]) -> None:
         super().__init__()
-        self.frequencies = frequencies  # not a buffer: must not be cast to bfloat16 with the model
+        self.frequencies = placed(
+            frequencies
+        )  # not a buffer: must not be cast to bfloat16 with the model
 
     def rotate(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
         if ctx.grid is None:

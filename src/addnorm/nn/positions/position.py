@@ -157,6 +157,11 @@ def on_device_of(fn: Callable[..., Tensor], constant: Tensor) -> Tensor:
     return constant if lacks_it else constant.to(device)
 
 
+def placed(constant: Tensor) -> Tensor:
+    """`constant` on the device on which modules are built, as under `with torch.device("cuda")`."""
+    return on_device_of(lambda x: x.to(torch.get_default_device()), constant)
+
+
 def acts_in_attention(position: Position) -> bool:
     """Whether an encoding acts on queries, keys or scores, so that it depends on their heads."""
     kind = type(position)

@@ -11,7 +11,7 @@ from torch import Tensor
 from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.functional import wide_dtype
-from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_product
+from addnorm.nn.positions.position import BuildContext, Position, not_a_dot_product, placed
 from addnorm.nn.positions.scaling import (
     DynamicScaling,
     LengthScaling,
@@ -71,7 +71,9 @@ class Rotary(Position):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        self.frequencies = frequencies  # not a buffer: must not be cast to bfloat16 with the model
+        self.frequencies = placed(
+            frequencies
+        )  # not a buffer: must not be cast to bfloat16 with the model
         self.turn = LAYOUTS[layout]
         self.temperature = temperature
 
@@ -100,7 +102,7 @@ class DynamicRotary(Position):
         self.width = width
         self.theta = theta
         self.scaling = scaling
-        self.constants = scaling.constants(width, theta)
+        self.constants = placed(scaling.constants(width, theta))
         self.turn = LAYOUTS[layout]
 
     def rotate_all(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:

@@ -9,7 +9,7 @@ from addnorm.config import config
 from addnorm.nn.context import Context
 from addnorm.nn.functional import wide_dtype
 from addnorm.nn.positions.alibi import slopes
-from addnorm.nn.positions.position import BuildContext, PairBias, Position
+from addnorm.nn.positions.position import BuildContext, PairBias, Position, placed
 from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import Queries
 
@@ -26,7 +26,7 @@ class RoundedALiBi(Position):
 
     def __init__(self, n_heads: int, scale: float) -> None:
         super().__init__()
-        self.slopes = slopes(n_heads)  # not a buffer, as in ALiBi
+        self.slopes = placed(slopes(n_heads))  # not a buffer, as in ALiBi
         self.scale = scale
 
     def score_bias(self, q: Queries, ctx: Context) -> PairBias:
