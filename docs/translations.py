@@ -125,7 +125,7 @@ PUNCTUATION = (
 
 def has_words(text: str) -> bool:
     """Whether there is anything to translate; an equation of its own line has nothing."""
-    if re.search(r"\\(?:operatorname|qquad)", text) and "$" not in text:
+    if re.search(r"\\(?:operatorname|qquad|leftarrow)", text) and "$" not in text:
         return False
     return bool(re.search("[A-Za-z]{2}", SILENT.sub("", text)))
 
