@@ -153,7 +153,7 @@ def train(device: str, tiny: bool) -> dict[str, Any]:
         "ours, compiled": ours(sizes, "bfloat16", compile=True, device=device),
         "ours, not compiled": ours(sizes, "bfloat16", compile=False, device=device),
     }
-    seconds = alternating(sides, device, rounds=7, steps=10 if not tiny else 1)
+    seconds = alternating(sides, device, rounds=1 if tiny else 5, steps=1 if tiny else 5)
     flop = mfu_flop(sizes, sizes.matrices)
     rates = {name: sizes.tokens / s for name, s in seconds.items()}
     peer = rates["nanoGPT's loop, compiled"]
