@@ -1,4 +1,4 @@
-"""One GPU: GPT-2 small trained beside nanoGPT's loop, `core = "flex"`, float16, and serving.
+"""One GPU: GPT-2 small compared with nanoGPT's loop, `core = "flex"`, float16, and serving.
 
     .venv/bin/python benchmarks/gpu.py train float16 flex serve --out benchmarks/results/gpu.json
 
@@ -146,7 +146,7 @@ def alternating(sides: dict[str, Update], device: str, rounds: int, steps: int) 
 
 
 def train(device: str, tiny: bool) -> dict[str, Any]:
-    """GPT-2 small: tokens a second and the share of the GPU's peak, and nanoGPT's beside it."""
+    """GPT-2 small: tokens a second and the share of the GPU's peak, and those of nanoGPT's loop."""
     sizes = small(tiny)
     sides = {
         "nanoGPT's loop, compiled": nano_gpt(sizes, device=device),

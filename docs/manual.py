@@ -90,6 +90,7 @@ EXAMPLES = {
     "max_len": 128,
     "metric": "bleu",
     "mtp": {"depth": 1},
+    "canon": {"places": "AC"},
     "n_decoder_layers": 2,
     "d_embed": 128,
     "d_out": 128,
