@@ -26,11 +26,18 @@ print("left", flush=True)
 """
 
 
+def heeds_interruptions() -> None:
+    """Tests may run in the background of a shell, which has its commands ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("then", [LONG, "pass"])
 def test_a_long_operator_does_not_hold_up_an_interruption(then: str) -> None:
     command = [sys.executable, "-c", LINES.format(then=then)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, preexec_fn=heeds_interruptions
+    ) as process:
         assert process.stdout is not None
         assert [process.stdout.readline().strip() for _ in range(3)] == [
             "caught",
