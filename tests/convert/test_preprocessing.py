@@ -372,14 +372,16 @@ def test_whisper_transcribes(name: str, whisper: Path, addnorm: Command) -> None
     assert_close(torch.tensor(json.loads(out)), mean, rtol=0, atol=1e-4)
 
 
-def test_whisper_rejects_text_and_long_clips(
+def test_whisper_rejects_text_and_clips_too_long_or_too_loud(
     whisper: Path, tmp_path: Path, addnorm: Command
 ) -> None:
     (tmp_path / "text.txt").write_text("a text")
     soundfile.write(tmp_path / "long.wav", np.zeros(40_000, np.float32), 16_000)
+    soundfile.write(tmp_path / "loud.wav", np.full(4_000, 1e20, np.float32), 16_000, "FLOAT")
     for words, said in (
         (["generate", whisper, tmp_path / "text.txt"], "text.txt is not readable as sound"),
         (["generate", whisper, tmp_path / "long.wav"], "2.5 s of sound, but this model reads 2 s"),
+        (["generate", whisper, tmp_path / "loud.wav"], "loud.wav is too loud: its samples reach"),
         (["generate", whisper, "--prompt", "x"], "leave out --prompt"),
         (["classify", whisper, whisper / "short.wav"], "has no classes: use `addnorm generate`"),
     ):

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from addnorm.convert.core.modules import find_file
 from addnorm.convert.core.settings import Settings
 from addnorm.data import AudioConfig, DatasetConfig, ImageFilesConfig, ImagesConfig
-from addnorm.data.readers.audio import log_mel, read_audio, standardised
+from addnorm.data.readers.audio import log_mel_of, read_audio, standardised
 from addnorm.data.readers.images import read_image
 from addnorm.errors import InputError
 from addnorm.nn.audio import LogMelEmbeddingConfig
@@ -189,7 +189,8 @@ class Sound:
         """Read a sound of any length; return its frames, and their number without added silence."""
         waveform, rate = read_audio(file, where, sample_rate=self.sample_rate, mix=True)
         missing = max(0, self.seconds * rate - waveform.shape[-1])
-        frames = log_mel(torch.nn.functional.pad(waveform[0], (0, missing)), rate, self.n_mels)
+        padded = torch.nn.functional.pad(waveform[0], (0, missing))
+        frames = log_mel_of(padded, where, rate, self.n_mels)
         return frames, max(1, 100 * waveform.shape[-1] // rate)
 
     def too_long(self, where: str, n_frames: int, instead: str) -> InputError:

@@ -95,14 +95,7 @@ class AudioConfig(LabelledFiles):
             waveform = torch.from_numpy(resampled)
         if self.form == "waveform":
             return standardised(waveform)[None]
-        try:
-            features = log_mel(waveform, self.sample_rate, self.n_mels)
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from error
-        if not features.isfinite().all():
-            peak = float(waveform.abs().max())
-            raise InputError(f"{where} is too loud: its samples reach {peak:.2g}, more than 1")
-        return features
+        return log_mel_of(waveform, where, self.sample_rate, self.n_mels)
 
 
 def standardised(waveform: Float[Tensor, " samples"]) -> Float[Tensor, " samples"]:
@@ -201,6 +194,24 @@ def log_mel(
     top = loudness.amax((-2, -1), keepdim=True)
     features = (loudness.maximum(top - 8.0) + 4.0) / 4.0
     return features.view(*waveform.shape[:-1], n_mels, -1)
+
+
+def log_mel_of(
+    waveform: Float[Tensor, " samples"], where: str, sample_rate: int, n_mels: int
+) -> Float[Tensor, "n_mels frames"]:
+    """The log-mel features of a file's clip.
+
+    Raises `InputError`, beginning with `where`, for a clip that is too short, and for one so loud
+    that its features are not finite.
+    """
+    try:
+        features = log_mel(waveform, sample_rate, n_mels)
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+    if not features.isfinite().all():
+        peak = float(waveform.abs().max())
+        raise InputError(f"{where} is too loud: its samples reach {peak:.2g}, more than 1")
+    return features
 
 
 def mel_filters(n_mels: int, n_fft: int, sample_rate: int) -> Float[Tensor, "n_mels bins"]:
