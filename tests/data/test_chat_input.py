@@ -107,6 +107,19 @@ def test_what_a_template_leaves_out_is_refused(
         rendered(ChatInput.of(messages, tools), template)
 
 
+ANSWERS = "{% for m in messages if m.role != 'developer' %}{{ m.content }}{% endfor %}"
+
+
+@pytest.mark.parametrize("template", [None, PLAIN, ANSWERS], ids=str)
+def test_a_developer_that_a_template_does_not_know_is_refused(template: str | None) -> None:
+    """Also where the conversation has the same words elsewhere."""
+    told = [{**USER, "role": "developer"}, USER]
+    with pytest.raises(InputError, match=r'"developer": .* or give them the role "system"'):
+        rendered(ChatInput.of(told), template)
+    assert "Hello" in rendered(ChatInput.of([{**USER, "role": "system"}, USER]), template)
+    assert "DEVELOPER: Hello" in rendered(ChatInput.of(told), PIECES)
+
+
 def test_the_template_may_refuse_messages() -> None:
     with pytest.raises(InputError, match="refuses these messages: one call at a time"):
         rendered(ChatInput.of([USER, {**TALK[1], "tool_calls": [CALL, CALL]}], TOOLS), LLAMA)
@@ -186,6 +199,9 @@ def test_a_file_is_a_list_or_an_object(tmp_path: Path) -> None:
     assert ChatInput.of_file(file) == ChatInput.of(TALK, TOOLS)
     file.write_text(json.dumps({"mesages": TALK}))
     with pytest.raises(InputError, match=r'talk\.json: no key "mesages"\. Did you mean "messages"'):
+        ChatInput.of_file(file)
+    file.write_text(json.dumps({"messages": TALK, "tools": {}}))
+    with pytest.raises(InputError, match=r"talk\.json: tools: expected a list of tools"):
         ChatInput.of_file(file)
     file.write_text("[")
     with pytest.raises(InputError, match=r"talk\.json"):

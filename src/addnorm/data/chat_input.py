@@ -33,7 +33,13 @@ class ChatInput:
     tools: Sequence[Tool] = ()
 
     @classmethod
-    def of(cls, messages: object, tools: object = None, where: str = "messages") -> "ChatInput":
+    def of(
+        cls,
+        messages: object,
+        tools: object = None,
+        where: str = "messages",
+        tools_where: str = "tools",
+    ) -> "ChatInput":
         """Build a conversation from messages and tools.
 
         Content is a text, a list of pieces, or nothing next to `tool_calls`, whose arguments are a
@@ -46,7 +52,7 @@ class ChatInput:
             _message(message, f"{where}: message {n}")
             for n, message in enumerate(cast(Sequence[Any], messages), 1)
         ]
-        return cls(checked, tools_of(tools))
+        return cls(checked, tools_of(tools, tools_where))
 
     @classmethod
     def of_json(cls, tree: object, where: str) -> "ChatInput":
@@ -57,7 +63,7 @@ class ChatInput:
         for key in cast(dict[str, Any], tree):
             if key not in keys:
                 raise InputError(f"{where}: no key {in_json(key)}.{choices(key, keys, in_json)}")
-        return cls.of(tree.get("messages"), tree.get("tools"), where)
+        return cls.of(tree.get("messages"), tree.get("tools"), where, f"{where}: tools")
 
     @classmethod
     def of_file(cls, file: Path) -> "ChatInput":
@@ -80,7 +86,7 @@ class ChatInput:
     def for_template(self, template: str | None, names: Mapping[str, Any]) -> "ChatInput":
         """The conversation with message content in the form that the template reads.
 
-        Raises `InputError` for tools, calls and results that the template leaves out.
+        Raises `InputError` for tools, calls, and messages that the template leaves out.
         """
         forms = _forms_of(template, frozenset(_texts(names).items()))
         ready = replace(self, messages=[_with_content(m, forms) for m in self.messages])
@@ -230,6 +236,14 @@ class _Forms(NamedTuple):
 
 PROBE = "addnorm probe"
 
+FOR_TOOLS = "use a model whose chat_template reads `tools`"
+
+LEFT_OUT = {
+    "tool": FOR_TOOLS,
+    "developer": 'give them the role "system"',
+}
+"""The roles whose messages a template may leave out, and what helps."""
+
 
 @lru_cache(64)
 def _forms_of(template: str | None, names: frozenset[tuple[str, str]]) -> _Forms:
@@ -262,23 +276,23 @@ def _texts(names: Mapping[str, Any]) -> dict[str, str]:
 
 def _check_taken(chat: ChatInput, template: str | None, names: Mapping[str, Any]) -> None:
     """Raise `InputError` for tools or messages that the template leaves out."""
-    without: dict[str, ChatInput] = {}
+    without: dict[str, tuple[ChatInput, str]] = {}
     if chat.tools:
-        without["tools"] = replace(chat, tools=())
+        without["tools"] = replace(chat, tools=()), FOR_TOOLS
     plain = [{k: v for k, v in m.items() if k != "tool_calls"} for m in chat.messages]
     if any("tool_calls" in message for message in chat.messages):
-        without["messages: tool_calls"] = replace(chat, messages=plain)
-    others = [message for message in chat.messages if message["role"] != "tool"]
-    if len(others) < len(chat.messages):
-        without['messages: the role "tool"'] = replace(chat, messages=others)
+        without["messages: tool_calls"] = replace(chat, messages=plain), FOR_TOOLS
+    for role, instead in LEFT_OUT.items():
+        others = [message for message in chat.messages if message["role"] != role]
+        if len(others) < len(chat.messages):
+            without[f'messages: the role "{role}"'] = replace(chat, messages=others), instead
     if not without:
         return
     whole = _rendered(chat, template, names)
-    for name, less in without.items():
+    for name, (less, instead) in without.items():
         if template in (None, PLAIN) or _written_as(whole, less, template, names):
             raise InputError(
-                f"{name}: the chat template of this model takes none: leave them out, or use a "
-                "model whose chat_template reads `tools`"
+                f"{name}: the chat template of this model takes none: leave them out, or {instead}"
             )
 
 

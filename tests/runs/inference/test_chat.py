@@ -197,6 +197,7 @@ def test_a_damaged_conversation_is_named(root: Path, capsys: pytest.CaptureFixtu
         ('{"mesages": []}', ":2: no column 'messages'. Did you mean 'mesages'?"),
         ('{"messages": []}', ":2: expected a list of messages"),
         ('{"messages": [{"role": "usr", "content": "a"}]}', ':2: message 1: role "usr"'),
+        ('{"messages": [{"role": "user", "content": "a"}], "tools": 1}', ":2: tools: expected a"),
         ('{"messages": [{"role": "assistant", "content": "a"}]}', ":2: no message to answer"),
     ):
         (root / "asked.jsonl").write_text(f"{whole}\n{line}\n{whole}\n")

@@ -98,7 +98,8 @@ def conversations_in(
         try:
             if record is not None:
                 parsed = json_object(record, where) if isinstance(record, str) else record
-                yield where, ChatInput.of(_cell(parsed, column, where), parsed.get("tools"), where)
+                messages, tools = _cell(parsed, column, where), parsed.get("tools")
+                yield where, ChatInput.of(messages, tools, where, f"{where}: tools")
         except InputError as error:
             yield where, error
 
