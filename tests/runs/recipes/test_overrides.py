@@ -103,10 +103,11 @@ def test_a_feed_forward_layer_keeps_its_width(tmp_path: Path) -> None:
 
 
 def test_none_is_nothing_or_the_kind_of_that_name(tmp_path: Path) -> None:
-    given = {"model.attention": '{n_heads = 2, qk_norm = {kind = "rmsnorm"}}'}
-    model = model_with(tmp_path, "position=none", "attention.qk_norm=none", **given)
+    parts = '{n_heads = 2, qk_norm = {kind = "rmsnorm"}, value_residual = "learned"}'
+    sets = ("position=none", "attention.qk_norm=none", "attention.value_residual=none")
+    model = model_with(tmp_path, *sets, **{"model.attention": parts})
     assert model.position == NoPositionConfig()
-    assert model.attention.qk_norm is None
+    assert model.attention.qk_norm is model.attention.value_residual is None
     assert model_with(tmp_path, "attention.qk_norm=rmsnorm").attention.qk_norm == RMSNormConfig()
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 
 from addnorm.config import classes_in, hints_of
 from addnorm.errors import InputError
@@ -90,7 +91,8 @@ def _set(tree: dict[str, Any], model: ModelConfig, path: str, text: str) -> None
     written: dict[str, Any] = {}
     set_field(written, "value", text)
     value = written["value"]
-    if value == "none" and "none" not in kinds and not isinstance(old, str):
+    is_word = isinstance(old, str) and NoneType not in get_args(annotation)
+    if value == "none" and "none" not in kinds and not is_word:
         value = None
     elif kinds and isinstance(value, str):
         value = {"kind": value}
