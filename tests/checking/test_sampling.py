@@ -32,7 +32,7 @@ def test_a_sample_of_480_has_everything_in_it(seed: int) -> None:
     assert {len(goal) for goal in missing} <= {4}, "all but some variants in a further architecture"
     further = sum(len(goal) == 4 for goal in everything())
     assert len(missing) < further / 5
-    assert everything() == reached(sample(560, seed, CELLS))
+    assert everything() == reached(sample(540, seed, CELLS))
 
 
 def test_it_is_always_the_same_for_a_seed() -> None:
@@ -48,7 +48,7 @@ def test_a_small_sample_has_as_much_as_fits() -> None:
 
 @pytest.mark.long
 def test_a_quarter_of_the_sample_has_half_of_everything() -> None:
-    assert len(reached(sample(120, 0, CELLS))) > 0.5 * len(everything())
+    assert len(reached(sample(135, 0, CELLS))) > 0.5 * len(everything())
 
 
 def test_goals() -> None:
