@@ -37,9 +37,8 @@ class ALiBi(Position):
 
     def __init__(self, n_heads: int) -> None:
         super().__init__()
-        self.slopes = placed(
-            slopes(n_heads)
-        )  # not a buffer: must not be cast to bfloat16 with the model
+        # Not a buffer: must not be cast to bfloat16 with the model.
+        self.slopes = placed(slopes(n_heads))
 
     def score_bias(self, q: Queries, ctx: Context) -> PairBias:
         falls = -self.slopes.to(wide_dtype(q.dtype)).to(q.device)

@@ -32,9 +32,8 @@ class AxialRotary(Position):
 
     def __init__(self, frequencies: Float[Tensor, " quarter"]) -> None:
         super().__init__()
-        self.frequencies = placed(
-            frequencies
-        )  # not a buffer: must not be cast to bfloat16 with the model
+        # Not a buffer: must not be cast to bfloat16 with the model.
+        self.frequencies = placed(frequencies)
 
     def rotate(self, q: Queries, k: Keys, ctx: Context) -> tuple[Queries, Keys]:
         if ctx.grid is None:

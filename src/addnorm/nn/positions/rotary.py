@@ -71,9 +71,8 @@ class Rotary(Position):
         temperature: float = 1.0,
     ) -> None:
         super().__init__()
-        self.frequencies = placed(
-            frequencies
-        )  # not a buffer: must not be cast to bfloat16 with the model
+        # Not a buffer: must not be cast to bfloat16 with the model.
+        self.frequencies = placed(frequencies)
         self.turn = LAYOUTS[layout]
         self.temperature = temperature
 
