@@ -45,6 +45,18 @@ def test_parameters_and_submodules_are_attributes() -> None:
     assert not isinstance(nn.Identity(), HasGain)
 
 
+def test_a_subclass_of_a_protocol_is_a_class_as_others_are() -> None:
+    class Named(Norm, HasGain):
+        pass
+
+    class More(Named):
+        pass
+
+    assert isinstance(More(), Named)
+    assert isinstance(More(), HasGain)
+    assert not isinstance(Norm(), Named)
+
+
 def protocols() -> list[type]:
     """The protocols of `addnorm.nn`, without that of a cache, which is no module."""
     found = dict[type, None]()

@@ -6,11 +6,13 @@ which torch finds parameters, buffers and submodules, so it denies that a module
 
 from typing import Protocol
 
-from typing_extensions import get_protocol_members
+from typing_extensions import get_protocol_members, is_protocol
 
 
 class OfModules(type(Protocol)):
     """The metaclass of a `Protocol` whose attributes may be a module's parameters or submodules."""
 
     def __instancecheck__(cls, instance: object) -> bool:
+        if not is_protocol(cls):  # a class that names a protocol among its bases
+            return super().__instancecheck__(instance)
         return all(hasattr(instance, name) for name in get_protocol_members(cls))
