@@ -45,10 +45,11 @@ def test_a_failure_is_named_and_is_status_1(
         return CellResult(cell=cell.id, compared=2, failed="gradient", error=0.5)
 
     monkeypatch.setattr(run, "compare_cell", fails)
-    code, out, _ = addnorm("check", *FEW, "--sample", 1, "--seed", 3)
+    code, out, err = addnorm("check", *FEW, "--sample", 1, "--seed", 3)
     assert code == 1
     assert "1 failed\nfailed: encoder/alibi/" in out
     assert "gradient, off by 0.5" in out
+    assert err.startswith("failed: encoder/alibi/")  # at once, before the work has ended
 
 
 def test_compiled_models_count_too(addnorm: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,8 +70,12 @@ class Report:
             f"values: {reason}"
             for reason, n in self.needs_values.most_common()
         ]
-        failed = [f"failed: {v.cell}: {v.failed}, off by {v.error:.1g}" for v in self.failed]
-        return "\n".join([first, *refused, *waiting, *failed])
+        return "\n".join([first, *refused, *waiting, *map(failure, self.failed)])
+
+
+def failure(result: CellResult) -> str:
+    """Return the line that says what differs in a cell, and by how much."""
+    return f"failed: {result.cell}: {result.failed}, off by {result.error:.1g}"
 
 
 def matching(only: str) -> tuple[list[Cell], list[str]]:
@@ -94,11 +98,22 @@ def matching(only: str) -> tuple[list[Cell], list[str]]:
         raise
 
 
-def check(items: Sequence[Item], *, jobs: int = 1, watch: Watch = lambda _: None) -> Report:
-    """Compare every valid item, in `jobs` single-threaded processes."""
+def check(
+    items: Sequence[Item],
+    *,
+    jobs: int = 1,
+    watch: Watch = lambda _: None,
+    failed: Callable[[CellResult], object] = lambda _: None,
+) -> Report:
+    """Compare every valid item, in `jobs` single-threaded processes.
+
+    `watch` is called after each item, `failed` as soon as one differs from its definition.
+    """
     report = Report()
     for done, result in enumerate(_results(items, jobs), start=1):
         report.add(result)
+        if isinstance(result, CellResult) and result.failed:
+            failed(result)
         watch(done)
     return report
 
