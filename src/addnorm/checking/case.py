@@ -216,7 +216,7 @@ def randomise(model: nn.Module) -> None:
             if name.endswith("correction"):
                 buffer.normal_(std=0.2)
             if name.endswith("running_var"):
-                buffer.uniform_(2.0, 8.0)  # smaller values would make activations explode
+                buffer.uniform_(8.0, 32.0)  # smaller values would make activations explode
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:

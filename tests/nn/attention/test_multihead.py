@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from tests.contracts import (
+    CORE_RECORDS,
     POSITION_RECORDS,
     SOFTMAX_CORES,
     build_context,
@@ -26,6 +27,7 @@ from addnorm.nn.attention import (
     AttentionConfig,
     CoreConfig,
     CrossAttention,
+    DifferentialCoreConfig,
     FullPatternConfig,
     HeadShape,
     SDPACoreConfig,
@@ -346,3 +348,19 @@ def test_values_of_keys_have_their_weights_and_a_norm_of_their_own() -> None:
     assert_close(k, module.k_norm(raw))
     with pytest.raises(ValueError, match="values changes a layer's own values"):
         dataclasses.replace(config, kv_layers_back=1)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("core", named(CORE_RECORDS))
+def test_each_query_head_is_given_its_own_copy_of_the_keys_it_reads(
+    core: CoreConfig, kv_heads: int
+) -> None:
+    if isinstance(core, DifferentialCoreConfig) and kv_heads == 1:
+        return  # it pairs the heads of the keys
+    config = AttentionConfig(n_heads=4, n_kv_heads=kv_heads, d_head=3, core=core)
+    attention = started(config.build_cross(12))
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, n, 5, 3) for n in (4, kv_heads, kv_heads))
+    copies = (attention.for_query_heads(y, 4) for y in (k, v))
+    mask = context(2, 5).mask
+    assert_close(attention.core(q, k, v, mask), attention.core(q, *copies, mask))

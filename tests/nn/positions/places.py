@@ -19,6 +19,9 @@ class Projections:
     def keys(self, y: Tensor) -> Tensor:
         return self.queries(y).flip(-1)
 
+    def for_query_heads(self, k: Tensor, n_heads: int) -> Tensor:
+        return k.repeat_interleave(n_heads // k.shape[1], dim=1)
+
 
 PROJECTIONS = Projections()
 

@@ -25,6 +25,9 @@ class Projections:
     def keys(self, y: torch.Tensor) -> torch.Tensor:
         return -y[:, None]
 
+    def for_query_heads(self, k: torch.Tensor, n_heads: int) -> torch.Tensor:
+        return k
+
 
 def test_a_pair_by_hand() -> None:
     """`(q·(-r) + k·2r) · scale / √3` with `r` the row of offset `i - j = -1`."""

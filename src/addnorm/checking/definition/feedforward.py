@@ -68,7 +68,8 @@ def routed(config: Any, logits: Tokens, correction: Tensor) -> Float[Tensor, "se
     if sigmoid := router.kind == "sigmoid":
         scores = 1 / (1 + torch.exp(-logits))
     else:
-        scores = torch.exp(logits) / torch.exp(logits).sum(1, keepdim=True)
+        shares = torch.exp(logits - logits.max(1, keepdim=True).values)
+        scores = shares / shares.sum(1, keepdim=True)
     gates = torch.zeros_like(scores)
     for t, row in enumerate((scores + correction).tolist()):
         groups = [range(g, g + n // router.n_groups) for g in range(0, n, n // router.n_groups)]

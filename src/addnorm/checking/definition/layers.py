@@ -26,8 +26,8 @@ def linear(weights: Weights, name: str, x: Tokens) -> Tokens:
 
 
 def sigmoid(x: Tensor) -> Tensor:
-    """`1 / (1 + exp(-x))`."""
-    return 1 / (1 + torch.exp(-x))
+    """`1 / (1 + exp(-x)) = (1 + tanh(x / 2)) / 2`, which overflows for no `x`."""
+    return (1 + torch.tanh(x / 2)) / 2
 
 
 def relu(x: Tensor) -> Tensor:

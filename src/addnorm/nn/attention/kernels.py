@@ -253,10 +253,18 @@ def _floor(allowed: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, lowest)
 
 
-def shared(kv: Keys, n_heads: int) -> Float[Tensor, "batch heads kv_seq d_head"]:
-    """Repeat each key/value head for its group of query heads (Ainslie et al. 2023, GQA)."""
+def shared(
+    kv: Keys, n_heads: int, *, together: int = 1
+) -> Float[Tensor, "batch heads kv_seq d_head"]:
+    """Repeat each key/value head for its group of query heads (Ainslie et al. 2023, GQA).
+
+    Where a core computes `together` heads as one, these units are repeated.
+    """
     repeats = n_heads // kv.shape[1]
-    return kv if repeats == 1 else kv.repeat_interleave(repeats, dim=1)
+    if repeats == 1:
+        return kv
+    units = kv.unflatten(1, (-1, together))
+    return units.repeat_interleave(repeats, dim=1).flatten(1, 2)
 
 
 def use_blocked_attention(q: Queries, k: Keys) -> bool:

@@ -15,6 +15,7 @@ from addnorm.nn.attention.cross_layer import CrossLayerAttention
 from addnorm.nn.attention.differential import DifferentialCoreConfig
 from addnorm.nn.attention.flex import FlexCoreConfig
 from addnorm.nn.attention.head_norms import HeadNorms, Over
+from addnorm.nn.attention.kernels import shared
 from addnorm.nn.attention.outputs import OutputConfig, PlainOutput, build_output
 from addnorm.nn.attention.patterns import FullPatternConfig, PatternConfig, build_pattern
 from addnorm.nn.attention.scores import ScaledDotConfig, ScoreConfig, build_score, is_fused
@@ -96,7 +97,15 @@ class MultiHead(nn.Module):
 
     @property
     def _width_of_unit(self) -> int:
-        return self.d_head * getattr(self.core, "heads_together", 1)
+        return self.d_head * self._heads_together
+
+    @property
+    def _heads_together(self) -> int:
+        return getattr(self.core, "heads_together", 1)
+
+    def for_query_heads(self, k: Keys, n_heads: int) -> Heads:
+        """The keys that each of `n_heads` query heads is compared with by the core."""
+        return shared(k, n_heads, together=self._heads_together)
 
     def queries(self, x: Hidden) -> Heads:
         """The queries of every head, `norm(x W_q)`."""

@@ -125,10 +125,12 @@ class DisentangledScores(Position):
         positions, n_heads = self.relative(), q.shape[1]
         of_keys = of_queries = None
         if self.terms != "position_to_content":
-            of_keys = _expanded(self._project(self.k_proj, projections.keys, positions), n_heads)
+            of_keys = self._project(self.k_proj, projections.keys, positions)
+            of_keys = projections.for_query_heads(of_keys, n_heads)
         if self.terms != "content_to_position":
             of_queries = self._project(self.q_proj, projections.queries, positions)
-            of_queries, k = of_queries * self._shrink, _expanded(k, n_heads)
+            of_queries = of_queries * self._shrink
+            k = projections.for_query_heads(k, n_heads)
 
         def tile(rows: slice, keys: slice) -> Float[Tensor, "batch heads q_seq kv_seq"]:
             offsets = ctx.positions[:, None, rows, None] - ctx.kv_positions[:, None, None, keys]
@@ -146,11 +148,6 @@ class DisentangledScores(Position):
         if own is None:
             return shared(positions)
         return own(positions).unflatten(-1, (-1, self.d_head)).transpose(1, 2)
-
-
-def _expanded(keys: Keys, n_heads: int) -> Heads:
-    """The keys repeated for every query head that shares them."""
-    return keys.repeat_interleave(n_heads // keys.shape[1], dim=1)
 
 
 class Disentangled(Position):

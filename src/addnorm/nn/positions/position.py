@@ -100,6 +100,10 @@ class Projections(Protocol):
         """The keys of every key/value head."""
         ...
 
+    def for_query_heads(self, k: Keys, n_heads: int) -> Heads:
+        """The keys that each of `n_heads` query heads is compared with."""
+        ...
+
 
 class Position(nn.Module):
     """Base class of position encodings; a subclass overrides the hooks it needs.
