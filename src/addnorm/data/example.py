@@ -399,8 +399,13 @@ def lack_of(**texts: str | None) -> str | None:
 
     A text that is None is not there, and not blank.
     """
+    for text in texts.values():
+        if text is not None and not text.strip():
+            break
+    else:  # as in almost every example
+        return None
     blank = [name for name, text in texts.items() if text is not None and not text.strip()]
-    return f"empty {' and '.join(blank)}" if blank else None
+    return f"empty {' and '.join(blank)}"
 
 
 def signal_digest(example: Example) -> str:

@@ -118,8 +118,15 @@ class Columns(ABC):
 
 def row_of(columns: Mapping[str, str], where: str, record: Record) -> Row:
     """Convert a record to an example (see `Columns.row`), given the columns of its fields."""
-    cells = {name: plain(cell_of(record, column, where)) for name, column in columns.items()}
-    empty = [name for name, cell in cells.items() if _is_empty(name, cell)]
+    cells: dict[str, object] = {}
+    empty: list[str] = []
+    for name, column in columns.items():
+        cell = record.get(column)
+        if not (isinstance(cell, str) and cell.strip()):  # in most tables all are text
+            cell = plain(cell_of(record, column, where))
+            if _is_empty(name, cell):
+                empty.append(name)
+        cells[name] = cell
     content = f"empty {' and '.join(empty)}" if empty else _example(cells, where)
     return Row(where, content)
 

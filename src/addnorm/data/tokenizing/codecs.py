@@ -53,13 +53,14 @@ LONGEST_WORD = 2**18
 
 def whole_words(texts: Iterable[str]) -> Iterator[str]:
     """Yield texts in pieces that end between words. Raises `InputError` for too long a word."""
-    for piece in (piece for text in texts for piece in pieces_of(text, BETWEEN_WORDS)):
-        if len(piece) > LONGEST_WORD:
-            raise InputError(
-                f"tokenizer: the text has {len(piece):,} characters without a space between words, "
-                'within which bpe looks for pairs: use kind = "char", or divide it'
-            )
-        yield piece
+    for text in texts:
+        for piece in (text,) if len(text) <= PIECE else pieces_of(text, BETWEEN_WORDS):
+            if len(piece) > LONGEST_WORD:
+                raise InputError(
+                    f"tokenizer: the text has {len(piece):,} characters without a space between "
+                    'words, within which bpe looks for pairs: use kind = "char", or divide it'
+                )
+            yield piece
 
 
 @runtime_checkable

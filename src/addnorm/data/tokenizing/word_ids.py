@@ -31,17 +31,23 @@ class WordIds:
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the ids of all texts in one array, and the number of ids in each text."""
-        joined = BEGIN + f"{END} {BEGIN}".join(texts) + END
-        has_signs = joined.count(BEGIN) + joined.count(END) > 2 * len(texts)
-        if not self._divides or has_signs or not texts:
+        have_signs = any(BEGIN in text or END in text for text in texts)
+        if not self._divides or have_signs or not texts:
             rows = self._tokenizer.encode_batch(texts)
             return _flat(rows), _lengths(rows)
         if len(self._words.numbers) > MOST_WORDS:
             self._words = _Words()
-        # Printable characters have no white space but single spaces: split several times as fast.
-        plain = "  " not in joined and all(map(str.isprintable, texts))
-        words = joined.split(" ") if plain else ALONE.split(joined)
+        words: list[str] = []
+        for text in texts:
+            words += _words_of(text)
         return self._words.ids_of(words, self._tokenizer)
+
+
+def _words_of(text: str) -> list[str]:
+    """Return the words of a text between the signs of its beginning and its end."""
+    framed = f"{BEGIN}{text}{END}"
+    # Printable characters have no white space but single spaces: split several times as fast.
+    return framed.split(" ") if text.isprintable() and "  " not in text else ALONE.split(framed)
 
 
 class _Words:
