@@ -17,6 +17,7 @@ from addnorm.atomic import (
     atomic_directory,
     atomic_file,
     atomic_write,
+    check_writable,
     make_folder,
     remove_partial,
     write_tensors,
@@ -276,3 +277,12 @@ def test_a_file_of_tensors_has_the_bytes_of_safetensors_itself(tmp_path: Path) -
     write_tensors(tmp_path / "empty", {})
     save_file({}, tmp_path / "its")
     assert (tmp_path / "empty").read_bytes() == (tmp_path / "its").read_bytes()
+
+
+@pytest.mark.parametrize("place", ["out", "deep/out", "out/"])
+def test_where_nothing_can_be_written_is_known_before_the_work(tmp_path: Path, place: str) -> None:
+    check_writable(tmp_path / place)
+    assert _names(tmp_path) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"nothing can be written in .*file: not a directory"):
+        check_writable(tmp_path / "file" / place)

@@ -26,6 +26,17 @@ def atomic_write(file: Path, data: str | bytes) -> None:
             partial.write_bytes(data)
 
 
+def check_writable(place: Path) -> None:
+    """Raise `InputError` where no file or folder can be made, before the work that makes it."""
+    folder = next(parent for parent in place.absolute().parents if parent.exists())
+    try:
+        with TemporaryDirectory(dir=folder, prefix=f".{place.name}."):
+            pass
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise InputError(f"{place}: nothing can be written in {folder}: {reason}") from error
+
+
 STORED_AS = {
     "uint64": "U64",
     "int64": "I64",

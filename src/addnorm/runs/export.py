@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from addnorm.atomic import check_writable
 from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.exporters.ctranslate2 import export_ctranslate2, specification
 from addnorm.convert.exporters.gguf import Dtype, export_gguf
@@ -137,6 +138,7 @@ def _check(run: TrainedModel, out: Path, to: Form, family: str | None) -> None:
         raise InputError(f"{out}: is a {here}: {to} needs the name of a {wanted}")
     if to in SINGLE_FILES and not out.parent.is_dir():
         raise InputError(f"{out}: there is no folder {out.parent} for the file")
+    check_writable(out)
     if family is not None and to != "hf":
         raise InputError(f"`family` is for hf only: leave it out with {to}")
     task = task_of_head(run.recipe.model.head)

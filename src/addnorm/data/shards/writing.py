@@ -255,7 +255,11 @@ class _Writing:
         empty = [name for name, split in self.splits.items() if not split.shards]
         if empty:
             what = "train" if "train" in empty else "validation"
-            raise InputError(f"{self.folder}: no document is left for {what}: {total}")
+            share = self.options.valid_fraction
+            hint = {"train": "smaller", "validation": "larger"}[what]
+            advice = f": give a {hint} one than `valid_fraction = {share:g}`, or more texts"
+            some = advice if share and len(empty) == 1 else ""
+            raise InputError(f"{self.folder}: no document is left for {what}: {total}{some}")
         for name, split in reversed(self.splits.items()):
             account = total if name == "train" else self.accounts[name]
             facts = {"report": asdict(account), "made_from": self.made_from}
