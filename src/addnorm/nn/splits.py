@@ -37,6 +37,12 @@ class Split:
 
 Splits = Mapping[str, Split]
 
+
+def heads_together(part: nn.Module | None) -> int:
+    """The number of neighbouring heads that an attention core or output computes as one unit."""
+    return getattr(part, "heads_together", 1)
+
+
 OUTPUT = "output"
 """The name, among the splits of a part, of its output: gathered from all processes."""
 

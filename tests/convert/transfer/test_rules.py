@@ -13,7 +13,7 @@ from torch.testing import assert_close
 from addnorm.convert.transfer.rules import regroup_heads
 from addnorm.models import DecoderConfig, EncoderDecoderConfig
 from addnorm.models.layers import LayerConfig
-from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention import AttentionConfig, DifferentialCoreConfig
 from addnorm.nn.attention.multihead import HeadShape
 from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
@@ -27,6 +27,7 @@ from addnorm.nn.norms import (
     ScaleNormConfig,
 )
 from addnorm.nn.positions import (
+    DisentangledConfig,
     LearnedConfig,
     RotaryConfig,
     SinusoidalConfig,
@@ -49,6 +50,17 @@ EXACT: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "offset to rms": ({"norm": OffsetRMSNormConfig(eps=1e-5)}, {"norm": RMS}),
     "repeated heads": ({"attention": attention(1)}, {"attention": attention(4)}),
     "some heads repeated": ({"attention": attention(2, bias=False)}, {"attention": attention()}),
+    "pairs repeated": (
+        {"attention": attention(2, core=DifferentialCoreConfig())},
+        {"attention": attention(core=DifferentialCoreConfig())},
+    ),
+    "pairs whose positions are projected": (
+        {
+            "attention": attention(2, core=DifferentialCoreConfig()),
+            "position": DisentangledConfig(buckets=4, max_distance=7, projections="own"),
+        },
+        {"attention": attention(core=DifferentialCoreConfig())},
+    ),
     "half of them": ({"attention": attention(1)}, {"attention": attention(2)}),
     "rotary heads": (
         {"attention": attention(2, qk_norm=RMS), "position": RotaryConfig()},
@@ -184,6 +196,17 @@ def test_heads_are_the_mean_of_their_group() -> None:
         assert_close(new[full], expected)
         assert swapped.report.origins[full].kind == "derived"
     assert swapped.report.origins["stack.blocks.1.attention.q_proj.weight"].kind == "exact"
+
+
+def test_pairs_are_regrouped_as_pairs() -> None:
+    """Query heads 0 … 5 read key heads 0 1, 0 1, 2 3 … in pairs, so pairs are averaged."""
+    x, shapes = torch.arange(6.0), [HeadShape(6, n, 1) for n in (6, 2)]
+    made, origin = regroup_heads(x, *shapes, (2, 2))
+    assert made.tolist() == [2.0, 3.0]  # the mean of 0 2 4, and of 1 3 5
+    assert origin.kind == "derived"
+    made, origin = regroup_heads(x[:2], *reversed(shapes), (2, 2))
+    assert made.tolist() == [0.0, 1.0, 0.0, 1.0, 0.0, 1.0]
+    assert origin.kind == "exact"
 
 
 @settings(max_examples=50, deadline=None)

@@ -13,6 +13,7 @@ from addnorm.convert.transfer.folding import Weights, position_of
 from addnorm.models import EncoderDecoderConfig, ModelConfig
 from addnorm.models.layers import LayerParts
 from addnorm.nn.attention import AttentionConfig
+from addnorm.nn.attention.kernels import shared
 from addnorm.nn.attention.multihead import HeadShape
 from addnorm.nn.norms import (
     BatchNormConfig,
@@ -27,6 +28,7 @@ from addnorm.nn.positions import (
     SinusoidalConfig,
     sinusoidal_encoding,
 )
+from addnorm.nn.splits import heads_together
 
 Kind = Literal["exact", "folded", "derived", "new"]
 
@@ -200,18 +202,29 @@ def _heads(context: TransferContext, name: str) -> RuleResult:
     same = (old.n_heads, old.d_head) == (new.n_heads, new.d_head)
     if not same or x.shape[1:] != context.start[name].shape[1:]:
         return None
-    return regroup_heads(x, old, new)
+    together = _together(old_attention, context.old), _together(new_attention, context.new)
+    return regroup_heads(x, old, new, together)
 
 
-def regroup_heads(x: Tensor, old: HeadShape, new: HeadShape) -> tuple[Tensor, Origin]:
-    """Convert key or value projections to a different number of heads."""
+def _together(attention: AttentionConfig, model: ModelConfig) -> int:
+    return heads_together(attention.build_parts(model.d_model, layer=0)["core"])
+
+
+def regroup_heads(
+    x: Tensor, old: HeadShape, new: HeadShape, together: tuple[int, int] = (1, 1)
+) -> tuple[Tensor, Origin]:
+    """Convert key or value projections to a different number of heads.
+
+    `together` is the number of heads that the old and the new core compute as one unit.
+    """
+    numbers = torch.arange(old.n_kv_heads, device=x.device)[None, :, None]
+    numbers = shared(numbers, old.n_heads, together=together[0])  # one per query head
+    groups = numbers.reshape(new.n_kv_heads // together[1], -1, together[1]).mT.flatten(0, 1)
     heads = x.unflatten(0, (old.n_kv_heads, old.d_head))
-    heads = heads.repeat_interleave(old.n_heads // old.n_kv_heads, 0)  # one per query head
-    groups = heads.unflatten(0, (new.n_kv_heads, -1))
-    if new.n_kv_heads % old.n_kv_heads == 0:
+    if bool((groups == groups[:, :1]).all()):
         how = f"each of {old.n_kv_heads} heads repeated for {new.n_kv_heads}"
-        return groups[:, 0].flatten(0, 1), Origin("exact", how)
-    mean = groups.double().mean(1).to(x.dtype)
+        return heads[groups[:, 0]].flatten(0, 1), Origin("exact", how)
+    mean = heads[groups].double().mean(1).to(x.dtype)
     how = f"the mean of {old.n_kv_heads} heads by group (Ainslie et al. 2023, §2.1)"
     return mean.flatten(0, 1), Origin("derived", how)
 

@@ -11,7 +11,7 @@ from addnorm.nn.context import Context
 from addnorm.nn.linear import Linear
 from addnorm.nn.masks import Full, Mask
 from addnorm.nn.positions.position import Position
-from addnorm.nn.splits import Split, Splits
+from addnorm.nn.splits import Split, Splits, heads_together
 from addnorm.nn.types import Heads, HeadShape, Hidden, Keys, Queries
 
 
@@ -49,7 +49,7 @@ class CrossLayerAttention(nn.Module):
         self.d_head = heads.d_head
         bias, output = projections["bias"], projections["output"]
         self.q_proj = Linear(d_model, heads.n_heads * heads.d_head, bias=bias)
-        width = heads.n_heads // getattr(output, "heads_together", 1) * heads.d_head
+        width = heads.n_heads // heads_together(output) * heads.d_head
         self.out_proj = Linear(width, d_model, bias=projections["out_bias"])
         norms = norms or HeadNorms()
         self.q_norm = norms.build(heads.n_heads, heads.d_head)
@@ -62,7 +62,7 @@ class CrossLayerAttention(nn.Module):
     @property
     def head_units(self) -> int:
         """The query heads, or the groups of query heads that the core computes together."""
-        return self.q_proj.out_features // self.d_head // getattr(self.core, "heads_together", 1)
+        return self.q_proj.out_features // self.d_head // heads_together(self.core)
 
     def forward(self, x: Hidden, ctx: Context, cache: NoCache | None = None) -> Hidden:
         if ctx.earlier is None:

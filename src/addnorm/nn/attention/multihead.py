@@ -32,7 +32,7 @@ from addnorm.nn.linear import Linear, linears
 from addnorm.nn.masks import Evaluated, Full, Mask
 from addnorm.nn.norms import BatchNormConfig, NormConfig
 from addnorm.nn.positions.position import Position
-from addnorm.nn.splits import Split, Splits
+from addnorm.nn.splits import Split, Splits, heads_together
 from addnorm.nn.types import Heads, HeadShape, Hidden, Keys, KeysValues, Queries, divisors
 from addnorm.parts import Family, check_conflicts
 
@@ -71,7 +71,7 @@ class MultiHead(nn.Module):
         self.q_proj = Linear(d_model, heads.n_heads * heads.d_head, bias=bias)
         self.k_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
         self.v_proj = Linear(d_model, heads.n_kv_heads * heads.d_head, bias=bias)
-        width = heads.n_heads // getattr(output, "heads_together", 1) * heads.d_head
+        width = heads.n_heads // heads_together(output) * heads.d_head
         self.out_proj = Linear(width, d_model, bias=out_bias)
         norms = norms or HeadNorms()
         self.q_norm = norms.build(heads.n_heads, heads.d_head)
@@ -97,15 +97,11 @@ class MultiHead(nn.Module):
 
     @property
     def _width_of_unit(self) -> int:
-        return self.d_head * self._heads_together
-
-    @property
-    def _heads_together(self) -> int:
-        return getattr(self.core, "heads_together", 1)
+        return self.d_head * heads_together(self.core)
 
     def for_query_heads(self, k: Keys, n_heads: int) -> Heads:
         """The keys that each of `n_heads` query heads is compared with by the core."""
-        return shared(k, n_heads, together=self._heads_together)
+        return shared(k, n_heads, together=heads_together(self.core))
 
     def queries(self, x: Hidden) -> Heads:
         """The queries of every head, `norm(x W_q)`."""
