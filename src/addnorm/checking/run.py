@@ -33,6 +33,12 @@ _OTHERS: Mapping[str, Callable[[str], CellResult]] = {
 Watch = Callable[[int], object]
 """A callback with the number of completed cells."""
 
+CHUNK = 8
+"""The items that a process is given at a time."""
+
+CHUNKS_OF_A_PROCESS = 100
+"""The chunks after which a process ends and another begins, since its memory grows."""
+
 
 @dataclass(kw_only=True)
 class Report:
@@ -131,8 +137,13 @@ def _results(items: Sequence[Item], jobs: int) -> Iterator[CellResult | str]:
         return
     one_thread = partial(torch.set_num_threads, 1)
     # Spawned, because autograd's threads do not survive a fork.
-    with ProcessPoolExecutor(jobs, get_context("spawn"), initializer=one_thread) as pool:
-        yield from pool.map(compare_or_refusal, items, chunksize=8)
+    with ProcessPoolExecutor(
+        jobs,
+        get_context("spawn"),
+        initializer=one_thread,
+        max_tasks_per_child=CHUNKS_OF_A_PROCESS,
+    ) as pool:
+        yield from pool.map(compare_or_refusal, items, chunksize=CHUNK)
 
 
 def compiled(cell: Cell, *, defined: bool = True) -> CellResult:
