@@ -155,6 +155,7 @@ def chosen() -> Iterator[Cell]:
     for name in ("gqa", "mqa"):
         yield Cell(family="decoder", parts=usual(heads=name, core="differential"))
         yield Cell(family="decoder", parts=usual(heads=name, output="gated", position="t5"))
+        yield Cell(family="decoder", parts=usual(heads=name, output="differential2"))
     around = tuple((axis, name) for axis, name in usual() if axis in AROUND_MIXERS)
     yield from (Cell(family="encoder", parts=around, mixer=mixer) for mixer in MIXERS)
     for variant, change in VARIANTS.items():

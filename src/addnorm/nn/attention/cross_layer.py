@@ -61,8 +61,9 @@ class CrossLayerAttention(nn.Module):
 
     @property
     def head_units(self) -> int:
-        """The query heads, or the groups of query heads that the core computes together."""
-        return self.q_proj.out_features // self.d_head // heads_together(self.core)
+        """The query heads, or the groups that the core or the output computes together."""
+        together = max(heads_together(self.core), heads_together(self.output))
+        return self.q_proj.out_features // (self.d_head * together)
 
     def forward(self, x: Hidden, ctx: Context, cache: NoCache | None = None) -> Hidden:
         if ctx.earlier is None:

@@ -82,22 +82,19 @@ class MultiHead(nn.Module):
 
     @property
     def head_units(self) -> int:
-        """The query heads, or the groups of query heads that the core computes together."""
-        return self.q_proj.out_features // self._width_of_unit
+        """The query heads, or the groups that the core or the output computes together."""
+        together = max(heads_together(self.core), heads_together(self.output))
+        return self.q_proj.out_features // (self.d_head * together)
 
     @property
     def kv_head_units(self) -> int:
         """The key/value heads, or the groups of them that the core computes together."""
-        return self.k_proj.out_features // self._width_of_unit
+        return self.k_proj.out_features // (self.d_head * heads_together(self.core))
 
     @property
     def n_kv_heads(self) -> int:
         """The heads of keys and values."""
         return self.k_proj.out_features // self.d_head
-
-    @property
-    def _width_of_unit(self) -> int:
-        return self.d_head * heads_together(self.core)
 
     def for_query_heads(self, k: Keys, n_heads: int) -> Heads:
         """The keys that each of `n_heads` query heads is compared with by the core."""

@@ -81,6 +81,7 @@ class DifferentialOutput(nn.Module):
     projection reads half as many heads.
     """
 
+    splits: ClassVar[Splits] = {"proj": Split(0)}
     heads_together = 2
 
     def __init__(self, d_model: int, heads: HeadShape) -> None:
