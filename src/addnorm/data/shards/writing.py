@@ -257,9 +257,10 @@ class _Writing:
             what = "train" if "train" in empty else "validation"
             share = self.options.valid_fraction
             hint = {"train": "smaller", "validation": "larger"}[what]
-            advice = f": give a {hint} one than `valid_fraction = {share:g}`, or more texts"
-            some = advice if share and len(empty) == 1 else ""
-            raise InputError(f"{self.folder}: no document is left for {what}: {total}{some}")
+            message = f"{self.folder}: no document is left for {what}: {total}"
+            if share and len(empty) == 1:
+                message += f": give a {hint} one than `valid_fraction = {share:g}`, or more texts"
+            raise InputError(message)
         for name, split in reversed(self.splits.items()):
             account = total if name == "train" else self.accounts[name]
             facts = {"report": asdict(account), "made_from": self.made_from}
