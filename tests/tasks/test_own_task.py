@@ -46,6 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 def test_it_is_trained_resumed_evaluated_and_used_from_the_command_line(folder: Path) -> None:
     imports = ("--import", "counting.py")
     used = run_all(

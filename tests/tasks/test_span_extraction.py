@@ -196,6 +196,7 @@ def row(answer: str, start: int) -> str:
     return json.dumps({"question": "Who?", "context": CONTEXT, "answers": answers})
 
 
+@pytest.mark.long
 def test_a_model_is_trained_on_records_evaluated_and_asked(tmp_path: Path) -> None:
     lines = [row("Ada", 0), row("London", 49), row("1843", 40)] * 3
     (tmp_path / "train.jsonl").write_text("\n".join(lines), encoding="utf-8")

@@ -63,6 +63,7 @@ def test_options_of_decoding_are_refused_by_name() -> None:
     run.transcribe([], run.decoding())
 
 
+@pytest.mark.long
 def test_a_model_learns_to_write_what_it_hears() -> None:
     corpus = Corpus(sounds(200, 0), sounds(30, 1))
     config = an.EncoderConfig(

@@ -62,6 +62,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in read_journal(run / "metrics.jsonl").lines if "loss" in line]
 
 
+@pytest.mark.long
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["plain", "student", "r_drop", "logit_adjustment", "exits", "crf"])
 def test_a_run_of_any_training_recovers_on_its_labels(

@@ -51,6 +51,7 @@ def student(text: str) -> str:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [LANGUAGE, TRANSLATION, CLASSIFICATION], ids=["lm", "mt", "class"])
 def test_a_student_of_other_sizes_learns_and_resumes_to_the_bit(root: Path, text: str) -> None:
     train_text(root, "teacher", text)
@@ -80,6 +81,7 @@ INSIDE = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("text", [LANGUAGE, TRANSLATION, CLASSIFICATION], ids=["lm", "mt", "class"])
 def test_layers_learn_from_layers_and_resume_to_the_bit(root: Path, text: str) -> None:
     train_text(root, "teacher", text)

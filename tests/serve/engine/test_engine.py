@@ -220,6 +220,7 @@ def _alone(asks: Request) -> dict[tuple[str, int], Answered]:
     return ALONE[repr(asks)]
 
 
+@pytest.mark.long
 @settings(max_examples=60, deadline=None)
 @given(ARRIVALS, st.integers(1, 8), st.integers(1, 9), st.integers(3, 9))
 def test_every_request_is_answered_as_alone_whoever_comes_and_goes(

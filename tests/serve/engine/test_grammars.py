@@ -122,6 +122,7 @@ def composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 schemas = st.recursive(scalars, composed, max_leaves=4)
 
 
+@pytest.mark.long
 @settings(max_examples=25, deadline=None)
 @given(schemas, st.integers(0, 9), st.sampled_from([*ENGINES, "speculating"]))
 def test_finished_answers_have_the_schema(schema: dict[str, Any], seed: int, name: str) -> None:

@@ -84,6 +84,7 @@ def tokens_of(answers: Mapping[tuple[str, int], Answered]) -> dict[tuple[str, in
     return {key: answer.tokens for key, answer in answers.items()}
 
 
+@pytest.mark.long
 @settings(max_examples=8, deadline=None)
 @given(st.integers(0, 99), st.integers(1, 5), st.integers(8, 14), st.booleans())
 def test_answers_are_those_without_drafts(
