@@ -83,8 +83,8 @@ def check(
     Parameters
     ----------
     every
-        Check all combinations: more than ten thousand, about three quarters of an hour with two
-        jobs. Each that differs is named at once, on standard error, and in the report.
+        Check all combinations: more than ten thousand, an hour or two with two jobs.
+        Each that differs is named at once, on standard error, and in the report.
     sample
         How many to check, unless `--all` is given.
     seed
