@@ -10,6 +10,7 @@ from addnorm.bench import (
     first_tokens,
     libraries,
     long_context,
+    nanogpt,
     ours,
     over_http,
     parallel,
@@ -33,6 +34,7 @@ def train_characters() -> Benchmark:
         implementation("ours", ours.train_decoder, **options),
         implementation("ours, compiled", ours.train_decoder, compile=True, **options),
         implementation("plain torch", plain_torch.train_decoder, **options),
+        implementation("nanoGPT", nanogpt.train, **options),
         implementation("transformers", libraries.train_gpt2, "transformers", **options),
         implementation(
             "x-transformers", libraries.train_x_transformers, "x_transformers", **options
@@ -62,6 +64,8 @@ def train_decoder(precision: TrainingPrecision) -> Benchmark:
         implementation("ours, compiled", ours.train_decoder, **compiled),
         implementation("plain torch", plain_torch.train_decoder, **options),
         implementation("plain torch, compiled", plain_torch.train_decoder, **compiled),
+        implementation("nanoGPT", nanogpt.train, **options),
+        implementation("nanoGPT, compiled", nanogpt.train, **compiled),
         implementation("transformers", libraries.train_gpt2, "transformers", **options),
         implementation("transformers, compiled", libraries.train_gpt2, "transformers", **compiled),
         implementation(

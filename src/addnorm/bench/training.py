@@ -125,16 +125,18 @@ def training(
     model: nn.Module,
     sizes: DecoderSizes | TranslatorSizes,
     loss_of: Callable[..., Tensor] | None = None,
+    groups: list[dict[str, Any]] | None = None,
     **options: Unpack[TrainingOptions],
 ) -> Run:
     """Return rounds of training steps with fused AdamW and gradients clipped to norm one.
 
     `loss_of` is called with the tensors of a batch; by default it is the cross-entropy of the
-    model's logits with the last of them.
+    model's logits with the last of them. `groups` are the optimiser's groups of parameters, by
+    default a single one.
     """
     torch.set_num_threads(cores())
     model.train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    optimizer = torch.optim.AdamW(groups or model.parameters(), lr=1e-3, fused=True)
     half = options.get("precision") == "bfloat16"
     loss_of = loss_of or cross_entropy_of(model)
     loss_of = compiler.compile(loss_of) if options.get("compile") else loss_of
