@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from addnorm import compiler
 from addnorm.data.batches.batch import Batch, Batches
 from addnorm.errors import InputError, Interrupted, NonFiniteError, RankLostError
-from addnorm.machine import give_tensors_pages_of_their_own, keep_freed_pages
+from addnorm.machine import keep_freed_pages, keep_small_freed_pages
 from addnorm.models.weights import Weights, weights_of
 from addnorm.nn.choices import choices
 from addnorm.nn.norms import BatchNorm
@@ -129,7 +129,7 @@ class Trainer:
         self.device = resolve_device(config.device)
         self.world = world or OneProcess()
         if self.device.type == "cpu" and choices().keep_pages:
-            give_tensors_pages_of_their_own() if self.world.gathers else keep_freed_pages()
+            keep_small_freed_pages() if self.world.gathers else keep_freed_pages()
         self.whole = model.to(self.device)
         by_token = teacher is None and isinstance(config.loss, CrossEntropyConfig)
         self.model = model = self.world.place(self.whole, by_token=by_token)
