@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from decimal import Decimal
 from functools import cache
+from operator import attrgetter
 from reprlib import repr as short
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -392,6 +393,30 @@ def check_types(example: Example, where: str) -> None:
         raise InputError(f"{where}: {name}: expected {expected}, not {short(value)}")
     if problem := example.problem():
         raise InputError(f"{where}: {problem}")
+
+
+def check_every(kind: type[Example], examples: Sequence[Example], split: str) -> None:
+    """Raise `InputError` as `check_types` does, for the first of many examples of a kind."""
+    if _are_plain(kind, examples):
+        return
+    for n, example in enumerate(examples, 1):
+        check_types(example, f"{split} example {n}")
+
+
+def _are_plain(kind: type[Example], examples: Sequence[Example]) -> bool:
+    """Whether every text field has a text, or an empty tuple of texts, in each example.
+
+    This is seen field by field, several times as fast as example by example.
+    """
+    if kind.problem is not Example.problem:
+        return False
+    for name, is_single, is_optional in text_fields(kind):
+        values = map(attrgetter(name), examples)
+        if is_single and not {*map(type, values)} <= {str, *([NoneType] if is_optional else [])}:
+            return False
+        if not is_single and any(type(value) is not tuple or value for value in values):
+            return False
+    return True
 
 
 def lack_of(**texts: str | None) -> str | None:

@@ -13,7 +13,13 @@ from torch import Tensor
 
 from addnorm.data.conversation import BEGIN, END, Conversation, Message, conversation
 from addnorm.data.conversation import ChatPart as ChatPart
-from addnorm.data.example import Example, Medium, check_types, has_signals, lack_of
+from addnorm.data.example import (
+    Example,
+    Medium,
+    check_every,
+    has_signals,
+    lack_of,
+)
 from addnorm.data.example import signal_digest as signal_digest
 from addnorm.data.scaling import Scaling
 from addnorm.errors import InputError
@@ -450,8 +456,7 @@ class Corpus:
                 f"{names} are not examples"
             )
         for split, examples in self.splits.items():
-            for n, example in enumerate(examples, 1):
-                check_types(example, f"{split} example {n}")
+            check_every(self.kind, examples, split)
         if len({bool(example.second_text()) for example in self._every()}) > 1:
             raise InputError("some examples have a second text and others have none")
         sizes = {len(example.target_numbers()) for example in self._every()}

@@ -1,5 +1,7 @@
 """Ids by words are those of whole texts, whatever stands between the words."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from addnorm.data.ids.framing import encode_for_task, framed_rows, in_groups
 from addnorm.data.tokenizing import word_ids
 from addnorm.data.tokenizing.tokenizers import BPEConfig, CharConfig, Tokenizer, WordConfig
 from addnorm.data.tokenizing.word_ids import WordIds
+from addnorm.data.tokenizing.word_splitting import words_of
 
 LEARNT = ["the cat's  house\n isn't", "don't 1,000 \t", "中 is a word\u3000too"] * 3
 TEXTS = st.lists(
@@ -44,3 +47,28 @@ def test_rows_have_the_special_tokens_of_a_task(task: str, tokenizer: Tokenizer)
     expected = encode_for_task(task, tokenizer, texts)
     assert [rows[n] for n in range(4)] == expected == [*in_groups(task, tokenizer, texts)]
     assert len(framed_rows(task, tokenizer, [])) == 0
+
+
+def test_each_distinct_word_is_encoded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, met = WordConfig().train(LEARNT), list[str]()
+
+    def count(self: Tokenizer, texts: list[str]) -> list[list[int]]:
+        met.extend(texts)
+        return [self.codec.encode([text])[0] for text in texts]
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", count)
+    monkeypatch.setattr(word_ids, "AT_ONCE", 20)
+    texts = ["the house", "the cat is the house", "don't\u3000too", " the"] * 50
+    framed_rows("translation", tokenizer, texts)
+    assert len(met) == len({*met}) == 7
+    assert {*met} >= {"the", " the", " house", "", "don't\u3000too"}
+
+
+def test_words_are_counted_as_in_each_text() -> None:
+    texts = ["a b", "b ", "", "\u3000b\n", "don't a,b!"] * 40_000
+    for rules, first in (("white_space", "b"), ("kim", "b")):
+        tokenizer = WordConfig(words=rules).train(texts)
+        counts = Counter(word for text in texts for word in words_of(text, rules))
+        order = sorted(counts, key=lambda word: (-counts[word], word))
+        assert order[0] == first
+        assert [tokenizer.id_of(word) for word in order] == [*range(4, 4 + len(order))]

@@ -192,6 +192,14 @@ class Compact(Sequence[Encoded]):
         return Compact(tokens, targets, indices if self.places is None else self.places[indices])
 
 
+def indices_of(examples: Sequence[Encoded]) -> list[int]:
+    """Return the index of each example in its split of the corpus."""
+    if isinstance(examples, Compact):
+        places = examples.places
+        return [*range(len(examples))] if places is None else places.tolist()
+    return [example.index for example in examples]
+
+
 def narrow(numbers: "array[int] | Ids") -> Ids:
     """Return the numbers in the smallest type of two or four bytes that can hold them."""
     wide = np.asarray(numbers, np.int64)

@@ -47,6 +47,20 @@ def pieces_of(text: str, cuts: re.Pattern[str] | None) -> Iterator[str]:
     yield text[start:] if start else text
 
 
+def together(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
+    """Yield texts in groups of at least so many characters; the last may have fewer."""
+    group: list[str] = []
+    size = 0
+    for text in texts:
+        group.append(text)
+        size += len(text)
+        if size >= characters:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
 LONGEST_WORD = 2**18
 """The longest piece that byte-pair encoding learns from: each merge reads all its characters."""
 

@@ -19,12 +19,14 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 from addnorm.atomic import atomic_write
 from addnorm.config import config, problem_of
 from addnorm.data.tokenizing.codecs import (
+    PIECE,
     SPACED,
     SPECIALS,
     CustomCodec,
     LibraryCodec,
     TokenizerPart,
     pieces_of,
+    together,
     whole_words,
 )
 from addnorm.data.tokenizing.word_splitting import (
@@ -556,7 +558,9 @@ class WordConfig:
     def train(self, texts: Iterable[str]) -> Tokenizer:
         """Count the words; the most frequent come first, ties in order of code points."""
         pieces = (piece for text in texts for piece in pieces_of(text, SPACED))
-        counts = Counter(word for piece in pieces for word in words_of(piece, self.words))
+        counts = Counter[str]()
+        for group in together(pieces, PIECE):  # one call for many texts is twice as fast
+            counts.update(words_of(" ".join(group), self.words))
         words = [
             word for word, n in counts.items() if n >= self.min_frequency and word not in SPECIALS
         ]

@@ -15,7 +15,7 @@ from addnorm.data import Corpus
 from addnorm.data.batches.batch import Batches
 from addnorm.data.batches.buckets import Buckets, Loaders, build_loaders
 from addnorm.data.example import has_signals
-from addnorm.data.ids.compact import Compact, Encoded
+from addnorm.data.ids.compact import Compact, Encoded, indices_of
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.shards.source import ShardedTexts
 from addnorm.errors import InputError
@@ -172,9 +172,9 @@ class TrainingSetup:
         if self.data.corpus is None:
             lengths = self.encoded.characters[split]
             if isinstance(loader, Buckets):
-                lengths = lengths[[example.index for example in used]]
+                lengths = lengths[indices_of(used)]
             return f"; {size_of(int(lengths.sum()), _tokens(used))}"
-        examples = [self.data.corpus.splits[split][encoded.index] for encoded in used]
+        examples = [*map(self.data.corpus.splits[split].__getitem__, indices_of(used))]
         target = size_of(
             sum(len(example.target_text()) for example in examples), _tokens(used, "targets")
         )
