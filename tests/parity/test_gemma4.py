@@ -11,11 +11,17 @@ from safetensors.torch import load_file, save_file
 from tests.parity.families import check_greedy_and_beam, check_refused, made
 
 from addnorm.checking.checkpoints import check_settings
+from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.settings import Settings
 from addnorm.convert.families.gemma4 import GEMMA4
 from addnorm.convert.families.text_halves import GEMMA4_IMAGES
 from addnorm.convert.folder import load, read_config
 from addnorm.errors import IgnoredSettings, InputError
+from addnorm.models import DecoderConfig
+from addnorm.models.layers import LayerConfig
+from addnorm.nn.feedforward import FeedForwardConfig, GatedFeedForwardConfig
+from addnorm.nn.moe import MixtureOfExpertsConfig
+from addnorm.parts import kind_of
 
 pytestmark = pytest.mark.parity
 
@@ -165,6 +171,16 @@ def test_the_tensors_of_shared_layers_may_be_there_and_are_not_read(tmp_path: Pa
 def test_unsupported_settings_are_named(changes: Any, match: str, tmp_path: Path) -> None:
     made("Gemma4ForCausalLM", config(0, **SHARING), tmp_path)
     check_refused(tmp_path, changes, match)
+
+
+@pytest.mark.parametrize("part", [MixtureOfExpertsConfig(n_experts=2), FeedForwardConfig()])
+def test_a_model_with_another_feedforward_in_a_layer_is_refused(part: Any) -> None:
+    for own in (LayerConfig(feedforward=part),), (LayerConfig(), LayerConfig(feedforward=part)):
+        model = DecoderConfig(
+            d_model=8, n_layers=2, feedforward=GatedFeedForwardConfig(), layer_pattern=own
+        )
+        with pytest.raises(InputError, match=f"no {kind_of(part)} feed-forward"):
+            GEMMA4.config.write(ModelSpec(model=model, vocab_size=9))
 
 
 def test_the_text_half_of_a_model_of_pictures() -> None:

@@ -14,7 +14,7 @@ import addnorm
 from addnorm.convert.folder import load, save
 from addnorm.errors import InputError
 from addnorm.nn.heads import ClassificationHeadConfig
-from addnorm.tasks.of_model import task_of_model
+from addnorm.tasks.registry import task_of_model
 from addnorm.training.loss import loss_sum
 
 pytestmark = pytest.mark.parity

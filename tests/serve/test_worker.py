@@ -1,11 +1,14 @@
 """The engine process, with a real model: its word of what it serves, answers, ends."""
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -274,3 +277,29 @@ def test_after_a_step_that_failed_the_next_request_is_answered(
         assert (error.name, error.kind) == ("a", kind)
         assert message in error.message
         assert client.tokens(Generate(name="a", prompt=(5, 6), limit=3))
+
+
+LONG_STEP = """
+import os, socket, sys, time
+from addnorm.serve.worker import end_with
+end_with(socket.socket(fileno=os.dup(0)))
+print("computing", flush=True)
+time.sleep(60)
+"""
+
+
+def test_an_engine_in_a_long_step_ends_when_its_web_server_has_been_killed() -> None:
+    ours, theirs = socket.socketpair()
+    with theirs:
+        engine = subprocess.Popen(
+            [sys.executable, "-c", LONG_STEP], stdin=theirs.fileno(), stdout=subprocess.PIPE
+        )
+    with engine:
+        assert engine.stdout is not None
+        assert engine.stdout.readline() == b"computing\n"
+        ours.send(b"a message that it does not read")
+        assert engine.poll() is None
+        ours.close()
+        start = monotonic()
+        assert engine.wait(timeout=20) == 1
+        assert monotonic() - start < 2

@@ -22,7 +22,7 @@ from addnorm.runs.inference.shortening import ids_as_shortened
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.classification import Classification
 from addnorm.tasks.multi_label import MultiLabel
-from addnorm.tasks.of_model import task_of_head
+from addnorm.tasks.registry import task_of_head
 from addnorm.tasks.regression import Regression
 from addnorm.tasks.tagging import Tagging
 from addnorm.training.loss import HasLoss, loss_sum

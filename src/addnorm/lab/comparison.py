@@ -13,8 +13,8 @@ from addnorm.atomic import atomic_write, make_folder
 from addnorm.errors import InputError
 from addnorm.inspect.curves import Curves, distinct_names, training_picture
 from addnorm.lab import latex
-from addnorm.lab.barely_learnt import barely_learnt
 from addnorm.lab.markup import finite, plain
+from addnorm.lab.statistics import barely_learnt
 from addnorm.lab.studies.cell import training_times
 from addnorm.lab.studies.matching import flops_per_token
 from addnorm.lab.studies.variants import short_names

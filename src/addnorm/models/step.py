@@ -222,9 +222,8 @@ def _check_mixers(purpose: str, path: str, stack: Stack) -> None:
             raise InputError(f"{purpose}: layer {i}{of} has no attention, as every layer must")
         if not isinstance(mixer, SelfAttention | CrossLayerAttention):
             raise InputError(
-                f"{purpose}: only attention can be traced, and in layer {i}{of} a "
-                f"{type(mixer).__name__} reads its text in runs, which depend on the data: use "
-                "attention"
+                f"{purpose}: a graph has only mixers of kind 'attention', and layer {i}{of} has a "
+                f"{type(mixer).__name__}"
             )
 
 

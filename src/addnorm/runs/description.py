@@ -28,7 +28,7 @@ from addnorm.runs.options import Form
 from addnorm.runs.recipes.recipe import Recipe, read_recipe, task_of
 from addnorm.runs.train.cost import Estimate, PeakMemory
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.tasks.of_model import task_of_head
+from addnorm.tasks.registry import task_of_head
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.loggers import read_journal
 from addnorm.training.precision import resolve_precision

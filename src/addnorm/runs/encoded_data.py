@@ -25,8 +25,7 @@ from addnorm.models import EncoderConfig
 from addnorm.runs.files.folder import Saved, as_trained, read_settings
 from addnorm.runs.recipes.recipe import Recipe, task_of
 from addnorm.tasks.forecasting import Forecasting
-from addnorm.tasks.of_model import check_batching, check_corpus
-from addnorm.tasks.registry import task_named
+from addnorm.tasks.registry import check_batching, check_corpus, task_named
 from addnorm.tasks.task import Task
 from addnorm.tasks.whole_inputs import OfWholeInputs
 from addnorm.training.progress import text_progress

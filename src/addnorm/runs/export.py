@@ -50,8 +50,7 @@ from addnorm.runs.options import ExportDtype, Form
 from addnorm.runs.recipes.chat_template import write_template
 from addnorm.runs.saving import write_for_use
 from addnorm.runs.trained_model import TrainedModel, dtype_named, moved_copy
-from addnorm.tasks.of_model import task_of_head
-from addnorm.tasks.registry import TASKS
+from addnorm.tasks.registry import TASKS, task_of_head
 
 Writing = DecoderModel | EncoderDecoderModel
 WritingConfig = DecoderConfig | EncoderDecoderConfig

@@ -31,7 +31,7 @@ from addnorm.runs.recipes.starting_model import (
 )
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.forecasting import Forecasting
-from addnorm.tasks.of_model import task_of_head
+from addnorm.tasks.registry import task_of_head
 from addnorm.tasks.regression import Regression
 
 Kind = Literal["labels", "variables", "source tokens", "target tokens", "tokens"]

@@ -11,6 +11,7 @@ from addnorm.convert.preprocessing import copy_preprocessing
 from addnorm.data import ChatConfig
 from addnorm.errors import InputError
 from addnorm.nn.similarity import SimilarityHeadConfig
+from addnorm.runs.evaluation import lines_of
 from addnorm.runs.files.adapter_files import without_adapter
 from addnorm.runs.files.folder import (
     AROUND,
@@ -24,7 +25,6 @@ from addnorm.runs.files.quantization_file import write_quantization
 from addnorm.runs.files.speech_prompt import copy_speech_keys
 from addnorm.runs.files.weights import WEIGHTS, check_model, save_model
 from addnorm.runs.inference.sentence_vectors import copy_modules
-from addnorm.runs.measured_with import lines_of
 from addnorm.runs.recipes.chat_template import copy_template
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel

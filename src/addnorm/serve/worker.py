@@ -10,7 +10,8 @@ import socket
 from dataclasses import replace
 from pathlib import Path
 from sys import maxsize
-from time import monotonic
+from threading import Thread
+from time import monotonic, sleep
 from typing import Any
 
 from addnorm.data.conversation import PLAIN
@@ -50,7 +51,6 @@ from addnorm.serve.messages import (
     Stop,
     packed,
 )
-from addnorm.serve.orphans import end_with
 from addnorm.tasks.language import Language
 from addnorm.tasks.translation import SequenceToSequence
 from addnorm.training.interruptions import out_of_memory
@@ -372,3 +372,20 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+GRACE = 1.0
+"""Seconds that an engine has to end by itself after its socket has ended."""
+
+
+def end_with(connection: socket.socket) -> None:
+    """End this process soon after the other side of the socket is closed."""
+    Thread(target=_wait_and_end, args=(connection.fileno(),), daemon=True).start()
+
+
+def _wait_and_end(connection: int) -> None:
+    poll = select.poll()
+    poll.register(connection, 0)  # a hang-up is always reported, whatever is unread
+    poll.poll()
+    sleep(GRACE)
+    os._exit(1)

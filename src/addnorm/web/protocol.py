@@ -3,6 +3,7 @@
 from asyncio import TimerHandle, Transport
 from typing import Any
 
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from addnorm.web.limits import SECONDS
@@ -67,3 +68,16 @@ class LimitedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
+
+
+class HeadAsGet:
+    """Middleware that handles `HEAD` as `GET`; the server then sends no body."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on."""
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}
+        await self._app(scope, receive, send)

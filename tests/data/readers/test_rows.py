@@ -78,8 +78,7 @@ from addnorm.nn.vectors import VectorHeadConfig
 from addnorm.runs.encoded_data import encode
 from addnorm.runs.evaluation import evaluate_on
 from addnorm.runs.run import Run
-from addnorm.tasks.of_model import task_of_training
-from addnorm.tasks.registry import TASKS
+from addnorm.tasks.registry import TASKS, task_of_training
 from addnorm.tasks.span_extraction import QuestionAnswer
 
 SIZES: Any = {"d_model": 8, "n_layers": 1, "attention": AttentionConfig(n_heads=1), "dropout": 0.0}

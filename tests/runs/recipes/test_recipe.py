@@ -30,7 +30,7 @@ from addnorm.runs.recipes.recipe import (
     with_current_names,
 )
 from addnorm.runs.train.train_run import train_run
-from addnorm.tasks.of_model import check_corpus
+from addnorm.tasks.registry import check_corpus
 from addnorm.training.settings import TrainConfig
 
 CLASSES = ClassificationHeadConfig()

@@ -1,21 +1,35 @@
 """Training a run folder: early errors, allowed changes on resume, identical results."""
 
-from collections.abc import Callable
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
 from tests.disks import fill
 from tests.runs.tiny import quiet, said, train_tiny, write_recipe
+from tests.runs.train.fake_logger import SERVER, FakeConfig
+from tests.training.tiny import ROOT, contents
 
+from addnorm import errors
+from addnorm.data.readers.constructors import text
 from addnorm.data.tokenizing.sides import Tokenizers
 from addnorm.errors import InputError
+from addnorm.models import DecoderConfig
 from addnorm.runs.files.folder import read_settings
 from addnorm.runs.recipes.recipe import read_recipe
+from addnorm.runs.run import Run
 from addnorm.runs.train import train_run as training
-from addnorm.runs.train.train_run import TrainingSetup, train_run
+from addnorm.runs.train.train_function import train
+from addnorm.runs.train.train_run import IDS, TrainingSetup, train_run
 from addnorm.training import interruptions
 from addnorm.training.interruptions import ExhaustedError
+from addnorm.training.loggers import read_journal
 
 RunOf = Callable[[str], Path]
 
@@ -162,3 +176,261 @@ def test_a_full_disk_under_the_last_weights(
     assert (disk / "run" / "model.safetensors").read_bytes() == (
         straight.folder / "model.safetensors"
     ).read_bytes()
+
+
+FAKE = '{kind = "tests.runs.train.fake_logger:FakeConfig"}'
+FAILS_AT_5 = FAKE.replace("}", ", fails_at = 5}")
+
+
+def journal(run: Path) -> list[dict[str, float]]:
+    """The figures of a run's own log."""
+    return [*read_journal(run / "metrics.jsonl").lines]
+
+
+def trained(folder: Path, logger: str, resume: bool = False, **more: str) -> Path:
+    """Train eight steps, with a checkpoint after each fourth and a validation after each second."""
+    given = {"steps": "8", "save_every": "4", "validate_every": "2", "logger": logger, **more}
+    overrides = {f"train.{name}": value for name, value in given.items()}
+    recipe = read_recipe(write_recipe(folder, "language"), overrides)
+    train_run(recipe, folder / "run", resume=resume, console=quiet())
+    return folder / "run"
+
+
+def test_a_run_that_breaks_off_and_resumes_logs_each_step_once(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("without", "straight", "broken")]
+    for folder in folders:
+        folder.mkdir()
+    without, straight = trained(folders[0], "[]"), trained(folders[1], FAKE)
+    with pytest.raises(ZeroDivisionError) as raised:
+        trained(folders[2], FAILS_AT_5)
+    assert raised.value.__notes__ == ["saved is everything up to step 4"]
+    broken = trained(folders[2], FAKE, resume=True)
+
+    left: dict[Path, Any] = {straight: [None], broken: [ZeroDivisionError, None]}
+    for run in (straight, broken):
+        [name] = json.loads((run / IDS).read_text()).values()
+        heard = SERVER.pop(name)
+        assert heard.lines == journal(run) == journal(without)
+        assert heard.left == left[run]
+        first = heard.runs[0]
+        assert (first.name, first.folder, first.step, first.logged_step) == ("run", run, 0, 0)
+        assert first.recipe["train"]["steps"] == 8
+        assert first.data["train"].keys() == {"examples", "xxh3_128"}
+    resumed = heard.runs[-1]
+    assert (resumed.step, resumed.logged_step) == (4, 5)
+
+    files = contents(without)
+    for run in (straight, broken):
+        ours = contents(run)
+        del ours[IDS]
+        assert ours.keys() == files.keys()
+        changed = {name for name in files if ours[name] != files[name]}
+        assert changed == {"config.json", "digests.json"}
+    assert Run.open(broken).recipe.train.loggers == (FakeConfig(),)
+
+
+@pytest.mark.long
+def test_a_run_that_begins_again_is_another_one(tmp_path: Path) -> None:
+    """It broke off before its first checkpoint, and may have another recipe now."""
+    fails_at_3 = FAILS_AT_5.replace("5", "3")
+    with pytest.raises(ZeroDivisionError):
+        trained(tmp_path, fails_at_3)
+    first = json.loads((tmp_path / "run" / IDS).read_text())
+    run = trained(tmp_path, FAKE, lr="0.5")
+    [name] = json.loads((run / IDS).read_text()).values()
+    assert [name] != [*first.values()]
+    assert SERVER.pop(name).lines == journal(run)
+    SERVER.clear()
+
+
+@pytest.mark.long
+def test_a_logger_that_joins_later_hears_from_there_on(tmp_path: Path) -> None:
+    recipe = read_recipe(write_recipe(tmp_path, "language"), {"train.save_every": "1"})
+    folder = tmp_path / "run"
+    train_run(recipe, folder, resume=False, console=quiet(), until=2)
+    joined = trained(tmp_path, FAKE, resume=True, save_every="1")
+    heard = SERVER.pop(
+        json.loads((joined / IDS).read_text())["tests.runs.train.fake_logger:FakeConfig"]
+    )
+    assert heard.lines == [line for line in journal(joined) if line["step"] > 2]
+
+
+def test_a_recipe_names_one_or_several(tmp_path: Path) -> None:
+    file = write_recipe(tmp_path, "language")
+
+    def read(value: str) -> list[str]:
+        loggers = read_recipe(file, {"train.logger": value}).train.loggers
+        return [type(logger).__name__ for logger in loggers]
+
+    assert read("tensorboard") == ["TensorBoardConfig"]
+    assert read('["wandb", {kind = "mlflow", experiment = "x"}]') == ["WandbConfig", "MLflowConfig"]
+    with pytest.raises(InputError, match=r"train\.logger.*tensorbord.*Did you mean 'tensorboard'"):
+        read("tensorbord")
+    with pytest.raises(InputError, match="logger has wandb twice"):
+        read('["wandb", "wandb"]')
+    with pytest.raises(InputError, match="project is not a field"):
+        read('{kind = "mlflow", project = "x"}')
+    with pytest.raises(InputError, match="has no Other"):
+        read('{kind = "tests.runs.train.fake_logger:Other"}')
+    deaf = '{kind = "tests.runs.train.fake_logger:DeafConfig"}'
+    with pytest.raises(InputError, match="returns object, which has none of the methods on_step"):
+        trained(tmp_path, deaf)
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb", "mlflow"])
+def test_a_missing_package_is_named_before_training(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(module: str) -> None:
+        raise ImportError(module)
+
+    monkeypatch.setattr(errors, "import_module", missing)
+    message = rf'train.logger = "{name}" needs an extra package: pip install \'addnorm\[{name}\]\''
+    with pytest.raises(InputError, match=message):
+        trained(tmp_path, name)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_logger_needs_a_folder() -> None:
+    options: Any = {"tokenizer": "char", "steps": 1, "logger": "tensorboard"}
+    with pytest.raises(InputError, match="give folder="):
+        train(DecoderConfig(d_model=16), text(["abc"]), **options)
+
+
+def offline(logger: str, tmp_path: Path) -> Path:
+    """A run that breaks off after step 5 and is resumed from step 4, with a real logger."""
+    with pytest.raises(ZeroDivisionError):
+        trained(tmp_path, f"[{logger}, {FAILS_AT_5}]")
+    run = trained(tmp_path, f"[{logger}, {FAKE}]", resume=True)
+    SERVER.clear()
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboard(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = offline('"tensorboard"', tmp_path)
+    events = EventAccumulator(str(run / "tensorboard"))
+    events.Reload()
+    tags = events.Tags()
+    expected = journal(run)
+    names = {name for line in expected for name in line if name != "step"}
+    assert set(tags["scalars"]) == names
+    for name in names:
+        ours = [(line["step"], line[name]) for line in expected if name in line]
+        theirs = [(event.step, event.value) for event in events.Scalars(name)]
+        assert theirs == [(step, pytest.approx(value)) for step, value in ours]
+    assert len(events.Tensors("recipe/text_summary")) == 1
+    assert b"xxh3_128" in events.Tensors("dataset/text_summary")[0].tensor_proto.string_val[0]
+
+
+def wandb_records(file: Path) -> Iterator[Any]:
+    """The records of an offline file: a LevelDB log of protocol buffers after seven bytes."""
+    from wandb.proto import wandb_internal_pb2
+
+    data, at, record = file.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:
+            at += 32768 - at % 32768
+            continue
+        _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+        record += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part of one
+            message = wandb_internal_pb2.Record()
+            message.ParseFromString(record)
+            yield message
+            record = b""
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_wandb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    run = offline('"wandb"', tmp_path)
+    id_ = json.loads((run / IDS).read_text())["wandb"]
+    rows: dict[int, dict[str, float]] = {}
+    configs = 0
+    for file in sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb")):
+        for record in wandb_records(file):
+            if record.WhichOneof("record_type") == "run":
+                assert record.run.run_id == id_
+                assert record.run.display_name == "run"
+                configs += any(item.key == "dataset" for item in record.run.config.update)
+            elif record.WhichOneof("record_type") == "history":
+                items = {
+                    item.key or item.nested_key[0]: json.loads(item.value_json)
+                    for item in record.history.item
+                }
+                step = int(items.pop("_step"))
+                assert step not in rows
+                rows[step] = {k: v for k, v in items.items() if not k.startswith("_")}
+    expected: dict[int, dict[str, float]] = {}
+    for line in journal(run):
+        expected.setdefault(int(line["step"]), {}).update(line)
+    for figures in expected.values():
+        del figures["step"]
+    assert rows == expected
+    assert configs == 1
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    run = offline(f'{{kind = "mlflow", experiment = "e", tracking_uri = "{uri}"}}', tmp_path)
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.get_experiment_by_name("e")
+    [logged] = client.search_runs([experiment.experiment_id])
+    assert logged.info.run_name == "run"
+    assert logged.info.status == "FINISHED"
+    assert logged.data.params["train.steps"] == "8"
+    assert len(logged.data.params["dataset.train.xxh3_128"]) == 32
+    expected = journal(run)
+    for name in {name for line in expected for name in line if name != "step"}:
+        history = client.get_metric_history(logged.info.run_id, name)
+        ours = [(line["step"], line[name]) for line in expected if name in line]
+        assert sorted((point.step, point.value) for point in history) == ours
+
+
+@pytest.mark.slow
+def test_of_several_processes_the_first_alone_logs(tmp_path: Path) -> None:
+    module = tmp_path / "pids.py"
+    module.write_text(PIDS)
+    recipe = write_recipe(tmp_path, "language")
+    words = [str(recipe), "--out", str(tmp_path / "run"), "--import", str(module)]
+    words += ["--train.logger", '{kind = "pids:Pids"}', "--processes", "2", "--parallel.data", "2"]
+    command = [sys.executable, "-m", "addnorm", "train", *words]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "run" / "pids").read_text().split()
+    assert len(lines) == 4
+    assert len(set(lines)) == 1
+
+
+PIDS = """
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Pids:
+    def build(self, run):
+        return Writes(run.folder / "pids")
+
+
+class Writes:
+    def __init__(self, file):
+        self.file = file
+
+    def on_step(self, event):
+        with self.file.open("a") as stream:
+            stream.write(f"{os.getpid()}\\n")
+"""

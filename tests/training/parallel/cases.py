@@ -43,7 +43,7 @@ from addnorm.training.callbacks import Heard
 from addnorm.training.checkpoint import save_weights
 from addnorm.training.optim import AdadeltaConfig, MaxNormConfig, MuonConfig
 from addnorm.training.parallel import context, draws, loss, pieces, positions, processes, shard
-from addnorm.training.parallel.joining import joined
+from addnorm.training.parallel.launch import joined
 from addnorm.training.parallel.plan import ParallelTrainingConfig, launched
 from addnorm.training.parallel.tensors import local
 from addnorm.training.parallel.world import OneProcess, World

@@ -26,8 +26,8 @@ from addnorm.nn.masks import Full
 from addnorm.nn.positions.position import Position
 from addnorm.nn.splits import Split, Splits
 from addnorm.nn.types import ExpandedKeys, Queries
-from addnorm.training.parallel import chunks
-from addnorm.training.parallel.joining import joined
+from addnorm.training.parallel import context
+from addnorm.training.parallel.launch import joined
 from addnorm.training.parallel.plan import ParallelTrainingConfig, launched
 from addnorm.training.parallel.processes import Processes
 from addnorm.training.parallel.stages import staged_sections
@@ -223,5 +223,5 @@ def main(file: Path, which: Iterator[Cell]) -> None:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    chunks.FEWEST = 0
+    context.FEWEST = 0
     main(Path(sys.argv[1]), cells() if "every" in sys.argv else chosen())

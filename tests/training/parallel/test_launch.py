@@ -15,7 +15,11 @@ from random import Random
 import pytest
 from tests.runs.tiny import write_recipe
 
+from addnorm.errors import InputError
 from addnorm.training.checkpoint import load_weights
+from addnorm.training.parallel.launch import joined
+from addnorm.training.parallel.plan import ParallelTrainingConfig
+from addnorm.training.parallel.world import OneProcess
 
 
 def two(plan: str, save_every: int = 20) -> list[object]:
@@ -259,3 +263,15 @@ def killed_after(seconds: float, words: Sequence[str], rng: Random) -> bool:
     named = f" on {socket.gethostname()}) was ended by SIGKILL after step "
     assert (named in err) == was_killed, err
     return was_killed
+
+
+def test_one_process_is_alone() -> None:
+    with joined(ParallelTrainingConfig()) as world:
+        assert isinstance(world, OneProcess)
+        assert world.leads
+
+
+def test_a_plan_for_more_processes_is_refused() -> None:
+    alone = joined(ParallelTrainingConfig(pipeline=2))
+    with pytest.raises(InputError, match="is a plan for 2 processes"), alone:
+        raise AssertionError

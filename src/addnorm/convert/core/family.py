@@ -231,6 +231,16 @@ def attention_of(model: ModelConfig | LayerParts) -> AttentionConfig:
     return model.attention
 
 
+P = TypeVar("P")
+
+
+def feedforward_of(model: ModelConfig | LayerParts, *kinds: type[P]) -> P:
+    """The feed-forward of a model or a layer. Raises `InputError` for one of another kind."""
+    if not isinstance(model.feedforward, kinds):
+        raise InputError(f"this family has no {kind_of(model.feedforward)} feed-forward layers")
+    return model.feedforward
+
+
 def token_head_of(model: Any) -> TokenHeadConfig:
     """The token head of a model. Raises `InputError` for a custom head."""
     if isinstance(model.head, TokenHeadConfig):

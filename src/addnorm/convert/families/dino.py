@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 
 from addnorm.convert.core import keys
-from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder
+from addnorm.convert.core.family import Family, ModelSpec, attention_of, encoder, feedforward_of
 from addnorm.convert.core.maps import (
     Concatenated,
     Renamed,
@@ -35,7 +35,6 @@ from addnorm.nn.pooling import JoinedPoolingConfig
 from addnorm.nn.positions import AxialRotaryConfig
 from addnorm.nn.residuals import LayerScaleConfig
 from addnorm.nn.vectors import VectorHeadConfig
-from addnorm.parts import kind_of
 
 CLASS_TOKEN = VectorHeadConfig(pooling="first")
 
@@ -66,9 +65,8 @@ def _read_feedforward(settings: Settings) -> keys.Fields:
 
 
 def _write_feedforward(spec: ModelSpec) -> Json:
-    d_model, part = spec.model.d_model, spec.model.feedforward
-    if not isinstance(part, FeedForwardConfig | GatedFeedForwardConfig):
-        raise InputError(f"this family has no {kind_of(part)} feed-forward layers")
+    d_model = spec.model.d_model
+    part = feedforward_of(spec.model, FeedForwardConfig, GatedFeedForwardConfig)
     gated = isinstance(part, GatedFeedForwardConfig)
     width = _gated_width if gated else int
     times = [n for n in range(1, MOST_TIMES + 1) if width(n * d_model) == part.d_ff]
@@ -207,9 +205,7 @@ def _read_gate(settings: Settings) -> keys.Fields:
 
 
 def _write_gate(spec: ModelSpec) -> Json:
-    part = spec.model.feedforward
-    if not isinstance(part, FeedForwardConfig | GatedFeedForwardConfig):
-        raise InputError(f"this family has no {kind_of(part)} feed-forward layers")
+    part = feedforward_of(spec.model, FeedForwardConfig, GatedFeedForwardConfig)
     return {
         "intermediate_size": part.d_ff,
         "hidden_act": keys.their_name(part.activation, keys.ACTIVATIONS),

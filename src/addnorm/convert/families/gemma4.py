@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.attention_keys import (
@@ -17,7 +16,7 @@ from addnorm.convert.core.attention_keys import (
     write_rotary_by_type,
     write_windows,
 )
-from addnorm.convert.core.family import ModelSpec, attention_of, embedding_of
+from addnorm.convert.core.family import ModelSpec, attention_of, embedding_of, feedforward_of
 from addnorm.convert.core.maps import Renamed, TensorMap, within
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import DecoderHead
@@ -167,12 +166,7 @@ def _write_layers(spec: ModelSpec) -> Json:
     }
     of_keys = any(attention.values == "keys" for attention in attentions)
     shared = sum(attention.kv_layers_back is not None for attention in attentions)
-    widths = {
-        layer.feedforward.d_ff
-        for layer in layers
-        if isinstance(layer.feedforward, GatedFeedForwardConfig)
-    }
-    feedforward: Any = layers[0].feedforward
+    widths = [feedforward_of(layer, GatedFeedForwardConfig).d_ff for layer in layers]
     return {
         "num_attention_heads": first.n_heads,
         "num_key_value_heads": first.n_kv_heads,
@@ -181,8 +175,8 @@ def _write_layers(spec: ModelSpec) -> Json:
         "attention_bias": attentions[0].bias,
         "attention_dropout": attentions[0].dropout,
         "rms_norm_eps": getattr(model.norm, "eps", 1e-6),
-        "intermediate_size": feedforward.d_ff,
-        "use_double_wide_mlp": len(widths) > 1,
+        "intermediate_size": widths[0],
+        "use_double_wide_mlp": len(set(widths)) > 1,
         OF_KEYS: of_keys,
         SHARED: shared,
         "layer_types": types,

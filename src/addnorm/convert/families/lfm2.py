@@ -11,7 +11,7 @@ from addnorm.convert.core.attention_keys import (
     cycle_of,
     read_layer_types,
 )
-from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.family import ModelSpec, feedforward_of
 from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, within
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import DecoderHead, decoder_head
@@ -30,7 +30,6 @@ from addnorm.models.layers import LayerConfig
 from addnorm.nn.feedforward import GatedFeedForwardConfig
 from addnorm.nn.norms import RMSNormConfig
 from addnorm.nn.short_convolution import GatedConvolutionConfig
-from addnorm.parts import kind_of
 
 CONV = "conv"
 
@@ -81,10 +80,7 @@ def _read_width(settings: Settings) -> keys.Fields:
 
 
 def _write_width(spec: ModelSpec) -> Json:
-    feedforward = spec.model.feedforward
-    if not isinstance(feedforward, GatedFeedForwardConfig):
-        raise InputError(f"this family has no {kind_of(feedforward)} feed-forward")
-    width = feedforward.d_ff
+    width = feedforward_of(spec.model, GatedFeedForwardConfig).d_ff
     return {
         "intermediate_size": width,
         "block_ff_dim": width,

@@ -18,8 +18,8 @@ from addnorm.data.batches.batch import (
     Loaders,
     chunks,
     epoch_random,
+    shuffled,
 )
-from addnorm.data.batches.shuffle import shuffled
 from addnorm.data.example import PROPERTIES
 from addnorm.data.ids.compact import Compact, Encoded
 from addnorm.data.ids.encoding import IGNORE, EncodedCorpus

@@ -45,7 +45,7 @@ class ChatConfig(RowFiles):
         if self.lowercase:
             raise ValueError("lowercase would change what a template writes: leave it out")
         if self.template is not None:
-            from addnorm.data.jinja import jinja_template
+            from addnorm.data.conversation import jinja_template
 
             jinja_template(self.template)
 

@@ -14,9 +14,8 @@ from addnorm.errors import InputError
 from addnorm.inspect.curves import COLORS, Curves, smoothed
 from addnorm.inspect.pictures import FAINT, INK, Axes, Lettering, blank_figure, finished
 from addnorm.lab import latex
-from addnorm.lab.barely_learnt import barely_learnt
 from addnorm.lab.markup import Language, code, finite, page, plain
-from addnorm.lab.statistics import Interval, bounds, p_value, signed, with_reach
+from addnorm.lab.statistics import Interval, barely_learnt, bounds, p_value, signed, with_reach
 from addnorm.lab.studies.study import Study
 from addnorm.lab.studies.summary import Row, Summary
 from addnorm.lab.studies.variants import short_labels, short_names

@@ -52,7 +52,7 @@ from addnorm.runs.recipes.recipe import (
 )
 from addnorm.runs.recipes.starting_model import sized, tree_of
 from addnorm.tasks.forecasting import Forecasting
-from addnorm.tasks.of_model import has_labels, task_of_head, writes_text
+from addnorm.tasks.registry import has_labels, task_of_head, writes_text
 from addnorm.training.parallel.plan import ParallelTrainingConfig
 
 QUANTIZATION, SCALING, VARIABLES = "quantization.json", "scaling.json", "variables.json"

@@ -15,7 +15,7 @@ from addnorm.errors import InputError
 from addnorm.runs.inference.results import Forecast
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.forecasting import Forecasting
-from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.registry import wrong_task
 
 MOST_STEPS = 1_000_000
 """The longest forecast; a larger number is a mistake, and fills the memory."""

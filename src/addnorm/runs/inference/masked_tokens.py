@@ -16,7 +16,7 @@ from addnorm.runs.inference.results import Candidate, Filled
 from addnorm.runs.inference.text import batch_logits
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.hidden import Denoising, Hidden
-from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.registry import wrong_task
 
 MASKED = re.compile("|".join(map(re.escape, MASKS)))
 

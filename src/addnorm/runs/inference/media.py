@@ -62,7 +62,7 @@ from addnorm.runs.inference.speech import Transcriber
 from addnorm.runs.options import Pooling, SpeechOptions
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.classification import Classification
-from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.registry import wrong_task
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from addnorm.errors import InputError, TextError
 from addnorm.models.encoder import valid_outputs
 from addnorm.runs.inference.shortening import check_lengths, examples_as_shortened
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.registry import wrong_task
 
 Row = Mapping[str, Any]
 """The fields of an example without its targets, such as those of a line of JSON."""

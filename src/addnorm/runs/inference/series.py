@@ -18,7 +18,7 @@ from addnorm.runs.files.folder import VARIABLES
 from addnorm.runs.inference.results import Classified
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.tasks.classification import Classification
-from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.registry import wrong_task
 from addnorm.tasks.regression import numbers_line
 
 

@@ -66,7 +66,7 @@ from addnorm.tasks.classification import Classification
 from addnorm.tasks.hidden import Denoising
 from addnorm.tasks.language import Language
 from addnorm.tasks.multi_label import MultiLabel
-from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.registry import wrong_task
 from addnorm.tasks.regression import Regression, numbers_line
 from addnorm.tasks.tagging import Tagging, filled, tags_at
 from addnorm.tasks.task import Task

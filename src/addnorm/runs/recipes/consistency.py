@@ -27,7 +27,7 @@ from addnorm.nn.heads import has_joint_loss
 from addnorm.nn.patches import PatchEmbeddingConfig
 from addnorm.parts import kind_of
 from addnorm.tasks.eval_config import EvalConfig
-from addnorm.tasks.of_model import check_batching, task_of_training, writes_text
+from addnorm.tasks.registry import check_batching, task_of_training, writes_text
 from addnorm.tasks.task import Task
 from addnorm.training.loss import CrossEntropyConfig
 from addnorm.training.settings import TrainConfig

@@ -27,7 +27,7 @@ from addnorm.runs.recipes.error_messages import explain, written_path
 from addnorm.runs.recipes.parallel_plan import check_parallel
 from addnorm.runs.recipes.starting_model import MODEL, merged, model_tree
 from addnorm.tasks.eval_config import EvalConfig
-from addnorm.tasks.of_model import task_of_training
+from addnorm.tasks.registry import task_of_training
 from addnorm.tasks.task import Task
 from addnorm.training.parallel.plan import ParallelTrainingConfig
 from addnorm.training.settings import TrainConfig

@@ -30,7 +30,7 @@ from addnorm.runs.opening import open_model
 from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.recipes.starting_model import MatchReport, transfer_matching_weights
 from addnorm.runs.trained_model import TrainedModel
-from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.registry import wrong_task
 from addnorm.tasks.translation import SequenceToSequence
 from addnorm.training.distillation import from_teacher
 from addnorm.training.loss import HasLoss

@@ -1,5 +1,7 @@
-"""Training a recipe into a run folder."""
+"""Training a recipe into a run folder, whose log loggers receive too."""
 
+import json
+import secrets
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -7,9 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from pydantic import TypeAdapter
 from rich.console import Console
 from torch import Tensor, nn
 
+from addnorm.atomic import atomic_write
 from addnorm.convert.core.modules import places_of
 from addnorm.data import Corpus
 from addnorm.data.batches.batch import Batches
@@ -19,9 +23,11 @@ from addnorm.data.ids.compact import Compact, Encoded, indices_of
 from addnorm.data.ids.encoding import EncodedCorpus
 from addnorm.data.shards.source import ShardedTexts
 from addnorm.errors import InputError
+from addnorm.files import read_json
 from addnorm.models import Model
+from addnorm.parts import kind_of
 from addnorm.runs.encoded_data import read_data
-from addnorm.runs.evaluation import Evaluator
+from addnorm.runs.evaluation import Evaluator, main_metric, measure_of, measured_with
 from addnorm.runs.files.adapter_files import (
     check_dependency_digests,
     goes_by_name,
@@ -30,6 +36,7 @@ from addnorm.runs.files.adapter_files import (
     write_dependency_digests,
 )
 from addnorm.runs.files.digests import (
+    DATA,
     DIGESTS,
     check_same_data,
     data_digests,
@@ -53,27 +60,33 @@ from addnorm.runs.files.quantization_file import check_float
 from addnorm.runs.files.resuming import check_same_run, resume_command
 from addnorm.runs.files.training_machine import kernels_of
 from addnorm.runs.files.weights import build_model, check_memory, count_parameters, save_model
-from addnorm.runs.measured_with import main_metric, measure_of, measured_with
 from addnorm.runs.named_rows import transfer_of
 from addnorm.runs.opening import open_by_weight
 from addnorm.runs.recipes.consistency import check_training
 from addnorm.runs.recipes.custom_parts import imports_of
 from addnorm.runs.recipes.parallel_plan import check_parallel, check_parts
-from addnorm.runs.recipes.recipe import Recipe
+from addnorm.runs.recipes.recipe import RECIPE, Recipe
 from addnorm.runs.run import Run
 from addnorm.runs.saving import write_around
-from addnorm.runs.train.loggers import IDS, heard_so_far, listening
 from addnorm.runs.train.teacher import begin_from, check_student, open_teacher
 from addnorm.runs.train.warnings import size_of, warnings_for
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.adapters import Adapted, adapt
-from addnorm.training.callbacks import Callback
+from addnorm.training.callbacks import Callback, Callbacks, Heard
 from addnorm.training.checkpoint import checkpoints_in
 from addnorm.training.distillation import learned_maps
 from addnorm.training.interruptions import patiently
-from addnorm.training.loggers import check_loggers
+from addnorm.training.loggers import (
+    LOG,
+    LoggedRun,
+    LoggerConfig,
+    TensorBoardConfig,
+    build_logger,
+    check_loggers,
+    read_journal,
+)
 from addnorm.training.optim import check_installed
-from addnorm.training.parallel.joining import joined
+from addnorm.training.parallel.launch import joined
 from addnorm.training.parallel.plan import share_of_machine
 from addnorm.training.parallel.world import OneProcess, World
 from addnorm.training.precision import autocast, resolve_device
@@ -488,3 +501,54 @@ def earlier(recipe: Recipe, folder: Path, *, resume: bool, console: Console) -> 
 def count(model: nn.Module) -> int:
     """The number of parameters; tied ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+IDS = "loggers.json"
+"""The file with the id of the run at each logger, by the kind of the logger."""
+
+
+def heard_so_far(folder: Path) -> Heard:
+    """The last step and validation in a run's log, before it is cut for resuming."""
+    lines = read_journal(folder / LOG).lines
+    steps = [int(line["step"]) for line in lines if "loss" in line]
+    validations = [int(line["step"]) for line in lines if "loss" not in line]
+    return Heard(max(steps, default=0), max(validations, default=0))
+
+
+@contextmanager
+def listening(
+    callbacks: Callbacks, recipe: Recipe, folder: Path, step: int, heard: Heard
+) -> Generator[None]:
+    """A context in which a recipe's loggers are among the callbacks.
+
+    Training continues after `step`; `heard` is what the log had before. Those that are context
+    managers are entered, and so are the other callbacks. Raises `InputError` if one cannot log.
+    """
+    for logger in recipe.train.loggers:
+        run, before = _logged_run(logger, recipe, folder, step, heard)
+        callbacks.add(build_logger(logger, run), before)
+    with callbacks.entered():
+        yield
+
+
+def _logged_run(
+    logger: LoggerConfig, recipe: Recipe, folder: Path, step: int, heard: Heard
+) -> tuple[LoggedRun, Heard]:
+    """The run as a logger needs it, and the events that the logger has already received."""
+    file, kind = folder / IDS, kind_of(logger)
+    ids = read_json(file, TypeAdapter(dict[str, str])) if file.is_file() else {}
+    before = heard if kind in ids else Heard()
+    if kind not in ids:
+        ids[kind] = secrets.token_hex(8)
+        atomic_write(file, json.dumps(ids, indent=1))
+    run = LoggedRun(
+        id=ids[kind],
+        name=folder.resolve().name,
+        folder=folder,
+        recipe=RECIPE.dump_python(recipe, mode="json"),
+        data=read_json(folder / DATA),
+        step=step,
+        logged_step=before.step,
+    )
+    # TensorBoard takes steps that are made again in place of those from before.
+    return run, Heard() if isinstance(logger, TensorBoardConfig) else before

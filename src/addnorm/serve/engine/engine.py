@@ -28,7 +28,7 @@ from addnorm.serve.engine.schedule import Limits
 from addnorm.serve.engine.sequence import Request
 from addnorm.serve.engine.slots import RowBuffers, bytes_of_slot
 from addnorm.serve.engine.speculation import Drafter, Speculation
-from addnorm.tasks.of_model import wrong_task
+from addnorm.tasks.registry import wrong_task
 
 FOR_BEAMS = 8
 """The share of the memory of a model in pages that beam search gets: one in so many."""

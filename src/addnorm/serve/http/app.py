@@ -16,8 +16,8 @@ from addnorm.serve.http.metrics import Metrics
 from addnorm.serve.http.served import Models
 from addnorm.web.access import Access
 from addnorm.web.errors import WebError, about, of_http, of_validation
-from addnorm.web.heads import HeadAsGet
 from addnorm.web.limits import ClientGone, Limits
+from addnorm.web.protocol import HeadAsGet
 
 ERROR = {
     "type": "object",

@@ -1,4 +1,4 @@
-"""Starting the processes that train together, by torchrun's own launcher."""
+"""Starting the processes that train together, by torchrun's own launcher, and joining them."""
 
 import logging
 import os
@@ -6,10 +6,19 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from addnorm.training.parallel.plan import EXPLAINED, OUR_RUN
+from addnorm.training.interruptions import to_standard_error
+from addnorm.training.parallel.plan import (
+    EXPLAINED,
+    OUR_RUN,
+    ParallelTrainingConfig,
+    check_processes,
+    launched,
+)
+from addnorm.training.parallel.world import OneProcess, World
 
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """The signals that the launcher handles, and leaves handled."""
@@ -72,3 +81,28 @@ def started(words: Sequence[str], processes: int) -> Ended:
         for number, handler in before.items():
             signal.signal(number, handler)
     return Ended(0)
+
+
+@contextmanager
+def joined(
+    plan: ParallelTrainingConfig,
+    say: Callable[[str], None] = to_standard_error,
+    *,
+    patience: float | None = None,
+    hint: str = "",
+) -> Generator[World]:
+    """The processes that train together by a plan; a single process imports nothing for it.
+
+    With `patience`, one that does nothing for so many seconds ends all; `hint` ends their messages.
+    Raises `InputError` if the plan is for another number of processes, and `RankLostError` if one
+    of them ends.
+    """
+    here = launched()
+    check_processes(plan, here.processes)
+    if here.processes == 1:
+        yield OneProcess(say)
+        return
+    from addnorm.training.parallel.processes import connected
+
+    with connected(say, plan, patience=patience, hint=hint) as world:
+        yield world

@@ -27,7 +27,7 @@ from addnorm.nn.positions import RotaryConfig
 from addnorm.nn.residuals import PreNormConfig
 from addnorm.training.activation_checkpointing import checkpointed_activations
 from addnorm.training.optim import MuonConfig
-from addnorm.training.parallel.joining import joined
+from addnorm.training.parallel.launch import joined
 from addnorm.training.parallel.plan import ParallelTrainingConfig, launched
 from addnorm.training.parallel.processes import Processes
 from addnorm.training.parallel.tensors import local
