@@ -307,7 +307,7 @@ def test_a_graph_for_one_text_rejects_beams(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"attention": RecurrentConfig()}, "only attention"),
+        ({"attention": RecurrentConfig()}, "mixers of kind 'attention'"),
     ],
 )
 def test_parts_that_do_not_compile_are_rejected_by_name(part: dict, message: str) -> None:

@@ -97,7 +97,7 @@ def _there(tensor: Tensor) -> Tensor:
 
 
 class _FromNumbers(TorchFunctionMode):
-    """A mode for tensors made from Python numbers, and back, which torch does not dispatch."""
+    """Makes tensors from Python numbers, and numbers from tensors: torch dispatches neither."""
 
     def __torch_function__(
         self,

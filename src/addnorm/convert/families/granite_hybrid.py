@@ -17,7 +17,6 @@ from addnorm.convert.core.family import ModelSpec
 from addnorm.convert.core.maps import Concatenated, Renamed, TensorMap, within
 from addnorm.convert.core.settings import Json, Settings
 from addnorm.convert.core.tasks import DecoderHead
-from addnorm.convert.families.granite import NUMBERS, SCALED, Divisor
 from addnorm.convert.families.llama import (
     ATTENTION_BIAS,
     NAMES,
@@ -27,6 +26,7 @@ from addnorm.convert.families.llama import (
     norm_eps,
     relative,
 )
+from addnorm.convert.families.llama_relatives import NUMBERS, SCALED, Divisor
 from addnorm.convert.families.qwen_delta import LINEAR
 from addnorm.errors import InputError
 from addnorm.models.layers import LayerConfig, LayerParts

@@ -1,6 +1,6 @@
-"""Families that differ from LLaMA in a few keys: Arcee, Seed-OSS, Ministral, Helium, SmolLM3."""
+"""Families that differ from LLaMA in a few keys, from Arcee and Seed-OSS to StableLM and GLM."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from addnorm.convert.core import keys
 from addnorm.convert.core.attention_keys import (
@@ -14,20 +14,32 @@ from addnorm.convert.core.attention_keys import (
     write_windows,
 )
 from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.core.fused import concatenated_gate_up
+from addnorm.convert.core.maps import within
 from addnorm.convert.core.settings import Json, Settings
+from addnorm.convert.core.tasks import DecoderHead
 from addnorm.convert.families.llama import (
+    ACTIVATION,
     ATTENTION_BIAS,
+    BODY,
     LLAMA_ATTENTION,
     LLAMA_MODEL,
+    NAMES,
     decoder,
     divides,
+    heads_of_keys,
     llama_keys,
     norm_eps,
     relative,
 )
 from addnorm.models.layers import LayerConfig
+from addnorm.nn.attention import ScaledDotConfig
+from addnorm.nn.embed import EmbeddingConfig
 from addnorm.nn.feedforward import FeedForwardConfig
+from addnorm.nn.heads import TokenHeadConfig
+from addnorm.nn.norms import LayerNormConfig
 from addnorm.nn.positions import NoPositionConfig, RotaryConfig
+from addnorm.nn.residuals import ParallelConfig, PreNormConfig, SandwichNormConfig
 
 MLP_BIAS = keys.Value("feedforward.bias", "mlp_bias", False)
 
@@ -147,3 +159,125 @@ SMOLLM3 = relative(
     ),
 )
 """Every fourth layer has no positions (Yang et al. 2025, 2501.18795): Hugging Face 2025."""
+
+
+STABLELM = relative(
+    "stablelm",
+    decoder(
+        replace(LLAMA_MODEL, norm=LayerNormConfig()),
+        *BODY,
+        RotaryKeys(fraction=0.25),
+        heads_of_keys(32),
+        ACTIVATION,
+        norm_eps("layer_norm_eps", 1e-5),
+        keys.Value("attention.bias", "use_qkv_bias", False),
+        keys.Choice(
+            "residual",
+            "use_parallel_residual",
+            {True: ParallelConfig(), False: PreNormConfig()},
+            False,
+        ),
+        keys.Value("dropout", "hidden_dropout", 0.0),
+        keys.Fixed("qk_layernorm", False),  # which has a gain for each head
+        DecoderHead("StableLm", tied=False),
+    ),
+)
+"""Some features rotated, sublayers in turn or parallel: Bellagente et al. 2024 (2402.17834)."""
+
+
+GLM_MODEL = replace(LLAMA_MODEL, position=RotaryConfig(layout="interleaved"))
+
+
+def _glm_keys(stem: str) -> tuple[keys.Entry, ...]:
+    return (
+        *llama_keys(
+            stem,
+            kv_heads=2,
+            d_head=128,
+            position=RotaryKeys(fraction=0.5, layout="interleaved"),
+            norm=norm_eps("rms_norm_eps", 1.5625e-07),
+        ),
+        keys.Value("attention.bias", "attention_bias", True),
+    )
+
+
+GLM_FUSED = concatenated_gate_up("model.layers.*.mlp.gate_up_proj")
+
+GLM = relative(
+    "glm",
+    decoder(
+        GLM_MODEL,
+        *_glm_keys("Glm"),
+    ),
+    others=GLM_FUSED,
+)
+"""GLM 4: half of each head is rotated, in interleaved pairs: GLM Team 2024 (2406.12793)."""
+
+GLM4 = relative(
+    "glm4",
+    decoder(
+        replace(GLM_MODEL, residual=SandwichNormConfig()),
+        *_glm_keys("Glm4"),
+    ),
+    NAMES
+    | within(
+        "stack.blocks.*",
+        "model.layers.*",
+        {
+            "attention_residual.norm_out": "post_self_attn_layernorm",
+            "feedforward_residual.norm_in": "post_attention_layernorm",
+            "feedforward_residual.norm_out": "post_mlp_layernorm",
+        },
+    ),
+    others=GLM_FUSED,
+)
+"""GLM-4-0414, with a norm after each sublayer too: Z.ai 2025."""
+
+
+@dataclass(frozen=True)
+class Divisor(keys.Key):
+    """A number that divides logits; ours is a factor."""
+
+    def decoded(self, settings: Settings) -> float:
+        divisor = settings.get(self.names, 1.0)
+        if divisor <= 0:
+            raise settings.refuse(self.names, "logits are divided by a number above 0")
+        return 1 / divisor
+
+    def encoded(self, value: float | str) -> float:
+        """The number whose inverse rounds exactly to our factor, if there is one nearby."""
+        if isinstance(value, str):
+            return 1.0
+        near = 1 / value
+        numbers = (round(near, 9), near, *(near * (1 + i * 2**-52) for i in (-1, 1)))
+        return next((number for number in numbers if 1 / number == value), near)
+
+
+SCALED = replace(
+    LLAMA_MODEL,
+    attention=replace(LLAMA_ATTENTION, score=ScaledDotConfig(factor=1.0)),
+    embedding=EmbeddingConfig(scale=1.0),
+    head=TokenHeadConfig(scale=1.0),
+)
+
+NUMBERS: tuple[keys.Entry, ...] = (
+    keys.Value("embedding.scale", "embedding_multiplier", 1.0),
+    keys.Value("attention.score.factor", "attention_multiplier", 1.0),
+    keys.Value("residual.scale", "residual_multiplier", 1.0),
+)
+
+GRANITE = relative(
+    "granite",
+    decoder(
+        SCALED,
+        *llama_keys("Granite"),
+        divides("granite"),
+        ATTENTION_BIAS,
+        MLP_BIAS,
+        *NUMBERS,
+        Divisor("head.scale", "logits_scaling"),
+    ),
+    classifies=(),
+)
+"""Factors for embeddings, scores, the residual stream and logits (Yang et al. 2022,
+2203.03466): IBM 2024."""

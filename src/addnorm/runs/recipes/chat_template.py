@@ -82,7 +82,7 @@ def _default(templates: dict[str, Any], place: Path) -> str:
 
 
 def copy_template(places: Sequence[Path], out: Path) -> None:
-    """Copy the first template in `places`, which may be several by name, to a model's copy."""
+    """Copy the template of the first of `places` that has one: a text, or several by name."""
     templates = next((t for place in places if (t := _written(place)) is not None), None)
     if isinstance(templates, str):
         (out / TEMPLATE).write_text(templates, encoding="utf-8")
