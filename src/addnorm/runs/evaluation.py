@@ -1,7 +1,8 @@
 """Evaluating a model by the metrics of its task, and the settings that make scores comparable."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, get_args
 
 from rich.console import Console
@@ -36,6 +37,7 @@ from addnorm.tasks.contract import checked
 from addnorm.tasks.eval_config import EvalConfig
 from addnorm.tasks.forecasting import naive_scores
 from addnorm.tasks.task import Evaluation, Task
+from addnorm.training.loggers import Journal
 
 
 @dataclass(frozen=True)
@@ -326,3 +328,12 @@ def _as_text(part: Any) -> str:
         return str(part)
     fields = [f"{name}={_as_text(value)}" for name, value in part.items() if name != "kind"]  # pyright: ignore[reportUnknownVariableType]
     return f"{part.get('kind', '')}({', '.join(fields)})"  # pyright: ignore[reportUnknownMemberType]
+
+
+def write_validation(
+    folder: Path, recipe: Recipe, scores: Mapping[str, float], step: int = 0
+) -> None:
+    """Write the scores on the validation split, where `info` and `compare` look for them."""
+    figures = {f"valid_{name}": value for name, value in scores.items() if name != "examples"}
+    if figures:
+        Journal(folder).write(step, figures, lines_of(recipe, scores, validation=True))

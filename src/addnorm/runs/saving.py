@@ -1,6 +1,5 @@
 """Writing a run, its weights and the files around them; the only place that writes runs."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from addnorm.convert.preprocessing import copy_preprocessing
 from addnorm.data import ChatConfig
 from addnorm.errors import InputError
 from addnorm.nn.similarity import SimilarityHeadConfig
-from addnorm.runs.evaluation import lines_of
 from addnorm.runs.files.adapter_files import without_adapter
 from addnorm.runs.files.folder import (
     AROUND,
@@ -26,10 +24,9 @@ from addnorm.runs.files.speech_prompt import copy_speech_keys
 from addnorm.runs.files.weights import WEIGHTS, check_model, save_model
 from addnorm.runs.inference.sentence_vectors import copy_modules
 from addnorm.runs.recipes.chat_template import copy_template
-from addnorm.runs.recipes.recipe import Recipe
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.training.checkpoint import load_weights
-from addnorm.training.loggers import LOG, Journal
+from addnorm.training.loggers import LOG
 
 
 def save_run(run: TrainedModel, folder: Path) -> None:
@@ -104,12 +101,3 @@ def write_for_use(folder: Path, run: TrainedModel) -> None:
     if run.recipe.data is None and run.reads_files:
         copy_preprocessing(run.places, folder)
         copy_speech_keys(run.places, folder)
-
-
-def write_validation(
-    folder: Path, recipe: Recipe, scores: Mapping[str, float], step: int = 0
-) -> None:
-    """Write the scores on the validation split, where `info` and `compare` look for them."""
-    figures = {f"valid_{name}": value for name, value in scores.items() if name != "examples"}
-    if figures:
-        Journal(folder).write(step, figures, lines_of(recipe, scores, validation=True))

@@ -33,7 +33,8 @@ from addnorm.nn.masks import Causal, Full, Prefix, Window
 from addnorm.nn.no_sublayer import NoFeedForwardConfig, NoMixerConfig
 from addnorm.nn.positions import ALiBi, DynamicScaling, RotaryConfig
 from addnorm.training.loss import cross_entropy_sum
-from addnorm.training.parallel.context import SplitTexts, check_texts, split_texts
+from addnorm.training.parallel import context
+from addnorm.training.parallel.context import Core, SplitTexts, by_chunk, check_texts, split_texts
 from addnorm.training.parallel.pieces import Group
 
 pytestmark = pytest.mark.usefixtures("types_unchecked")
@@ -224,7 +225,7 @@ def test_chunks_compute_the_same(
         return [y, *torch.autograd.grad(y.sin().sum(), inputs)]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "FEWEST", 0)
+        patch.setattr(context, "FEWEST", 0)
         ours = computed(by_chunk(core, lambda: rows))
     for a, b in zip(ours, computed(core), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
@@ -243,7 +244,7 @@ def test_keys_out_of_reach_are_left_out() -> None:
 
     q, k = torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, n, 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "FEWEST", 0)
+        patch.setattr(context, "FEWEST", 0)
         attend = by_chunk(core, lambda: [slice(0, 2), slice(2, 4)])
         assert attend(q, k, k, ctx.mask, None).shape == q.shape
     assert pairs == [2 * 2, 2 * 8]

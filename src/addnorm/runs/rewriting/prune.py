@@ -18,7 +18,7 @@ from addnorm.nn.blocks import check_unshared
 from addnorm.prune.pruned_model import Pruning, keep_weights, smaller_config
 from addnorm.prune.selection import importance, kept_layers, kept_units
 from addnorm.prune.units import Units, feedforward_rows, head_groups, stacks_of
-from addnorm.runs.evaluation import EvaluationData
+from addnorm.runs.evaluation import EvaluationData, write_validation
 from addnorm.runs.files.lock import locked_empty
 from addnorm.runs.files.quantization_file import check_finite, check_float
 from addnorm.runs.files.weights import build_model
@@ -30,7 +30,7 @@ from addnorm.runs.rewriting.measuring import (
     writing_speeds,
 )
 from addnorm.runs.rewriting.recovery import Recovery
-from addnorm.runs.saving import write_run, write_validation
+from addnorm.runs.saving import write_run
 from addnorm.runs.trained_model import TrainedModel, moved_copy
 from addnorm.training.loss import labels_loss_sum
 from addnorm.training.precision import resolve_device

@@ -38,7 +38,7 @@ from addnorm.quantize.quantizable_layers import (
     slots_of,
     with_tied,
 )
-from addnorm.runs.evaluation import EvaluationData
+from addnorm.runs.evaluation import EvaluationData, write_validation
 from addnorm.runs.files.lock import locked_empty
 from addnorm.runs.files.quantization_file import Quantization, check_finite, check_float
 from addnorm.runs.options import QuantizeOptions
@@ -48,7 +48,7 @@ from addnorm.runs.rewriting.measuring import (
     writing_speeds,
 )
 from addnorm.runs.rewriting.swap import part_of
-from addnorm.runs.saving import write_run, write_validation
+from addnorm.runs.saving import write_run
 from addnorm.runs.trained_model import TrainedModel, moved_copy
 from addnorm.training.loss import labels_loss_sum
 
