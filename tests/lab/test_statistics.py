@@ -1,4 +1,4 @@
-"""Intervals, tests and corrections against scipy's own functions, tables and simulation."""
+"""Statistics against scipy's own functions, tables and simulation; models that barely learnt."""
 
 import json
 import math

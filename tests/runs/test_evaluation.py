@@ -1,4 +1,4 @@
-"""Evaluation: independently computed scores, skipped examples, predictions line by line."""
+"""Evaluation: independently computed scores, skipped examples, predictions, equal settings."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Tasks by name: those of AddNorm, and one that an installed package registers."""
+"""Tasks by name, ours and an installed package's, and the task of every kind of model."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Batches of signals: with classes or texts, and the mask of real frames."""
+"""Batches of signals with their masks, and shuffled epochs: the order of `random.shuffle`."""
 
 from itertools import pairwise
 from random import Random

@@ -1,4 +1,4 @@
-"""Training a run folder: early errors, allowed changes on resume, identical results."""
+"""Training a run folder: early errors, allowed changes on resume, equal results, loggers."""
 
 import json
 import os
