@@ -55,13 +55,10 @@ def check_same(theirs: Any, folder: Path, batch: dict[str, Tensor], pick: str = 
         assert_close(got[real], expected[real], rtol=0, atol=near * scale)
 
 
-def check_both_ways(
-    kind: str, theirs: Any, loaded: LoadedModel, folder: Path, batch: dict[str, Tensor], pick: str
-) -> None:
-    """Ours → theirs → ours is equal bit for bit; theirs opens it, and says the same as before."""
+def reopened(kind: str, theirs: Any, loaded: LoadedModel, folder: Path) -> Any:
+    """What transformers opens of our export, which we too read back, equal bit for bit."""
     out = folder / "exported"
-    family = theirs.config.model_type
-    save(out, loaded.spec, loaded.model, loaded.text, model_type=family)
+    save(out, loaded.spec, loaded.model, loaded.text, model_type=theirs.config.model_type)
     again = load(out)
     assert again.spec == loaded.spec
     weights, same = loaded.model.state_dict(), again.model.state_dict()
@@ -73,6 +70,14 @@ def check_both_ways(
         )
     assert not any(info.values()), info
     assert opened.config.architectures == [kind]
+    return opened
+
+
+def check_both_ways(
+    kind: str, theirs: Any, loaded: LoadedModel, folder: Path, batch: dict[str, Tensor], pick: str
+) -> None:
+    """Ours → theirs → ours is equal bit for bit; theirs opens it, and says the same as before."""
+    opened = reopened(kind, theirs, loaded, folder)
     expected = output(theirs, batch, pick)
     real = batch["attention_mask"].bool() if expected.ndim == 3 else ...
     assert_close(output(opened, batch, pick)[real], expected[real], rtol=0, atol=1e-10)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from tests.parity.encoders import reopened
 from tests.parity.families import made
 from torch import Tensor
 from torch.testing import assert_close
 
 from addnorm.checking.wide import Wide
 from addnorm.convert.core.settings import Settings
-from addnorm.convert.folder import LoadedModel, load, read_config, save
+from addnorm.convert.folder import LoadedModel, load, read_config
 from addnorm.convert.registry import family_of
 from addnorm.errors import InputError
 
@@ -136,19 +137,7 @@ def check_same(theirs: Any, folder: Path, images: Tensor, pick: str, arguments: 
 
 
 def check_both_ways(kind: str, theirs: Any, loaded: LoadedModel, folder: Path, pick: str) -> None:
-    out = folder / "exported"
-    save(out, loaded.spec, loaded.model, None, model_type=theirs.config.model_type)
-    again = load(out)
-    assert again.spec == loaded.spec
-    weights, same = loaded.model.state_dict(), again.model.state_dict()
-    assert weights.keys() == same.keys()
-    assert all(torch.equal(weights[name], same[name]) for name in weights)
-    with Wide():
-        opened, info = getattr(transformers, kind).from_pretrained(
-            out, output_loading_info=True, dtype=torch.float64
-        )
-    assert not any(info.values()), info
-    assert opened.config.architectures == [kind]
+    opened = reopened(kind, theirs, loaded, folder)
     images = pictures(theirs.config, None)
     expected = output(theirs, images, pick)
     assert_close(output(opened, images, pick), expected, rtol=0, atol=1e-10)

@@ -11,6 +11,7 @@ import pytest
 import torch
 import transformers
 from tests.cli.conftest import addnorm as addnorm
+from tests.parity.encoders import reopened
 from tests.parity.families import made
 from torch import Tensor
 from torch.testing import assert_close
@@ -105,18 +106,7 @@ def check(name: str, ending: str, seed: int, folder: Path) -> None:
 def check_both_ways(
     kind: str, theirs: Any, loaded: LoadedModel, folder: Path, pick: str, samples: Tensor
 ) -> None:
-    out = folder / "exported"
-    save(out, loaded.spec, loaded.model, None, model_type=theirs.config.model_type)
-    again = load(out)
-    assert again.spec == loaded.spec
-    weights, same = loaded.model.state_dict(), again.model.state_dict()
-    assert weights.keys() == same.keys()
-    assert all(torch.equal(weights[name], same[name]) for name in weights)
-    with Wide():
-        opened, info = getattr(transformers, kind).from_pretrained(
-            out, output_loading_info=True, dtype=torch.float64
-        )
-    assert not any(info.values()), info
+    opened = reopened(kind, theirs, loaded, folder)
     expected = output(theirs, pick, samples)
     assert_close(output(opened, pick, samples), expected, rtol=0, atol=1e-10)
 
