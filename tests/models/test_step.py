@@ -196,8 +196,8 @@ def test_a_traced_step_serves_every_length(name: str) -> None:
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (decoder(attention=RecurrentConfig()), "a Recurrent reads .*: use attention"),
-        (decoder(attention=ConvolutionConfig()), "a Convolution reads .*: use attention"),
+        (decoder(attention=RecurrentConfig()), "layer 0 .*has a Recurrent: use attention"),
+        (decoder(attention=ConvolutionConfig()), "layer 0 .*has a Convolution: use attention"),
         (translator(input=LogMelEmbeddingConfig(n_mels=8)), "log-mel frames"),
         (translator(input=SeriesEmbeddingConfig()), "time series"),
     ],

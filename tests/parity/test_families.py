@@ -22,7 +22,7 @@ from tests.parity.families import (
 
 from addnorm.checking.checkpoints import check_settings
 from addnorm.convert.core.settings import Settings
-from addnorm.convert.families import granite as granite_family
+from addnorm.convert.families import llama_relatives
 from addnorm.convert.folder import load, read_config
 from addnorm.convert.registry import family_of
 from addnorm.errors import InputError
@@ -568,7 +568,7 @@ def test_a_list_of_the_wrong_length_is_named(tmp_path: Path) -> None:
 
 @given(st.floats(0.01, 1000.0))
 def test_a_divisor_is_written_so_that_it_reads_as_it_was(number: float) -> None:
-    entry = granite_family.Divisor("head.scale", "logits_scaling")
+    entry = llama_relatives.Divisor("head.scale", "logits_scaling")
     factor = entry.decoded(Settings({"logits_scaling": number}))
     written = entry.encoded(factor)
     assert entry.decoded(Settings({"logits_scaling": written})) == factor

@@ -223,7 +223,7 @@ def _check_mixers(purpose: str, path: str, stack: Stack) -> None:
         if not isinstance(mixer, SelfAttention | CrossLayerAttention):
             raise InputError(
                 f"{purpose}: a graph has only mixers of kind 'attention', and layer {i}{of} has a "
-                f"{type(mixer).__name__}"
+                f"{type(mixer).__name__}: use attention"
             )
 
 
