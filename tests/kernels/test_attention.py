@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from tests.kernels.attending import gradients, in_float64, inputs_of, other_layouts
 from torch import Tensor
-from torch.nn import functional as F
 
 from addnorm.compiler import has_compiler
 from addnorm.kernels.attention import OPERATOR, attention
@@ -33,31 +33,15 @@ def operator() -> None:
     load_operator(OPERATOR)
 
 
-def gradients(attend, *inputs: Tensor) -> list[Tensor]:
-    *leaves, dy = (x.detach() for x in inputs)
-    leaves = [x.requires_grad_() for x in leaves]
-    y = attend(*leaves)
-    return [y.detach(), *torch.autograd.grad(y, leaves, dy)]
-
-
-def inputs_of(batch: int, heads: int, q_seq: int, kv_seq: int, d_head: int) -> list[Tensor]:
-    """`q k v` and the gradient of the output, with the heads of a token adjacent, as in a model."""
-    lengths = (q_seq, kv_seq, kv_seq, q_seq)
-    return [torch.randn(batch, n, heads, d_head).bfloat16().transpose(1, 2) for n in lengths]
-
-
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_the_gradient_is_that_of_the_definition(sizes, causal: bool) -> None:
-    inputs, scale = inputs_of(*sizes), 0.4
+    inputs, scale = inputs_of(*sizes, dtype=torch.bfloat16), 0.4
     if causal and sizes[2] != sizes[3]:
         pytest.skip("a causal mask has as many keys as queries")
 
-    def define(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
-
     got = gradients(lambda q, k, v: attention(q, k, v, causal=causal, scale=scale), *inputs)
-    wide = gradients(define, *(x.double() for x in inputs))
+    wide = in_float64(inputs, causal=causal, scale=scale)
     # The mean gradient of a query's weights is computed from an output that is rounded.
     largest = max((float(x.abs().max()) for x in wide if x.numel()), default=0.0)
     for ours, expected in zip(got, wide, strict=True):
@@ -66,23 +50,19 @@ def test_the_gradient_is_that_of_the_definition(sizes, causal: bool) -> None:
 
 
 def test_layouts_do_not_matter() -> None:
-    """Heads one after another, rows of a wider matrix, and numbers that are not adjacent."""
-    adjacent = inputs_of(2, 2, 20, 20, 8)
+    adjacent = inputs_of(2, 2, 20, 20, 8, dtype=torch.bfloat16)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(q, k, v, causal=True, scale=0.3)
 
     expected = gradients(attend, *adjacent)
-    by_head = [x.contiguous() for x in adjacent]
-    wider = [F.pad(x, (3, 2))[..., 3:-2] for x in adjacent]
-    turned = [x.mT.contiguous().mT for x in adjacent]
-    for inputs in (by_head, wider, turned):
+    for inputs in other_layouts(adjacent):
         for got, want in zip(gradients(attend, *inputs), expected, strict=True):
             torch.testing.assert_close(got, want, rtol=0.01, atol=0.01)
 
 
 def test_a_head_depends_on_no_other_and_on_no_later_token() -> None:
-    inputs = inputs_of(2, 2, 100, 100, 16)
+    inputs = inputs_of(2, 2, 100, 100, 16, dtype=torch.bfloat16)
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return attention(q, k, v, causal=True, scale=0.25)
@@ -98,17 +78,15 @@ def test_a_head_depends_on_no_other_and_on_no_later_token() -> None:
 
 def test_scores_far_apart() -> None:
     """Most weights are one or zero: no exponential overflows."""
-    inputs, scale = inputs_of(1, 1, 64, 64, 8), 100.0
+    inputs, scale = inputs_of(1, 1, 64, 64, 8, dtype=torch.bfloat16), 100.0
     got = gradients(lambda *x: attention(*x, causal=False, scale=scale), *inputs)
-    wide = gradients(
-        lambda *x: F.scaled_dot_product_attention(*x, scale=scale), *(x.double() for x in inputs)
-    )
+    wide = in_float64(inputs, causal=False, scale=scale)
     assert all(x.isfinite().all() for x in got)
     torch.testing.assert_close(got[3].double(), wide[3], rtol=0.02, atol=0.02)
 
 
 def test_a_second_derivative_is_refused() -> None:
-    q, k, v, _ = (x.requires_grad_() for x in inputs_of(1, 1, 4, 4, 4))
+    q, k, v, _ = (x.requires_grad_() for x in inputs_of(1, 1, 4, 4, 4, dtype=torch.bfloat16))
     y = attention(q, k, v, causal=False, scale=1.0)
     [dq] = torch.autograd.grad(y.square().sum(), q, create_graph=True)
     with pytest.raises(RuntimeError, match=r"once_differentiable|not have been used"):

@@ -245,9 +245,10 @@ from addnorm.nn.masks import Causal
 x = torch.randn(MANY)
 q = torch.randn(1, 1, 128, 8, dtype=torch.bfloat16, requires_grad=True)
 plain = gelu_tanh(x)
-with use_choices(KernelChoices(attention="operator", activation="operator")):
-    y = dot_product_attention(q, q, q, Causal())
-    y.sum().backward()
+every = KernelChoices(attention="operator", causal_attention="operator", activation="operator")
+with use_choices(every):
+    for of_dtype in (q, q.float()):
+        dot_product_attention(of_dtype, of_dtype, of_dtype, Causal()).sum().backward()
     assert torch.equal(gelu_tanh(x), plain)
 assert not seen, seen[:5]
 """

@@ -64,6 +64,10 @@ SIDES: dict[str, tuple[Cost, Cost]] = {
         lambda c: 1 + (c.attention == "operator"),
         lambda c: 2 - (c.attention == "operator"),
     ),
+    "causal_attention": (
+        lambda c: 1 + (c.causal_attention == "operator"),
+        lambda c: 1 + (c.causal_attention == "torch"),
+    ),
     "activation": (
         lambda c: 1 + (c.activation == "operator"),
         lambda c: 1 + (c.activation == "torch"),
@@ -78,6 +82,7 @@ EXPECTED: dict[str, tuple[Any, Any]] = {
     "many_scores": (UNLIMITED if multiplies_bfloat16 else 2**22, 2**22),
     "logits_at_once": (2**22, 2**20),
     "attention": ("torch", "operator" if multiplies_bfloat16 and has_compiler() else "torch"),
+    "causal_attention": ("torch", "operator" if has_compiler() else "torch"),
     "activation": ("torch", "operator" if has_compiler() else "torch"),
     "keep_pages": (not pages_can_be_kept(), True),
 }

@@ -46,7 +46,7 @@ def train_characters() -> Benchmark:
         description="training a decoder of 4 × 128 on characters, 12 × 64 a batch, float32",
         unit="tokens/s",
         implementations=implementations,
-        targets=(against_the_best(implementations, Goal(must=1.2, aim=1.5)),),
+        targets=(against_the_best(implementations, Goal(must=1.3, aim=1.7)),),
     )
 
 
@@ -73,7 +73,7 @@ def train_decoder(precision: TrainingPrecision) -> Benchmark:
         ),
         implementation("litgpt", libraries.train_litgpt, "litgpt", **options),
     )
-    goal = Goal(must=1.4, aim=2.0) if in_bf16 else Goal(must=1.1, aim=1.3)
+    goal = Goal(must=1.7, aim=2.5) if in_bf16 else Goal(must=1.15, aim=1.3)
     return Benchmark(
         name="train-decoder" if in_bf16 else f"train-decoder-{precision}",
         description=f"training a decoder of 6 × 384 on characters, 16 × 256 a batch, {precision}",
@@ -102,7 +102,7 @@ def train_translator_tiny() -> Benchmark:
         description="training a translator of 4 + 4 × 128, 128 sentences of 32 tokens, float32",
         unit="target tokens/s",
         implementations=implementations,
-        targets=(against_the_best(implementations, Goal(must=1.5, aim=2.2)),),
+        targets=(against_the_best(implementations, Goal(must=1.7, aim=2.2)),),
     )
 
 

@@ -6,7 +6,7 @@
 // and only the gradient of q is turned at the end. The gradient of a head depends neither on others
 // nor on the number of threads.
 
-#include "vectors.h"
+#include "heads.h"
 
 #include <torch/headeronly/util/BFloat16.h>
 
@@ -30,25 +30,8 @@ inline void multiply(int64_t m, int64_t n, int64_t k, const BFloat16* a, int64_t
   at::native::cpublas::brgemm(m, n, k, lda, ldb, ldc, add, numbers(a), numbers(b), c, true);
 }
 
-// The matrix of a head, such as its keys; the numbers of a row are adjacent.
-template <typename Number>
-struct Matrix {
-  Number* data;
-  int64_t rows, width, stride;
-
-  Number* row(int64_t i) const { return data + i * stride; }
-};
-
 using Input = Matrix<const BFloat16>;
 using Output = Matrix<BFloat16>;
-
-// Calls `pass(offset, n)` for up to WIDTH numbers of a row at a time.
-template <typename Pass>
-inline void along(int64_t width, const Pass& pass) {
-  int64_t d = 0;
-  for (; d + WIDTH <= width; d += WIDTH) pass(d, WIDTH);
-  if (d < width) pass(d, width - d);
-}
 
 // The rows interleaved in pairs; two of them take `line` pairs of numbers.
 void in_pairs(const Input& of, BFloat16* to, int64_t line) {
@@ -161,22 +144,10 @@ class Backward {
   std::vector<float> scores, dweights, dqt, block, shares;
 };
 
-// Head `h` of row `i` of a tensor [batch, seq, heads, width].
-template <typename Number>
-Matrix<Number> head_of(const Tensor& of, int64_t i, int64_t h) {
-  auto* data = static_cast<Number*>(const_cast<void*>(of.data_ptr()));
-  return {data + i * of.stride(0) + h * of.stride(2), of.size(1), of.size(3), of.stride(1)};
-}
-
-Tensor gradient_of(const Tensor& x) {
-  const int64_t shape[] = {x.size(0), x.size(1), x.size(2), x.size(3)};
-  return torch::stable::new_empty(x, shape);
-}
-
 std::tuple<Tensor, Tensor, Tensor> attention_backward(Tensor dy, Tensor q, Tensor k, Tensor v,
                                                       Tensor y, Tensor log_sums, bool causal,
                                                       double scale) {
-  const Tensor dq = gradient_of(q), dk = gradient_of(k), dv = gradient_of(v);
+  const Tensor dq = contiguous_like(q), dk = contiguous_like(k), dv = contiguous_like(v);
   const int64_t heads = q.size(2);
   torch::stable::parallel_for(0, q.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
     Backward pass(q.size(1), k.size(1), q.size(3));

@@ -44,6 +44,10 @@ class KernelChoices:
     """Number of logits that the loss of a vocabulary materialises at once."""
     attention: Literal["torch", "operator"] = "torch"
     """What computes the gradient of attention in bfloat16: torch, or the operator in `kernels`."""
+    causal_attention: Literal["torch", "operator"] = "torch"
+    """What computes causal attention and its gradient in float32, with 96 to 512 keys: torch, or
+    the operator in `kernels`.
+    """
     activation: Literal["torch", "operator"] = "torch"
     """What computes GELU by tanh, squared ReLU and gates: torch, or the operator in `kernels`."""
     keep_pages: bool = True

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from addnorm.atomic import atomic_file
 from addnorm.config import config
 from addnorm.files import cache_folder, read_file
-from addnorm.kernels import activations, attention
+from addnorm.kernels import activations, attention, causal_attention
 from addnorm.kernels.build import has_operator
 from addnorm.machine import file_name, processor
 from addnorm.nn.activations import gated, gelu_tanh
@@ -50,7 +50,7 @@ NOISE = 1.05
 """How many times faster than torch's own a kernel must be in three rounds of four to be chosen."""
 
 SECONDS = 0.05
-"""How long each choice is measured at least; there are eleven measurements."""
+"""How long each choice is measured at least; there are twelve measurements."""
 
 QUERIES = (8, 1)
 KEYS = (1024, 256)
@@ -64,15 +64,29 @@ VALUES: Mapping[str, Sequence[object]] = {
     "many_scores": (2**22, UNLIMITED),
     "logits_at_once": LOGITS,
     "attention": ("torch", "operator"),
+    "causal_attention": ("torch", "operator"),
     "activation": ("torch", "operator"),
     "keep_pages": (True, False),
 }
 """The valid values of each choice."""
 
-OPERATORS = {"attention": attention.OPERATOR, "activation": activations.OPERATOR}
+OPERATORS = {
+    "attention": attention.OPERATOR,
+    "causal_attention": causal_attention.OPERATOR,
+    "activation": activations.OPERATOR,
+}
 """The operator of each choice that has one."""
 
-EVERY_OPERATOR = KernelChoices(attention="operator", activation="operator")
+HEADINGS = {
+    "attention": "bfloat16 attention, 256 keys, by any kernel",
+    "causal_attention": "float32 attention, 256 keys, causal",
+    "activation": "activations",
+}
+"""What is measured for each of these choices."""
+
+EVERY_OPERATOR = KernelChoices(
+    attention="operator", causal_attention="operator", activation="operator"
+)
 
 ROUNDS = 2
 """The least number of rounds."""
@@ -236,7 +250,8 @@ def _chosen(fastest: Fastest) -> KernelChoices:
         product="onednn" if fastest("float32 products", products()) == "onednn" else "torch",
         few_queries=_largest(fastest, "float32 attention, {} queries", few_queries, QUERIES),
         logits_at_once=int(fastest("loss, logits at once", losses())),
-        activation=_activation(fastest),
+        causal_attention=_operator(fastest, "causal_attention", causal_attention_gradients),
+        activation=_operator(fastest, "activation", activation),
         keep_pages=_keeps_pages(fastest),
         **(_in_bfloat16(fastest) if multiplies_bfloat16 else EMULATED),
     )
@@ -254,22 +269,18 @@ def _in_bfloat16(fastest: Fastest) -> dict[str, Any]:
     return {
         "bias": fastest("bfloat16 products with a bias", biases()),
         "short_keys": _largest(fastest, "bfloat16 attention, {} keys", short_keys, KEYS),
-        "attention": _attention(fastest),
+        "attention": _operator(fastest, "attention", attention_gradients),
         "many_scores": 2**22 if scores == "blocks" else UNLIMITED,
     }
 
 
-def _activation(fastest: Fastest) -> Literal["torch", "operator"]:
-    if not has_operator(activations.OPERATOR):
+def _operator(
+    fastest: Fastest, choice: str, works: Callable[[], Mapping[str, Work]]
+) -> Literal["torch", "operator"]:
+    """Whether the operator of a choice is faster than everything else; false if there is none."""
+    if not has_operator(OPERATORS[choice]):
         return "torch"
-    return "operator" if fastest("activations", activation()) == "operator" else "torch"
-
-
-def _attention(fastest: Fastest) -> Literal["torch", "operator"]:
-    if not has_operator(attention.OPERATOR):
-        return "torch"
-    kernel = fastest("bfloat16 attention, 256 keys, by any kernel", attention_gradients())
-    return "operator" if kernel == "operator" else "torch"
+    return "operator" if fastest(HEADINGS[choice], works()) == "operator" else "torch"
 
 
 def _keeps_pages(fastest: Fastest) -> bool:
@@ -412,6 +423,16 @@ def attention_gradients() -> dict[str, Work]:
     """Training attention over 256 tokens in bfloat16, with the gradient of each kernel."""
     step = _trained_attention(256)
     return short_keys(256) | {"operator": _under(step, attention="operator")}
+
+
+def causal_attention_gradients() -> dict[str, Work]:
+    """Training attention over 256 tokens in float32."""
+    q, k, v = (_random(4, 2, 256, 64) for _ in range(3))
+
+    def step() -> None:
+        _backward(dot_product_attention(q, k, v, Causal()), q, k, v)
+
+    return {name: _under(step, causal_attention=name) for name in ("torch", "operator")}
 
 
 def _trained_attention(n: int) -> Work:

@@ -115,6 +115,57 @@ def test_by_choice_the_operator_computes_gradients(monkeypatch: pytest.MonkeyPat
     assert calls == [True, False]
 
 
+@pytest.mark.skipif(not has_compiler(), reason="needs a C++ compiler")
+def test_by_choice_the_operator_trains_causal_attention_in_float32(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of some hundred keys, heads of one number and width, and with gradients; nothing else."""
+    load_operator(kernels.causal_attention.OPERATOR)
+    calls: list[Tensor] = []
+    attend = kernels.causal_attention.causal_attention
+    monkeypatch.setattr(
+        kernels.causal_attention,
+        "causal_attention",
+        lambda *x, **named: (calls.append(x[0]), attend(*x, **named))[1],
+    )
+    least, most = kernels.FEW_KEYS, kernels.SHORT_IN_FLOAT32
+
+    def attended(n: int, mask: Evaluated, **changes: Any) -> Tensor:
+        torch.manual_seed(n)
+        dtype, kv_heads, width = (
+            changes.pop(name, default)
+            for name, default in (("dtype", torch.float32), ("kv_heads", 2), ("width", 8))
+        )
+        q = torch.randn(1, 2, n, width, dtype=dtype, requires_grad=changes.pop("grad", True))
+        k, v = (torch.randn(1, kv_heads, n, width, dtype=dtype) for _ in range(2))
+        return dot_product_attention(q, k, v, mask, **changes)
+
+    others: tuple[tuple[int, Evaluated, dict[str, Any]], ...] = (
+        (least - 1, Causal(), {}),
+        (most + 1, Causal(), {}),
+        (least, Full(), {}),
+        (least, Dense(torch.ones(1, 1, least, least).tril().bool()), {}),
+        (least, Causal(), {"bias": torch.zeros(1, 1, least, least)}),
+        (least, Causal(), {"dropout": 0.1}),
+        (least, Causal(), {"sinks": torch.zeros(2)}),
+        (least, Causal(), {"grad": False}),
+        (least, Causal(), {"kv_heads": 1}),
+        (least, Causal(), {"width": kernels.NARROW + 1}),
+        (least, Causal(), {"dtype": torch.float64}),
+    )
+    lengths = (least, least + 1, most)
+    expected = [attended(n, Causal()) for n in lengths]
+    with use_choices(KernelChoices(causal_attention="operator")):
+        for n, mask, changes in others:
+            attended(n, mask, **changes)
+        with torch.autocast("cpu", torch.bfloat16):
+            attended(least, Causal())
+        assert not calls
+        for n, want in zip(lengths, expected, strict=True):
+            assert_close(attended(n, Causal()), want, rtol=1e-5, atol=1e-5)
+    assert len(calls) == len(lengths)
+
+
 @pytest.mark.parametrize("n_keys", [kernels.MANY_KEYS - 1, kernels.MANY_KEYS])
 def test_heads_that_share_many_keys_read_them_by_products(n_keys: int) -> None:
     """Whatever was measured for heads that share none."""

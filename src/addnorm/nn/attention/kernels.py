@@ -8,8 +8,9 @@ products; scores, softmax and weighted sum of a block stay in the same few megab
 quadratic is saved for the backward pass, which recomputes the weights (Dao et al. 2022, §3.1).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from addnorm.kernels import attention as operator
+from addnorm.kernels import causal_attention
 from addnorm.kernels.build import is_loaded
 from addnorm.nn.choices import DEFAULTS, choices, transformed
 from addnorm.nn.dropout import keep_mask
@@ -50,8 +52,13 @@ MANY_KEYS = 2048
 """Number of keys from which heads that share them read them once, for one query, by products."""
 
 FEW_KEYS, SHORT = 96, 4096
-"""Numbers of keys from which the operator is faster, and up to which a block of scores stays in
+"""Numbers of keys from which the operators are faster, and up to which a block of scores stays in
 the cache.
+"""
+
+SHORT_IN_FLOAT32, NARROW = 512, 128
+"""Number of keys, and width of heads, up to which what the operator of float32 reads again and
+again stays in the cache.
 """
 
 AT_ONCE = 2**20
@@ -74,9 +81,9 @@ def dot_product_attention(
     `scale` is by default 1/√d_head. Vaswani et al. 2017, eq. 1; Dao et al. 2022, alg. 1. With
     `sinks` the softmax has one more score, whose value is zero (see `SinkCore`).
     """
-    if sinks is None and bias is None and not dropout and _by_operator(q, k, v, mask):
+    if sinks is None and bias is None and not dropout and (by := _operator(q, k, v, mask)):
         factor = q.shape[-1] ** -0.5 if scale is None else scale
-        return operator.attention(q, k, v, causal=isinstance(mask, Causal), scale=factor)
+        return by(q, k, v, scale=factor)
     if prefers_products(q, k):
         # A single query is read only once, so a wider dtype costs nothing and rounds less.
         single = torch.compiler.is_exporting() and q.shape[2] == 1
@@ -195,23 +202,42 @@ def grouped_product(
     return (rows @ y).unflatten(2, (group, -1)).flatten(1, 2)
 
 
-def _by_operator(q: Queries, k: Keys, v: Values, mask: Evaluated) -> bool:
-    """Whether our operator computes the gradient of this attention, and is faster."""
+def _operator(q: Queries, k: Keys, v: Values, mask: Evaluated) -> Callable[..., Tensor] | None:
+    """The operator of ours that trains this attention faster, if there is one."""
+    if not _is_simple(q, k, v, mask) or torch.compiler.is_compiling() or transformed():
+        return None
+    if (
+        q.dtype is torch.bfloat16
+        and FEW_KEYS <= k.shape[2] <= SHORT
+        and not any(n % 2 for n in (*q.shape[2:], k.shape[2]))
+        and choices().attention == "operator"
+        and is_loaded(operator.OPERATOR)
+    ):
+        return partial(operator.attention, causal=isinstance(mask, Causal))
+    if (
+        q.dtype is torch.float32
+        and isinstance(mask, Causal)
+        and FEW_KEYS <= k.shape[2] <= SHORT_IN_FLOAT32
+        and q.shape[3] <= NARROW
+        and not torch.is_autocast_enabled("cpu")
+        and choices().causal_attention == "operator"
+        and is_loaded(causal_attention.OPERATOR)
+    ):
+        return causal_attention.causal_attention
+    return None
+
+
+def _is_simple(q: Queries, k: Keys, v: Values, mask: Evaluated) -> bool:
+    """Whether these are trained on a CPU, and have a mask, heads and widths that operators know."""
     return (
         type(q) is Tensor  # no fake one, nor a part of one
         and q.device.type == "cpu"
-        and q.dtype is torch.bfloat16
-        and FEW_KEYS <= k.shape[2] <= SHORT
+        and q.dtype is k.dtype is v.dtype
         and q.shape[:2] == k.shape[:2]
         and q.shape[3] == v.shape[3]
-        and not any(n % 2 for n in (*q.shape[2:], k.shape[2]))
         and (isinstance(mask, Full) or (isinstance(mask, Causal) and q.shape[2] == k.shape[2]))
         and torch.is_grad_enabled()
         and any(x.requires_grad for x in (q, k, v))
-        and not torch.compiler.is_compiling()
-        and not transformed()
-        and choices().attention == "operator"
-        and is_loaded(operator.OPERATOR)
     )
 
 

@@ -1,0 +1,55 @@
+"""Causal attention in float32 with gradients, by our operator, whose scores stay in the cache.
+
+torch's fused kernel also computes most scores that the mask leaves out.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float32
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+OPERATOR = "causal_attention"
+
+torch.library.define(
+    "addnorm::causal_attention",
+    "(Tensor q, Tensor k, Tensor v, float scale) -> Tensor",
+)
+torch.library.define(
+    "addnorm::causal_attention_backward",
+    "(Tensor dy, Tensor q, Tensor k, Tensor v, float scale) -> (Tensor, Tensor, Tensor)",
+)
+
+
+def causal_attention(
+    q: Float32[Tensor, "batch heads seq d_head"],
+    k: Float32[Tensor, "batch heads seq d_head"],
+    v: Float32[Tensor, "batch heads seq d_head"],
+    *,
+    scale: float,
+) -> Float32[Tensor, "batch heads seq d_head"]:
+    """`softmax(scale · q kᵀ) v` over the keys up to the query's place."""
+    return _CausalAttention.apply(q, k, v, scale)  # pyright: ignore[reportReturnType]
+
+
+class _CausalAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+        rows = [_rows(x) for x in (q, k, v)]
+        ctx.save_for_backward(*rows)
+        ctx.scale = scale
+        return torch.ops.addnorm.causal_attention(*rows, scale).transpose(1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        gradients = torch.ops.addnorm.causal_attention_backward(
+            _rows(grads[0]), *ctx.saved_tensors, ctx.scale
+        )
+        return *(x.transpose(1, 2) for x in gradients), None
+
+
+def _rows(x: Tensor) -> Tensor:
+    """The heads of each token, copied if the features of a head are not adjacent."""
+    return (x if x.stride(3) == 1 else x.contiguous()).transpose(1, 2)
