@@ -1,11 +1,11 @@
-"""Loss curves of three models with and without our operators, beside those of another seed.
+"""Loss curves of three models with and without our operators, and with another seed.
 
     python benchmarks/operators.py TEXT
 
 TEXT is a file of a megabyte or so, such as Shakespeare's plays. A decoder of characters in float32
 and a larger one in bfloat16 learn it; a translator learns to turn sequences around. Prints how far
-the curves are apart, and writes them to benchmarks/results/operators.json. The first model also
-goes on from a checkpoint with operators, and must end equal to the bit.
+the curves are apart, and writes them to benchmarks/results/operators.json. With operators, the
+first model also pauses and resumes, and must end equal to the bit.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A peer: the model and the step of nanoGPT, written anew with the same arithmetic."""
+"""A peer: a model and a step of training with the arithmetic of nanoGPT."""
 
 from pathlib import Path
 from typing import Any, Unpack

@@ -82,7 +82,7 @@ HEADINGS = {
     "causal_attention": "float32 attention, 256 keys, causal",
     "activation": "activations",
 }
-"""What is measured for each of these choices."""
+"""The headings of their measurements."""
 
 EVERY_OPERATOR = KernelChoices(
     attention="operator", causal_attention="operator", activation="operator"
