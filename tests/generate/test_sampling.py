@@ -11,9 +11,19 @@ from torch import Tensor
 
 from addnorm.errors import InputError
 from addnorm.generate import BeamConfig, DecodingConfig, GreedyConfig, SampleConfig
-from addnorm.generate.sampling import draw, generator_of, min_p, temperature, top_k, top_p, uniforms
+from addnorm.generate.sampling import (
+    draw,
+    generator_of,
+    min_p,
+    most_probable,
+    temperature,
+    top_k,
+    top_p,
+    uniforms,
+)
 
-NUMBERS = st.lists(st.integers(-8, 8).map(float) | st.just(-inf), min_size=1, max_size=9)
+NUMBER = st.integers(-8, 8).map(float) | st.just(-inf)
+NUMBERS = st.lists(NUMBER, min_size=1, max_size=9)
 WITH_A_TOKEN = NUMBERS.filter(lambda row: max(row) > -inf)
 
 
@@ -24,6 +34,14 @@ def kept(logits: Tensor) -> set[int]:
 def softmax(row: list[float]) -> list[float]:
     weights = [exp(z) for z in row]
     return [w / sum(weights) for w in weights]
+
+
+@given(st.lists(st.tuples(NUMBER, NUMBER, NUMBER), max_size=4), st.booleans())
+def test_the_most_probable_token_has_the_largest_logit(rows: list[list[float]], wide: bool) -> None:
+    logits = torch.tensor(rows, dtype=torch.float64 if wide else torch.float32).view(-1, 3)
+    got = most_probable(logits)
+    assert got.dtype is torch.long
+    assert torch.equal(logits.gather(1, got[:, None])[:, 0], logits.amax(1))
 
 
 @given(WITH_A_TOKEN, st.integers(1, 12))

@@ -294,7 +294,7 @@ def _allowed(scores: Tensor, texts: Sequence[TextStream | None], ends: Ids) -> T
     """
     grammars = [None if text is None else text.grammar for text in texts]
     scores = within_grammars(scores, grammars, ends)
-    for i in ints((scores == -inf).all(-1).nonzero()[:, 0]):
+    for i in ints((scores.amax(-1) == -inf).nonzero()[:, 0]):
         grammar = grammars[i]
         raise InputError(NO_TOKEN_ALLOWED if grammar is None else grammar.why_none)
     return scores

@@ -141,14 +141,15 @@ class Part {
 
 template <typename Number>
 void run(const Arguments<Number>& of) {
-  const int64_t threads = torch::stable::get_num_threads();
-  const int64_t parts = of.rows < 4 * threads ? of.kv_heads : 1;
-  const int64_t n = of.rows * parts;
+  const int64_t threads = torch::stable::get_num_threads(), rows = std::max<int64_t>(of.rows, 1);
+  const int64_t wanted = (2 * threads + rows - 1) / rows;  // parts of a row
+  const int64_t heads = (of.kv_heads + wanted - 1) / wanted;
+  const int64_t parts = (of.kv_heads + heads - 1) / heads, n = of.rows * parts;
   std::atomic<int64_t> next{0};  // rows differ in length: who is free takes the next
   torch::stable::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
     for (int64_t i = next++; i < n; i = next++) {
-      const int64_t first = parts == 1 ? 0 : i % parts;
-      Part<Number>(of, i / parts, first, parts == 1 ? of.kv_heads : first + 1).run();
+      const int64_t first = i % parts * heads;
+      Part<Number>(of, i / parts, first, std::min(of.kv_heads, first + heads)).run();
     }
   });
 }

@@ -23,7 +23,7 @@ from addnorm.generate.rules import (
     constrained,
     within_grammars,
 )
-from addnorm.generate.sampling import draw, generator_of, uniforms
+from addnorm.generate.sampling import draw, generator_of, most_probable, uniforms
 from addnorm.runs.inference.decoding import SAMPLING, decoding_for, search_of, usual_decoding
 from addnorm.runs.trained_model import TrainedModel
 from addnorm.serve.engine.events import Best
@@ -81,7 +81,7 @@ class Choice:
     def tokens(self, scores: Logits, answers: Sequence["Answer"]) -> Int[Tensor, " rows"]:
         """A token for each row that has an allowed one."""
         if isinstance(self.decoding, GreedyConfig):
-            return scores.argmax(-1)
+            return most_probable(scores)
         numbers = uniforms([answer.generator for answer in answers])
         return draw(self.decoding.filtered(scores), numbers.to(scores.device))
 
