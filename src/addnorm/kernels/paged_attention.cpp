@@ -143,7 +143,7 @@ template <typename Number>
 void run(const Arguments<Number>& of) {
   const int64_t threads = torch::stable::get_num_threads(), rows = std::max<int64_t>(of.rows, 1);
   const int64_t wanted = (2 * threads + rows - 1) / rows;  // parts of a row
-  const int64_t heads = (of.kv_heads + wanted - 1) / wanted;
+  const int64_t heads = std::max<int64_t>((of.kv_heads + wanted - 1) / wanted, 1);
   const int64_t parts = (of.kv_heads + heads - 1) / heads, n = of.rows * parts;
   std::atomic<int64_t> next{0};  // rows differ in length: who is free takes the next
   torch::stable::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
