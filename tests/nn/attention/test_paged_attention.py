@@ -126,15 +126,16 @@ def test_it_computes_the_definition(
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_a_row_is_the_same_alone_and_with_any_number_of_threads(threads: int) -> None:
+@pytest.mark.parametrize("rows", [1, 2, 19])
+def test_a_row_is_the_same_alone_and_with_any_number_of_threads(rows: int, threads: int) -> None:
     torch.manual_seed(0)
-    q, buffers = torch.randn(19, 6, 1, 33), torch.randn(2, 300, 2, 33)
-    slots = torch.randint(0, 300, (19, 50))
+    q, buffers = torch.randn(rows, 10, 1, 33), torch.randn(2, 300, 5, 33)
+    slots = torch.randint(0, 300, (rows, 50))
     score = DotProduct(0.2)
     before = torch.get_num_threads()
     expected = [
         paged_attention(q[[i]], buffers[0], buffers[1], slots[[i]], Full(), None, score)
-        for i in range(19)
+        for i in range(rows)
     ]
     torch.set_num_threads(threads)
     try:
