@@ -192,7 +192,7 @@ def whole(body: ApiRequest, content: dict[str, Any]) -> Response:
 async def streamed(
     request: HttpRequest, body: ApiRequest, events: AsyncGenerator[bytes, None], last: bytes
 ) -> Response:
-    """The answer as a stream, begun after its first event or after a second.
+    """Stream the answer, from its first event on, or after a second without one.
 
     An error before that is the answer, with its own status.
     """

@@ -281,7 +281,7 @@ class OneProcess(World):
         return flag
 
     def same(self, text: Callable[[], str]) -> bool:
-        """Return true, without asking for the string."""
+        """Return true: a single process has no other to compare with."""
         return True
 
     def to_save(self, tensor: Tensor, parameter: Tensor | None) -> SavedTensor:
