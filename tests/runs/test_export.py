@@ -39,7 +39,7 @@ def crf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def exported(run: Path) -> Path:
     out = run.parent / "exported"
     assert export_run(Run.open(run), out, to="hf") == [
-        f"{out}: a gpt2 folder, for transformers.AutoModel.from_pretrained"
+        f"{out}: a gpt2 folder, for transformers.GPT2LMHeadModel.from_pretrained"
     ]
     return out
 

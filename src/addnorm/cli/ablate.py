@@ -6,6 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
+from addnorm.cli.main import NewPlace
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError
 from addnorm.files import check_recipe_file
@@ -22,7 +23,7 @@ def ablate(
     recipe: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     vary: Varying = None,
-    out: Path | None = None,
+    out: NewPlace | None = None,
     options: Options = DEFAULTS,
     dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     imports: Imports = (),

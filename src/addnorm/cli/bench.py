@@ -6,13 +6,13 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.bench import check_names
-from addnorm.cli.main import at_least
+from addnorm.cli.main import NewPlace, at_least
 
 
 def bench(
     *benchmarks: str,
     rounds: Annotated[int, Parameter(validator=at_least(1))] = 5,
-    out: Path = Path("benchmarks/results"),
+    out: NewPlace = Path("benchmarks/results"),
     listed: Annotated[bool, Parameter(name="--list", negative="", show_default=False)] = False,
 ) -> None:
     """Measure AddNorm and the installed peers in turn, each in its own process.

@@ -5,13 +5,14 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.cli.main import NewPlace
 from addnorm.cli.where import Imports, import_named, working
 from addnorm.files import check_model_folder
 
 
 def compare(
     *runs: Annotated[Path, Parameter(show_default=False)],
-    out: Path | None = None,
+    out: NewPlace | None = None,
     imports: Imports = (),
 ) -> None:
     """Show runs side by side: the differences of their recipes, their cost and their scores.

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from addnorm.cli.main import NewPlace
 
-def demo(*, to: str = "de", out: Path | None = None) -> None:
+
+def demo(*, to: str = "de", out: NewPlace | None = None) -> None:
     """Train a translator of dates and numbers in about a minute, then look at what it does.
 
     Needs no data, no network and no GPU. Example: `addnorm demo --to zh`.

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
+from addnorm.cli.main import NewPlace
 from addnorm.cli.where import GROUP, ON_CPU, Imports, import_named
 from addnorm.errors import InputError
 from addnorm.files import check_model_folder, check_recipe_file
@@ -21,7 +22,7 @@ def distill(
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
     outputs: Annotated[DistillOptions, GROUP] = AS_IN_RECIPE,
     sequences: Annotated[bool, Parameter(negative="", show_default=False)] = False,
-    out: Path | None = None,
+    out: NewPlace | None = None,
     imports: Imports = (),
 ) -> None:
     """Train the recipe of a student on the outputs of a teacher, and on the labels.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.lines import STRICT, Files, Lines, Reading, check_files, media_files
+from addnorm.cli.main import NewPlace
 from addnorm.cli.plot import check_ending, check_folder
 from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named, working
 from addnorm.errors import InputError
@@ -26,7 +27,7 @@ ANY_PROMPT: PromptNameOptions = {}
 def embed(
     run: Path,
     *files: Files,
-    out: Annotated[Path | None, Parameter(show_default=False)] = None,
+    out: Annotated[NewPlace | None, Parameter(show_default=False)] = None,
     how: Annotated[PoolingOptions, GROUP] = AS_LEARNT,
     prompt: Annotated[PromptNameOptions, GROUP] = ANY_PROMPT,
     reading: Reading = STRICT,

@@ -3,13 +3,14 @@
 from functools import partial
 from pathlib import Path
 
+from addnorm.cli.main import NewPlace
 from addnorm.cli.where import ON_CPU, Imports, import_named, working
 from addnorm.runs.options import ExportDtype, Form
 
 
 def export(
     run: Path,
-    out: Path,
+    out: NewPlace,
     *,
     to: Form = "hf",
     family: str | None = None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 
 from cyclopts import Parameter
 
+from addnorm.cli.main import NewPlace
 from addnorm.cli.plot import check_folder, check_picture
 from addnorm.cli.where import ANYWHERE, GROUP, Imports, Where, import_named
 from addnorm.runs.options import ForecastOptions
@@ -30,8 +31,8 @@ class Output:
         A picture of the past, the forecast and the truth, .png, .svg or .pdf.
     """
 
-    out: Path | None = None
-    plot: Path | None = None
+    out: NewPlace | None = None
+    plot: NewPlace | None = None
 
     def __post_init__(self) -> None:
         if self.plot is not None:

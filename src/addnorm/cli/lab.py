@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
+from addnorm.cli.main import NewPlace
 from addnorm.errors import InputError
 from addnorm.lab import check_packages
 from addnorm.lab.claims import CLAIMS, claims_called
@@ -64,7 +65,7 @@ def run(
     quick: Flag = False,
     full: Flag = False,
     night: Flag = False,
-    out: Path = FOLDER,
+    out: NewPlace = FOLDER,
     processes: int | None = None,
     root: Annotated[Path | None, Parameter(name="--data.root")] = None,
 ) -> None:
@@ -111,7 +112,7 @@ def run(
 
 
 @lab.command
-def report(*, out: Path = FOLDER) -> None:
+def report(*, out: NewPlace = FOLDER) -> None:
     """Write the report again from the saved figures.
 
     Example: `addnorm lab report --out lab`.
@@ -138,7 +139,7 @@ def speedrun(
     recipe: Path | None = None,
     *,
     seeds: int = 3,
-    out: Path = Path("speedruns"),
+    out: NewPlace = Path("speedruns"),
     root: Annotated[Path, Parameter(name="--data.root")],
 ) -> None:
     """Time how long a recipe trains to a given figure, compared with the record.

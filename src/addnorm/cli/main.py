@@ -11,12 +11,13 @@ from dataclasses import fields, is_dataclass
 from errno import ENOSPC
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import Any, cast, get_args
+from typing import Annotated, Any, cast, get_args
 
 from cyclopts import App, CoercionError, CycloptsError, Group, Parameter, Token, convert
 
 from addnorm import __version__
 from addnorm.arguments import problem_of_number
+from addnorm.atomic import check_writable
 from addnorm.cli.interruption import INTERRUPTED, interruptible
 from addnorm.cli.messages import in_options, message_of
 from addnorm.errors import (
@@ -65,6 +66,16 @@ def at_least(least: int) -> Callable[[object, object], None]:
             raise ValueError(f"must be at least {least}")
 
     return check
+
+
+def check_place(_: object, place: object) -> None:
+    """Raise `InputError` where no file or folder can be made."""
+    if isinstance(place, Path):
+        check_writable(place)
+
+
+NewPlace = Annotated[Path, Parameter(validator=check_place)]
+"""The option of a command that names the file or folder to write, checked before its work."""
 
 
 def convert_words(hint: Any, words: Sequence[Token]) -> Any:

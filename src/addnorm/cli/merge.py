@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+from addnorm.cli.main import NewPlace
 from addnorm.cli.where import ON_CPU, Imports, import_named, working
 from addnorm.errors import InputError
 
 
-def merge(run: Path, *, out: Path, imports: Imports = ()) -> None:
+def merge(run: Path, *, out: NewPlace, imports: Imports = ()) -> None:
     """Add a low-rank adapter to the weights of its base: one plain model.
 
     Every command opens an adapter's folder as it is, as long as its base is there; the folder that

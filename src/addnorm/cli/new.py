@@ -4,10 +4,11 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
+from addnorm.cli.main import NewPlace
 from addnorm.errors import InputError, choices
 
 
-def new(family: str, file: Path) -> None:
+def new(family: str, file: NewPlace) -> None:
     """Write a starting file for a part, a task or a family of checkpoints of your own.
 
     The file works as it is, and its first lines say how to check it and how to train with it. It is

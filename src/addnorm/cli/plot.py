@@ -6,6 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from addnorm.cli.main import NewPlace
 from addnorm.errors import InputError, choices, nearest
 
 SUFFIXES = (".png", ".svg", ".pdf")
@@ -13,7 +14,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 
 def plot(
     *runs: Annotated[Path, Parameter(show_default=False)],
-    out: Path | None = None,
+    out: NewPlace | None = None,
 ) -> None:
     """Draw the loss, the learning rate and the gradient norm of runs, over one another.
 
@@ -49,6 +50,8 @@ def plot(
 def check_picture(out: Path, option: str = "--out") -> None:
     """Raise `InputError` for a file name that is not that of a picture format."""
     check_ending(out, option, SUFFIXES)
+    if out.is_dir():
+        raise InputError(f"{option} {out}: is a folder: give the name of a picture in it")
 
 
 def check_ending(out: Path, option: str, valid: Sequence[str]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_to_keep_model
-from addnorm.cli.main import with_options
+from addnorm.cli.main import NewPlace, with_options
 from addnorm.cli.where import ON_CPU, Imports, import_named
 from addnorm.runs.options import PruneOptions
 
@@ -20,7 +20,7 @@ NOTHING = PruneOptions()
 def prune(
     run: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    out: Path,
+    out: NewPlace,
     options: PruneOptions = NOTHING,
     imports: Imports = (),
 ) -> None:

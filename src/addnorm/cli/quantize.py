@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.main import with_options
+from addnorm.cli.main import NewPlace, with_options
 from addnorm.cli.plot import check_picture
 from addnorm.cli.where import ON_CPU, Imports, import_named
 from addnorm.errors import InputError
@@ -117,7 +117,7 @@ USUAL = QuantizeOptions()
 def quantize(
     run: Path,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    out: Path | None = None,
+    out: NewPlace | None = None,
     scheme: Scheme = INT8,
     options: QuantizeOptions = USUAL,
     sweep: Flag = False,

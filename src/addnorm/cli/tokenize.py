@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from addnorm.cli.main import at_least
+from addnorm.cli.main import NewPlace, at_least
 from addnorm.data.shards.options import ShardOptions
 from addnorm.errors import InputError
 
@@ -14,7 +14,7 @@ USUAL = ShardOptions()
 
 def tokenize(
     *inputs: str,
-    out: Path,
+    out: NewPlace,
     tokenizer: Path | None = None,
     workers: Annotated[int, Parameter(validator=at_least(1))] = 1,
     options: Annotated[ShardOptions, Parameter(name="*")] = USUAL,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from addnorm.cli.fields import fields_given
-from addnorm.cli.main import at_least, lasting_imports
+from addnorm.cli.main import NewPlace, at_least, lasting_imports
 from addnorm.cli.where import Imports, import_named
 from addnorm.errors import InputError, Interrupted, RankLostError, nearest
 from addnorm.files import check_recipe_file
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def train(
     recipe: Path | None = None,
     *overrides: Annotated[str, Parameter(allow_leading_hyphen=True)],
-    out: Path | None = None,
+    out: NewPlace | None = None,
     resume: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     dry_run: Annotated[bool, Parameter(negative="", show_default=False)] = False,
     imports: Imports = (),

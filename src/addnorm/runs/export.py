@@ -1,6 +1,7 @@
 """Exporting a run to the format of another library."""
 
 import copy
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -191,12 +192,18 @@ def _hf(run: TrainedModel, out: Path, family: str | None) -> list[str]:
         ids=token_ids(run) if run.text is None else None,
         also=lambda partial: _also(run, partial),
     )
-    lines = [f"{out}: a {written} folder, for transformers.AutoModel.from_pretrained"]
+    lines = [f"{out}: a {written} folder, for transformers.{_class_in(out)}.from_pretrained"]
     if keys is None:
         lines.append(
             f"{out}: without the decoding of the recipe, which generation_config.json lacks"
         )
     return lines
+
+
+def _class_in(folder: Path) -> str:
+    """Return the class of transformers that a folder's `config.json` names, else `AutoModel`."""
+    keys = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return keys.get("architectures", ["AutoModel"])[0]
 
 
 def _decoding_keys(run: TrainedModel) -> dict[str, Any] | None:
