@@ -36,7 +36,7 @@ from addnorm.training.trainer import Trainer
 from addnorm.tuning.calibration import EVERY_OPERATOR, OPERATORS, load_operators
 
 SEEDS = (0, 1)
-LAST = 20
+LAST = 10
 """The number of last steps whose mean loss is compared."""
 
 
@@ -136,20 +136,21 @@ def compared(recipe: Recipe, sides: Mapping[str, KernelChoices]) -> dict[str, ob
 def main(file: str) -> None:
     """Train everything and keep the figures."""
     text = Path(file).read_text("utf-8")
-    small, large = replace(CHARACTERS, vocab_size=80), replace(DECODER, vocab_size=80, batch=2)
-    pairs = replace(TINY, vocab_size=50, batch=32)
+    small = replace(CHARACTERS, vocab_size=80, batch=6, length=128)
+    large = replace(DECODER, vocab_size=80, batch=2, n_layers=2)
+    pairs = replace(TINY, vocab_size=50, batch=32, n_layers=2)
     recipes = {
         "characters 4 × 128, float32": Recipe(
-            lambda: decoder_config(small).build(small.vocab_size), lambda: of_text(text, small, 150)
+            lambda: decoder_config(small).build(small.vocab_size), lambda: of_text(text, small, 100)
         ),
-        "decoder 6 × 384, bfloat16": Recipe(
+        "decoder 2 × 384, bfloat16": Recipe(
             lambda: decoder_config(large).build(large.vocab_size),
-            lambda: of_text(text, large, 100),
+            lambda: of_text(text, large, 50),
             "bfloat16",
         ),
-        "translator 4 + 4 × 128, float32": Recipe(
+        "translator 2 + 2 × 128, float32": Recipe(
             lambda: translator_config(pairs).build(pairs.vocab_size),
-            lambda: turned_around(pairs, 100),
+            lambda: turned_around(pairs, 50),
         ),
     }
     load_operators(EVERY_OPERATOR)
@@ -162,7 +163,7 @@ def main(file: str) -> None:
     figures: dict[str, object] = {n: compared(recipe, sides) for n, recipe in recipes.items()}
     with use_choices(sides["operators"]):
         characters = next(iter(recipes.values()))
-        figures["resumed_with_operators_equal_to_the_bit"] = characters.resumes_exactly(75)
+        figures["resumed_with_operators_equal_to_the_bit"] = characters.resumes_exactly(50)
     write_results("operators", figures)
 
 
