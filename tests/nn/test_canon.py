@@ -154,7 +154,7 @@ def test_who_knows_no_state_of_a_convolution_refuses_by_layer_and_name() -> None
     assert "CanonCache of layer 0" in str(why_alone(model))
     refusals: list[tuple[Callable[[], object], str]] = [
         (lambda: check_exits_early(model), "layer 0 is CanonMixer"),
-        (lambda: check_traceable("ONNX", model), "in layer 0 a CanonMixer"),
+        (lambda: check_traceable("ONNX", model), "layer 0 has a CanonMixer"),
         (lambda: check_speculates(built(mtp=MultiTokenConfig())), "layer 0, CanonMixer"),
         (lambda: check_texts(model), "CanonMixer"),
         (lambda: architecture_of(built(), Ledger(built(), "GGUF")), "CanonBlock"),

@@ -1,8 +1,9 @@
 // softmax(scale q kᵀ) v under a causal mask in float32, and its gradient, with scores in the cache.
 //
 // Sixteen queries at a time meet the keys up to their own: their scores, weights and mixed values
-// stay in the first cache, and nothing is computed for later keys. The gradient computes the weights again (Dao et al. 2022, arXiv
-// 2205.14135, §3.1). A head depends neither on others nor on the number of threads.
+// stay in the first cache, and nothing is computed for later keys. The gradient computes the weights
+// again (Dao et al. 2022, arXiv 2205.14135, §3.1). A head depends neither on others nor on the number
+// of threads.
 
 #include "heads.h"
 #include "small_products.h"
