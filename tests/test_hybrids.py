@@ -244,7 +244,7 @@ READERS: dict[str, Callable[[Run, Path], None]] = {
 }
 
 REFUSALS: dict[tuple[str, str], str] = {
-    ("compile", "recurrence"): r"in layer 0 a Recurrent reads",
+    ("compile", "recurrence"): r"layer 0 has a Recurrent",
     ("compile", "delta"): r"in layer 0 a GatedDelta reads",
     ("prune heads", "heads"): r"of 1 in a layer: there is only one",
     ("prune feedforward", "mixture"): r"stack\.blocks\.1\.feedforward is MixtureOfExperts",
@@ -255,9 +255,9 @@ REFUSALS: dict[tuple[str, str], str] = {
     ("export hf", "mixture"): r"layer_pattern\.1\.feedforward",
     **{("export gguf", name): r"layer [01]" for name in PATTERNS},
     **{("export ctranslate2", name): r"layer [01]" for name in PATTERNS if name != "norms"},
-    ("export onnx", "recurrence"): r"in layer 0 a Recurrent reads",
+    ("export onnx", "recurrence"): r"layer 0 has a Recurrent",
     ("export onnx", "delta"): r"in layer 0 a GatedDelta reads",
-    ("export web", "recurrence"): r"in layer 0 a Recurrent reads",
+    ("export web", "recurrence"): r"layer 0 has a Recurrent",
     ("export web", "delta"): r"in layer 0 a GatedDelta reads",
 }
 """What a reader refuses, by the part in which layers differ, and what the message names."""
