@@ -350,8 +350,10 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.mark.long
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("slow", [False, pytest.param(True, marks=SLOW)])
+@pytest.mark.parametrize(
+    "slow",
+    [pytest.param(False, marks=pytest.mark.timeout(600)), pytest.param(True, marks=SLOW)],
+)
 def test_the_commands_in_the_readme_run(slow: bool, tmp_path: Path) -> None:
     """One after the other in one folder, as a reader would, with the README's recipe cut short.
 
