@@ -253,6 +253,14 @@ def test_runs_imports_at_the_top() -> None:
     assert not lazy
 
 
+def test_a_module_that_is_run_ends_with_its_main() -> None:
+    """What stands below is not defined yet when `main` runs."""
+    for path in SOURCES:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        mains = [node for node in body if ast.unparse(node).startswith("if __name__ ==")]
+        assert mains in ([], body[-1:]), path
+
+
 def test_nothing_runs_what_it_reads() -> None:
     for path in SOURCES:
         text, name = path.read_text(encoding="utf-8"), _name(path)

@@ -39,8 +39,8 @@ def keep_small_freed_pages() -> None:
 
     Where weights are gathered for a moment, between others that stay, freed memory has gaps that
     nothing fits into: a process that holds half of a model took as much as one that holds all.
-    Blocks whose weights are smaller leave small gaps, and page faults would take a quarter of the
-    time of a step. Does nothing with other C libraries.
+    Smaller tensors leave small gaps; to return their memory too takes a quarter of a training step,
+    in page faults (`docs/speed.md`). Does nothing with other C libraries.
     """
     if (mallopt := _mallopt()) is not None:
         mallopt(M_MMAP_THRESHOLD, 2**24)
