@@ -16,6 +16,7 @@ import pytest
 from tests.commands import run_all
 
 from addnorm.convert.core.family import ModelSpec
+from addnorm.convert.exporters.web import TEMPLATE
 from addnorm.convert.folder import build_untrained, save
 from addnorm.data.example import Medium
 from addnorm.data.tokenizing.sides import Tokenizers
@@ -365,18 +366,26 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(3600)]
 def test_the_commands_in_the_readme_run(slow: bool, tmp_path: Path) -> None:
     """One after the other in one folder, as a reader would, with the README's recipe cut short.
 
-    What compiles, and the claims of the laboratory, are the slow ones.
+    Those in the text that name the reader's files come last. What compiles or starts processes,
+    and the claims of the laboratory, are the slow ones.
     """
     [recipe] = _blocks("toml")
     recipe = re.sub(r"steps = \d+", "steps = 4", recipe)
     (tmp_path / "my.toml").write_text(recipe, encoding="utf-8")
     (tmp_path / "my.txt").write_text("To be, or not to be, that is the question.\n" * 200)
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("To be, or not to be.\n" * 20)
     write_gpt2(tmp_path / "gpt2")
     lines = "".join(_blocks("console")).splitlines()
     commands = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines]
     assert {command[0] for command in commands} == {"addnorm"}
+    in_the_text = map(str.split, re.findall(r"`(addnorm [^`]+)`", README.read_text("utf-8")))
+    named = [words for words in in_the_text if {"my.toml", "runs/my", "texts"} & {*words}]
+    assert len(named) >= 4
+    commands += named if TEMPLATE.exists() else [words for words in named if "web" not in words]
     if not slow:
-        commands = [words for words in commands if not {"--compile", "all"} & {*words}]
+        waits = {"--compile", "all", "--processes", "web"}
+        commands = [words for words in commands if not waits & {*words}]
     shorter = {"check": ["--sample", "4", "--no-compile"], "generate": ["--max-new-tokens", "8"]}
     done = run_all(
         [[*words[1:], *shorter.get(words[1], [])] for words in commands],
@@ -400,6 +409,14 @@ def test_both_readmes_show_the_same_code(languages: tuple[str, ...]) -> None:
     """But for comments, which are in the reader's language."""
     english, chinese = (
         [re.sub(r" *#.*", "", block) for block in _blocks(*languages, readme=ROOT / name)]
+        for name in ("README.md", "README.zh-CN.md")
+    )
+    assert english == chinese
+
+
+def test_both_readmes_name_the_same_commands_in_their_text() -> None:
+    english, chinese = (
+        sorted(re.findall(r"`(addnorm [^`]+)`", (ROOT / name).read_text("utf-8")))
         for name in ("README.md", "README.zh-CN.md")
     )
     assert english == chinese
