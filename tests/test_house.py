@@ -7,6 +7,7 @@ import resource
 import shlex
 import subprocess
 import sys
+import tomllib
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -420,3 +421,19 @@ def test_both_readmes_name_the_same_commands_in_their_text() -> None:
         for name in ("README.md", "README.zh-CN.md")
     )
     assert english == chinese
+
+
+def test_the_badges_of_the_readme_are_true() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    [torch] = [name for name in project["dependencies"] if name.startswith("torch>=")]
+    facts = {
+        "python": f"python: {project['requires-python'].replace('>=', '≥ ')}",
+        "pytorch": f"PyTorch: {torch.removeprefix('torch>=').partition(',')[0]}",
+        "licence": f"licence: {project['license']}",
+    }
+    for name, fact in facts.items():
+        badge = (ROOT / "docs" / "readme" / f"{name}.svg").read_text("utf-8")
+        assert f"<title>{fact}</title>" in badge
+        assert all(f">{word}</text>" in badge for word in fact.split(": "))
+        for readme in ("README.md", "README.zh-CN.md"):
+            assert f"](docs/readme/{name}.svg)" in (ROOT / readme).read_text("utf-8")
