@@ -240,16 +240,23 @@ OPERATORS = """
 from addnorm.nn.activations import MANY, gelu_tanh
 from addnorm.nn.attention.kernels import dot_product_attention
 from addnorm.nn.choices import KernelChoices, use_choices
+from addnorm.nn.cross_entropy import cross_entropy_and_gradient
 from addnorm.nn.masks import Causal
 
 x = torch.randn(MANY)
 q = torch.randn(1, 1, 128, 8, dtype=torch.bfloat16, requires_grad=True)
 plain = gelu_tanh(x)
-every = KernelChoices(attention="operator", causal_attention="operator", activation="operator")
+every = KernelChoices(
+    attention="operator",
+    causal_attention="operator",
+    activation="operator",
+    cross_entropy="operator",
+)
 with use_choices(every):
     for of_dtype in (q, q.float()):
         dot_product_attention(of_dtype, of_dtype, of_dtype, Causal()).sum().backward()
     assert torch.equal(gelu_tanh(x), plain)
+    cross_entropy_and_gradient(q[0, 0].detach(), torch.zeros(128).long(), 0.0, ignored=-1)
 assert not seen, seen[:5]
 """
 

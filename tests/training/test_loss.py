@@ -18,6 +18,7 @@ from addnorm.data.batches.batch import Batch
 from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.models import EncoderConfig
+from addnorm.nn import cross_entropy
 from addnorm.nn.choices import KernelChoices, use_choices
 from addnorm.nn.crf import CRFHead, CRFHeadConfig, log_likelihood
 from addnorm.nn.heads import (
@@ -26,7 +27,6 @@ from addnorm.nn.heads import (
     TokenHeadConfig,
     TransformConfig,
 )
-from addnorm.training import loss as loss_module
 from addnorm.training.loss import (
     LogitAdjustment,
     cross_entropy_sum,
@@ -100,7 +100,7 @@ def test_loss_and_gradient_hold_at_the_edges_of_chunks(
     def sevens(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
         return x.split(7)
 
-    monkeypatch.setattr(loss_module, "chunks", sevens)
+    monkeypatch.setattr(cross_entropy, "chunks", sevens)
     check(*some(rows, 5, torch.float64), 0.1)
 
 
@@ -109,7 +109,7 @@ def test_loss_and_gradient_hold_at_the_edge_of_a_real_chunk(extra: int) -> None:
     vocab = 2**14
     rows = 2**20 // vocab + extra
     logits = torch.empty(rows, vocab)
-    assert len(loss_module.chunks(logits, logits)) == (2 if extra == 1 else 1)
+    assert len(cross_entropy.chunks(logits, logits)) == (2 if extra == 1 else 1)
     check(*some(rows, vocab, torch.float32), 0.1)
 
 

@@ -72,6 +72,10 @@ SIDES: dict[str, tuple[Cost, Cost]] = {
         lambda c: 1 + (c.activation == "operator"),
         lambda c: 1 + (c.activation == "torch"),
     ),
+    "cross_entropy": (
+        lambda c: 1 + (c.cross_entropy == "operator"),
+        lambda c: 1 + (c.cross_entropy == "torch"),
+    ),
     "keep_pages": (lambda c: 1 + c.keep_pages, lambda c: 2 - c.keep_pages),
 }
 EXPECTED: dict[str, tuple[Any, Any]] = {
@@ -84,6 +88,7 @@ EXPECTED: dict[str, tuple[Any, Any]] = {
     "attention": ("torch", "operator" if multiplies_bfloat16 and has_compiler() else "torch"),
     "causal_attention": ("torch", "operator" if has_compiler() else "torch"),
     "activation": ("torch", "operator" if has_compiler() else "torch"),
+    "cross_entropy": ("torch", "operator" if has_compiler() else "torch"),
     "keep_pages": (not pages_can_be_kept(), True),
 }
 

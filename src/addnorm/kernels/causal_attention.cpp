@@ -1,9 +1,10 @@
 // softmax(scale q kᵀ) v under a causal mask in float32, and its gradient, with scores in the cache.
 //
 // Sixteen queries at a time meet the keys up to their own: their scores, weights and mixed values
-// stay in the first cache, and nothing is computed for later keys. The gradient computes the weights
-// again (Dao et al. 2022, arXiv 2205.14135, §3.1). A head depends neither on others nor on the number
-// of threads.
+// stay in the first cache, and nothing is computed for later keys. A vector holds the scores of
+// sixteen queries and one key, so that sums over keys are sums of vectors, and queries alone are
+// transposed. The gradient computes the weights again (Dao et al. 2022, arXiv 2205.14135, §3.1). A
+// head depends neither on others nor on the number of threads.
 
 #include "heads.h"
 #include "small_products.h"
@@ -12,7 +13,7 @@ namespace {
 
 using namespace addnorm;
 
-constexpr int64_t QUERIES = WIDTH;  // queries at a time, a multiple of ROWS
+constexpr int64_t QUERIES = WIDTH;  // queries at a time: a vector
 
 // Rows from `first` on times a factor; zeros follow those that there are, and their numbers.
 void pack(const Matrix<const float>& of, int64_t first, int64_t rows, float factor, float* to) {
@@ -22,14 +23,13 @@ void pack(const Matrix<const float>& of, int64_t first, int64_t rows, float fact
       store(to + d, i < of.rows ? load_some(of.row(i), d, of.width) * factor : Vector{});
 }
 
-// The transposed matrix, in rows of `line` numbers; zeros follow those that there are.
-void transpose(const Matrix<const float>& of, int64_t line, float* to) {
-  const std::vector<float> zeros(of.width);
-  for (int64_t i = 0; i < line; i += WIDTH) {
-    const float* rows[WIDTH];
-    for (int64_t r = 0; r < WIDTH; ++r) rows[r] = i + r < of.rows ? of.row(i + r) : zeros.data();
-    for (int64_t d = 0; d < of.width; ++d)
-      for (int64_t r = 0; r < WIDTH; ++r) to[d * line + i + r] = rows[r][d];
+// The transposed matrix of QUERIES rows that `pack` has filled.
+void transpose_rows(const float* from, int64_t width, float* to) {
+  for (int64_t d = 0; d < width; d += WIDTH) {
+    Vector square[WIDTH];
+    for (int64_t r = 0; r < WIDTH; ++r) square[r] = load(from + r * width + d);
+    transpose(square);
+    for (int64_t r = 0; r < WIDTH; ++r) store(to + (d + r) * QUERIES, square[r]);
   }
 }
 
@@ -43,96 +43,101 @@ struct Head {
 class Pass {
  public:
   Pass(int64_t keys, int64_t width)
-      : keys(padded(keys)), width(padded(width)), k(this->keys * this->width), v(k), kt(k), vt(k),
-        dk(k), dv(k), q(QUERIES * this->width), dy(q), mixed(q), scores(QUERIES * this->keys),
-        slopes(scores) {}
+      : keys(padded(keys)), width(padded(width)), k(this->keys * this->width), v(k), dk(k), dv(k),
+        q(QUERIES * this->width), qt(q), dy(q), dyt(q), mixed(q), weights(QUERIES * this->keys),
+        slopes(weights) {}
 
   void forward(const Head& of) {
-    transpose(of.k, keys, kt.data());
-    pack(of.v, 0, keys, 1.f, v.data());
-    each_queries(of, [&](int64_t first, int64_t n, int64_t n_keys) {
-      Vector factors = {};
-      for (int64_t r = 0; r < n; ++r) factors[r] = weigh(&scores[r * keys], first + r + 1, n_keys);
-      multiply(QUERIES, width, n_keys, {scores.data(), keys, 1}, v.data(), width, mixed.data(), width);
-      for (int64_t r = 0; r < n; ++r)
-        along(of.y.width, [&](int64_t d, int64_t n) {
-          store(of.y.row(first + r) + d, load(&mixed[r * width + d]) * factors[r], n);
-        });
+    each_queries(of, [&](int64_t first, int64_t n, int64_t n_keys, Vector factors) {
+      multiply(QUERIES, width, n_keys, {weights.data(), 1, QUERIES}, v.data(), width, mixed.data(),
+               width);
+      copy(mixed.data(), factors, of.y, first, n);
     });
   }
 
   void backward(const Head& of) {
-    transpose(of.k, keys, kt.data());
-    transpose(of.v, keys, vt.data());
-    pack(of.k, 0, keys, of.scale, k.data());
     std::fill(dk.begin(), dk.end(), 0.f);
     std::fill(dv.begin(), dv.end(), 0.f);
-    each_queries(of, [&](int64_t first, int64_t n, int64_t n_keys) {
+    each_queries(of, [&](int64_t first, int64_t n, int64_t n_keys, Vector factors) {
       pack(of.dy, first, QUERIES, 1.f, dy.data());
-      multiply(QUERIES, n_keys, of.v.width, {dy.data(), width, 1}, vt.data(), keys, slopes.data(), keys);
-      for (int64_t r = 0; r < n; ++r)
-        differentiate(&scores[r * keys], &slopes[r * keys], first + r + 1, n_keys);
-      multiply(n_keys, width, n, {scores.data(), 1, keys}, dy.data(), width, dv.data(), width, true);
-      multiply(n_keys, width, n, {slopes.data(), 1, keys}, q.data(), width, dk.data(), width, true);
-      multiply(QUERIES, width, n_keys, {slopes.data(), keys, 1}, k.data(), width, mixed.data(), width);
-      copy(mixed.data(), of.dq, first, n);
+      transpose_rows(dy.data(), width, dyt.data());
+      multiply(n_keys, QUERIES, of.v.width, {v.data(), width, 1}, dyt.data(), QUERIES, slopes.data(),
+               QUERIES);
+      differentiate(n_keys, factors);
+      const Factor of_keys{weights.data(), QUERIES, 1}, of_scores{slopes.data(), QUERIES, 1};
+      multiply(n_keys, width, n, of_keys, dy.data(), width, dv.data(), width, true);
+      multiply(n_keys, width, n, of_scores, q.data(), width, dk.data(), width, true);
+      multiply(QUERIES, width, n_keys, {slopes.data(), 1, QUERIES}, k.data(), width, mixed.data(),
+               width);
+      copy(mixed.data(), Vector{} + of.scale, of.dq, first, n);
     });
-    copy(dk.data(), of.dk, 0, of.k.rows);
-    copy(dv.data(), of.dv, 0, of.k.rows);
+    for (int64_t i = 0; i < of.k.rows; i += QUERIES) {
+      const int64_t n = std::min(QUERIES, of.k.rows - i);
+      copy(&dk[i * width], Vector{} + 1.f, of.dk, i, n);
+      copy(&dv[i * width], Vector{} + 1.f, of.dv, i, n);
+    }
   }
 
  private:
-  // Calls `then(first, n, n_keys)` with the scores of n queries and the keys that they see, padded.
+  // Calls `then(first, n, n_keys, factors)` with the weights of n queries and the keys that they
+  // see, padded. They are to be multiplied by the factors.
   template <typename Then>
   void each_queries(const Head& of, const Then& then) {
+    pack(of.k, 0, keys, 1.f, k.data());
+    pack(of.v, 0, keys, 1.f, v.data());
     for (int64_t i = 0; i < of.q.rows; i += QUERIES) {
       const int64_t n = std::min(QUERIES, of.q.rows - i), n_keys = padded(i + n);
       pack(of.q, i, QUERIES, of.scale, q.data());
-      multiply(QUERIES, n_keys, of.q.width, {q.data(), width, 1}, kt.data(), keys, scores.data(), keys);
-      then(i, n, n_keys);
+      transpose_rows(q.data(), width, qt.data());
+      multiply(n_keys, QUERIES, of.q.width, {k.data(), width, 1}, qt.data(), QUERIES, weights.data(),
+               QUERIES);
+      then(i, n, n_keys, weigh(i, n_keys));
     }
   }
 
-  // Replaces the first n scores of a query by exp of their distance from the largest, others by
-  // zeros; returns 1 / their sum.
-  static float weigh(float* x, int64_t n, int64_t n_keys) {
-    std::fill(x + n, x + n_keys, -INFINITY);
-    Vector most = load(x), total = {};
-    for (int64_t j = WIDTH; j < n_keys; j += WIDTH) {
-      const Vector next = load(x + j);
-      most = next > most ? next : most;
+  // Replaces the scores of each query, `first` and those after it, by exp of their distance from
+  // the largest, those of later keys by zeros; returns 1 / the sums.
+  Vector weigh(int64_t first, int64_t n_keys) {
+    Vector most = Vector{} - INFINITY, total = {};
+    float* scores = weights.data();
+    Integers own;  // the key of each query's own place
+    for (int64_t r = 0; r < QUERIES; ++r) own[r] = int32_t(first + r);
+    for (int64_t j = 0; j < n_keys; ++j) {
+      Vector x = load(scores + j * QUERIES);
+      if (j > first) store(scores + j * QUERIES, x = own < int32_t(j) ? Vector{} - INFINITY : x);
+      most = x > most ? x : most;
     }
-    float largest = most[0];
-    for (int64_t c = 1; c < WIDTH; ++c) largest = std::max(largest, most[c]);
-    for (int64_t j = 0; j < n_keys; j += WIDTH) {
-      const Vector weight = decay(largest - load(x + j));
-      store(x + j, weight);
+    for (int64_t j = 0; j < n_keys; ++j) {
+      const Vector weight = decay(most - load(scores + j * QUERIES));
+      store(scores + j * QUERIES, weight);
       total += weight;
     }
-    return 1.f / sum(total);
+    return 1.f / total;
   }
 
-  // Replaces scores by weights, and the gradients of weights by those of scores: weight times the
-  // difference of its gradient from their mean.
-  static void differentiate(float* weights, float* x, int64_t n, int64_t n_keys) {
-    const float factor = weigh(weights, n, n_keys);
-    Vector total = {};
-    for (int64_t j = 0; j < n_keys; j += WIDTH) total += load(weights + j) * load(x + j);
-    const float mean = sum(total) * factor;
-    for (int64_t j = 0; j < n_keys; j += WIDTH) {
-      const Vector weight = load(weights + j) * factor;
-      store(weights + j, weight);
-      store(x + j, weight * (load(x + j) - mean));
+  // Completes weights by their factors, and replaces their gradients by those of scores: weight
+  // times the difference of its gradient from their mean.
+  void differentiate(int64_t n_keys, Vector factors) {
+    Vector mean = {};
+    for (int64_t j = 0; j < n_keys * QUERIES; j += QUERIES) {
+      const Vector weight = load(&weights[j]) * factors;
+      store(&weights[j], weight);
+      mean += weight * load(&slopes[j]);
     }
+    for (int64_t j = 0; j < n_keys * QUERIES; j += QUERIES)
+      store(&slopes[j], load(&weights[j]) * (load(&slopes[j]) - mean));
   }
 
-  void copy(const float* from, const Matrix<float>& to, int64_t first, int64_t rows) {
+  // Rows times their factors, to the rows from `first` on.
+  void copy(const float* from, Vector factors, const Matrix<float>& to, int64_t first, int64_t rows) {
     for (int64_t r = 0; r < rows; ++r)
-      std::copy_n(from + r * width, to.width, to.row(first + r));
+      along(to.width, [&](int64_t d, int64_t n) {
+        store(to.row(first + r) + d, load(from + r * width + d) * factors[r], n);
+      });
   }
 
   const int64_t keys, width;  // padded
-  std::vector<float> k, v, kt, vt, dk, dv, q, dy, mixed, scores, slopes;
+  std::vector<float> k, v, dk, dv, q, qt, dy, dyt, mixed, weights, slopes;
 };
 
 template <typename Run>

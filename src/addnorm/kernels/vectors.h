@@ -123,6 +123,33 @@ inline void store(Number* to, Vector x, int64_t n) {
   std::memcpy(to, numbers, n * sizeof(Number));
 }
 
+// Exchanges the rows and columns of a square of numbers.
+inline void transpose(Vector (&square)[WIDTH]) {
+#ifdef __AVX512F__
+#pragma GCC unroll 4
+  for (int step = WIDTH / 2; step; step /= 2) {
+    Integers even, odd;  // columns of two rows side by side
+    for (int c = 0; c < WIDTH; ++c) {
+      even[c] = c & step ? c - step + WIDTH : c;
+      odd[c] = even[c] + step;
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < WIDTH; ++r) {
+      if (r & step) continue;
+      const __m512 a = (__m512)square[r], b = (__m512)square[r + step];
+      square[r] = (Vector)_mm512_permutex2var_ps(a, (__m512i)even, b);
+      square[r + step] = (Vector)_mm512_permutex2var_ps(a, (__m512i)odd, b);
+    }
+  }
+#else
+  float rows[WIDTH][WIDTH], columns[WIDTH][WIDTH];
+  std::memcpy(rows, square, sizeof rows);
+  for (int64_t r = 0; r < WIDTH; ++r)
+    for (int64_t c = 0; c < WIDTH; ++c) columns[c][r] = rows[r][c];
+  std::memcpy(square, columns, sizeof columns);
+#endif
+}
+
 inline Bytes load_bytes(const void* from) {
   Bytes x;
   std::memcpy(&x, from, sizeof x);

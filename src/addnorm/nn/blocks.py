@@ -345,9 +345,8 @@ class Stack(nn.Module):
         """
         if cache is not None:
             return list(cache)
-        read = {*self.read_layers}
-        n = len(self.read_layers)
-        return [LayerCache(PassCache()) if i in read else None for i in range(n)]
+        read = {*(layers := self.read_layers)}
+        return [LayerCache(PassCache()) if i in read else None for i in range(len(layers))]
 
     def apart(self, x: Stream) -> tuple[Hidden, list[Stream | None]]:
         """Split the input into the embedded tokens and each layer's own vectors of them.

@@ -45,11 +45,13 @@ class KernelChoices:
     attention: Literal["torch", "operator"] = "torch"
     """What computes the gradient of attention in bfloat16: torch, or the operator in `kernels`."""
     causal_attention: Literal["torch", "operator"] = "torch"
-    """What computes causal attention and its gradient in float32, with 96 to 512 keys: torch, or
+    """What computes causal attention and its gradient in float32, with 64 to 512 keys: torch, or
     the operator in `kernels`.
     """
     activation: Literal["torch", "operator"] = "torch"
     """What computes GELU by tanh, squared ReLU and gates: torch, or the operator in `kernels`."""
+    cross_entropy: Literal["torch", "operator"] = "torch"
+    """What computes the loss of classes with its gradient: torch, or the operator in `kernels`."""
     keep_pages: bool = True
     """Whether memory that a training step frees is kept for the next one."""
 

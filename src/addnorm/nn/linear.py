@@ -117,13 +117,13 @@ def _rows(x: Float[Tensor, "*batch d"]) -> Float[Tensor, "rows d"]:
 
 def _fuses_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether to fuse a bias into a bfloat16 product, which torch would add in a second pass."""
-    dtypes = {t.dtype for t in (x, weight, bias) if t is not None}
+    if bias is None or not multiplies_bfloat16:
+        return False
+    dtypes = {x.dtype, weight.dtype, bias.dtype}
     if torch.is_autocast_enabled("cpu") and dtypes <= {torch.float32, torch.bfloat16}:
         dtypes = {torch.get_autocast_dtype("cpu")}
     return (
         dtypes == {torch.bfloat16}
-        and bias is not None
-        and multiplies_bfloat16
         and x.device.type == "cpu"
         and x.numel() > x.shape[-1]
         and weight.numel() > 0
@@ -162,8 +162,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(a, b)
-        a, b = (t if _is_dense(t) else t.contiguous() for t in (a, b))
-        return _pointwise(a, b, None if bias is None else bias.contiguous(), "none", [], "")
+        return _by_onednn(a, b, bias)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -177,8 +176,15 @@ class _Product(torch.autograd.Function):
         )
 
 
+def _by_onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
+    a, b = (t if _is_dense(t) else t.contiguous() for t in (a, b))
+    return _pointwise(a, b, None if bias is None else bias.contiguous(), "none", [], "")
+
+
 def _product(a: Float[Tensor, "n k"], b: Float[Tensor, "m k"]) -> Float[Tensor, "n m"]:
-    return _Product.apply(a, b, None)  # pyright: ignore[reportReturnType]
+    if torch.is_grad_enabled():  # it will be differentiated once more
+        return _Product.apply(a, b, None)  # pyright: ignore[reportReturnType]
+    return _by_onednn(a, b, None)
 
 
 def _outer(dy: Float[Tensor, "n m"], x: Float[Tensor, "n k"]) -> Float[Tensor, "m k"]:

@@ -4,9 +4,12 @@ From Python 3.12 on, `isinstance(x, SomeProtocol)` looks attributes up without `
 which torch finds parameters, buffers and submodules, so it denies that a module has them.
 """
 
+from functools import cache
 from typing import Protocol
 
 from typing_extensions import get_protocol_members, is_protocol
+
+_members = cache(get_protocol_members)
 
 
 class OfModules(type(Protocol)):
@@ -15,4 +18,4 @@ class OfModules(type(Protocol)):
     def __instancecheck__(cls, instance: object) -> bool:
         if not is_protocol(cls):  # a class that names a protocol among its bases
             return super().__instancecheck__(instance)
-        return all(hasattr(instance, name) for name in get_protocol_members(cls))
+        return all(hasattr(instance, name) for name in _members(cls))

@@ -18,6 +18,7 @@ from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
+from addnorm.nn.cross_entropy import cross_entropy_and_gradient
 from addnorm.nn.functional import at_least_float32, eagerly
 from addnorm.nn.heads import HasLoss as HasLoss
 from addnorm.nn.heads import TokenHead
@@ -272,35 +273,8 @@ class _CrossEntropySum(torch.autograd.Function):
 def loss_and_gradient(
     logits: Float[Tensor, "rows vocab"], targets: Int[Tensor, " rows"], smoothing: float
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "rows vocab"]]:
-    """The loss `Σ (lse - (1 - ε) l_target - ε mean(l))` and its gradient `softmax - y`.
-
-    With a vocabulary of thousands, the logits dominate a small model's memory traffic. Processing a
-    few rows at a time keeps them in the CPU cache, computes each exponential once, and allocates no
-    tensor as large as the logits except the gradient (`benchmarks/results/parts.json`).
-    """
-    chosen = targets.where(targets != IGNORE, 0)[:, None]  # `gather` refuses other negative ids
-    counted = (targets != IGNORE)[:, None]
-    losses, grad = list[Tensor](), torch.empty_like(logits)
-    parts = (chunks(t, logits) for t in (logits, chosen, counted, grad))
-    for l, at, counts, out in zip(*parts, strict=True):
-        largest = l.amax(-1, keepdim=True)
-        wide = at_least_float32(l)
-        y = (wide - largest).exp_()
-        total = y.sum(-1, keepdim=True)
-        loss = largest + total.log() - (1 - smoothing) * wide.gather(1, at)
-        if smoothing:
-            loss = loss - smoothing * wide.mean(-1, keepdim=True)
-        losses.append(loss.where(counts, 0.0).sum())
-        counts = counts.to(y.dtype)
-        y.mul_(counts / total).sub_(counts * (smoothing / l.shape[-1]))
-        y.scatter_add_(1, at, counts * (smoothing - 1))
-        out.copy_(y)
-    return torch.stack(losses).sum(), grad
-
-
-def chunks(x: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
-    """Split the rows into groups whose logits take about 4 MB in float32."""
-    return x.split(max(1, 2**20 // logits.shape[-1]))
+    """The summed loss of all rows but those to ignore, and its gradient by the logits."""
+    return cross_entropy_and_gradient(logits, targets, smoothing, ignored=IGNORE)
 
 
 LossAndGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]

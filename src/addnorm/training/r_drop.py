@@ -10,9 +10,10 @@ from addnorm.data.ids.encoding import IGNORE
 from addnorm.errors import InputError
 from addnorm.nn.choices import DEFAULTS, choices
 from addnorm.nn.context import Context
+from addnorm.nn.cross_entropy import chunks
 from addnorm.nn.functional import at_least_float32, eagerly
 from addnorm.nn.heads import TokenHead
-from addnorm.training.loss import chunks, in_groups, loss_sum
+from addnorm.training.loss import in_groups, loss_sum
 
 
 def r_drop_sum(

@@ -132,7 +132,8 @@ class Trainer:
             keep_small_freed_pages() if self.world.gathers else keep_freed_pages()
         self.whole = model.to(self.device)
         by_token = teacher is None and isinstance(config.loss, CrossEntropyConfig)
-        self.model = model = self.world.place(self.whole, by_token=by_token)
+        self.model = model = self.world.place(self.whole, by_token=by_token).train()
+        self.parameters = [*model.parameters()]
         self.batches = batches
         self.folder = folder
         self.validation = validation
@@ -252,7 +253,8 @@ class Trainer:
     def update(self, group: list[Batch]) -> None:
         """Make one optimiser step on a group of micro-batches, as if they were one batch."""
         assert group, "an epoch has fewer batches than its length says"
-        self.model.train()
+        if not self.model.training:  # after a validation
+            self.model.train()
         n_tokens = sum(batch.n_tokens for batch in group)
         self.learnt |= n_tokens > 0
         losses = self.backward(group, n_tokens)
@@ -307,7 +309,7 @@ class Trainer:
         """
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        parameters = [p for p in self.model.parameters() if p.grad is not None]
+        parameters = [p for p in self.parameters if p.grad is not None]
         norm = self.world.norm(parameters)
         # With float16 infinite gradients are normal while the loss scale adapts; `step` skips them.
         if not math.isfinite(loss) or not (self.scaler.is_enabled() or math.isfinite(norm)):

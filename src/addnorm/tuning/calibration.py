@@ -23,12 +23,13 @@ from torch.nn import functional as F
 from addnorm.atomic import atomic_file
 from addnorm.config import config
 from addnorm.files import cache_folder, read_file
-from addnorm.kernels import activations, attention, causal_attention
+from addnorm.kernels import activations, attention, causal_attention, cross_entropy
 from addnorm.kernels.build import has_operator
 from addnorm.machine import file_name, processor
 from addnorm.nn.activations import gated, gelu_tanh
 from addnorm.nn.attention.kernels import dot_product_attention, plain_products
 from addnorm.nn.choices import UNLIMITED, KernelChoices, use_choices
+from addnorm.nn.cross_entropy import cross_entropy_and_gradient
 from addnorm.nn.linear import linear, multiplies_bfloat16, onednn
 from addnorm.nn.masks import Causal, Full
 from addnorm.tuning.pages import NoAnswerError, allocating
@@ -50,7 +51,7 @@ NOISE = 1.05
 """How many times faster than torch's own a kernel must be in three rounds of four to be chosen."""
 
 SECONDS = 0.05
-"""How long each choice is measured at least; there are twelve measurements."""
+"""How long each choice is measured at least; there are thirteen measurements."""
 
 QUERIES = (8, 1)
 KEYS = (1024, 256)
@@ -66,6 +67,7 @@ VALUES: Mapping[str, Sequence[object]] = {
     "attention": ("torch", "operator"),
     "causal_attention": ("torch", "operator"),
     "activation": ("torch", "operator"),
+    "cross_entropy": ("torch", "operator"),
     "keep_pages": (True, False),
 }
 """The valid values of each choice."""
@@ -74,6 +76,7 @@ OPERATORS = {
     "attention": attention.OPERATOR,
     "causal_attention": causal_attention.OPERATOR,
     "activation": activations.OPERATOR,
+    "cross_entropy": cross_entropy.OPERATOR,
 }
 """The operator of each choice that has one."""
 
@@ -81,11 +84,15 @@ HEADINGS = {
     "attention": "bfloat16 attention, 256 keys, by any kernel",
     "causal_attention": "float32 attention, 256 keys, causal",
     "activation": "activations",
+    "cross_entropy": "cross-entropy and its gradient",
 }
 """The headings of their measurements."""
 
 EVERY_OPERATOR = KernelChoices(
-    attention="operator", causal_attention="operator", activation="operator"
+    attention="operator",
+    causal_attention="operator",
+    activation="operator",
+    cross_entropy="operator",
 )
 
 ROUNDS = 2
@@ -252,6 +259,7 @@ def _chosen(fastest: Fastest) -> KernelChoices:
         logits_at_once=int(fastest("loss, logits at once", losses())),
         causal_attention=_operator(fastest, "causal_attention", causal_attention_gradients),
         activation=_operator(fastest, "activation", activation),
+        cross_entropy=_operator(fastest, "cross_entropy", cross_entropies),
         keep_pages=_keeps_pages(fastest),
         **(_in_bfloat16(fastest) if multiplies_bfloat16 else EMULATED),
     )
@@ -482,6 +490,16 @@ def losses() -> dict[str, Work]:
             torch.autograd.grad(loss, weight)
 
     return {str(n): _under(partial(step, n // 8192), logits_at_once=n) for n in LOGITS}
+
+
+def cross_entropies() -> dict[str, Work]:
+    """Cross-entropy and its gradient, of 128 tokens over 8,192 words."""
+    logits, targets = _random(128, 8192).detach(), torch.arange(128, device="cpu")
+
+    def step() -> None:
+        cross_entropy_and_gradient(logits, targets, 0.1, ignored=-1)
+
+    return {name: _under(step, cross_entropy=name) for name in ("torch", "operator")}
 
 
 def _backward(y: Tensor, *inputs: Tensor) -> None:

@@ -128,7 +128,7 @@ def test_by_choice_the_operator_trains_causal_attention_in_float32(
         "causal_attention",
         lambda *x, **named: (calls.append(x[0]), attend(*x, **named))[1],
     )
-    least, most = kernels.FEW_KEYS, kernels.SHORT_IN_FLOAT32
+    least, most = kernels.FEW_IN_FLOAT32, kernels.SHORT_IN_FLOAT32
 
     def attended(n: int, mask: Evaluated, **changes: Any) -> Tensor:
         torch.manual_seed(n)

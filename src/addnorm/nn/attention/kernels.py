@@ -56,8 +56,8 @@ FEW_KEYS, SHORT = 96, 4096
 the cache.
 """
 
-SHORT_IN_FLOAT32, NARROW = 512, 128
-"""Number of keys, and width of heads, up to which what the operator of float32 reads again and
+FEW_IN_FLOAT32, SHORT_IN_FLOAT32, NARROW = 64, 512, 128
+"""The same of the operator of float32, and the width of heads up to which what it reads again and
 again stays in the cache.
 """
 
@@ -217,7 +217,7 @@ def _operator(q: Queries, k: Keys, v: Values, mask: Evaluated) -> Callable[..., 
     if (
         q.dtype is torch.float32
         and isinstance(mask, Causal)
-        and FEW_KEYS <= k.shape[2] <= SHORT_IN_FLOAT32
+        and FEW_IN_FLOAT32 <= k.shape[2] <= SHORT_IN_FLOAT32
         and q.shape[3] <= NARROW
         and not torch.is_autocast_enabled("cpu")
         and choices().causal_attention == "operator"
