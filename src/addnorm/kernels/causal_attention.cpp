@@ -73,8 +73,8 @@ class Pass {
     });
     for (int64_t i = 0; i < of.k.rows; i += QUERIES) {
       const int64_t n = std::min(QUERIES, of.k.rows - i);
-      copy(&dk[i * width], Vector{} + 1.f, of.dk, i, n);
-      copy(&dv[i * width], Vector{} + 1.f, of.dv, i, n);
+      copy(dk.data() + i * width, Vector{} + 1.f, of.dk, i, n);
+      copy(dv.data() + i * width, Vector{} + 1.f, of.dv, i, n);
     }
   }
 
