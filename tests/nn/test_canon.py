@@ -131,6 +131,17 @@ def test_texts_of_unequal_length_are_written_as_alone(strategy: Any) -> None:
         assert written.ids == alone.ids
 
 
+@pytest.mark.parametrize("places", ["A", "C", "AC"])
+def test_a_text_read_in_pieces_is_the_whole_text(places: Any) -> None:
+    """Each convolution keeps its own last tokens, before attention and before feed-forward."""
+    model, tokens = built(canon=CanonConfig(places=places)), torch.randint(1, 16, (2, 9))
+    cache, pieces = model.new_cache(), []
+    with torch.no_grad():
+        for start, stop in ((0, 4), (4, 5), (5, 6), (6, 9)):
+            pieces.append(model(tokens[:, start:stop], cache=cache))
+        assert_close(torch.cat(pieces, dim=1), model(tokens), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize(
     ("more", "match"),
     [

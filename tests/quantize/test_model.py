@@ -1,10 +1,12 @@
 """Whole models: every scheme near the model, loaded again to the bit, and plain again."""
 
 import copy
+from dataclasses import asdict
 from typing import Any, Literal
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 from torch import nn
 from torch.testing import assert_close
 
@@ -59,6 +61,13 @@ SCHEMES = {
     "gptq": Int4Config(rounding="gptq", group_size=64),
 }
 IDS = torch.randint(20, (1, 60), generator=torch.Generator().manual_seed(1))
+
+
+def test_schemes_by_default_are_valid_values() -> None:
+    """As pydantic reads them back; it does not look at defaults by itself."""
+    for scheme in (Int8Config(), Int4Config()):
+        assert TypeAdapter(type(scheme)).validate_python(asdict(scheme)) == scheme
+    assert Int4Config().rounding == "nearest"
 
 
 def built(kind: str) -> Model:
