@@ -251,6 +251,19 @@ def assert_it_translates_the_same(model: EncoderDecoderModel, beams: int) -> Non
             assert [g.score for g in ours] == pytest.approx([g.score for g in theirs])
 
 
+@pytest.mark.long
+def test_steps_before_they_are_compiled_equal_the_plain_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a graph is made of; the slow tests compile it."""
+    monkeypatch.setattr("addnorm.generate.compiled.compiled", lambda step, *_: step)
+    with torch.no_grad():
+        assert_it_translates_the_same(translator(n_layers=1), 3)
+        model = decoder(**LLAMA, n_layers=1)
+        several = CompiledContinuation(model, several=True)
+        assert_several_are_the_same(Continuation(model), several, PROMPTS)
+
+
 @pytest.mark.slow
 def test_beams_of_a_translation_equal_the_plain_step() -> None:
     assert_it_translates_the_same(translator(n_layers=1), 3)
