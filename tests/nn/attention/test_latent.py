@@ -34,19 +34,24 @@ def decoder(attention: LatentAttentionConfig, **fields: Any) -> Any:
     return started(model).double().eval()
 
 
-def test_a_row_by_hand() -> None:
+@pytest.mark.parametrize("cap", [None, 3.0])
+def test_a_row_by_hand(cap: float | None) -> None:
     """One head of one feature each: the latent is ±1 by its norm, the shared key is the input.
 
     The query 2 x meets keys c + x: scores of the second token are 2 · 3 (c₁ + 1, x₁ = 1) and
-    2 · 3 (c₂ + 3); its output is the average of the latents, which are both one.
+    2 · 3 (c₂ + 3), capped or not; its output is the average of the latents, which are both one.
     """
-    config = LatentAttentionConfig(n_heads=1, rank=1, d_content=1, d_position=1, d_value=1)
+    score = ScaledDotConfig(softcap=cap)
+    config = LatentAttentionConfig(
+        n_heads=1, rank=1, d_content=1, d_position=1, d_value=1, score=score
+    )
     module = config.build(1, NoPosition(), True).double()
     for name, weight in module.named_parameters():
         weight.data.fill_(2.0 if name.startswith("q_up") else 1.0)
     module.v_up_proj.weight.data.fill_(5.0)
     x = torch.tensor([[[1.0], [-3.0]]]).double()
-    weights = [math.exp(-6 * (1 + 1) / math.sqrt(2)), math.exp(-6 * (-1 - 3) / math.sqrt(2))]
+    scores = [-6 * (1 + 1) / math.sqrt(2), -6 * (-1 - 3) / math.sqrt(2)]
+    weights = [math.exp(s if cap is None else cap * math.tanh(s / cap)) for s in scores]
     second = 5 * (weights[0] - weights[1]) / sum(weights)  # the latents are 1 and -1
     got = module(x, context(1, 2, Causal())).flatten().tolist()
     assert got == pytest.approx([5.0, second], rel=1e-5)
