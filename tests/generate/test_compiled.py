@@ -295,6 +295,14 @@ def test_another_number_of_beams_is_rejected(monkeypatch: pytest.MonkeyPatch) ->
         translate(compiled, PROMPTS, BeamConfig(beams=4), bos_id=1)
 
 
+@pytest.mark.parametrize("part", ["target_embed", "decoder", "head"])
+def test_a_hook_on_what_a_translation_traces_is_rejected(part: str) -> None:
+    model = translator()
+    model.get_submodule(part).register_forward_hook(lambda *_: None)
+    with pytest.raises(InputError, match=r"a graph cannot hold .*hook"):
+        CompiledTranslation(model, 1)
+
+
 def test_parts_that_cannot_branch_are_rejected() -> None:
     window = AttentionConfig(n_heads=2, pattern=WindowPatternConfig(size=3))
     with pytest.raises(InputError, match="only if each layer sees all earlier tokens"):

@@ -144,3 +144,17 @@ def test_a_tied_head_has_the_width_of_the_table() -> None:
 def test_an_unknown_pooling_is_refused() -> None:
     with pytest.raises(ValueError, match="pooling"):
         ClassificationHeadConfig(pooling="median")  # type: ignore[arg-type]
+
+
+def test_the_loss_of_a_span_by_hand() -> None:
+    """Over the real tokens of each text; one without an answer, marked -100, counts nothing."""
+    outputs = torch.randn(3, 4, 2).double()
+    valid = torch.tensor([[False, True, True, True], [True, True, False, False], [True] * 4])
+    targets = torch.tensor([[1, 3], [0, 1], [-100, -100]])
+    expected = 0.0
+    for text, real, places in zip(outputs[:2], valid, targets, strict=False):
+        for column, place in enumerate(places):
+            scores = [math.exp(text[t, column]) for t in range(4) if real[t]]
+            expected -= math.log(math.exp(text[place, column]) / sum(scores))
+    loss = SpanHeadConfig().build(4, 2).loss_sum(outputs, targets, valid)
+    assert float(loss) == pytest.approx(expected, rel=1e-12)
