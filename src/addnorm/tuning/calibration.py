@@ -503,7 +503,7 @@ def cross_entropies() -> dict[str, Work]:
 
 
 def _backward(y: Tensor, *inputs: Tensor) -> None:
-    """Differentiate a sum; other outputs would make torch import a package for a second."""
+    """Compute the gradients of the sum of squares: of one number, or torch would import sympy."""
     torch.autograd.grad(y.square().sum(), inputs)
 
 
