@@ -1,6 +1,7 @@
 """The how-to pages: their commands run in their order, and print what the pages say."""
 
 import re
+import runpy
 import shlex
 import subprocess
 from collections.abc import Callable
@@ -133,6 +134,14 @@ def missing(expected: list[str], printed: str) -> str | None:
     return None
 
 
+def run_python(page: Path, file: Path) -> None:
+    """Run the Python of a page, but for what asks a server."""
+    if page.stem != "serve":
+        code = re.sub(r"steps=\d+", "steps=4", "\n".join(blocks(page, "python")))
+        file.write_text(code, encoding="utf-8")
+        runpy.run_path(str(file))
+
+
 def write_clips(folder: Path) -> None:
     """A few tones, high or low, each with its word beside it."""
     for i in range(8):
@@ -163,7 +172,7 @@ def write_pictures(folder: Path) -> None:
 def test_the_commands_of_a_page_print_what_it_says(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In one process and one folder, with tiny data and the training cut short."""
+    """In one process and one folder, with tiny data and the training cut short; then its Python."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ADDNORM_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
@@ -189,6 +198,7 @@ def test_the_commands_of_a_page_print_what_it_says(
         assert code == (2 if mistake else 0), f"$ {command}\n{printed}"
         lacking = missing(expected, printed)
         assert lacking is None, f"$ {command}\nsays {lacking!r}, and printed:\n{printed}"
+    run_python(page, tmp_path / "page.py")
 
 
 def test_every_page_has_commands_and_is_in_the_contents() -> None:
